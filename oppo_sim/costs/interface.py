@@ -1,0 +1,134 @@
+"""What the simulator asks of a cost model. Seconds, tokens, bytes throughout."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Line(NamedTuple):
+    """Seconds of one decode iteration as ``fixed + per_kv_token * kv_tokens``, valid while kv_tokens <= kv_until."""
+
+    fixed: float
+    per_kv_token: float
+    kv_until: float
+
+
+class Demand(NamedTuple):
+    """Shares of the achievable memory traffic and arithmetic that an activity takes when it runs alone (each 0 to 1)."""
+
+    memory: float
+    arithmetic: float
+
+
+class Work(NamedTuple):
+    """Floating-point operations and bytes of device-memory traffic."""
+
+    flops: float
+    bytes: float
+
+
+class Peak(NamedTuple):
+    """Datasheet rates of the devices of one engine, per second."""
+
+    flops: float
+    bytes: float
+
+
+class EngineCost(Protocol):
+    """An engine (one replica of the actor, or one scoring worker): decode and prefill."""
+
+    @property
+    def peak(self) -> Peak | None:
+        """Peak rates of the engine's devices; None where the model does not know them."""
+
+    def decode_time(self, n_running: int, kv_tokens: float) -> float:
+        """Seconds (> 0) of one decode iteration of ``n_running`` >= 1 rollouts with ``kv_tokens`` tokens in KV before it."""
+
+    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
+        """The line on which ``decode_time(n_running, kv)`` lies for kv from ``kv_tokens`` up to ``Line.kv_until``."""
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        """Seconds of one forward over ``tokens`` > 0 new tokens and ``pairs`` query-key pairs, Σ (n·p + n²/2)."""
+
+    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
+        """Demand of a decode iteration on the device."""
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        """Demand of a prefill on the device."""
+
+    def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
+        """Work of one decode iteration, affine in kv_tokens; None where the model does not know it."""
+
+    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
+        """Work of one prefill, None where the model does not know it."""
+
+    def without_padding(self) -> "EngineCost":
+        """The same engine with no batch padding (for the attribution of lost time)."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """A trained batch, as far as training cost depends on it: one entry a rollout."""
+
+    prompt_lengths: tuple[int, ...]
+    response_lengths: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and response tokens."""
+        return sum(self.prompt_lengths) + sum(self.response_lengths)
+
+    @property
+    def pairs(self) -> float:
+        """Query-key pairs of one forward, Σ n²/2 over the rollouts."""
+        return sum((p + r) * (p + r) for p, r in zip(self.prompt_lengths, self.response_lengths, strict=True)) / 2.0
+
+
+class StageTimes(NamedTuple):
+    """Seconds of the training part of a step when nothing else runs on its devices."""
+
+    old_log_prob: float
+    ref: float
+    values: float
+    adv: float
+    update_critic: float
+    update_actor: float
+    update_weights: float
+
+
+class TrainingCost(Protocol):
+    """The training group: everything from the end of scoring to the new weights in the rollout engine."""
+
+    @property
+    def peak(self) -> Peak | None:
+        """Peak rates of the training devices together; None where unknown."""
+
+    @property
+    def parallel_inference(self) -> bool:
+        """True if old_log_prob, ref and values run beside each other (their time is the longest of the three)."""
+
+    def stage_times(self, batch: BatchShape) -> StageTimes:
+        """Seconds of each stage for a batch."""
+
+    def demand(self) -> Demand:
+        """Demand of training on each of its devices."""
+
+    def sync_demand(self) -> Demand:
+        """Demand of ``update_weights`` on each device it uses."""
+
+    def work(self, batch: BatchShape) -> Work | None:
+        """Work of the whole training part, None where unknown."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Everything a scenario needs to know about time, and where that knowledge comes from."""
+
+    actor: EngineCost
+    """One rollout replica."""
+    scorer: EngineCost
+    """One scoring worker (reward model, plus the reference model with ``stream_ref``)."""
+    training: TrainingCost
+    provenance: dict[str, object]
+    """For the manifest: the kind of model, its parameters and how they were obtained ("measured" or "not measured")."""
+    actor_kv_capacity_tokens: int | None = None
+    """KV tokens of a replica that the cost model can derive from memory (used by ``kv_capacity_tokens: auto``)."""

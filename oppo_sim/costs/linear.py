@@ -1,0 +1,102 @@
+"""Cost models made of linear coefficients: exact, transparent, and what every test compares against."""
+
+from dataclasses import dataclass, replace
+
+from oppo_sim.costs.interface import BatchShape, Demand, Line, Peak, StageTimes, Work
+
+_UNBOUNDED = float("inf")
+
+
+@dataclass(frozen=True)
+class LinearEngine:
+    """decode = fixed + per_rollout·n + per_kv_token·kv; prefill = fixed + per_token·Σn + per_pair·Σ(n·p + n²/2). Seconds."""
+
+    decode_fixed: float
+    decode_per_rollout: float = 0.0
+    decode_per_kv_token: float = 0.0
+    prefill_fixed: float = 0.0
+    prefill_per_token: float = 0.0
+    prefill_per_pair: float = 0.0
+    decode_demand_shares: Demand = Demand(1.0, 0.0)
+    prefill_demand_shares: Demand = Demand(0.0, 1.0)
+
+    @property
+    def peak(self) -> Peak | None:
+        return None
+
+    def decode_time(self, n_running: int, kv_tokens: float) -> float:
+        return self.decode_fixed + self.decode_per_rollout * n_running + self.decode_per_kv_token * kv_tokens
+
+    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
+        return Line(self.decode_fixed + self.decode_per_rollout * n_running, self.decode_per_kv_token, _UNBOUNDED)
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        return self.prefill_fixed + self.prefill_per_token * tokens + self.prefill_per_pair * pairs
+
+    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
+        return self.decode_demand_shares
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        return self.prefill_demand_shares
+
+    def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
+        return None
+
+    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
+        return None
+
+    def without_padding(self) -> "LinearEngine":
+        return replace(self)
+
+
+@dataclass(frozen=True)
+class LinearStage:
+    """Seconds = fixed + per_token·tokens + per_pair·Σ n²/2 of the trained batch."""
+
+    fixed: float = 0.0
+    per_token: float = 0.0
+    per_pair: float = 0.0
+
+    def seconds(self, tokens: float, pairs: float) -> float:
+        return self.fixed + self.per_token * tokens + self.per_pair * pairs
+
+
+@dataclass(frozen=True)
+class LinearTraining:
+    """One linear stage each; ``update_weights`` is a constant."""
+
+    old_log_prob: LinearStage = LinearStage()
+    ref: LinearStage = LinearStage()
+    values: LinearStage = LinearStage()
+    adv: LinearStage = LinearStage()
+    update_critic: LinearStage = LinearStage()
+    update_actor: LinearStage = LinearStage()
+    update_weights: float = 0.0
+    parallel_inference: bool = False
+    demand_shares: Demand = Demand(0.0, 1.0)
+    sync_demand_shares: Demand = Demand(1.0, 0.0)
+
+    @property
+    def peak(self) -> Peak | None:
+        return None
+
+    def stage_times(self, batch: BatchShape) -> StageTimes:
+        tokens, pairs = batch.tokens, batch.pairs
+        return StageTimes(
+            self.old_log_prob.seconds(tokens, pairs),
+            self.ref.seconds(tokens, pairs),
+            self.values.seconds(tokens, pairs),
+            self.adv.seconds(tokens, pairs),
+            self.update_critic.seconds(tokens, pairs),
+            self.update_actor.seconds(tokens, pairs),
+            self.update_weights,
+        )
+
+    def demand(self) -> Demand:
+        return self.demand_shares
+
+    def sync_demand(self) -> Demand:
+        return self.sync_demand_shares
+
+    def work(self, batch: BatchShape) -> Work | None:
+        return None

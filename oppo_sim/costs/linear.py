@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from oppo_sim.costs.interface import BatchShape, Demand, Line, Peak, StageTimes, Work
 
 _UNBOUNDED = float("inf")
+MEMORY_BOUND = Demand(1.0, 0.0)
+COMPUTE_BOUND = Demand(0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,8 @@ class LinearEngine:
     prefill_fixed: float = 0.0
     prefill_per_token: float = 0.0
     prefill_per_pair: float = 0.0
-    decode_demand_shares: Demand = Demand(1.0, 0.0)
-    prefill_demand_shares: Demand = Demand(0.0, 1.0)
+    decode_demand_shares: Demand = MEMORY_BOUND
+    prefill_demand_shares: Demand = COMPUTE_BOUND
 
     @property
     def peak(self) -> Peak | None:
@@ -73,8 +75,8 @@ class LinearTraining:
     update_actor: LinearStage = LinearStage()
     update_weights: float = 0.0
     parallel_inference: bool = False
-    demand_shares: Demand = Demand(0.0, 1.0)
-    sync_demand_shares: Demand = Demand(1.0, 0.0)
+    demand_shares: Demand = COMPUTE_BOUND
+    sync_demand_shares: Demand = MEMORY_BOUND
 
     @property
     def peak(self) -> Peak | None:

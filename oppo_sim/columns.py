@@ -1,0 +1,105 @@
+"""Every column of the result tables and of a length trace, named once.
+
+Names follow verl where verl has one (``timing_s/*``, ``response_length/*``, ``training/off_policy/*``), so that a simulated step can be
+laid over a logged one.
+"""
+
+from typing import Final
+
+# ---- length traces: one row a rollout -------------------------------------------------------------------------------------------
+PROMPT_LENGTH: Final = "prompt_length"  # tokens; empty where unknown
+RESPONSE_LENGTH: Final = "response_length"  # tokens
+STEP: Final = "step"
+PROMPT_ID: Final = "prompt_id"
+SAMPLE_ID: Final = "sample_id"
+FINISH_REASON: Final = "finish_reason"  # stop | length | abort, empty where unknown
+REWARD: Final = "reward"
+SOURCE: Final = "source"
+
+TRACE_COLUMNS: Final = (SOURCE, STEP, PROMPT_ID, SAMPLE_ID, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REWARD)
+
+# ---- stages ---------------------------------------------------------------------------------------------------------------------
+STAGES: Final = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights")
+TRAINING_STAGES: Final = STAGES[2:]
+
+
+def timing(stage: str) -> str:
+    """Column of a stage's seconds in a step row, e.g. ``timing_s/gen``; ``timing_s/step`` is the whole."""
+    return f"timing_s/{stage}"
+
+
+TIMING_STEP: Final = timing("step")
+
+# ---- step rows ------------------------------------------------------------------------------------------------------------------
+WEIGHT_VERSION: Final = "weight_version"  # updates done when the step began
+START_S: Final = "start_s"  # simulated seconds at which the step began
+LENGTH_MEAN: Final = "response_length/mean"  # of the trained batch
+LENGTH_MAX: Final = "response_length/max"
+LENGTH_MIN: Final = "response_length/min"
+LENGTH_CLIP_RATIO: Final = "response_length/clip_ratio"
+PROMPT_LENGTH_MEAN: Final = "prompt_length/mean"
+TRACE_LENGTH_MEAN: Final = "trace/response_length/mean"  # of the rows the step's rollouts are drawn from
+ROLLOUTS_ADMITTED: Final = "rollouts/admitted"
+ROLLOUTS_DEFERRED: Final = "rollouts/deferred"  # unfinished in flight at the end of gen
+ROLLOUTS_SURPLUS: Final = "rollouts/surplus"  # finished, not selected
+ROLLOUTS_DROPPED: Final = "rollouts/dropped"
+PARTIAL_RATIO: Final = "partial/partial_ratio"  # share of the batch whose tokens come from more than one version
+STALENESS_MEAN: Final = "training/off_policy/trajectory_staleness/mean"
+STALENESS_MAX: Final = "training/off_policy/trajectory_staleness/max"
+STALENESS_MIN: Final = "training/off_policy/trajectory_staleness/min"
+STALENESS_HISTOGRAM: Final = "training/off_policy/trajectory_staleness/histogram"  # list: rollouts with staleness 0, 1, 2, …
+SPANS_MEAN: Final = "training/off_policy/trajectory_spans/mean"
+SPANS_MAX: Final = "training/off_policy/trajectory_spans/max"
+OVERCOMMIT: Final = "overcommit"  # Δ in force
+CHUNK_SIZE: Final = "chunk_size"  # tokens, in force
+REWARD_MEAN: Final = "reward/mean"  # of the trained batch
+TOKENS_DECODED: Final = "tokens/decoded"
+TOKENS_TRAINED: Final = "tokens/trained"  # response tokens of the batch
+TOKENS_PREFILLED: Final = "tokens/prefilled"  # by the actor, recomputed ones and padding left out
+TOKENS_RECOMPUTED: Final = "tokens/recomputed"  # prefilled again: carried without KV, preempted or moved
+TOKENS_PADDING: Final = "tokens/padding"  # rows and columns computed for nobody: static batches, padded graphs
+TOKENS_DROPPED: Final = "tokens/dropped"
+TOKENS_IN_FLIGHT: Final = "tokens/in_flight"  # response tokens held by rollouts not yet trained, at the end of the step
+TOKENS_SCORED: Final = "tokens/scored"  # prefilled by the scorer
+SCORER_PIECES: Final = "scorer/pieces"
+SCORER_BATCHES: Final = "scorer/batches"
+BUSY_ROLLOUT: Final = "busy/rollout"  # share of the step in which the group's devices had an activity, mean over devices
+BUSY_SCORING: Final = "busy/scoring"
+BUSY_TRAINING: Final = "busy/training"
+UTILIZATION_INFERENCE: Final = "utilization/inference"  # the paper's: gen start to last score, rollout and scoring devices
+FLOPS_ROLLOUT: Final = "perf/flops_per_s/rollout"  # achieved over the step, all replicas
+FLOPS_SCORING: Final = "perf/flops_per_s/scoring"
+FLOPS_TRAINING: Final = "perf/flops_per_s/training"
+MFU_ROLLOUT: Final = "perf/mfu/rollout"  # achieved / datasheet peak
+MFU_SCORING: Final = "perf/mfu/scoring"
+MFU_TRAINING: Final = "perf/mfu/training"
+BANDWIDTH_ROLLOUT: Final = "perf/bytes_per_s/rollout"
+BANDWIDTH_SCORING: Final = "perf/bytes_per_s/scoring"
+MBU_ROLLOUT: Final = "perf/mbu/rollout"  # achieved / datasheet memory bandwidth
+MBU_SCORING: Final = "perf/mbu/scoring"
+KV_PEAK_TOKENS: Final = "kv/peak_tokens"  # highest of any replica
+KV_PREEMPTIONS: Final = "kv/preemptions"
+
+# ---- rollout rows ---------------------------------------------------------------------------------------------------------------
+ROLLOUT_ID: Final = "rollout_id"
+GROUP_ID: Final = "group_id"
+TRACE_ROW: Final = "trace_row"  # row number in the replayed trace
+REPLICA: Final = "replica"
+ADMITTED_STEP: Final = "admitted_step"
+TRAINED_STEP: Final = "trained_step"
+TRAINED_RANK: Final = "trained_rank"  # position in the batch, in order of selection
+HEAD_VERSION: Final = "head_version"  # weight version of the first token
+TAIL_VERSION: Final = "tail_version"  # of the last
+STALENESS: Final = "staleness"
+SPAN: Final = "span"
+DEFERRALS: Final = "deferrals"
+DROPS: Final = "drops"
+PREEMPTIONS: Final = "preemptions"
+ADMITTED_S: Final = "admitted_s"
+FINISHED_S: Final = "finished_s"
+SCORED_S: Final = "scored_s"
+
+ROLLOUT_COLUMNS: Final = (
+    ROLLOUT_ID, GROUP_ID, TRACE_ROW, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REPLICA, ADMITTED_STEP, TRAINED_STEP, TRAINED_RANK,
+    HEAD_VERSION, TAIL_VERSION, STALENESS, SPAN, DEFERRALS, DROPS, PREEMPTIONS, ADMITTED_S, FINISHED_S, SCORED_S,
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""The two online controllers (docs/model.md §4). Pure state machines: they see step reports and nothing else."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from oppo_sim.policies.interface import Batch, StepReport
+
+TIE = 1e-9  # relative difference below which two times per token are a tie
+
+
+class DeltaControl(BaseModel):
+    """Δ follows the slope of the reward."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    control: Literal["reward_slope"] = "reward_slope"
+    initial: int | None = Field(None, ge=0, description="Δ of the first steps; default: half of max, rounded up")
+    min: int = Field(0, ge=0, description="Δ_min")
+    max: int | None = Field(None, ge=0, description="Δ_max; default: rollout_batch_size / 8, rounded up")
+    increment: int = Field(1, ge=1, description="δ_inc")
+    decrement: int = Field(1, ge=1, description="δ_dec")
+    window: int = Field(10, ge=1, description="w, steps over which the slope is taken")
+    proportional: bool = Field(False, description="change by max(1, floor(Δ/4)) instead")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "DeltaControl":
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"overcommit min {self.min} is above max {self.max}")
+        if self.initial is not None and (self.initial < self.min or (self.max is not None and self.initial > self.max)):
+            raise ValueError(f"overcommit initial {self.initial} lies outside min {self.min} to max {self.max}")
+        return self
+
+
+class DeltaController:
+    """Holds Δ; changes it after each step."""
+
+    def __init__(self, control: DeltaControl, batch: Batch) -> None:
+        self.control = control
+        self._round = batch.whole_groups
+        self.minimum = self._round(control.min)
+        self.maximum = self._round(-(-batch.rollout_batch_size // 8) if control.max is None else control.max)
+        self.minimum = min(self.minimum, self.maximum)
+        start = -(-self.maximum // 2) if control.initial is None else control.initial
+        self.value = min(self.maximum, max(self.minimum, self._round(start)))
+        self._rewards: deque[float] = deque(maxlen=control.window + 1)
+
+    def observe(self, report: StepReport) -> None:
+        """Take the step's mean reward; a step without one changes nothing."""
+        if report.reward_mean is None:
+            return
+        self._rewards.append(report.reward_mean)
+        if len(self._rewards) <= self.control.window:
+            return
+        slope = (self._rewards[-1] - self._rewards[0]) / self.control.window
+        if self.control.proportional:
+            up = down = max(1, self.value // 4)
+        else:
+            up, down = self.control.increment, self.control.decrement
+        if slope > 0:
+            self.value = min(self.maximum, self.value + self._round(up))
+        else:
+            self.value = max(self.minimum, self.value - self._round(down))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "rewards": list(self._rewards)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value = int(state["value"])
+        self._rewards.clear()
+        self._rewards.extend(state["rewards"])
+
+
+class ChunkControl(BaseModel):
+    """Chunk size by trying candidates now and then."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    control: Literal["explore"] = "explore"
+    candidates: tuple[int, ...] = Field((128, 256, 512), min_length=1, description="tokens, tried in this order")
+    explore_every: int = Field(50, ge=1, description="steps from one exploration to the next")
+    explore_steps: int = Field(1, ge=1, description="steps each candidate runs")
+
+    @model_validator(mode="after")
+    def _sane(self) -> "ChunkControl":
+        if any(not 1 <= size <= 1_000_000 for size in self.candidates) or len(set(self.candidates)) != len(self.candidates):
+            raise ValueError("chunk_size candidates must be different numbers of tokens from 1 to 1,000,000")
+        if self.explore_every < len(self.candidates) * self.explore_steps:
+            raise ValueError(
+                f"explore_every {self.explore_every} leaves no room for {len(self.candidates)} candidates of {self.explore_steps} step(s)"
+            )
+        return self
+
+
+class ChunkController:
+    """Holds the chunk size; explores at steps 0, explore_every, 2·explore_every, …"""
+
+    def __init__(self, control: ChunkControl) -> None:
+        self.control = control
+        self._phase = 0  # steps since the exploration began
+        self._seconds = [0.0] * len(control.candidates)
+        self._tokens = [0] * len(control.candidates)
+        self._kept = control.candidates[0]
+
+    @property
+    def value(self) -> int:
+        """Chunk size of the coming step, tokens."""
+        candidate = self._phase // self.control.explore_steps
+        return self.control.candidates[candidate] if candidate < len(self.control.candidates) else self._kept
+
+    def observe(self, report: StepReport) -> None:
+        """Account the step to the candidate that ran; keep the best when all have run."""
+        candidates, steps = self.control.candidates, self.control.explore_steps
+        candidate = self._phase // steps
+        if candidate < len(candidates):
+            if self._phase == 0:
+                self._seconds = [0.0] * len(candidates)
+                self._tokens = [0] * len(candidates)
+            self._seconds[candidate] += report.step_s
+            self._tokens[candidate] += report.tokens_trained
+        self._phase += 1
+        if self._phase == len(candidates) * steps:
+            self._kept = self._best()
+        if self._phase == self.control.explore_every:
+            self._phase = 0
+
+    def _best(self) -> int:
+        pace = [seconds / max(tokens, 1) for seconds, tokens in zip(self._seconds, self._tokens, strict=True)]
+        least = min(pace)
+        return max(size for size, time in zip(self.control.candidates, pace, strict=True) if time <= least * (1.0 + TIE))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"phase": self._phase, "seconds": list(self._seconds), "tokens": list(self._tokens), "kept": self._kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._phase = int(state["phase"])
+        self._seconds = list(state["seconds"])
+        self._tokens = list(state["tokens"])
+        self._kept = int(state["kept"])

@@ -1,0 +1,70 @@
+"""Mean rewards of trained batches, for the controllers: a curve with noise, a recorded series, or the trace's own column."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from oppo_sim.draws import draw_normal, stream_key
+from oppo_sim.errors import OppoError
+
+
+class _RewardConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SaturatingRewards(_RewardConfig):
+    """M_t = limit + (start − limit)·exp(−t / time_constant) + noise·N(0, 1), one draw a step."""
+
+    kind: Literal["saturating"] = "saturating"
+    start: float = Field(2.0, description="mean reward before training")
+    limit: float = Field(4.5, description="mean reward it approaches")
+    time_constant: float = Field(200.0, gt=0, description="steps until 63 % of the way")
+    noise: float = Field(0.05, ge=0, description="standard deviation of a batch's mean")
+
+
+class SeriesRewards(_RewardConfig):
+    """A recorded series, one value a step; the last one is repeated."""
+
+    kind: Literal["series"] = "series"
+    values: tuple[float, ...] = Field(min_length=1)
+
+
+class TraceRewards(_RewardConfig):
+    """The mean of the trace's reward column over the trained batch."""
+
+    kind: Literal["trace"] = "trace"
+
+
+class NoRewards(_RewardConfig):
+    """No rewards: a controlled overcommit keeps its first value."""
+
+    kind: Literal["none"] = "none"
+
+
+RewardConfig = Annotated[SaturatingRewards | SeriesRewards | TraceRewards | NoRewards, Field(discriminator="kind")]
+
+
+class RewardModel:
+    """Answers the mean reward of the batch trained in a step."""
+
+    def __init__(self, config: RewardConfig, seed: int, trace_rewards: Sequence[float] | None) -> None:
+        if isinstance(config, TraceRewards) and trace_rewards is None:
+            raise OppoError("rewards.kind is 'trace' but the trace has no reward column: add one, or choose saturating, series or none")
+        self._config = config
+        self._key = stream_key(seed, "reward")
+        self._trace_rewards = trace_rewards
+
+    def batch_mean(self, step: int, trace_rows: Sequence[int]) -> float | None:
+        """Mean reward of the batch trained in ``step``, whose rollouts replay ``trace_rows``."""
+        config = self._config
+        if isinstance(config, SaturatingRewards):
+            mean = config.limit + (config.start - config.limit) * math.exp(-step / config.time_constant)
+            return mean + config.noise * draw_normal(self._key, step) if config.noise else mean
+        if isinstance(config, SeriesRewards):
+            return config.values[min(step, len(config.values) - 1)]
+        if self._trace_rewards is not None and isinstance(config, TraceRewards):
+            rewards = self._trace_rewards
+            return sum(rewards[row] for row in trace_rows) / len(trace_rows)
+        return None

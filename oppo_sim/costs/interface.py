@@ -19,6 +19,9 @@ class Demand(NamedTuple):
     arithmetic: float
 
 
+NO_DEMAND = Demand(0.0, 0.0)
+
+
 class Work(NamedTuple):
     """Floating-point operations and bytes of device-memory traffic."""
 

@@ -46,6 +46,6 @@ class MachineSetup:
             needed = -(-(longest_prompt + max_response_length) // self.kv_block_tokens)
             if needed > blocks:
                 raise OppoError(
-                    f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({blocks} blocks of {self.kv_block_tokens}) cannot hold one rollout of "
-                    f"{longest_prompt} prompt + {max_response_length} response tokens ({needed} blocks): raise it, or lower max_response_length"
+                    f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({blocks} blocks of {self.kv_block_tokens}) cannot hold a "
+                    f"rollout of {longest_prompt} prompt + {max_response_length} response tokens: raise it, or lower max_response_length"
                 )

@@ -1,9 +1,10 @@
 """Spans: what a timeline is made of, whether simulated or measured."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Span(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Span:
     """One activity on one track."""
 
     group: str
@@ -20,7 +21,8 @@ class Span(NamedTuple):
     """Details for the viewer, e.g. {"n": 16, "iterations": 40, "kv_tokens": 12345}."""
 
 
-class Marker(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Marker:
     """A moment: ``gen_end``, ``step_end``, ``chunk`` (a piece handed to the scorer)."""
 
     name: str

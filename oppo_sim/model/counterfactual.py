@@ -1,0 +1,18 @@
+"""What-if switches for the attribution of lost time: one cost set to zero, everything else as it is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """All off is the model itself."""
+
+    free_recompute: bool = False
+    """Prefilling a context again costs nothing."""
+    no_contention: bool = False
+    """Activities on one device do not slow each other."""
+    free_padding: bool = False
+    """Padded rows, columns and graph slots cost nothing."""
+
+
+ACTUAL = Counterfactual()

@@ -1,0 +1,140 @@
+"""Devices and what runs on them: busy time, and the shared-capacity rule when activities meet (docs/model.md C6)."""
+
+from collections.abc import Callable, Sequence
+
+from simpy.events import Event
+
+from oppo_sim.costs.interface import NO_DEMAND, Demand
+from oppo_sim.model.clock import Clock
+
+
+class Device:
+    """One device (or one group of devices that always act as one)."""
+
+    __slots__ = ("active", "busy_since", "busy_total", "dirty", "interference", "shared")
+
+    def __init__(self, shared: bool, interference: float) -> None:
+        self.shared = shared
+        self.interference = interference
+        self.active: list[Runner] = []
+        self.busy_since = 0.0
+        self.busy_total = 0.0
+        self.dirty = False
+
+    def busy_until(self, seconds: float) -> float:
+        """Seconds during which it had an activity, from 0 to ``seconds``."""
+        return self.busy_total + (seconds - self.busy_since if self.active else 0.0)
+
+    def rate(self) -> float:
+        """Own seconds an activity here makes in one second."""
+        if len(self.active) < 2:
+            return 1.0
+        memory = sum(runner.demand.memory for runner in self.active)
+        arithmetic = sum(runner.demand.arithmetic for runner in self.active)
+        return 1.0 / (self.interference * max(1.0, memory, arithmetic))
+
+
+class Runner:
+    """Runs one activity at a time on its devices; ``on_end(seconds)`` is called when it is done."""
+
+    __slots__ = (
+        "_clock",
+        "_event",
+        "_on_end",
+        "_rate",
+        "_reschedule",
+        "_updated",
+        "demand",
+        "devices",
+        "done",
+        "end_at",
+        "running",
+        "seconds",
+        "shared",
+        "started",
+    )
+
+    def __init__(self, clock: Clock, devices: Sequence[Device], on_end: Callable[[float], None]) -> None:
+        self._clock = clock
+        self.devices = tuple(devices)
+        self.shared = any(device.shared for device in devices)
+        self._on_end = on_end
+        self._event: Event | None = None
+        self._reschedule = False
+        self._rate = 1.0
+        self._updated = 0.0
+        self.running = False
+        self.started = 0.0
+        self.seconds = 0.0
+        self.done = 0.0
+        self.end_at = 0.0
+        self.demand = NO_DEMAND
+
+    def start(self, at: float, seconds: float, demand: Demand = NO_DEMAND) -> None:
+        """Begin an activity that takes ``seconds`` alone. On a shared device its end is known once the instant settles."""
+        self.running = True
+        self.started = at
+        self.seconds = seconds
+        for device in self.devices:
+            if not device.active:
+                device.busy_since = at
+            device.active.append(self)
+        if self.shared:
+            self.demand = demand
+            self.done = 0.0
+            self._rate = 0.0
+            self._updated = at
+            self._touch()
+        else:
+            self.end_at = at + seconds
+            self._event = self._clock.call_at(self.end_at, self._fire)
+
+    def progress(self, at: float) -> float:
+        """Own seconds done at ``at``."""
+        return self.done + (at - self._updated) * self._rate if self.shared else at - self.started
+
+    def shorten(self, seconds: float) -> None:
+        """Let the activity end after ``seconds`` of its own instead."""
+        self.seconds = seconds
+        if self.shared:
+            self._reschedule = True
+            self._touch()
+        else:
+            self.end_at = self.started + seconds
+            assert self._event is not None
+            self._clock.cancel(self._event)
+            self._event = self._clock.call_at(self.end_at, self._fire)
+
+    def rerate(self, now: float) -> None:
+        """Take the rate that its devices give it now."""
+        rate = min(device.rate() for device in self.devices)
+        if rate == self._rate and not self._reschedule:
+            return
+        self.done += (now - self._updated) * self._rate
+        self._updated = now
+        self._rate = rate
+        self._reschedule = False
+        if self._event is not None:
+            self._clock.cancel(self._event)
+        self.end_at = now + max(0.0, self.seconds - self.done) / rate
+        self._event = self._clock.call_at(self.end_at, self._fire)
+
+    def _touch(self) -> None:
+        for device in self.devices:
+            device.dirty = True
+
+    def _fire(self, event: Event) -> None:
+        at = self.end_at
+        self.running = False
+        self._event = None
+        for device in self.devices:
+            active = device.active
+            if len(active) == 1:
+                active.clear()
+                device.busy_total += at - device.busy_since
+            else:
+                active.remove(self)
+        if self.shared:
+            self._touch()
+        self._on_end(at)
+        self._clock.after()

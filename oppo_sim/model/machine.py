@@ -1,0 +1,169 @@
+"""Replicas, scoring workers and training devices on one clock, and the order of decisions at an instant."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from oppo_sim.costs.interface import Costs
+from oppo_sim.model.clock import Clock
+from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.model.device import Device, Runner
+from oppo_sim.model.replica import DECODE, IDLE, PREFILL, READY, Replica, ReplicaRules
+from oppo_sim.model.rollout import Rollout
+from oppo_sim.model.scorer import Scorer, Worker
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.model.tally import Tally
+from oppo_sim.results.spans import Marker, Span
+
+
+class Driver(Protocol):
+    """The schedule that drives the machine (synchronous, one-step-off or async)."""
+
+    def finished(self, rollout: Rollout, at: float) -> None:
+        """A rollout made its last token."""
+
+    def scored(self, rollout: Rollout, at: float) -> None:
+        """A rollout's score exists."""
+
+    def stop_check(self, now: float) -> None:
+        """First decision of an instant: does generation stop?"""
+
+    def all_idle(self, now: float) -> None:
+        """Generation is on, nobody is stopping it, and no replica has anything left to do."""
+
+    def instant_over(self, now: float) -> None:
+        """Last decision of an instant, after the scoring workers took work."""
+
+
+class Machine:
+    """Everything that takes simulated time."""
+
+    def __init__(
+        self, setup: MachineSetup, costs: Costs, driver: Driver, *, stream: bool, counterfactual: Counterfactual, timeline: bool
+    ) -> None:
+        self.clock = Clock(self.settle)
+        self.driver = driver
+        self.generating = False
+        self.stopping = False
+        shares = setup.scoring_on != "separate" and not counterfactual.no_contention
+        self.rollout_devices = [Device(shares and setup.scoring_on == "rollout", setup.interference) for _ in range(setup.num_replicas)]
+        on_training = shares and setup.scoring_on == "training"
+        if setup.training_on == "rollout":
+            self.training_devices = self.rollout_devices
+            if on_training:
+                for device in self.rollout_devices:
+                    device.shared = True
+        else:
+            self.training_devices = [
+                Device(on_training, setup.interference) for _ in range(max(1, setup.num_workers) if on_training else 1)
+            ]
+        hosts = {"rollout": self.rollout_devices, "training": self.training_devices}.get(setup.scoring_on)
+        if hosts is not None and not counterfactual.no_contention:
+            self.scoring_devices = [hosts[j % len(hosts)] for j in range(setup.num_workers)]
+        else:
+            self.scoring_devices = [Device(False, setup.interference) for _ in range(setup.num_workers)]
+        self._shared = [d for d in dict.fromkeys((*self.rollout_devices, *self.scoring_devices, *self.training_devices)) if d.shared]
+        actor = costs.actor.without_padding() if counterfactual.free_padding else costs.actor
+        rules = ReplicaRules(
+            static=setup.batching == "static",
+            kv_blocks=None if setup.kv_capacity_tokens is None else setup.kv_capacity_tokens // setup.kv_block_tokens,
+            kv_block_tokens=setup.kv_block_tokens,
+            max_num_seqs=setup.max_num_seqs,
+            stream=stream,
+            free_recompute=counterfactual.free_recompute,
+            free_padding=counterfactual.free_padding,
+        )
+        self.replicas = [
+            Replica(index, self._runner_on([device]), actor, rules, driver.finished, self._offer)
+            for index, device in enumerate(self.rollout_devices)
+        ]
+        workers = [Worker(index, self._runner_on([device])) for index, device in enumerate(self.scoring_devices)]
+        self.scorer = Scorer(workers, costs.scorer, setup.max_scoring_tokens, setup.scorer_kv_capacity_tokens, driver.scored)
+        self.tally = Tally()
+        self.spans: list[Span] = []
+        self.markers: list[Marker] = []
+        self._timeline = timeline
+
+    def _runner_on(self, devices: Sequence[Device]) -> Callable[[Callable[[float], None]], Runner]:
+        return lambda on_end: Runner(self.clock, devices, on_end)
+
+    def training_runner(self, on_end: Callable[[float], None]) -> Runner:
+        """Runs the training stages."""
+        return Runner(self.clock, self.training_devices, on_end)
+
+    def sync_runner(self, on_end: Callable[[float], None]) -> Runner:
+        """Runs ``update_weights``, on training and rollout devices."""
+        return Runner(self.clock, list(dict.fromkeys((*self.training_devices, *self.rollout_devices))), on_end)
+
+    def _offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
+        self.scorer.offer(rollout, new, past, last)
+        if self._timeline:
+            self.markers.append(Marker("chunk", "rollout", rollout.replica, self.clock.now, self.scorer.step))
+
+    def begin_row(self, step: int, record_timeline: bool) -> None:
+        """Start counting for a new row."""
+        tally = self.tally = Tally()
+        self.scorer.tally = tally
+        self.scorer.step = step
+        spans = self.spans if record_timeline else None
+        self.scorer.spans = spans
+        self._timeline = record_timeline
+        for replica in self.replicas:
+            replica.tally = tally
+            replica.step = step
+            replica.spans = spans
+
+    def generate(self, at: float, chunk_size: int, round_size: int | None) -> None:
+        """Start (or resume) generation at ``at``."""
+        self.generating = True
+        self.stopping = False
+        for replica in self.replicas:
+            replica.chunk_size = chunk_size
+            replica.begin_phase(at, round_size)
+
+    def stop(self, now: float) -> None:
+        """Complete iterations and prefills in progress; start no others."""
+        self.stopping = True
+        for replica in self.replicas:
+            replica.stop(now)
+
+    def stopped(self) -> bool:
+        """True when no replica is decoding or prefilling."""
+        return not any(replica.state in (DECODE, PREFILL) for replica in self.replicas)
+
+    def rest(self) -> float:
+        """Generation is over; returns when the last replica stopped (seconds) and brings ``generated`` up to date."""
+        self.generating = False
+        self.stopping = False
+        for replica in self.replicas:
+            replica.state = IDLE
+            replica.sync_generated()
+        return max(replica.at for replica in self.replicas)
+
+    def settle(self, now: float) -> None:
+        """The decisions of one instant, in their order."""
+        driver = self.driver
+        if self.generating:
+            driver.stop_check(now)
+            if self.generating and not self.stopping:
+                self._start_ready(now)
+        self.scorer.settle(now)
+        driver.instant_over(now)
+        if self._shared:
+            self._rerate(now)
+
+    def _start_ready(self, now: float) -> None:
+        idle = True
+        for replica in self.replicas:
+            if replica.state == READY:
+                replica.next_activity()
+            if replica.state != IDLE:
+                idle = False
+        if idle:
+            self.driver.all_idle(now)
+
+    def _rerate(self, now: float) -> None:
+        runners = {id(runner): runner for device in self._shared if device.dirty for runner in device.active}
+        for device in self._shared:
+            device.dirty = False
+        for runner in runners.values():
+            runner.rerate(now)

@@ -1,0 +1,225 @@
+"""What every schedule shares: rows drawn from the trace, the ledger, rewards, reports and sinks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from oppo_sim.columns import STAGES
+from oppo_sim.costs.interface import Costs
+from oppo_sim.errors import OppoError
+from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.machine import Machine
+from oppo_sim.model.rollout import Rollout
+from oppo_sim.model.row import BusyReading, StepFacts, read_busy, rollout_rows, step_row
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.model.training import Stages, Trainer
+from oppo_sim.policies.interface import KEEP, Batch, Policy, StepPlan, StepReport
+from oppo_sim.results.sinks import Sink
+from oppo_sim.results.spans import Marker
+from oppo_sim.rewards import RewardModel
+from oppo_sim.schedule.ledger import Begun, Ledger
+
+
+class Rows(Protocol):
+    """Rows of the replayed trace."""
+
+    prompt_lengths: Sequence[int]
+    response_lengths: Sequence[int]
+    clipped: Sequence[bool]
+
+    def mean_response_length(self, step: int) -> float:
+        """Mean of the rows that rollouts first admitted in ``step`` are drawn from."""
+
+
+class RowCursor(Protocol):
+    """Draws a row for each admission, in id order."""
+
+    def draw(self, rollout_id: int, step: int) -> int:
+        """Row number for the rollout first admitted in ``step``."""
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """One run: machine, costs, policy, trace, rewards."""
+
+    machine: MachineSetup
+    costs: Costs
+    policy: Policy
+    batch: Batch
+    rows: Rows
+    cursor: RowCursor
+    rewards: RewardModel
+    steps: int
+    counterfactual: Counterfactual = ACTUAL
+    timeline_steps: tuple[int, int] | None = None
+    """First and last step whose spans are recorded; None: no timeline."""
+    recorded_timing: Sequence[Mapping[str, float]] | None = None
+    """Lock-step: stage times that the policy is told instead of the simulated ones, one mapping a step."""
+
+
+class RunState:
+    """The parts a schedule works with."""
+
+    def __init__(self, given: ModelInput, sink: Sink, machine: Machine) -> None:
+        self.given = given
+        self.sink = sink
+        self.machine = machine
+        self.version = 0
+        self.granularity = effective_granularity(given)
+        self.ledger: Ledger[Rollout] = Ledger(
+            given.policy, given.batch, given.machine.num_replicas, self._make_rollout, lambda rollout: rollout.response_length
+        )
+        self.trainer = Trainer(machine, given.costs.training)
+        self._held = False
+        self._awaited: set[int] = set()
+        self._all_scored = machine.clock.event()
+        self._begin = read_busy(machine, 0.0)
+
+    def _make_rollout(self, rollout_id: int, step: int) -> Rollout:
+        given = self.given
+        row = given.cursor.draw(rollout_id, step)
+        rows = given.rows
+        rollout = Rollout(
+            rollout_id,
+            rollout_id // given.batch.group_size,
+            rows.prompt_lengths[row],
+            rows.response_lengths[row],
+            row,
+            step,
+            self.machine.clock.now,
+        )
+        rollout.clipped = rows.clipped[row]
+        return rollout
+
+    def begin_row(self, step: int) -> None:
+        """Start counting for a row at the current moment."""
+        shown = self.given.timeline_steps
+        self.machine.begin_row(step, shown is not None and shown[0] <= step <= shown[1])
+        self._begin = read_busy(self.machine, self.machine.clock.now)
+
+    def place(self, begun: Begun[Rollout]) -> None:
+        """Put rollouts on the replicas where the ledger placed them."""
+        replicas = self.machine.replicas
+        hold = begun.arrangement.hold
+        for rollout, left in begun.moved:
+            if rollout.queued:
+                replicas[left].remove(rollout)
+        if begun.arrangement is not KEEP or self._held:
+            self._held = bool(hold)
+            for rollout in self.ledger.unfinished.values():
+                if rollout.rollout_id in hold:
+                    if rollout.queued:
+                        replicas[rollout.replica].remove(rollout)
+                elif not rollout.queued and rollout.finished_at is None:
+                    replicas[rollout.replica].enqueue(rollout)
+        else:
+            for rollout in begun.admitted:
+                replicas[rollout.replica].enqueue(rollout)
+        self.machine.tally.admitted += begun.new
+
+    def score_whole(self, rollouts: Sequence[Rollout]) -> None:
+        """Hand over what has not been handed over yet (``batch`` and ``rollout`` granularity)."""
+        for rollout in rollouts:
+            if not rollout.sent_to_scorer:
+                rollout.sent_to_scorer = True
+                self.machine.replicas[rollout.replica].hand_over(rollout, True)
+
+    def scores_of(self, batch: list[Rollout]) -> Any:
+        """An event for the moment all of ``batch`` is scored, or None if it is."""
+        self._awaited = {rollout.rollout_id for rollout in batch if rollout.scored_at is None}
+        if not self._awaited:
+            return None
+        self._all_scored = self.machine.clock.event()
+        return self._all_scored
+
+    def note_score(self, rollout: Rollout) -> None:
+        """A score exists."""
+        if self._awaited:
+            self._awaited.discard(rollout.rollout_id)
+            if not self._awaited:
+                self._all_scored.succeed()
+
+    def release_kv(self) -> None:
+        """At a weight sync, free the actor's KV if the scenario says so."""
+        if self.given.machine.clear_kv_cache_on_weight_sync:
+            for replica in self.machine.replicas:
+                replica.release_kv()
+
+    def drop(self, dropped: Sequence[Rollout]) -> None:
+        """Remove dropped rollouts from replicas and scorer."""
+        tally = self.machine.tally
+        for rollout in dropped:
+            if rollout.queued:
+                self.machine.replicas[rollout.replica].remove(rollout)
+            self.machine.scorer.forget(rollout)
+            tally.dropped += 1
+            tally.dropped_tokens += rollout.generated
+
+    def mark(self, name: str, at: float, step: int) -> None:
+        """A moment on the timeline."""
+        if self.machine.scorer.spans is not None:
+            self.machine.markers.append(Marker(name, "training", 0, at, step))
+
+    def close_row(
+        self,
+        step: int,
+        stages: Stages,
+        batch: list[Rollout],
+        plan: StepPlan,
+        counts: tuple[int, int],
+        last_score: BusyReading | None,
+    ) -> None:
+        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus)."""
+        given = self.given
+        end = read_busy(self.machine, self.machine.clock.now)
+        stages["step"] = end.at - self._begin.at
+        reward = given.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
+        deferred, surplus = counts
+        in_flight = sum([rollout.generated for rollout in self.ledger.unfinished.values()])
+        facts = StepFacts(
+            step,
+            self.version,
+            stages,
+            batch,
+            self.machine.tally.admitted,
+            deferred,
+            surplus,
+            in_flight + self.ledger.finished_tokens(),
+            plan.overcommit,
+            plan.chunk_size,
+            reward,
+            given.rows.mean_response_length(step),
+            self._begin,
+            last_score,
+            end,
+            self.trainer.flops,
+        )
+        row = step_row(self.machine, given.costs, facts)
+        self.sink.on_step(row)
+        self.sink.on_rollouts(rollout_rows(step, self.version, batch))
+        self.mark("step_end", end.at, step)
+        told = stages if given.recorded_timing is None else self._recorded(step)
+        tokens = sum([rollout.response_length for rollout in batch])
+        ids = tuple([rollout.rollout_id for rollout in batch])
+        given.policy.observe(StepReport(step, told, ids, tokens, reward, deferred, surplus, plan.overcommit, plan.chunk_size))
+
+    def _recorded(self, step: int) -> Mapping[str, float]:
+        series = self.given.recorded_timing
+        assert series is not None
+        if step >= len(series):
+            raise OppoError(f"the recorded stage times end at step {len(series) - 1}: record {step + 1} steps, or simulate fewer")
+        return series[step]
+
+
+def effective_granularity(given: ModelInput) -> str:
+    """``chunk`` becomes ``rollout`` where the reward model cannot stream (docs/model.md C12)."""
+    granularity = given.policy.score_granularity
+    return "rollout" if granularity == "chunk" and not given.machine.streamable else granularity
+
+
+def new_stages(gen: float, reward: float) -> Stages:
+    """Stage times of a row, training to be filled in."""
+    stages = dict.fromkeys(STAGES, 0.0)
+    stages["gen"] = gen
+    stages["reward"] = reward
+    return stages

@@ -1,0 +1,70 @@
+"""The training part of a step, as a SimPy process fragment."""
+
+from collections.abc import Generator
+from typing import Any
+
+from simpy.events import Event
+
+from oppo_sim.columns import TRAINING_STAGES
+from oppo_sim.costs.interface import BatchShape, TrainingCost
+from oppo_sim.model.device import Runner
+from oppo_sim.model.machine import Machine
+from oppo_sim.model.rollout import Rollout
+from oppo_sim.results.spans import Span
+
+PARALLEL = ("old_log_prob", "ref", "values")
+SYNC = "update_weights"
+
+Stages = dict[str, float]
+
+
+class Trainer:
+    """Runs the stages one after the other on the training devices (``update_weights`` on the rollout devices too)."""
+
+    def __init__(self, machine: Machine, cost: TrainingCost) -> None:
+        self._machine = machine
+        self._cost = cost
+        self._train = machine.training_runner(self._ended)
+        self._sync = machine.sync_runner(self._ended)
+        self._done = machine.clock.event()
+        self._alone: Stages = {}
+        self.flops: float | None = None
+
+    def train(self, step: int, batch: list[Rollout]) -> Generator[Event, Any, Stages]:
+        """Everything from ``old_log_prob`` to ``update_actor``; returns the seconds of each stage as they passed."""
+        shape = BatchShape(tuple([r.prompt_length for r in batch]), tuple([r.response_length for r in batch]))
+        alone = self._alone = self._cost.stage_times(shape)._asdict()
+        work = self._cost.work(shape)
+        self.flops = None if work is None else work.flops
+        passed: Stages = dict.fromkeys(TRAINING_STAGES, 0.0)
+        stages = [stage for stage in TRAINING_STAGES if stage != SYNC]
+        if self._cost.parallel_inference:
+            longest = max(alone[stage] for stage in PARALLEL)
+            actual = yield from self._run(self._train, step, "+".join(PARALLEL), longest)
+            for stage in PARALLEL:
+                passed[stage] = alone[stage] * (actual / longest) if longest else 0.0
+            stages = [stage for stage in stages if stage not in PARALLEL]
+        for stage in stages:
+            passed[stage] = yield from self._run(self._train, step, stage, alone[stage])
+        return passed
+
+    def update_weights(self, step: int) -> Generator[Event, Any, float]:
+        """Bring the new weights to the rollout engine; returns the seconds that passed."""
+        return (yield from self._run(self._sync, step, SYNC, self._alone[SYNC]))
+
+    def _run(self, runner: Runner, step: int, stage: str, seconds: float) -> Generator[Event, Any, float]:
+        if seconds <= 0.0:
+            return 0.0
+        clock = self._machine.clock
+        began = clock.now
+        self._done = clock.event()
+        runner.start(began, seconds, self._cost.sync_demand() if stage == SYNC else self._cost.demand())
+        if runner.shared:
+            clock.poke()
+        yield self._done
+        if self._machine.scorer.spans is not None:
+            self._machine.spans.append(Span("training", 0, stage, began, clock.now, step, {}))
+        return clock.now - began
+
+    def _ended(self, at: float) -> None:
+        self._done.succeed()

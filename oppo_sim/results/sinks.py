@@ -1,0 +1,164 @@
+"""Where rows go: frames in memory, or running summaries whose memory does not grow with the number of steps."""
+
+from collections.abc import Mapping, Sequence
+from math import isnan, sqrt
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from oppo_sim.columns import FINISH_REASON, ROLLOUT_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK = 16384  # rollout rows turned into typed arrays at once
+
+
+class Sink(Protocol):
+    """Takes rows as a run makes them."""
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """One row a step."""
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Rows of ``columns.ROLLOUT_COLUMNS``, one a trained rollout."""
+
+
+class Sinks:
+    """Several sinks as one."""
+
+    def __init__(self, *sinks: Sink) -> None:
+        self._sinks = sinks
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        for sink in self._sinks:
+            sink.on_step(row)
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        for sink in self._sinks:
+            sink.on_rollouts(rows)
+
+
+class RolloutBlocks:
+    """Rollout rows as typed columns, a block at a time: about 130 bytes a row."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Any, ...]] = []
+        self._blocks: list[dict[str, np.ndarray[Any, Any]]] = []
+
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Append rows."""
+        self._pending.extend(rows)
+        if len(self._pending) >= BLOCK:
+            self._blocks.append(typed_columns(self._pending))
+            self._pending = []
+
+    def frame(self) -> "pd.DataFrame":
+        """All rows so far."""
+        import pandas as pd
+
+        if self._pending:
+            self._blocks.append(typed_columns(self._pending))
+            self._pending = []
+        if not self._blocks:
+            return pd.DataFrame(columns=list(ROLLOUT_COLUMNS))
+        data: dict[str, Any] = {}
+        for name in ROLLOUT_COLUMNS:
+            column = np.concatenate([block[name] for block in self._blocks])
+            data[name] = np.array(FINISH_REASONS)[column] if name == FINISH_REASON else column
+        return pd.DataFrame(data)
+
+
+FINISH_REASONS = ["stop", "length"]
+_SECONDS = ("admitted_s", "finished_s", "scored_s")
+
+
+def typed_columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns of rollout rows: seconds as float64, finish reasons as codes into FINISH_REASONS, the rest as int64."""
+    columns: dict[str, np.ndarray[Any, Any]] = {}
+    for name, values in zip(ROLLOUT_COLUMNS, zip(*rows, strict=True), strict=True):
+        if name == FINISH_REASON:
+            columns[name] = np.fromiter((value == "length" for value in values), dtype=np.int8, count=len(values))
+        else:
+            columns[name] = np.array(values, dtype=np.float64 if name in _SECONDS else np.int64)
+    return columns
+
+
+class FrameSink:
+    """Keeps every row."""
+
+    def __init__(self, keep_rollouts: bool = True) -> None:
+        self._steps: list[Mapping[str, Any]] = []
+        self._rollouts = RolloutBlocks() if keep_rollouts else None
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        self._steps.append(row)
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        if self._rollouts is not None:
+            self._rollouts.add(rows)
+
+    def steps(self) -> "pd.DataFrame":
+        """The step table."""
+        import pandas as pd
+
+        return pd.DataFrame(self._steps)
+
+    def rollouts(self) -> "pd.DataFrame":
+        """The rollout table (empty if it was not kept)."""
+        return (self._rollouts or RolloutBlocks()).frame()
+
+
+class Moments:
+    """Running count, mean, variance (Welford 1962), minimum and maximum of one column."""
+
+    __slots__ = ("_squares", "count", "maximum", "mean", "minimum", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.total = 0.0
+        self.minimum = float("inf")
+        self.maximum = float("-inf")
+        self._squares = 0.0
+
+    def add(self, value: float) -> None:
+        """Take one value; NaN is left out."""
+        if isnan(value):
+            return
+        self.count += 1
+        self.total += value
+        step = value - self.mean
+        self.mean += step / self.count
+        self._squares += step * (value - self.mean)
+        self.minimum = min(self.minimum, value)
+        self.maximum = max(self.maximum, value)
+
+    @property
+    def std(self) -> float:
+        """Sample standard deviation; 0 below two values."""
+        return sqrt(self._squares / (self.count - 1)) if self.count > 1 else 0.0
+
+
+class SummarySink:
+    """Running moments of every numeric column after the warm-up; memory does not grow with the steps."""
+
+    def __init__(self, warmup_steps: int) -> None:
+        self._skip = warmup_steps
+        self.columns: dict[str, Moments] = {}
+        self.steps = 0
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        if self._skip:
+            self._skip -= 1
+            return
+        self.steps += 1
+        for name, value in row.items():
+            if isinstance(value, (int, float)):
+                moments = self.columns.get(name)
+                if moments is None:
+                    moments = self.columns[name] = Moments()
+                moments.add(value)
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Rollouts are summarised in their step's row."""

@@ -1,0 +1,363 @@
+"""Who is in flight: admission, placement, selection, deferral and versions. One object for simulator and real engines.
+
+The backend decodes and tells the ledger what finished when; the ledger asks the policy and checks its answers. It holds no time costs
+and never looks at the length of a response that has not finished.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from oppo_sim.errors import OppoError
+from oppo_sim.instants import by_instant_then_id
+from oppo_sim.policies.interface import KEEP, Arrangement, Batch, OraclePoolView, Policy, PoolView, RolloutView, StepPlan
+
+
+class Flight:
+    """A rollout in flight. A backend keeps what it needs in a subclass."""
+
+    __slots__ = (
+        "admitted_step",
+        "deferrals",
+        "drops",
+        "finished_at",
+        "finished_step",
+        "generated",
+        "generated_before",
+        "group_id",
+        "head_version",
+        "prompt_length",
+        "replica",
+        "rollout_id",
+        "span",
+        "tail_version",
+    )
+
+    def __init__(self, rollout_id: int, group_id: int, prompt_length: int, admitted_step: int) -> None:
+        self.rollout_id = rollout_id
+        self.group_id = group_id
+        self.prompt_length = prompt_length
+        self.admitted_step = admitted_step
+        self.replica = -1
+        self.deferrals = 0
+        self.drops = 0
+        self.generated = 0
+        """Response tokens so far; the backend keeps it current at the end of a phase and before a change of version."""
+        self.generated_before = 0
+        self.head_version: int | None = None
+        self.tail_version = -1
+        self.span = 0
+        self.finished_at: float | None = None
+        self.finished_step: int | None = None
+
+    def restart(self) -> None:
+        """Forget everything generated (a dropped rollout that runs again)."""
+        self.deferrals = 0
+        self.drops += 1
+        self.generated = 0
+        self.generated_before = 0
+        self.head_version = None
+        self.tail_version = -1
+        self.span = 0
+        self.finished_at = None
+        self.finished_step = None
+
+    def made_tokens_in(self, version: int) -> None:
+        """Account tokens made since the last call to ``version``."""
+        if self.head_version is None:
+            self.head_version = version
+        if self.tail_version != version:
+            self.tail_version = version
+            self.span += 1
+
+    def view(self) -> RolloutView:
+        """What a policy may know about it."""
+        return RolloutView(
+            self.rollout_id,
+            self.group_id,
+            self.prompt_length,
+            self.generated,
+            self.replica,
+            self.admitted_step,
+            self.deferrals,
+            self.head_version,
+            self.finished_step,
+        )
+
+
+F = TypeVar("F", bound=Flight)
+
+
+@dataclass(frozen=True)
+class Begun(Generic[F]):
+    """What a step starts with."""
+
+    plan: StepPlan
+    admitted: list[F]
+    """Newly admitted, and dropped ones that run again, placed on their replicas."""
+    new: int
+    """How many of them are new."""
+    arrangement: Arrangement
+    moved: list[tuple[F, int]]
+    """(rollout, replica it left), for rollouts that were on a replica before this step or were just placed."""
+
+
+@dataclass(frozen=True)
+class PhaseOutcome(Generic[F]):
+    """What a phase ended with."""
+
+    trained: list[F]
+    dropped: list[F]
+    surplus: int
+    """Finished, kept for the next step."""
+    deferred: int
+    """Unfinished (with groups: members of unfinished groups), kept."""
+
+
+class Ledger(Generic[F]):
+    """Bookkeeping of one run."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        batch: Batch,
+        num_replicas: int,
+        make_flight: Callable[[int, int], F],
+        oracle_length: Callable[[F], int] | None = None,
+    ) -> None:
+        """``make_flight(rollout_id, step)`` makes a rollout's record; only a declared oracle is shown what ``oracle_length`` gives."""
+        if policy.oracle and oracle_length is None:
+            raise OppoError(f"policy '{policy.name}' is an oracle: it needs lengths known beforehand, so it runs in replay only")
+        self._policy = policy
+        self._batch = batch
+        self._make_flight = make_flight
+        self._oracle_length = oracle_length if policy.oracle else None
+        self._arranges = type(policy).arrange is not Policy.arrange
+        self._num_replicas = num_replicas
+        self.load = [0] * num_replicas
+        """Unfinished rollouts a replica has."""
+        self.unfinished: dict[int, F] = {}
+        """By id; with groups every member of an unfinished group, finished or not."""
+        self.finished: list[F] = []
+        """In order of selection."""
+        self.shelved: dict[int, F] = {}
+        """Dropped, may run again."""
+        self.admitted = 0
+        self._arrivals: list[tuple[float, int, list[F]]] = []
+        self._missing: dict[int, int] = {}  # group id → members that have not finished
+        self._awaited: set[int] = set()
+        self._finished_count = 0
+        self._stop_after = 0
+        self._step = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts admitted, not trained, not dropped."""
+        return len(self.unfinished) + self._finished_count
+
+    @property
+    def finished_count(self) -> int:
+        """Rollouts of whole finished groups, surplus included."""
+        return self._finished_count
+
+    def finished_tokens(self) -> int:
+        """Response tokens of finished rollouts that are still in flight."""
+        arrived = sum([flight.generated for _, _, members in self._arrivals for flight in members])
+        return arrived + sum([flight.generated for flight in self.finished])
+
+    def pool(self, version: int) -> PoolView:
+        """What the policy may see now."""
+
+        def make(finished: bool) -> tuple[RolloutView, ...]:
+            flights: Iterable[F] = self.finished if finished else sorted(self.unfinished.values(), key=lambda flight: flight.rollout_id)
+            return tuple([flight.view() for flight in flights])
+
+        kind = PoolView if self._oracle_length is None else OraclePoolView
+        pool = kind(self._step, version, self.admitted, self.in_flight, self._num_replicas, make)
+        if isinstance(pool, OraclePoolView) and self._oracle_length is not None:
+            length = self._oracle_length
+            pool.response_lengths = {flight.rollout_id: length(flight) for flight in (*self.unfinished.values(), *self.finished)}
+        return pool
+
+    def begin_step(self, step: int, version: int) -> Begun[F]:
+        """Ask the policy for its plan, admit and place. Raises OppoError if the plan is impossible."""
+        self._step = step
+        for flight in self.unfinished.values():
+            flight.generated_before = flight.generated
+        plan = self._policy.plan(self.pool(version))
+        self._check_plan(plan)
+        admitted = [self._admit_new(step) for _ in range(plan.admit)]
+        new = len(admitted)
+        for rollout_id in plan.readmit:
+            flight = self.shelved.pop(rollout_id)
+            flight.restart()
+            self._place(flight)
+            admitted.append(flight)
+        arrangement, moved = self._arrange(version) if self._arranges else (KEEP, [])
+        self._stop_after = self._batch.rollout_batch_size if plan.stop_after is None else plan.stop_after
+        self._awaited = {rollout_id for rollout_id in plan.wait_for if rollout_id in self.unfinished}
+        self._check_phase_can_end(arrangement)
+        return Begun(plan, admitted, new, arrangement, moved)
+
+    def finish(self, flight: F, at: float, version: int) -> None:
+        """A rollout made its last token at ``at`` (seconds) under ``version``."""
+        flight.finished_at = at
+        flight.made_tokens_in(version)
+        self.load[flight.replica] -= 1
+
+    def ready(self, flight: F, at: float) -> None:
+        """A finished rollout may be selected (synchronous: when it finished; async: when it was scored)."""
+        group = flight.group_id
+        if self._batch.group_size == 1:
+            members = [flight]
+        else:
+            self._missing[group] -= 1
+            if self._missing[group]:
+                return
+            del self._missing[group]
+            members = [self.unfinished[i] for i in self._member_ids(group)]
+        for member in members:
+            del self.unfinished[member.rollout_id]
+            member.finished_step = self._step
+            if self._awaited:
+                self._awaited.discard(member.rollout_id)
+        self._arrivals.append((at, group, members))
+        self._finished_count += len(members)
+
+    def phase_over(self) -> bool:
+        """True when what ends the phase has happened."""
+        return self._finished_count >= self._stop_after and not self._awaited
+
+    def close_version(self, version: int) -> None:
+        """Account the tokens that unfinished rollouts made under ``version``; ``generated`` must be current."""
+        for flight in self.unfinished.values():
+            if flight.finished_at is None and flight.generated > flight.generated_before:
+                flight.made_tokens_in(version)
+
+    def begin_version(self) -> None:
+        """Tokens from now on belong to a new version (asynchronous policies)."""
+        for flight in self.unfinished.values():
+            flight.generated_before = flight.generated
+
+    def end_phase(self, version: int) -> PhaseOutcome[F]:
+        """Count deferrals, ask the policy what to train and what to drop. Raises OppoError if its answer is impossible."""
+        self.close_version(version)
+        self._count_deferrals()
+        trained = self.take_batch(version)
+        dropped = self._drop(version)
+        return PhaseOutcome(trained, dropped, self._finished_count, len(self.unfinished))
+
+    def take_batch(self, version: int) -> list[F]:
+        """Remove and return the batch the policy selects from what is ready."""
+        self._order_arrivals()
+        selected = list(self._policy.select(self.pool(version)))
+        size = self._batch.rollout_batch_size
+        head = self.finished[:size]
+        if selected != [flight.rollout_id for flight in head]:
+            head = self._check_selection(selected)
+            chosen = set(selected)
+            self.finished = [flight for flight in self.finished if flight.rollout_id not in chosen]
+        else:
+            del self.finished[:size]
+        self._finished_count -= size
+        return head
+
+    # ---- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _admit_new(self, step: int) -> F:
+        flight = self._make_flight(self.admitted, step)
+        self.admitted += 1
+        self._place(flight)
+        return flight
+
+    def _place(self, flight: F) -> None:
+        load = self.load
+        replica = load.index(min(load))
+        load[replica] += 1
+        flight.replica = replica
+        self.unfinished[flight.rollout_id] = flight
+        if self._batch.group_size > 1:
+            self._missing[flight.group_id] = self._missing.get(flight.group_id, 0) + 1
+
+    def _arrange(self, version: int) -> tuple[Arrangement, list[tuple[F, int]]]:
+        arrangement = self._policy.arrange(self.pool(version))
+        moved = []
+        for rollout_id, replica in sorted(arrangement.move.items()):
+            flight = self.unfinished.get(rollout_id)
+            if flight is None or not 0 <= replica < self._num_replicas:
+                raise self._bad_answer(f"arrange() moved rollout {rollout_id} to replica {replica}, which is not possible")
+            if flight.replica != replica and flight.finished_at is None:
+                moved.append((flight, flight.replica))
+                self.load[flight.replica] -= 1
+                self.load[replica] += 1
+                flight.replica = replica
+        return arrangement, moved
+
+    def _member_ids(self, group: int) -> range:
+        size = self._batch.group_size
+        return range(group * size, (group + 1) * size)
+
+    def _order_arrivals(self) -> None:
+        if self._arrivals:
+            for _, _, members in by_instant_then_id(self._arrivals):
+                self.finished.extend(members)
+            self._arrivals.clear()
+
+    def _count_deferrals(self) -> None:
+        decoded = {flight.group_id for flight in self.unfinished.values() if flight.generated > flight.generated_before}
+        for flight in self.unfinished.values():
+            if flight.group_id in decoded:
+                flight.deferrals += 1
+
+    def _drop(self, version: int) -> list[F]:
+        ids = self._policy.drop(self.pool(version))
+        if not ids:
+            return []
+        wanted = set(ids)
+        dropped = [flight for flight in (*self.finished, *self.unfinished.values()) if flight.rollout_id in wanted]
+        if len(dropped) != len(wanted):
+            raise self._bad_answer(f"drop() named rollouts that are not in flight: {sorted(wanted - {f.rollout_id for f in dropped})[:5]}")
+        for flight in dropped:
+            self.shelved[flight.rollout_id] = flight
+            if self.unfinished.pop(flight.rollout_id, None) is None:
+                self._finished_count -= 1
+            elif flight.finished_at is None:
+                self.load[flight.replica] -= 1
+            self._missing.pop(flight.group_id, None)
+        self.finished = [flight for flight in self.finished if flight.rollout_id not in wanted]
+        if any(flight.group_id in {gone.group_id for gone in dropped} for flight in (*self.finished, *self.unfinished.values())):
+            raise self._bad_answer("drop() split a group")
+        return dropped
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        if plan.admit < 0 or plan.admit % self._batch.group_size:
+            raise self._bad_answer(f"plan() admits {plan.admit} rollouts, not a multiple of group_size {self._batch.group_size} from 0 on")
+        if plan.chunk_size < 1:
+            raise self._bad_answer(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
+        if any(rollout_id not in self.shelved for rollout_id in plan.readmit) or len(set(plan.readmit)) != len(plan.readmit):
+            raise self._bad_answer("plan() readmits rollouts that were not dropped")
+
+    def _check_phase_can_end(self, arrangement: Arrangement) -> None:
+        if self._policy.schedule == "async":
+            return
+        held = sum(1 for rollout_id in arrangement.hold if rollout_id in self.unfinished)
+        if self._stop_after < self._batch.rollout_batch_size:
+            raise self._bad_answer(f"plan() ends the phase at {self._stop_after} finished, below rollout_batch_size")
+        if self.in_flight - held < self._stop_after or not self._awaited.isdisjoint(arrangement.hold):
+            raise self._bad_answer(
+                f"plan() ends the phase at {self._stop_after} finished rollouts but only {self.in_flight - held} are in flight and not held"
+            )
+
+    def _check_selection(self, selected: list[int]) -> list[F]:
+        by_id: Mapping[int, F] = {flight.rollout_id: flight for flight in self.finished}
+        size = self._batch.rollout_batch_size
+        if len(selected) != size or len(set(selected)) != size or any(rollout_id not in by_id for rollout_id in selected):
+            raise self._bad_answer(f"select() must name {size} different finished rollouts, it named {len(selected)}")
+        if self._batch.group_size > 1:
+            chosen = set(selected)
+            if any(i not in chosen for rollout_id in selected for i in self._member_ids(by_id[rollout_id].group_id)):
+                raise self._bad_answer("select() split a group")
+        return [by_id[rollout_id] for rollout_id in selected]
+
+    def _bad_answer(self, what: str) -> OppoError:
+        return OppoError(f"policy '{self._policy.name}', step {self._step}: {what}; mend the policy")

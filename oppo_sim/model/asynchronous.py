@@ -83,7 +83,6 @@ class AsyncRun:
             stages |= yield from state.trainer.train(step, batch)
             self._paused = clock.event()
             machine.stop(clock.now)
-            clock.poke()
             yield self._paused
             stages["update_weights"] = yield from state.trainer.update_weights(step)
             unfinished = sum(state.ledger.load)
@@ -98,5 +97,4 @@ class AsyncRun:
         begun = state.ledger.begin_step(step, state.version)
         state.place(begun)
         machine.generate(machine.clock.now, begun.plan.chunk_size, None)
-        machine.clock.poke()
         return begun.plan

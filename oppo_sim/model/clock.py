@@ -15,8 +15,8 @@ Handler = Callable[[Event], None]
 class Clock(simpy.Environment):
     """A SimPy environment in which an activity's end is a bare event with one callback.
 
-    Handlers only record what ended. When no further event lies within the tolerance of the current instant, ``settle`` is called once
-    with the time: it makes the decisions of that instant in their order (stop check, new iterations, scoring workers).
+    Handlers and processes only record what happened and start what they wait for. When no further event lies within the tolerance of the
+    current instant, ``settle(now)`` makes the decisions of that instant in their order (stop check, new iterations, scoring workers).
     """
 
     def __init__(self, settle: EndOfInstant) -> None:
@@ -24,7 +24,7 @@ class Clock(simpy.Environment):
         self._settle = settle
 
     def call_at(self, seconds: float, handler: Handler) -> Event:
-        """Call ``handler`` at an absolute time. The handler must end with ``after()``."""
+        """Call ``handler`` at an absolute time."""
         event = Event(self)
         event._ok = True
         event._value = None
@@ -35,21 +35,15 @@ class Clock(simpy.Environment):
         return event
 
     def cancel(self, event: Event) -> None:
-        """Make a scheduled event do nothing but end its instant."""
+        """Make a scheduled event do nothing."""
         if event.callbacks:
-            event.callbacks[0] = self._nothing
+            event.callbacks.clear()
 
-    def poke(self) -> None:
-        """Have the current instant settled (again) after a process acted."""
-        self.call_at(self._now, self._nothing)
-
-    def after(self) -> None:
-        """End of a handler: settle if nothing else happens at this instant."""
+    def step(self) -> None:
+        """Process the next event, and end its instant if nothing else belongs to it."""
+        super().step()
         now = self._now
         queue = self._queue
         if queue and queue[0][0] <= now + (TOLERANCE * now if now > 1.0 else TOLERANCE):
             return
         self._settle(now)
-
-    def _nothing(self, event: Event) -> None:
-        self.after()

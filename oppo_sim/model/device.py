@@ -137,4 +137,3 @@ class Runner:
         if self.shared:
             self._touch()
         self._on_end(at)
-        self._clock.after()

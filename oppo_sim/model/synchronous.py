@@ -94,7 +94,6 @@ class PhasedRun:
             self._hand_out(self._began)
         else:
             machine.generate(self._began, begun.plan.chunk_size, begun.plan.chunk_size if self.rounds else None)
-        machine.clock.poke()
         return self._phase_over
 
     def _end_phase(self) -> None:

@@ -59,8 +59,6 @@ class Trainer:
         began = clock.now
         self._done = clock.event()
         runner.start(began, seconds, self._cost.sync_demand() if stage == SYNC else self._cost.demand())
-        if runner.shared:
-            clock.poke()
         yield self._done
         if self._machine.scorer.spans is not None:
             self._machine.spans.append(Span("training", 0, stage, began, clock.now, step, {}))

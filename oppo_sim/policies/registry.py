@@ -23,20 +23,26 @@ class Shipped(NamedTuple):
     build: Callable[[Batch, Any], Policy]
     settings: type[s.PolicySettings]
     summary: str
+    without_tail: Mapping[str, Any] | None = None
+    """Settings under which it shortens no tail (Δ = 0); None: it has no such knob."""
 
+
+NO_OVERCOMMIT = {"overcommit": 0}
 
 SHIPPED: Mapping[str, Shipped] = {
     "sequential": Shipped(Refill, s.SequentialSettings, "generate all, then score all, then train (the baseline)"),
     "intra": Shipped(Refill, s.IntraSettings, "stream chunks to the scorer while decoding"),
     "rollout-overlap": Shipped(Refill, s.RolloutOverlapSettings, "score each rollout when it finishes"),
-    "inter": Shipped(Refill, s.InterSettings, "overcommit a few prompts, carry the unfinished"),
-    "oppo": Shipped(Refill, s.OppoSettings, "both overlaps; overcommit and chunk size controlled online or fixed"),
-    "partial-rollout": Shipped(Refill, s.PartialRolloutSettings, "rounds of a token budget, the rest continues"),
-    "april": Shipped(Refill, s.AprilSettings, "issue about twice the batch, stop at B, carry the rest"),
-    "tail-batching": Shipped(TailBatching, s.TailBatchingSettings, "short steps drop their tail, long steps run the dropped prompts"),
+    "inter": Shipped(Refill, s.InterSettings, "overcommit a few prompts, carry the unfinished", NO_OVERCOMMIT),
+    "oppo": Shipped(Refill, s.OppoSettings, "both overlaps; overcommit and chunk size controlled online or fixed", NO_OVERCOMMIT),
+    "partial-rollout": Shipped(Refill, s.PartialRolloutSettings, "rounds of a token budget, the rest continues", NO_OVERCOMMIT),
+    "april": Shipped(Refill, s.AprilSettings, "issue about twice the batch, stop at B, carry the rest", NO_OVERCOMMIT),
+    "tail-batching": Shipped(
+        TailBatching, s.TailBatchingSettings, "short steps drop their tail, long steps run the dropped prompts", {"over_issue": 1.0}
+    ),
     "one-step-off": Shipped(OneStepOff, s.OneStepOffSettings, "generate the next batch while this one trains"),
     "async": Shipped(Async, s.AsyncSettings, "generation goes on during training, within a staleness bound"),
-    "oracle": Shipped(Oracle, s.OracleSettings, "knows the lengths and sorts them: a bound, not a recommendation"),
+    "oracle": Shipped(Oracle, s.OracleSettings, "knows the lengths and sorts them: a bound, not a recommendation", {"window": 1}),
 }
 
 BASELINE = "sequential"
@@ -68,6 +74,17 @@ def inherited_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]
         return {}
     shipped = SHIPPED[name].settings
     return {key: value for key, value in settings.items() if key in shipped.INHERITED and key in shipped.model_fields}
+
+
+def baseline_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the sequential baseline that stops as ``name`` does (same ``stop_check``, same rounds)."""
+    if name not in SHIPPED:
+        return {}
+    checked = _validated(name, settings)
+    if getattr(checked, "stop_check", "token") == "token":
+        return {}
+    chunk_size = getattr(checked, "chunk_size")  # noqa: B009
+    return {"stop_check": "chunk", "chunk_size": chunk_size if isinstance(chunk_size, int) else chunk_size.model_dump()}
 
 
 def _validated(name: str, settings: Mapping[str, Any]) -> s.PolicySettings:

@@ -1,0 +1,266 @@
+"""Compare policies on one scenario: paired seeds, speed-up with confidence intervals, attribution by counterfactual replay.
+
+A comparison is a list of cells (policy, seed, variant); each is one simulated run reduced to its totals, and each is independent of the
+others, so cells can run in any order, in several processes, and be kept from an interrupted comparison.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from math import exp, log
+from typing import TYPE_CHECKING, Any
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.policies.interface import Batch, Policy
+from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, inherited_settings, make_policy
+from oppo_sim.results.sinks import SummarySink
+from oppo_sim.results.summary import run_totals
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulate import run_setup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Totals = dict[str, float]
+
+LOSSES: Mapping[str, Counterfactual] = {
+    "free_recompute": Counterfactual(free_recompute=True),
+    "no_contention": Counterfactual(no_contention=True),
+    "free_padding": Counterfactual(free_padding=True),
+}
+LOSS_COLUMNS = {
+    "free_recompute": "lost_to_recomputation_s",
+    "no_contention": "lost_to_contention_s",
+    "free_padding": "lost_to_padding_s",
+}
+HIDDEN = "hidden_by_overlap_s"
+TAIL = "saved_by_shorter_tail_s"
+ATTRIBUTION_COLUMNS = (HIDDEN, TAIL, *LOSS_COLUMNS.values())
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulated run of a comparison."""
+
+    label: str
+    """Row of the comparison it belongs to: a policy, or a baseline."""
+    policy: str
+    settings: str
+    """JSON of the policy's settings."""
+    seed: int
+    variant: str
+    """``actual``, ``batch_scoring``, ``no_tail``, or a key of LOSSES."""
+    steps: int
+
+    def key(self, scenario_hash: str, code_version: str) -> str:
+        """Content key: the same inputs give the same key, whatever the order or machine."""
+        content = json.dumps([scenario_hash, code_version, self.policy, self.settings, self.seed, self.variant, self.steps])
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of ``compare``."""
+
+    table: "pd.DataFrame"
+    """One row a policy, index ``policy``: step time, speed-up with its interval, stages, staleness, length bias."""
+    attribution: "pd.DataFrame"
+    """One row a policy: seconds a step hidden, saved and lost (NaN: not applicable)."""
+    cells: "pd.DataFrame"
+    """One row a simulated run."""
+
+
+def settings_of(scenario: Scenario, policy: str) -> dict[str, Any]:
+    """Settings of ``policy`` in a comparison: its own if it is the scenario's policy; else what the two share, then ``policies.<name>``."""
+    if policy == scenario.policy.name:
+        return scenario.policy.settings
+    return inherited_settings(policy, scenario.policy.settings) | dict(scenario.policies.get(policy, {}))
+
+
+def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: int, attribution: bool) -> list[Cell]:
+    """Every run that the comparison needs, baselines first. Raises OppoError for an unknown policy or one that cannot run here."""
+    if len(set(policies)) != len(policies):
+        raise OppoError(f"policies {', '.join(policies)} name one twice: name each once")
+    if not 1 <= seeds <= 10_000:
+        raise OppoError(f"seeds {seeds} is out of range: give a number from 1 to 10,000")
+    if scenario.trace.sampling == "in_order" and seeds > 1:
+        raise OppoError("trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling resample")
+    cells: dict[tuple[str, str, int, str], Cell] = {}
+    for policy in (BASELINE, *policies):
+        settings = settings_of(scenario, policy)
+        build_setup(scenario, policy=policy, policy_settings=settings, steps=steps)
+        wanted = [
+            (baseline_label(scenario, policy), BASELINE, baseline_settings(policy, settings), "actual"),
+            (policy, policy, settings, "actual"),
+        ]
+        if attribution and policy != BASELINE:
+            wanted += [(policy, policy, changed, variant) for variant, changed in _variants(scenario, policy, settings)]
+        for label, name, changed, variant in wanted:
+            text = json.dumps(changed, sort_keys=True)
+            for seed in range(scenario.seed, scenario.seed + seeds):
+                cells.setdefault((label, text, seed, variant), Cell(label, name, text, seed, variant, steps))
+    return list(cells.values())
+
+
+def baseline_label(scenario: Scenario, policy: str) -> str:
+    """The baseline with the same stop check: ``sequential``, or ``sequential (rounds of n)``."""
+    settings = baseline_settings(policy, settings_of(scenario, policy))
+    if policy == BASELINE or not settings:
+        return BASELINE
+    chunk = settings["chunk_size"]
+    return f"{BASELINE} (rounds of {chunk if isinstance(chunk, int) else 'explored size'})"
+
+
+def _variants(scenario: Scenario, policy: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+    built = make_policy(policy, batch, settings, scenario.base_dir)
+    variants = [] if built.score_granularity == "batch" else [("batch_scoring", settings)]
+    without_tail = SHIPPED[policy].without_tail if policy in SHIPPED else None
+    if without_tail is not None:
+        variants.append(("no_tail", settings | dict(without_tail)))
+    if _can_recompute(built):
+        variants.append(("free_recompute", settings))
+    if scenario.placement.scoring != "separate":
+        variants.append(("no_contention", settings))
+    if scenario.rollout.batching == "static" or scenario.costs.kind == "roofline":
+        variants.append(("free_padding", settings))
+    return variants
+
+
+def _can_recompute(policy: Policy) -> bool:
+    return policy.name not in {BASELINE, "intra", "rollout-overlap", "one-step-off"}
+
+
+def run_cell(scenario: Scenario, cell: Cell) -> Totals:
+    """Simulate one cell. A pure function of its arguments."""
+    setup = build_setup(scenario, policy=cell.policy, policy_settings=json.loads(cell.settings), seed=cell.seed, steps=cell.steps)
+    summary = SummarySink(setup.warmup_steps)
+    granularity = "batch" if cell.variant == "batch_scoring" else None
+    run_setup(setup, summary, counterfactual=LOSSES.get(cell.variant, ACTUAL), score_granularity=granularity)
+    return run_totals(summary, scenario.rollout_batch_size)
+
+
+def run_cells(scenario: Scenario, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Totals]]:
+    """Simulate cells as they come; with ``jobs`` > 1 in that many processes. The totals do not depend on ``jobs``."""
+    if jobs <= 1 or len(cells) <= 1:
+        for cell in cells:
+            yield cell, run_cell(scenario, cell)
+        return
+    with ProcessPoolExecutor(max_workers=min(jobs, len(cells))) as pool:
+        running = {pool.submit(run_cell, scenario, cell): cell for cell in cells}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def compare(
+    scenario: Scenario | str,
+    policies: Sequence[str],
+    *,
+    seeds: int = 5,
+    steps: int | None = None,
+    attribution: bool = True,
+    jobs: int = 1,
+    overrides: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds.
+
+    ``progress(done, total)`` counts simulated runs. Raises OppoError for anything that cannot run.
+    """
+    loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
+    cells = plan_cells(loaded, policies, seeds, loaded.steps if steps is None else steps, attribution)
+    totals: dict[Cell, Totals] = {}
+    for cell, result in run_cells(loaded, cells, jobs):
+        totals[cell] = result
+        if progress is not None:
+            progress(len(totals), len(cells))
+    return comparison_of(loaded, policies, {cell: totals[cell] for cell in cells})
+
+
+def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[Cell, Totals]) -> Comparison:
+    """Tables from finished cells."""
+    import pandas as pd
+
+    cells = pd.DataFrame([{"policy": cell.label, "seed": cell.seed, "variant": cell.variant, **result} for cell, result in totals.items()])
+    of = cells.set_index(["policy", "variant", "seed"])
+    labels = list(dict.fromkeys([*(baseline_label(scenario, policy) for policy in policies), *policies]))
+    rows, shares = [], []
+    for label in labels:
+        actual = of.loc[(label, "actual")].sort_index()
+        base = of.loc[(baseline_label(scenario, label) if label in policies else label, "actual")].sort_index()
+        rows.append({"policy": label, **_row(actual, base)})
+        if label in policies and label != BASELINE:
+            shares.append({"policy": label, **_attribution(of, label)})
+    table = pd.DataFrame(rows).set_index("policy")
+    attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")
+    return Comparison(table, attribution, cells)
+
+
+def _row(actual: "pd.DataFrame", base: "pd.DataFrame") -> dict[str, float]:
+    low, high = interval(list(actual[c.TIMING_STEP]))
+    by_rollout = ratio_interval(list(base["s_per_rollout"] / actual["s_per_rollout"]))
+    by_token = ratio_interval(list(base["s_per_token"] / actual["s_per_token"]))
+    training = [c.timing(stage) for stage in c.TRAINING_STAGES]
+    return {
+        "step_s": float(actual[c.TIMING_STEP].mean()),
+        "step_s_low": low,
+        "step_s_high": high,
+        "speedup": by_rollout[0],
+        "speedup_low": by_rollout[1],
+        "speedup_high": by_rollout[2],
+        "speedup_per_token": by_token[0],
+        "speedup_per_token_low": by_token[1],
+        "speedup_per_token_high": by_token[2],
+        "gen_s": float(actual[c.timing("gen")].mean()),
+        "reward_s": float(actual[c.timing("reward")].mean()),
+        "training_s": float(actual[training].sum(axis=1).mean()),
+        "staleness_mean": float(actual["staleness_mean"].mean()),
+        "staleness_max": float(actual["staleness_max"].max()),
+        "length_bias": float((actual["length_mean"] / actual["trace_length_mean"]).mean()) - 1.0,
+        "deferred": float(actual["deferred"].mean()),
+        "utilization": float(actual["utilization"].mean()),
+        "hours_per_10k_rollouts": float(actual["s_per_rollout"].mean()) * 10_000 / 3600,
+    }
+
+
+def _attribution(of: "pd.DataFrame", label: str) -> dict[str, float]:
+    have = set(of.loc[label].index.get_level_values("variant"))
+    actual = of.loc[(label, "actual")][c.TIMING_STEP].sort_index()
+
+    def difference(variant: str) -> float:
+        if variant not in have:
+            return float("nan")
+        return float((of.loc[(label, variant)][c.TIMING_STEP].sort_index() - actual).mean())
+
+    shares = {HIDDEN: difference("batch_scoring"), TAIL: difference("no_tail")}
+    return shares | {column: -difference(variant) for variant, column in LOSS_COLUMNS.items()}
+
+
+def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Student-t confidence interval of a mean; NaN for fewer than two values."""
+    from statistics import fmean, stdev
+
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    from scipy.stats import t
+
+    mean = fmean(values)
+    half = float(t.ppf(0.5 + confidence / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return mean - half, mean + half
+
+
+def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Geometric mean of paired ratios with its Student-t interval on the log scale: (mean, low, high)."""
+    logs = [log(ratio) for ratio in ratios]
+    low, high = interval(logs, confidence)
+    return exp(sum(logs) / len(logs)), exp(low), exp(high)

@@ -1,0 +1,59 @@
+"""A run in numbers: moments of its step table after the warm-up."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from oppo_sim import columns as c
+from oppo_sim.results.sinks import Moments, SummarySink
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STATISTICS = ("mean", "std", "min", "p50", "p95", "max")
+
+
+def summarise(steps: "pd.DataFrame", warmup_steps: int) -> "pd.DataFrame":
+    """One row a numeric column of the step table, columns ``STATISTICS``; the first ``warmup_steps`` steps are left out."""
+    kept = steps.iloc[warmup_steps:].drop(columns=[c.STEP, c.WEIGHT_VERSION, c.START_S, c.STALENESS_HISTOGRAM], errors="ignore")
+    numbers = kept.select_dtypes("number")
+    table = numbers.agg(["mean", "std", "min", "median", "max"]).T.rename(columns={"median": "p50"})
+    table["p95"] = numbers.quantile(0.95)
+    return table[list(STATISTICS)]
+
+
+def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float]:
+    """What a comparison needs of a run, after the warm-up: seconds, rollouts, tokens, means."""
+    columns = summary.columns
+
+    def of(name: str) -> Moments:
+        return columns.get(name, Moments())
+
+    seconds = of(c.TIMING_STEP).total
+    rollouts = summary.steps * rollout_batch_size
+    tokens = of(c.TOKENS_TRAINED).total
+    totals = {
+        "steps": float(summary.steps),
+        "seconds": seconds,
+        "rollouts": float(rollouts),
+        "tokens": tokens,
+        "s_per_rollout": seconds / rollouts,
+        "s_per_token": seconds / tokens,
+        "length_mean": of(c.LENGTH_MEAN).mean,
+        "trace_length_mean": of(c.TRACE_LENGTH_MEAN).mean,
+        "staleness_mean": of(c.STALENESS_MEAN).mean,
+        "staleness_max": of(c.STALENESS_MAX).maximum,
+        "deferred": of(c.ROLLOUTS_DEFERRED).mean,
+        "dropped_tokens": of(c.TOKENS_DROPPED).total,
+        "recomputed_tokens": of(c.TOKENS_RECOMPUTED).total,
+        "padding_tokens": of(c.TOKENS_PADDING).total,
+        "utilization": of(c.UTILIZATION_INFERENCE).mean,
+    }
+    return totals | {c.timing(stage): of(c.timing(stage)).mean for stage in (*c.STAGES, "step")}
+
+
+def summary_record(summary: "pd.DataFrame") -> dict[str, Mapping[str, Any]]:
+    """The summary as plain nested values, for JSON; NaN becomes None."""
+    return {
+        str(name): {key: None if value != value else float(value) for key, value in row.items()}  # noqa: PLR0124
+        for name, row in summary.to_dict(orient="index").items()
+    }

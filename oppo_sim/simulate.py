@@ -1,0 +1,117 @@
+"""Simulate one run of a scenario; from Python in one call, returning pandas frames."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.errors import OppoError
+from oppo_sim.manifest import run_manifest
+from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.run import ModelInput
+from oppo_sim.model.simulate import run_model
+from oppo_sim.results.sinks import FrameSink, Sink, Sinks
+from oppo_sim.results.spans import Marker, Span
+from oppo_sim.results.summary import summarise
+from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[int], None]
+"""Called with the number of training steps done."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    policy: str
+    seed: int
+    steps: "pd.DataFrame"
+    """One row a training step; columns in ``oppo_sim.columns``."""
+    rollouts: "pd.DataFrame"
+    """One row a trained rollout (empty if not kept)."""
+    summary: "pd.DataFrame"
+    """Moments of the step columns after the warm-up."""
+    manifest: dict[str, Any]
+    spans: list[Span] = field(repr=False)
+    markers: list[Marker] = field(repr=False)
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a step after the warm-up."""
+        return float(self.summary.loc[TIMING_STEP, "mean"])
+
+
+class ProgressSink:
+    """Tells a callback how many steps are done."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = 0
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        self._done += 1
+        self._progress(self._done)
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Nothing to count."""
+
+
+def simulate(
+    scenario: Scenario | str,
+    *,
+    policy: str | None = None,
+    policy_settings: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    keep_rollouts: bool = True,
+    timeline: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
+
+    ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept.
+    Raises OppoError for anything that cannot run.
+    """
+    loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
+    setup = build_setup(loaded, policy=policy, policy_settings=policy_settings, seed=seed, steps=steps)
+    frames = FrameSink(keep_rollouts)
+    sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(progress))
+    spans, markers = run_setup(setup, sink, timeline=timeline)
+    table = frames.steps()
+    name = setup.policy_factory().name
+    return Run(name, setup.seed, table, frames.rollouts(), summarise(table, setup.warmup_steps), run_manifest(setup, name), spans, markers)
+
+
+def run_setup(
+    setup: Setup,
+    sink: Sink,
+    *,
+    counterfactual: Counterfactual = ACTUAL,
+    timeline: tuple[int, int] | None = None,
+    score_granularity: str | None = None,
+) -> tuple[list[Span], list[Marker]]:
+    """Run a built scenario into a sink. ``score_granularity`` replaces the policy's own (for attribution)."""
+    policy = setup.policy_factory()
+    if score_granularity is not None:
+        policy.score_granularity = score_granularity  # type: ignore[assignment]
+    if timeline is not None and not 0 <= timeline[0] <= timeline[1] < setup.steps:
+        raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {setup.steps - 1}: choose first:last within them")
+    given = ModelInput(
+        setup.machine,
+        setup.costs,
+        policy,
+        setup.batch,
+        setup.replay,
+        setup.replay.cursor(),
+        setup.rewards(),
+        setup.steps,
+        counterfactual,
+        timeline,
+    )
+    return run_model(given, sink)

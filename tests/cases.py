@@ -1,0 +1,167 @@
+"""Random small scenarios for the property tests and for the comparison with the brute force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from oppo_sim.costs.interface import Costs
+from oppo_sim.model.setup import MachineSetup
+from tests.small import Result, linear_costs, run
+
+STAGES = ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+CARRYING = ("inter", "oppo", "partial-rollout", "april")
+PHASED = ("sequential", "intra", "rollout-overlap", *CARRYING, "tail-batching", "oracle")
+POLICIES = (*PHASED, "one-step-off", "async")
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything one random run needs."""
+
+    policy: str
+    settings: dict[str, Any]
+    batch: int
+    group_size: int
+    steps: int
+    prompts: tuple[int, ...]
+    responses: tuple[int, ...]
+    machine: MachineSetup
+    decode: Triple
+    prefill: Triple
+    score: Triple
+    stages: dict[str, Triple]
+    update_weights: float
+    parallel_inference: bool
+    demands: dict[str, tuple[float, float]]
+    rewards: tuple[float, ...]
+
+    def costs(self) -> Costs:
+        return linear_costs(
+            self.decode, self.prefill, self.score, self.stages, self.update_weights, self.parallel_inference, self.demands
+        )
+
+    def run(self, **changes: Any) -> Result:
+        given: dict[str, Any] = {
+            "steps": self.steps,
+            "batch": self.batch,
+            "prompts": list(self.prompts),
+            "group_size": self.group_size,
+            "settings": self.settings,
+            "machine": self.machine,
+            "costs": self.costs(),
+            "rewards": list(self.rewards),
+        }
+        policy = changes.pop("policy", self.policy)
+        return run(policy, list(self.responses), **(given | changes))
+
+
+def seconds(low: float = 0.0, high: float = 2.0) -> st.SearchStrategy[float]:
+    """Costs on a coarse grid, so that ties happen, and off it."""
+    return st.one_of(st.sampled_from([low, 0.25, 0.5, 1.0, high]), st.floats(low, high, allow_nan=False)).map(lambda x: max(low, x))
+
+
+def triples(fixed_low: float, scale: float) -> st.SearchStrategy[Triple]:
+    small = st.sampled_from([0.0, scale, scale * 1.7, scale / 3])
+    return st.tuples(seconds(fixed_low), small, st.sampled_from([0.0, scale / 30, scale / 170]))
+
+
+@st.composite
+def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: bool = True) -> Case:
+    """A random scenario that the model accepts."""
+    policy = draw(st.sampled_from(policies))
+    group_size = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    batch = group_size * draw(st.integers(1, 4))
+    rows = draw(st.integers(3, 40))
+    longest = draw(st.sampled_from([3, 8, 20, 60]))
+    responses = tuple(draw(st.lists(st.integers(1, longest), min_size=rows, max_size=rows)))
+    prompts = tuple(draw(st.lists(st.integers(0, 12), min_size=rows, max_size=rows)))
+    asynchronous = policy in ("one-step-off", "async")
+    static = not asynchronous and draw(st.integers(0, 4)) == 0
+    block = draw(st.sampled_from([1, 2, 5, 16]))
+    needed = -(-(12 + longest) // block) * block
+    capacity = None if static or draw(st.booleans()) else needed + draw(st.integers(0, 3 * needed))
+    scoring_on = draw(st.sampled_from(["separate", "separate", "rollout", "training"])) if contention else "separate"
+    machine = MachineSetup(
+        num_replicas=draw(st.integers(1, 3)),
+        num_workers=draw(st.integers(1, 3)),
+        batching="static" if static else "continuous",
+        kv_capacity_tokens=capacity,
+        kv_block_tokens=block,
+        max_num_seqs=None if static else draw(st.sampled_from([None, None, 1, 2, 5])),
+        clear_kv_cache_on_weight_sync=draw(st.booleans()),
+        max_scoring_tokens=draw(st.sampled_from([1, 7, 30, 10_000])),
+        scorer_kv_capacity_tokens=draw(st.sampled_from([None, None, 5, 40])),
+        streamable=draw(st.integers(0, 5)) > 0,
+        scoring_on=scoring_on,
+        training_on="separate" if asynchronous else draw(st.sampled_from(["separate", "rollout"])),
+        interference=draw(st.sampled_from([1.0, 1.3])),
+    )
+    shares = st.sampled_from([0.0, 0.3, 0.6, 1.0])
+    return Case(
+        policy,
+        draw(policy_settings(policy, group_size, batch)),
+        batch,
+        group_size,
+        draw(st.integers(1, 8)),
+        prompts,
+        responses,
+        machine,
+        draw(triples(0.25, 0.3)),
+        draw(triples(0.0, 0.02)),
+        draw(triples(0.0, 0.05)),
+        {stage: draw(triples(0.0, 0.01)) for stage in STAGES},
+        draw(seconds()),
+        draw(st.booleans()),
+        {kind: (draw(shares), draw(shares)) for kind in ("decode", "prefill", "score", "train", "sync")},
+        tuple(draw(st.lists(st.floats(-1, 1, allow_nan=False), min_size=9, max_size=9))),
+    )
+
+
+@st.composite
+def policy_settings(draw: st.DrawFn, policy: str, group_size: int, batch: int) -> dict[str, Any]:
+    """Settings that ``policy`` accepts."""
+    settings: dict[str, Any] = {}
+    chunk_sizes = st.integers(1, 25)
+    explored = st.fixed_dictionaries(
+        {
+            "control": st.just("explore"),
+            "candidates": st.lists(chunk_sizes, min_size=1, max_size=2, unique=True),
+            "explore_every": st.integers(4, 6),
+            "explore_steps": st.integers(1, 2),
+        }
+    )
+    granularities = st.sampled_from(["batch", "rollout", "chunk"])
+    if policy != "partial-rollout":
+        settings["chunk_size"] = draw(st.one_of(chunk_sizes, explored))
+    else:
+        settings["token_budget"] = draw(chunk_sizes)
+    if policy in ("sequential", "intra", "rollout-overlap", "inter", "oppo", "tail-batching", "oracle"):
+        settings["stop_check"] = draw(st.sampled_from(["token", "chunk"]))
+    if policy in CARRYING:
+        rollouts = st.integers(0, 2 * batch // group_size).map(lambda groups: groups * group_size)
+        controlled = st.fixed_dictionaries(
+            {
+                "control": st.just("reward_slope"),
+                "initial": st.just(group_size),
+                "min": st.just(0),
+                "max": st.just(4 * group_size),
+                "window": st.integers(1, 3),
+                "proportional": st.booleans(),
+            }
+        )
+        settings["overcommit"] = draw(st.one_of(rollouts, controlled) if policy in ("inter", "oppo") else rollouts)
+        settings["max_deferrals"] = draw(st.sampled_from([None, None, 0, 1, 2]))
+    if policy in ("inter", "oppo", "april", "tail-batching", "one-step-off", "async", "oracle"):
+        settings["score_granularity"] = draw(granularities)
+    if policy == "tail-batching":
+        settings["over_issue"] = draw(st.sampled_from([1.0, 1.25, 1.5, 2.0]))
+    if policy == "async":
+        settings["max_staleness"] = draw(st.integers(0, 3))
+    if policy == "oracle":
+        settings["window"] = draw(st.integers(1, 3))
+    return settings

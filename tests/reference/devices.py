@@ -1,0 +1,70 @@
+"""The clock, and activities that share devices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from oppo_sim.instants import instant_tolerance
+
+from .config import Demand
+
+
+@dataclass(eq=False)
+class Activity:
+    """Something that takes ``own_seconds`` of its devices when alone there; calls ``when_done`` with its end."""
+
+    own_seconds: float
+    devices: tuple[str, ...]
+    demand: Demand
+    when_done: Callable[[float], None]
+    rate: float = 0.0
+    end: float = 0.0
+
+
+class World:
+    """Time, and what is going on. ``instant`` counts the distinct instants passed."""
+
+    def __init__(self, interference: float) -> None:
+        self.now = 0.0
+        self.instant = 0
+        self.instant_start = 0.0
+        self.interference = interference
+        self.active: list[Activity] = []
+        self.busy: dict[str, float] = {}
+
+    def start(self, own_seconds: float, devices: tuple[str, ...], demand: Demand, when_done: Callable[[float], None]) -> None:
+        """Begin an activity now."""
+        self.active.append(Activity(own_seconds, devices, demand, when_done))
+        self._set_rates()
+
+    def advance(self) -> None:
+        """Go to the next instant at which something ends, and end all that ends in it."""
+        if not self.active:
+            raise AssertionError("nothing is going on, and something is waited for")
+        first = min(activity.end for activity in self.active)
+        ending = [activity for activity in self.active if activity.end - first <= instant_tolerance(activity.end)]
+        if first - self.instant_start > instant_tolerance(first):
+            self.instant += 1
+            self.instant_start = first
+        before = self.now
+        self.now = max([self.now, *(activity.end for activity in ending)])
+        for device in {device for activity in self.active for device in activity.devices}:
+            self.busy[device] = self.busy.get(device, 0.0) + (self.now - before)
+        self.active = [activity for activity in self.active if activity not in ending]
+        self._set_rates()
+        for activity in ending:
+            activity.when_done(activity.end)
+
+    def _set_rates(self) -> None:
+        for activity in self.active:
+            rate = min(self._rate_on(device) for device in activity.devices)
+            if activity.rate == 0.0:
+                activity.end = self.now + activity.own_seconds / rate
+            elif rate != activity.rate:
+                left = max(0.0, activity.end - self.now) * activity.rate
+                activity.end = self.now + left / rate
+            activity.rate = rate
+
+    def _rate_on(self, device: str) -> float:
+        here = [activity.demand for activity in self.active if device in activity.devices]
+        f = self.interference if len(here) > 1 else 1.0
+        return 1.0 / (f * max(1.0, sum(m for m, _ in here), sum(a for _, a in here)))

@@ -1,0 +1,51 @@
+"""The generation phase, polled at every instant."""
+
+from .machine import Machine
+from .pool import Pool
+from .work import members_of
+
+
+class Generation:
+    """From the admission of a step to the stop of the last replica. ``poll`` makes the stop check and begins iterations."""
+
+    def __init__(self, machine: Machine, pool: Pool) -> None:
+        self.machine = machine
+        self.pool = pool
+        self.start = machine.world.now
+        self.end: float | None = None
+        self.stopping = False
+        for replica in machine.replicas:
+            replica.begin_phase()
+        if pool.phase_may_end():
+            self.end = self.start
+
+    def poll(self) -> None:
+        if self.end is not None:
+            return
+        if self.machine.config.in_rounds:
+            self._poll_rounds()
+        else:
+            self._poll_tokens()
+
+    def _poll_tokens(self) -> None:
+        self.stopping = self.stopping or self.pool.phase_may_end()
+        if not self.stopping:
+            for replica in self.machine.replicas:
+                if not replica.busy:
+                    replica.start_next()
+        elif not any(replica.busy for replica in self.machine.replicas):
+            self.end = self.machine.world.now
+
+    def _poll_rounds(self) -> None:
+        size = self.machine.round_size()
+        replicas = self.machine.replicas
+        if all(not replica.busy and (replica.iterations == size or not replica.unfinished()) for replica in replicas):
+            self.machine.at_barrier(members_of(self.pool.in_flight))
+            if self.pool.phase_may_end():
+                self.end = self.machine.world.now
+                return
+            for replica in replicas:
+                replica.iterations = 0
+        for replica in replicas:
+            if not replica.busy and replica.iterations < size:
+                replica.start_next()

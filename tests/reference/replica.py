@@ -1,0 +1,215 @@
+"""Replicas, one prefill or one decode iteration at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from .config import linear
+from .work import Rollout
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+class Replica(Protocol):
+    """What the phases know of a replica."""
+
+    index: int
+    busy: bool
+    iterations: int
+    members: list[Rollout]
+
+    def add(self, rollout: Rollout) -> None: ...
+    def unfinished(self) -> list[Rollout]: ...
+    def begin_phase(self) -> None: ...
+    def start_next(self) -> None: ...
+    def note_kv(self, next_token: bool) -> None: ...
+
+
+def count_prefill(machine: Machine, rollout: Rollout) -> None:
+    """Count the rollout's real context, and fix its first cut threshold."""
+    if rollout.ever_prefilled:
+        machine.counters.recomputed += rollout.context
+    else:
+        machine.counters.prefilled += rollout.context
+        rollout.threshold = machine.chunk_size
+    rollout.ever_prefilled = True
+
+
+def give_token(machine: Machine, rollout: Rollout, end: float) -> None:
+    """One more response token, perhaps the last."""
+    rollout.generated += 1
+    rollout.versions.append(machine.version)
+    rollout.decoded_in_step = True
+    machine.counters.decoded += 1
+    if rollout.generated == rollout.response_length:
+        rollout.finish_time = end
+        rollout.in_kv = False
+    machine.made_a_token(rollout)
+
+
+class ContinuousReplica:
+    """Continuous batching: before every iteration growth check, joins, their prefill."""
+
+    def __init__(self, machine: Machine, index: int) -> None:
+        self.machine = machine
+        self.index = index
+        self.busy = False
+        self.iterations = 0
+        self.members: list[Rollout] = []
+
+    def add(self, rollout: Rollout) -> None:
+        rollout.replica = self.index
+        self.members.append(rollout)
+        self.members.sort(key=lambda member: member.id)
+
+    def unfinished(self) -> list[Rollout]:
+        return [member for member in self.members if not member.finished]
+
+    def begin_phase(self) -> None:
+        self.iterations = 0
+
+    def start_next(self) -> None:
+        """Begin a prefill or an iteration, if there is one to begin."""
+        self._preempt_what_cannot_grow()
+        joining = self._join()
+        if joining:
+            self._prefill(joining)
+        elif self._running():
+            self._iterate()
+
+    def note_kv(self, next_token: bool) -> None:
+        extra = 1 if next_token else 0
+        counters = self.machine.counters
+        counters.kv_peak_tokens = max(counters.kv_peak_tokens, sum(member.context + extra for member in self._running()))
+        occupied = sum(self.machine.blocks(member.context + extra) for member in self._running())
+        counters.kv_peak_block_tokens = max(counters.kv_peak_block_tokens, occupied)
+
+    def _running(self) -> list[Rollout]:
+        return [member for member in self.members if member.in_kv]
+
+    def _fits(self, rollouts: list[Rollout]) -> bool:
+        config = self.machine.config
+        if config.kv_capacity_tokens is None:
+            return True
+        capacity = config.kv_capacity_tokens // config.kv_block_tokens * config.kv_block_tokens
+        return sum(self.machine.blocks(rollout.context + 1) for rollout in rollouts) <= capacity
+
+    def _preempt_what_cannot_grow(self) -> None:
+        while not self._fits(self._running()):
+            self._running()[-1].in_kv = False
+            self.machine.counters.preemptions += 1
+
+    def _join(self) -> list[Rollout]:
+        joining: list[Rollout] = []
+        most = self.machine.config.max_num_seqs
+        for rollout in self.unfinished():
+            if rollout.in_kv:
+                continue
+            if not self._fits([*self._running(), rollout]) or (most is not None and len(self._running()) >= most):
+                break
+            rollout.in_kv = True
+            joining.append(rollout)
+        return joining
+
+    def _prefill(self, joining: list[Rollout]) -> None:
+        config = self.machine.config
+        for rollout in joining:
+            count_prefill(self.machine, rollout)
+        self.note_kv(next_token=False)
+        tokens = sum(rollout.context for rollout in joining)
+        pairs = sum(rollout.context**2 / 2 for rollout in joining)
+        self._occupy(linear(config.prefill, tokens, pairs), "prefill")
+
+    def _iterate(self) -> None:
+        config = self.machine.config
+        running = self._running()
+        self.iterations += 1
+        self.note_kv(next_token=True)
+        seconds = linear(config.decode, len(running), sum(rollout.context for rollout in running))
+        self._occupy(seconds, "decode", running)
+
+    def _occupy(self, seconds: float, kind: str, running: list[Rollout] | None = None) -> None:
+        def done(end: float) -> None:
+            self.busy = False
+            for rollout in running or []:
+                give_token(self.machine, rollout, end)
+
+        self.busy = True
+        config = self.machine.config
+        self.machine.world.start(seconds, config.devices_of_replica(self.index), config.demand(kind), done)
+
+
+class StaticReplica:
+    """A plain generate(): one padded batch a phase."""
+
+    def __init__(self, machine: Machine, index: int) -> None:
+        self.machine = machine
+        self.index = index
+        self.busy = False
+        self.iterations = 0
+        self.members: list[Rollout] = []
+        self.rows: list[Rollout] = []
+        self.width = 0
+
+    def add(self, rollout: Rollout) -> None:
+        rollout.replica = self.index
+        self.members.append(rollout)
+        self.members.sort(key=lambda member: member.id)
+
+    def unfinished(self) -> list[Rollout]:
+        return [member for member in self.members if not member.finished]
+
+    def begin_phase(self) -> None:
+        self.iterations = 0
+        self.rows = []
+
+    def start_next(self) -> None:
+        """Form and prefill the batch, or begin its next iteration."""
+        if not self.unfinished():
+            return
+        if self.rows:
+            self._iterate()
+        else:
+            self._form()
+
+    def note_kv(self, next_token: bool) -> None:
+        counters = self.machine.counters
+        live = self.rows if self.unfinished() else []
+        each = self.width + (1 if next_token else 0)
+        counters.kv_peak_tokens = max(counters.kv_peak_tokens, len(live) * each)
+        counters.kv_peak_block_tokens = max(counters.kv_peak_block_tokens, len(live) * self.machine.blocks(each))
+
+    def _form(self) -> None:
+        self.rows = self.unfinished()
+        self.width = max(row.context for row in self.rows)
+        for row in self.rows:
+            count_prefill(self.machine, row)
+            self.machine.counters.padding += self.width - row.context
+        self.note_kv(next_token=False)
+        rows = len(self.rows)
+        self._occupy(linear(self.machine.config.prefill, rows * self.width, rows * self.width**2 / 2), "prefill", self._prefilled)
+
+    def _prefilled(self, end: float) -> None:
+        self.busy = False
+
+    def _iterate(self) -> None:
+        self.iterations += 1
+        self.note_kv(next_token=True)
+        rows = len(self.rows)
+        self._occupy(linear(self.machine.config.decode, rows, rows * self.width), "decode", self._iterated)
+
+    def _iterated(self, end: float) -> None:
+        self.busy = False
+        self.width += 1
+        for row in self.rows:
+            if row.finished:
+                self.machine.counters.padding += 1
+            else:
+                give_token(self.machine, row, end)
+
+    def _occupy(self, seconds: float, kind: str, done: Callable[[float], None]) -> None:
+        self.busy = True
+        config = self.machine.config
+        self.machine.world.start(seconds, config.devices_of_replica(self.index), config.demand(kind), done)

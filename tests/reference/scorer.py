@@ -1,0 +1,113 @@
+"""Scoring workers: pieces of responses in, scores out."""
+
+from dataclasses import dataclass, field
+
+from .config import Counters, ReferenceConfig, linear
+from .devices import World
+from .work import Rollout
+
+
+@dataclass(eq=False)
+class Piece:
+    """``new`` tokens of a rollout over ``past`` ones; ``last`` ends it."""
+
+    rollout: Rollout
+    attempt: int
+    instant: int
+    new: int
+    past: int
+    last: bool
+
+    @property
+    def pairs(self) -> float:
+        return self.new * self.past + self.new**2 / 2
+
+    @property
+    def void(self) -> bool:
+        return self.attempt != self.rollout.attempt
+
+
+@dataclass(eq=False)
+class Worker:
+    """One worker: what waits, what it does now, the tokens it holds by rollout id."""
+
+    index: int
+    queue: list[Piece] = field(default_factory=list)
+    in_service: list[Piece] = field(default_factory=list)
+    held: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def load(self) -> int:
+        return sum(piece.new for piece in self.queue) + sum(piece.new for piece in self.in_service)
+
+
+class Scorer:
+    """All workers. ``cut`` hands in; ``take``, once an instant's ends are over, lets free workers begin."""
+
+    def __init__(self, config: ReferenceConfig, world: World, counters: Counters) -> None:
+        self.config = config
+        self.world = world
+        self.counters = counters
+        self.workers = [Worker(index) for index in range(config.num_workers)]
+        self.cut_now: list[tuple[Rollout, bool]] = []
+
+    def cut(self, rollout: Rollout, next_threshold: int) -> None:
+        """Hand in what the rollout has made and the scorer does not have."""
+        rollout.cut = rollout.generated
+        rollout.threshold = next_threshold
+        self.cut_now.append((rollout, rollout.finished))
+
+    def forget(self, rollout: Rollout) -> None:
+        """A drop: what waits is removed, what is in service counts for nothing, what is held is freed. Call before ``restart``."""
+        self.cut_now = [entry for entry in self.cut_now if entry[0] is not rollout]
+        for worker in self.workers:
+            worker.queue = [piece for piece in worker.queue if piece.rollout is not rollout]
+            worker.held.pop(rollout.id, None)
+
+    def take(self) -> None:
+        """Assign what was cut in this instant, in id order; then every free worker takes what it may."""
+        for rollout, last in sorted(self.cut_now, key=lambda entry: entry[0].id):
+            self._receive(rollout, last)
+        self.cut_now = []
+        for worker in self.workers:
+            if worker.queue and not worker.in_service:
+                self._begin(worker)
+
+    def _receive(self, rollout: Rollout, last: bool) -> None:
+        if rollout.withheld and not last:
+            return
+        if rollout.worker is None:
+            worker = min(self.workers, key=lambda worker: (worker.load, worker.index))
+        else:
+            worker = self.workers[rollout.worker]
+        piece = Piece(rollout, rollout.attempt, self.world.instant, rollout.context - rollout.sent, rollout.sent, last)
+        capacity = self.config.scorer_kv_capacity
+        if not last and capacity is not None and sum(worker.held.values()) + piece.new > capacity:
+            rollout.withheld = True
+            return
+        rollout.worker = worker.index
+        rollout.sent += piece.new
+        worker.held[rollout.id] = rollout.sent
+        worker.queue.append(piece)
+        worker.queue.sort(key=lambda queued: (queued.instant, queued.rollout.id))
+
+    def _begin(self, worker: Worker) -> None:
+        worker.in_service = [worker.queue.pop(0)]
+        tokens = worker.in_service[0].new
+        while worker.queue and tokens + worker.queue[0].new <= self.config.max_scoring_tokens:
+            tokens += worker.queue[0].new
+            worker.in_service.append(worker.queue.pop(0))
+        pairs = sum(piece.pairs for piece in worker.in_service)
+        seconds = linear(self.config.score, tokens, pairs)
+        if self.config.stream_ref:
+            seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
+        self.counters.batches += 1
+        self.counters.pieces += len(worker.in_service)
+        self.world.start(seconds, self.config.devices_of_worker(worker.index), self.config.demand("score"), lambda end: self._done(worker, end))
+
+    def _done(self, worker: Worker, end: float) -> None:
+        for piece in worker.in_service:
+            if piece.last and not piece.void:
+                piece.rollout.score_time = end
+                del worker.held[piece.rollout.id]
+        worker.in_service = []

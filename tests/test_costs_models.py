@@ -1,0 +1,150 @@
+"""Shapes and devices against public totals, and config.json files as they are found."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oppo_sim.costs.devices import DEVICES, Device, find_device
+from oppo_sim.costs.models import MODELS, ModelShape, find_model
+from oppo_sim.costs.operators import touched_experts
+from oppo_sim.errors import OppoError
+
+QWEN25_05B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+    "vocab_size": 151936,
+}
+
+MIXTRAL_8X7B = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+}
+
+
+# Totals of the safetensors headers as shown on the models' public pages.
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("qwen2.5-0.5b", 0.494033),
+        ("qwen2.5-1.5b", 1.543714),
+        ("qwen2.5-3b", 3.085939),
+        ("qwen2.5-7b", 7.615617),
+        ("qwen2.5-14b", 14.770034),
+        ("qwen2.5-32b", 32.763876),
+        ("qwen3-8b", 8.190735),
+        ("qwen3-30b-a3b", 30.532123),
+        ("llama-3-8b", 8.030261),
+        ("llama-3-70b", 70.553706),
+        ("llama-3.2-1b", 1.235814),
+        ("llama-3.2-3b", 3.212750),
+    ],
+)
+def test_preset_has_the_public_number_of_parameters(name: str, billions: float) -> None:
+    assert MODELS[name].parameters == pytest.approx(billions * 1e9, abs=600)
+
+
+def test_mixture_of_experts_counts_total_and_active_parameters() -> None:
+    shape = ModelShape.from_hf_config(MIXTRAL_8X7B)
+    assert shape.parameters == 46_702_792_704
+    # 12.88e9 active with both embeddings (2 · 131.1e6) and norms; matrices of the layers alone: 12.61e9.
+    assert shape.active_matrix_params == pytest.approx(12.61e9, rel=0.002)
+    assert MODELS["qwen3-30b-a3b"].active_matrix_params == pytest.approx(2.7e9, rel=0.03)  # "A3B" counts one embedding more
+
+
+def test_touched_experts_grow_from_one_tokens_to_all() -> None:
+    assert touched_experts(8, 2, 1) == pytest.approx(2)
+    assert touched_experts(4, 2, 2) == pytest.approx(3)  # 4·(1 − (1/2)²)
+    assert touched_experts(8, 2, 1000) == pytest.approx(8)
+
+
+def test_config_json_gives_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN25_05B))
+    expected = MODELS["qwen2.5-0.5b"]
+    assert find_model("config.json", tmp_path) == expected
+    assert find_model(str(tmp_path)) == expected
+    assert find_model("Qwen/Qwen2.5-0.5B-Instruct") == expected
+    assert find_model(expected) is expected
+    assert ModelShape.from_hf_config({"model_type": "qwen2_5_vl", "text_config": QWEN25_05B}) == expected
+
+
+def test_dense_layers_of_a_mixture_are_recognised() -> None:
+    base = {**MIXTRAL_8X7B, "num_hidden_layers": 6}
+    assert ModelShape.from_hf_config({**base, "first_k_dense_replace": 2}).num_dense_layers == 2
+    assert ModelShape.from_hf_config({**base, "mlp_only_layers": [0, 5]}).num_dense_layers == 2
+    assert ModelShape.from_hf_config({**base, "decoder_sparse_step": 2}).num_dense_layers == 3
+    shared = ModelShape.from_hf_config({**base, "moe_intermediate_size": 512, "n_shared_experts": 2})
+    assert shared.shared_expert_intermediate_size == 1024
+
+
+def test_kv_bytes_per_token() -> None:
+    # Qwen2.5-7B: 2 (K and V) · 28 layers · 4 heads · 128 · 2 bytes
+    assert MODELS["qwen2.5-7b"].kv_bytes_per_token(2.0) == 57_344
+    assert MODELS["qwen2.5-7b"].kv_bytes_per_token(2.0, 4) == 14_336
+    assert MODELS["qwen2.5-7b"].kv_bytes_per_token(2.0, 8) == 14_336  # a head is the least a device can hold
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "gpt2", "n_layer": 12}, "num_hidden_layers"),
+        ({**QWEN25_05B, "num_key_value_heads": 3}, "not a multiple of 3 KV heads"),
+        ({**QWEN25_05B, "hidden_size": 897}, "give head_dim"),
+        ({**QWEN25_05B, "num_hidden_layers": "24"}, "num_hidden_layers"),
+        ({**MIXTRAL_8X7B, "num_experts_per_tok": 9}, "num_experts_per_tok must be 1 to 8"),
+        ({**MIXTRAL_8X7B, "decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ({**QWEN25_05B, "kv_lora_rank": 512}, "kv_lora_rank"),
+    ],
+)
+def test_a_config_that_cannot_be_described_is_refused(config: dict[str, object], words: str) -> None:
+    with pytest.raises(OppoError, match=words):
+        ModelShape.from_hf_config(config)
+
+
+def test_unknown_names_and_broken_files_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(OppoError, match=r"no model 'qwen9-1b'; give a config.json, a shape inline, or one of qwen2.5-0.5b"):
+        find_model("qwen9-1b")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(OppoError, match="cannot read the model config"):
+        find_model("broken.json", tmp_path)
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(OppoError, match="not a JSON object"):
+        find_model("list.json", tmp_path)
+    (tmp_path / "other.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(OppoError, match=r"other\.json: model config"):
+        find_model("other.json", tmp_path)
+    with pytest.raises(OppoError, match=r"no device 'B9'; known are A100-40"):
+        find_device("B9")
+
+
+def test_devices_carry_their_sources_and_plausible_balances() -> None:
+    assert {"A100-40", "A100-80", "H100", "H200", "GH200", "L40S"} <= set(DEVICES)
+    for device in DEVICES.values():
+        assert "datasheet" in device.source
+        assert 100 < device.bf16_flops / device.hbm_bytes_per_s < 500  # operations a byte
+    assert find_device("h200") is DEVICES["H200"]
+    own = Device(
+        name="own", hbm_bytes=1e9, hbm_bytes_per_s=1e9, bf16_flops=1e12, link_bytes_per_s=1e9, host_link_bytes_per_s=1e9, source="me"
+    )
+    assert find_device(own) is own
+
+
+def test_fp8_needs_a_device_that_has_it() -> None:
+    assert DEVICES["H100"].flops("fp8") == pytest.approx(2 * DEVICES["H100"].flops("bf16"))
+    with pytest.raises(OppoError, match="A100-80 has no fp8"):
+        DEVICES["A100-80"].flops("fp8")

@@ -41,9 +41,7 @@ class Case:
     rewards: tuple[float, ...]
 
     def costs(self) -> Costs:
-        return linear_costs(
-            self.decode, self.prefill, self.score, self.stages, self.update_weights, self.parallel_inference, self.demands
-        )
+        return linear_costs(self.decode, self.prefill, self.score, self.stages, self.update_weights, self.parallel_inference, self.demands)
 
     def run(self, **changes: Any) -> Result:
         given: dict[str, Any] = {
@@ -79,7 +77,7 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
     rows = draw(st.integers(3, 40))
     longest = draw(st.sampled_from([3, 8, 20, 60]))
     responses = tuple(draw(st.lists(st.integers(1, longest), min_size=rows, max_size=rows)))
-    prompts = tuple(draw(st.lists(st.integers(0, 12), min_size=rows, max_size=rows)))
+    prompts = tuple(draw(st.lists(st.integers(1, 12), min_size=rows, max_size=rows)))
     asynchronous = policy in ("one-step-off", "async")
     static = not asynchronous and draw(st.integers(0, 4)) == 0
     block = draw(st.sampled_from([1, 2, 5, 16]))
@@ -154,7 +152,8 @@ def policy_settings(draw: st.DrawFn, policy: str, group_size: int, batch: int) -
                 "proportional": st.booleans(),
             }
         )
-        settings["overcommit"] = draw(st.one_of(rollouts, controlled) if policy in ("inter", "oppo") else rollouts)
+        if policy != "april":
+            settings["overcommit"] = draw(st.one_of(rollouts, controlled) if policy == "oppo" else rollouts)
         settings["max_deferrals"] = draw(st.sampled_from([None, None, 0, 1, 2]))
     if policy in ("inter", "oppo", "april", "tail-batching", "one-step-off", "async", "oracle"):
         settings["score_granularity"] = draw(granularities)

@@ -1,10 +1,12 @@
 """From the ``costs:`` and ``training:`` sections to cost models: linear and roofline, training, memory, weight sync."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -269,7 +271,7 @@ def test_kv_capacity_by_hand() -> None:
 
 
 def test_what_shares_the_devices_takes_their_memory() -> None:
-    def capacity(training: TrainingConfig | None = None, **changes: object) -> int:
+    def capacity(training: TrainingConfig | None = None, **changes: Any) -> int:
         found = roofline(training, **changes).actor_kv_capacity_tokens
         assert found is not None
         return found
@@ -307,6 +309,10 @@ def test_a_model_that_does_not_fit_says_what_and_by_how_much() -> None:
         roofline(TrainingConfig(num_gpus=7), small, colocated_training=False)
     with pytest.raises(OppoError, match=r"scoring does not fit L40S: reward model weights .*; raise reward_model"):
         roofline(costs={"reward_model": {"kind": "model", "model": "qwen2.5-32b", "device": "L40S"}})
+    with pytest.raises(OppoError, match=r"scoring does not fit A100-80: reward model weights 139.0 GB.*; 61.7 GB short"):
+        roofline(costs={"reward_model": {"kind": "model", "model": "llama-3-70b", "device": "A100-80"}})
+    halves = {"reward_model": {"kind": "model", "model": "llama-3-70b", "device": "A100-80", "tensor_parallel": 2}}
+    assert roofline(costs=halves).scorer.prefill_time(1000, 5e5) > 0
     with pytest.raises(OppoError, match=r"micro-batch of 90000 tokens"):
         roofline(TrainingConfig(micro_batch_tokens=90_000))
 
@@ -425,3 +431,9 @@ def test_stages_are_monotone_in_the_batch_and_demands_are_shares(
     assert work is not None
     assert peak is not None
     assert work.flops / sum(times[:6]) < peak.flops
+
+
+def test_documented_sections_are_valid() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "costs.md").read_text(encoding="utf-8")
+    sections = [yaml.safe_load(block)["costs"] for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    assert [ADAPTER.validate_python(section).kind for section in sections] == ["linear", "roofline", "profile"]

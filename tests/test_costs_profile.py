@@ -137,6 +137,15 @@ def test_lines_end_exactly_at_the_knots() -> None:
     assert actor.decode_time(3, 400) == pytest.approx(0.01 + 3e-4 + 3e-4)
 
 
+def test_between_batch_sizes_rollouts_keep_their_mean_context() -> None:
+    data = content()
+    rows = [{"n_running": n, "kv_tokens": [0, 1000 * n], "seconds": [0.01, 0.01 + 5e-4 * n * n]} for n in (2, 4)]
+    data["decode"] = {"rows": rows}
+    actor = costs_from_profile(Profile.model_validate(data), context()).actor
+    # A mean context of 600: 0.01 + 0.6·5e-4·4 at 2, 0.01 + 0.6·5e-4·16 at 4; the mean of both at 3.
+    assert actor.decode_time(3, 3 * 600) == pytest.approx(0.01 + 0.6 * 5e-4 * 10)
+
+
 @given(st.integers(1, 200), st.integers(0, 900_000), st.floats(0, 1))
 @settings(max_examples=50)
 def test_the_line_is_the_time_wherever_it_is_valid(n: int, kv: int, part: float) -> None:

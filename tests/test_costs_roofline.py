@@ -94,6 +94,8 @@ def test_host_overheads_by_hand() -> None:
     assert line.fixed == pytest.approx(41.5)
     assert line.per_kv_token == 0.0
     assert line.kv_until == pytest.approx(61 / 3)
+    assert slow.decode_line(1, line.kv_until) == line
+    assert slow.decode_line(1, line.kv_until + 1e-6).per_kv_token == pytest.approx(0.48)
     assert slow.decode_time(1, 100) == pytest.approx(29.76 + 0.48 * 101 + 1.5)
     assert slow.prefill_time(1, 0.5) == pytest.approx(41.0)
 

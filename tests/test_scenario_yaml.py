@@ -30,7 +30,16 @@ def test_whatever_is_dumped_is_read_back_unchanged(tree: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-3", 0.001), ("5E2", 500.0), ("no", "no"), ("010", 10), ("1:30", "1:30"), ("2020-01-01", "2020-01-01"), ("0x1F", "0x1F"), ("~", None)],
+    [
+        ("1e-3", 0.001),
+        ("5E2", 500.0),
+        ("no", "no"),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("2020-01-01", "2020-01-01"),
+        ("0x1F", "0x1F"),
+        ("~", None),
+    ],
 )
 def test_scalars_follow_the_core_types_of_yaml_1_2(text: str, value: object) -> None:
     read = parse_yaml(f"a: {text}", "text")["a"]

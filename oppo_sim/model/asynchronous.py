@@ -27,7 +27,8 @@ class AsyncRun:
             timeline=given.timeline_steps is not None,
         )
         self.state = RunState(given, sink, self.machine)
-        self._unsent: list[tuple[float, int, Rollout]] = []
+        self._unfinished_groups: dict[int, list[Rollout]] = {}
+        self._unsent: list[tuple[float, int, list[Rollout]]] = []
         self._batch_ready: Event | None = None
         self._paused = self.machine.clock.event()
 
@@ -39,18 +40,22 @@ class AsyncRun:
         if state.granularity == "rollout":
             state.score_whole((rollout,))
         elif state.granularity == "batch":
-            self._unsent.append((at, rollout.rollout_id, rollout))
+            group = self._unfinished_groups.setdefault(rollout.group_id, [])
+            group.append(rollout)
+            if len(group) == self.given.batch.group_size:
+                del self._unfinished_groups[rollout.group_id]
+                self._unsent.append((at, rollout.group_id, sorted(group, key=lambda member: member.rollout_id)))
 
     def scored(self, rollout: Rollout, at: float) -> None:
         self.state.ledger.ready(rollout, at)
 
     def stop_check(self, now: float) -> None:
-        size = self.given.batch.rollout_batch_size
-        if len(self._unsent) >= size:
+        groups = self.given.batch.rollout_batch_size // self.given.batch.group_size
+        if len(self._unsent) >= groups:
             ordered = list(by_instant_then_id(self._unsent))
-            while len(ordered) >= size:
-                self.state.score_whole([rollout for _, _, rollout in ordered[:size]])
-                del ordered[:size]
+            while len(ordered) >= groups:
+                self.state.score_whole([rollout for _, _, members in ordered[:groups] for rollout in members])
+                del ordered[:groups]
             self._unsent = ordered
         if self.machine.stopping and self.machine.stopped():
             self.machine.rest()
@@ -85,7 +90,7 @@ class AsyncRun:
             machine.stop(clock.now)
             yield self._paused
             stages["update_weights"] = yield from state.trainer.update_weights(step)
-            unfinished = sum(state.ledger.load)
+            unfinished = state.ledger.unfinished_count()
             state.close_row(step, stages, batch, plan, (unfinished, state.ledger.in_flight - unfinished), None)
             state.ledger.close_version(state.version)
             state.ledger.begin_version()

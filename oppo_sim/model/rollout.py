@@ -67,6 +67,7 @@ class Rollout(Flight):
     def restart(self) -> None:
         super().restart()
         self.incarnation += 1
+        self.was_prefilled = False
         self.has_kv = False
         self.queued = False
         self._fresh()

@@ -92,22 +92,26 @@ class Scorer:
         rollout.held_by_scorer = 0
 
     def _queue(self, piece: Piece) -> None:
-        rollout, _, new, past, last = piece
-        if rollout.worker < 0:
-            workers = self.workers
-            rollout.worker = 0 if len(workers) == 1 else min(workers, key=lambda worker: (worker.load, worker.index)).index
-        worker = self.workers[rollout.worker]
+        rollout, incarnation, new, past, last = piece
+        workers = self.workers
+        if rollout.worker >= 0:
+            worker = workers[rollout.worker]
+        elif len(workers) == 1:
+            worker = workers[0]
+        else:
+            worker = min(workers, key=lambda worker: (worker.load, worker.index))
         if self._capacity is not None:
             if not last and (rollout.withheld or worker.held + new > self._capacity):
                 rollout.withheld += new
                 return
             if rollout.withheld:
-                piece = Piece(rollout, piece.incarnation, new + rollout.withheld, past - rollout.withheld, last)
+                new, past = new + rollout.withheld, past - rollout.withheld
+                piece = Piece(rollout, incarnation, new, past, last)
                 rollout.withheld = 0
-            if not last:
-                worker.held += new
-                rollout.held_by_scorer += new
-        worker.load += piece.new
+            worker.held += new
+            rollout.held_by_scorer += new
+        rollout.worker = worker.index
+        worker.load += new
         worker.queue.append(piece)
         self.tally.pieces += 1
 

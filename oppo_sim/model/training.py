@@ -39,10 +39,14 @@ class Trainer:
         passed: Stages = dict.fromkeys(TRAINING_STAGES, 0.0)
         stages = [stage for stage in TRAINING_STAGES if stage != SYNC]
         if self._cost.parallel_inference:
-            longest = max(alone[stage] for stage in PARALLEL)
-            actual = yield from self._run(self._train, step, "+".join(PARALLEL), longest)
-            for stage in PARALLEL:
-                passed[stage] = alone[stage] * (actual / longest) if longest else 0.0
+            # As one activity that lasts as long as the longest of them, in legs that end where the shorter ones do.
+            before = 0.0
+            for until in sorted({alone[stage] for stage in PARALLEL}):
+                actual = yield from self._run(self._train, step, "+".join(PARALLEL), until - before)
+                for stage in PARALLEL:
+                    if alone[stage] >= until:
+                        passed[stage] += actual
+                before = until
             stages = [stage for stage in stages if stage not in PARALLEL]
         for stage in stages:
             passed[stage] = yield from self._run(self._train, step, stage, alone[stage])

@@ -213,8 +213,10 @@ class Policy:
 
     def refill(self, pool: PoolView, *, overcommit: int, chunk_size: int) -> StepPlan:
         """The usual plan: admit until B + ``overcommit`` are in flight, end at B finished, wait for the overdue ones."""
-        wanted = self.batch.rollout_batch_size + overcommit - pool.in_flight
+        admit = max(0, self.batch.rollout_batch_size + overcommit - pool.in_flight)
         wait_for: frozenset[int] = frozenset()
         if self.max_deferrals is not None:
             wait_for = frozenset(view.rollout_id for view in pool.unfinished if view.deferrals >= self.max_deferrals)
-        return StepPlan(admit=max(0, wanted), chunk_size=chunk_size, overcommit=overcommit, wait_for=wait_for)
+            if self.max_deferrals == 0:
+                wait_for |= frozenset(range(pool.admitted, pool.admitted + admit))
+        return StepPlan(admit=admit, chunk_size=chunk_size, overcommit=overcommit, wait_for=wait_for)

@@ -160,6 +160,11 @@ class Ledger(Generic[F]):
         """Rollouts of whole finished groups, surplus included."""
         return self._finished_count
 
+    def unfinished_count(self) -> int:
+        """Unfinished rollouts; with groups, members of unfinished groups."""
+        groups = {flight.group_id for flight in self.unfinished.values() if flight.finished_at is None}
+        return len(groups) * self._batch.group_size
+
     def finished_tokens(self) -> int:
         """Response tokens of finished rollouts that are still in flight."""
         arrived = sum([flight.generated for _, _, members in self._arrivals for flight in members])

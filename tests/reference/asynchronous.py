@@ -1,5 +1,7 @@
 """Policies whose generation goes on during training (docs/asynchronous.md)."""
 
+from dataclasses import dataclass
+
 from .config import ReferenceConfig, ReferenceResult, StepRecord
 from .controllers import ChunkControl
 from .generation import Generation
@@ -10,78 +12,190 @@ from .training import Training, WeightUpdate
 from .work import Group, in_order_of_instants, members_of
 
 
+@dataclass(eq=False)
+class Batch:
+    """A batch of one-step-off and its generation."""
+
+    groups: list[Group]
+    generation: Generation
+    handed_over: bool = False
+
+    @property
+    def scored(self) -> bool:
+        return self.generation.end is not None and all(group.scored for group in self.groups)
+
+
 def run_one_step_off(config: ReferenceConfig, lengths: Lengths, rewards: Rewards) -> ReferenceResult:
     """Step t trains batch t while batch t+1 is generated."""
     machine = Machine(config)
     pool = Pool(config, machine, lengths)
     chunk_control = ChunkControl(config)
-    world, scorer = machine.world, machine.scorer
+    batches: list[Batch] = []
     records: list[StepRecord] = []
-    batches: list[list[Group]] = []
-    phases: list[Generation] = []
-
-    def generate_next_batch(step: int) -> None:
-        pool.in_flight = []  # the batches before this one are finished, and wait for the trainer on their own
-        batches.append(pool.admit(config.rollout_batch_size, step))
-        machine.place(members_of(batches[-1]))
-        phases.append(Generation(machine, pool))
-
-    def poll_generation(step: int) -> None:
-        while True:
-            phases[-1].poll()
-            sent = members_of(batches[-1])[0].sent > 0
-            if phases[-1].end is None:
-                return
-            if config.granularity == "batch" and not sent and batches[-1] not in handed_over:
-                handed_over.append(batches[-1])
-                for rollout in members_of(batches[-1]):
-                    scorer.cut(rollout, machine.chunk_size)
-            if len(batches) == step + 2:
-                return
-            generate_next_batch(step)
-
-    handed_over: list[list[Group]] = []
     for step in range(config.steps):
         machine.chunk_size = chunk_control.size_for(step)
-        start = world.now
-        machine.begin_counting()
-        generate_next_batch(step)
-        training: Training | None = None
-        while True:
-            poll_generation(step)
-            batch_generated = len(phases) > step + (1 if phases[step].end is not None else 2)
-            if training is None and batch_generated and all(group.scored for group in batches[step]):
-                training = Training(machine, batches[step])
-            if training is not None:
-                training.poll()
-                if training.done and len(phases) == step + 2 and phases[step + 1].end is not None:
-                    break
-            scorer.take()
-            world.advance()
-        trained = training.trained(machine.version)
-        update = WeightUpdate(machine)
-        while not update.done:
-            scorer.take()
-            world.advance()
-        gen_start, gen_end = phases[step].start, phases[step].end
-        assert gen_end is not None
-        record = StepRecord(
-            step=step,
-            start=start,
-            gen=gen_end - gen_start,
-            reward=max(rollout.score_time for rollout in trained) - gen_end,
-            stages=training.stages | {"update_weights": update.seconds},
-            seconds=world.now - start,
-            trained=trained,
-            deferred=(),
-            surplus=(),
-            dropped=(),
-            delta=0,
-            chunk_size=machine.chunk_size,
-            counters=machine.counters,
-            busy=world.busy,
-        )
+        record = _one_step(machine, pool, batches, step)
         records.append(record)
         rewards(step, record.trained_ids)
-        chunk_control.observe(step, record.seconds, sum(rollout.response_length for rollout in trained))
+        chunk_control.observe(step, record.seconds, sum(rollout.response_length for rollout in record.trained))
     return finish(pool, records)
+
+
+def _one_step(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> StepRecord:
+    world, scorer = machine.world, machine.scorer
+    start = world.now
+    machine.begin_counting()
+    _generate_next_batch(machine, pool, batches, step)
+    training: Training | None = None
+    while True:
+        newest = _poll_generation(machine, pool, batches, step)
+        if training is None and batches[step].scored:
+            training = Training(machine, batches[step].groups)
+        if training is not None:
+            training.poll()
+            if training.done and len(batches) == step + 2 and newest.generation.end is not None:
+                break
+        scorer.take()
+        world.advance()
+    trained = training.trained(machine.version)
+    update = _update_weights(machine)
+    pool.remove(training.batch)
+    generation = batches[step].generation
+    assert generation.end is not None
+    return StepRecord(
+        step=step,
+        start=start,
+        gen=generation.end - generation.start,
+        reward=max(0.0, max(rollout.score_time for rollout in trained) - generation.end),
+        stages=training.stages | {"update_weights": update.seconds},
+        seconds=world.now - start,
+        trained=trained,
+        deferred=(),
+        surplus=(),
+        dropped=(),
+        delta=0,
+        chunk_size=machine.chunk_size,
+        counters=machine.counters,
+        busy=world.busy,
+    )
+
+
+def _generate_next_batch(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> None:
+    groups = pool.admit(machine.config.rollout_batch_size, step)
+    machine.place(members_of(groups))
+    batches.append(Batch(groups, Generation(machine, pool, lambda: all(group.finished for group in groups))))
+
+
+def _poll_generation(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> Batch:
+    """Drive the newest batch; in step 0 the second follows the first."""
+    while True:
+        newest = batches[-1]
+        newest.generation.poll()
+        if newest.generation.end is None:
+            return newest
+        if not newest.handed_over:
+            newest.handed_over = True
+            if machine.config.granularity == "batch":
+                for rollout in members_of(newest.groups):
+                    machine.scorer.cut(rollout, machine.chunk_size)
+        if len(batches) == step + 2:
+            return newest
+        _generate_next_batch(machine, pool, batches, step)
+
+
+def _update_weights(machine: Machine) -> WeightUpdate:
+    update = WeightUpdate(machine)
+    while not update.done:
+        machine.scorer.take()
+        machine.world.advance()
+    return update
+
+
+def run_async(config: ReferenceConfig, lengths: Lengths, rewards: Rewards) -> ReferenceResult:
+    """Rows of the asynchronous policy, one update each."""
+    machine = Machine(config)
+    pool = Pool(config, machine, lengths)
+    chunk_control = ChunkControl(config)
+    sent: list[Group] = []
+    records: list[StepRecord] = []
+    for step in range(config.steps):
+        machine.chunk_size = chunk_control.size_for(step)
+        record = _one_row(machine, pool, sent, step)
+        records.append(record)
+        rewards(step, record.trained_ids)
+        chunk_control.observe(step, record.seconds, sum(rollout.response_length for rollout in record.trained))
+    return finish(pool, records)
+
+
+def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> StepRecord:
+    config, world, scorer = machine.config, machine.world, machine.scorer
+    start = world.now
+    machine.begin_counting()
+    for rollout in members_of(pool.in_flight):
+        rollout.decoded_in_step = False
+    may_be_admitted = config.rollout_batch_size * (machine.version + config.max_staleness + 1)
+    machine.place(members_of(pool.admit(may_be_admitted - pool.admitted, step)))
+
+    training: Training | None = None
+    while True:
+        if config.granularity == "batch":
+            _send_whole_batches(machine, pool, sent)
+        if training is None:
+            batch = _scored_batch(pool)
+            if batch:
+                taken_at = world.now
+                training = Training(machine, batch)
+                pool.remove(batch)
+        if training is not None:
+            training.poll()
+        pausing = training is not None and training.done
+        if pausing and not any(replica.busy for replica in machine.replicas):
+            break
+        for replica in machine.replicas:
+            if not pausing and not replica.busy:
+                replica.start_next()
+        scorer.take()
+        world.advance()
+    assert training is not None
+    trained = training.trained(machine.version)
+    update = _update_weights(machine)
+    pool.count_deferrals()
+    finished = [group for group in pool.in_flight if group.finished]
+    last_finish = max(start, *(rollout.finish_time for rollout in trained))
+    return StepRecord(
+        step=step,
+        start=start,
+        gen=last_finish - start,
+        reward=taken_at - last_finish,
+        stages=training.stages | {"update_weights": update.seconds},
+        seconds=world.now - start,
+        trained=trained,
+        deferred=ids_of(pool.unfinished()),
+        surplus=ids_of(in_order_of_instants(finished, lambda group: group.finish_time, lambda group: group.id)),
+        dropped=(),
+        delta=0,
+        chunk_size=machine.chunk_size,
+        counters=machine.counters,
+        busy=world.busy,
+    )
+
+
+def _send_whole_batches(machine: Machine, pool: Pool, sent: list[Group]) -> None:
+    """``batch`` scoring: B at a time, as soon as B finished ones wait to be sent."""
+    unsent = [group for group in pool.in_flight if group.finished and group not in sent]
+    unsent = in_order_of_instants(unsent, lambda group: group.finish_time, lambda group: group.id)
+    count = machine.config.rollout_batch_size // machine.config.group_size
+    while len(unsent) >= count:
+        for rollout in members_of(unsent[:count]):
+            machine.scorer.cut(rollout, machine.chunk_size)
+        sent.extend(unsent[:count])
+        unsent = unsent[count:]
+
+
+def _scored_batch(pool: Pool) -> list[Group]:
+    """The first B scored, or nothing yet."""
+    scored = [group for group in pool.in_flight if group.scored]
+    count = pool.config.rollout_batch_size // pool.config.group_size
+    if len(scored) < count:
+        return []
+    return in_order_of_instants(scored, lambda group: group.score_time, lambda group: group.id)[:count]

@@ -30,8 +30,8 @@ ASYNCHRONOUS = ("one-step-off", "async")
 class ReferenceConfig:
     """One run. Seconds, tokens and rollouts; linear costs are (fixed, per unit, per unit).
 
-    ``policy`` decides who is in flight, selected and dropped; ``score_granularity`` is honoured for every policy ("" takes the policy's
-    own); ``stop_check`` too, except ``partial-rollout`` (always rounds, of ``token_budget``), ``april`` (always ``token``) and ``async`` (none).
+    ``policy`` decides who is in flight, selected and dropped; ``score_granularity`` always holds ("" takes the policy's own).
+    So is ``stop_check``, except in ``partial-rollout`` (rounds of ``token_budget``), ``april`` (``token``) and ``async`` (none).
     Δ is ``overcommit`` for ``inter``, ``oppo`` and ``partial-rollout``, B for ``april``, else 0; ``delta_control`` acts on ``oppo`` alone.
     Empty device tuples mean a device for each replica, each worker and the trainer: no contention.
     """
@@ -150,10 +150,11 @@ def linear(cost: Linear, first: float, second: float) -> float:
 class Counters:
     """What is counted from a step's start to its end.
 
-    ``kv_peak_tokens``: the largest number of tokens any one replica holds in KV: at a step's start what was kept, during a prefill the contexts of
-    all running rollouts, those being written included; during an iteration the same plus the token each is about to write (static: rows ×
-    (padded length + tokens made + 1)). ``kv_peak_block_tokens``: the same with each rollout rounded up to whole blocks.
-    Pieces and batches are counted when a worker begins them. Padding: columns prefilled beyond the real contexts, and rows × iterations after the row's finish.
+    ``kv_peak_tokens``: the largest number of tokens any one replica holds in KV: at a step's start what was kept; during a prefill the
+    contexts of all running rollouts, those being written included; during an iteration the same plus the token each is about to write
+    (static: rows × (padded length + tokens made + 1)). ``kv_peak_block_tokens``: the same, each rollout rounded up to whole blocks.
+    Pieces and batches are counted when a worker begins them. Padding: columns prefilled beyond the real contexts, and a row for each
+    iteration after its finish.
     """
 
     decoded: int = 0

@@ -1,5 +1,7 @@
 """The generation phase, polled at every instant."""
 
+from collections.abc import Callable
+
 from .machine import Machine
 from .pool import Pool
 from .work import members_of
@@ -8,15 +10,16 @@ from .work import members_of
 class Generation:
     """From the admission of a step to the stop of the last replica. ``poll`` makes the stop check and begins iterations."""
 
-    def __init__(self, machine: Machine, pool: Pool) -> None:
+    def __init__(self, machine: Machine, pool: Pool, may_end: Callable[[], bool]) -> None:
         self.machine = machine
         self.pool = pool
+        self.may_end = may_end
         self.start = machine.world.now
         self.end: float | None = None
         self.stopping = False
         for replica in machine.replicas:
             replica.begin_phase()
-        if pool.phase_may_end():
+        if self.may_end():
             self.end = self.start
 
     def poll(self) -> None:
@@ -28,7 +31,7 @@ class Generation:
             self._poll_tokens()
 
     def _poll_tokens(self) -> None:
-        self.stopping = self.stopping or self.pool.phase_may_end()
+        self.stopping = self.stopping or self.may_end()
         if not self.stopping:
             for replica in self.machine.replicas:
                 if not replica.busy:
@@ -41,7 +44,7 @@ class Generation:
         replicas = self.machine.replicas
         if all(not replica.busy and (replica.iterations == size or not replica.unfinished()) for replica in replicas):
             self.machine.at_barrier(members_of(self.pool.in_flight))
-            if self.pool.phase_may_end():
+            if self.may_end():
                 self.end = self.machine.world.now
                 return
             for replica in replicas:

@@ -25,7 +25,7 @@ class Machine:
         self.counters = self.scorer.counters = Counters()
         self.world.busy = {}
         for replica in self.replicas:
-            replica.note_kv(next_token=False)
+            replica.note_kept_kv()
 
     def place(self, rollouts: list[Rollout]) -> None:
         """Each in turn to the replica with the fewest unfinished, the lowest index on ties."""

@@ -24,7 +24,7 @@ class Replica(Protocol):
     def unfinished(self) -> list[Rollout]: ...
     def begin_phase(self) -> None: ...
     def start_next(self) -> None: ...
-    def note_kv(self, next_token: bool) -> None: ...
+    def note_kept_kv(self) -> None: ...
 
 
 def count_prefill(machine: Machine, rollout: Rollout) -> None:
@@ -79,7 +79,10 @@ class ContinuousReplica:
         elif self._running():
             self._iterate()
 
-    def note_kv(self, next_token: bool) -> None:
+    def note_kept_kv(self) -> None:
+        self._note_kv(next_token=False)
+
+    def _note_kv(self, next_token: bool) -> None:
         extra = 1 if next_token else 0
         counters = self.machine.counters
         counters.kv_peak_tokens = max(counters.kv_peak_tokens, sum(member.context + extra for member in self._running()))
@@ -117,7 +120,7 @@ class ContinuousReplica:
         config = self.machine.config
         for rollout in joining:
             count_prefill(self.machine, rollout)
-        self.note_kv(next_token=False)
+        self._note_kv(next_token=False)
         tokens = sum(rollout.context for rollout in joining)
         pairs = sum(rollout.context**2 / 2 for rollout in joining)
         self._occupy(linear(config.prefill, tokens, pairs), "prefill")
@@ -126,7 +129,7 @@ class ContinuousReplica:
         config = self.machine.config
         running = self._running()
         self.iterations += 1
-        self.note_kv(next_token=True)
+        self._note_kv(next_token=True)
         seconds = linear(config.decode, len(running), sum(rollout.context for rollout in running))
         self._occupy(seconds, "decode", running)
 
@@ -174,12 +177,13 @@ class StaticReplica:
         else:
             self._form()
 
-    def note_kv(self, next_token: bool) -> None:
+    def note_kept_kv(self) -> None:
+        """Nothing is kept: every batch is prefilled anew."""
+
+    def _note_kv(self, each: int) -> None:
         counters = self.machine.counters
-        live = self.rows if self.unfinished() else []
-        each = self.width + (1 if next_token else 0)
-        counters.kv_peak_tokens = max(counters.kv_peak_tokens, len(live) * each)
-        counters.kv_peak_block_tokens = max(counters.kv_peak_block_tokens, len(live) * self.machine.blocks(each))
+        counters.kv_peak_tokens = max(counters.kv_peak_tokens, len(self.rows) * each)
+        counters.kv_peak_block_tokens = max(counters.kv_peak_block_tokens, len(self.rows) * self.machine.blocks(each))
 
     def _form(self) -> None:
         self.rows = self.unfinished()
@@ -187,7 +191,7 @@ class StaticReplica:
         for row in self.rows:
             count_prefill(self.machine, row)
             self.machine.counters.padding += self.width - row.context
-        self.note_kv(next_token=False)
+        self._note_kv(self.width)
         rows = len(self.rows)
         self._occupy(linear(self.machine.config.prefill, rows * self.width, rows * self.width**2 / 2), "prefill", self._prefilled)
 
@@ -196,7 +200,7 @@ class StaticReplica:
 
     def _iterate(self) -> None:
         self.iterations += 1
-        self.note_kv(next_token=True)
+        self._note_kv(self.width + 1)
         rows = len(self.rows)
         self._occupy(linear(self.machine.config.decode, rows, rows * self.width), "decode", self._iterated)
 

@@ -103,7 +103,8 @@ class Scorer:
             seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
         self.counters.batches += 1
         self.counters.pieces += len(worker.in_service)
-        self.world.start(seconds, self.config.devices_of_worker(worker.index), self.config.demand("score"), lambda end: self._done(worker, end))
+        devices = self.config.devices_of_worker(worker.index)
+        self.world.start(seconds, devices, self.config.demand("score"), lambda end: self._done(worker, end))
 
     def _done(self, worker: Worker, end: float) -> None:
         for piece in worker.in_service:

@@ -8,7 +8,7 @@ from .generation import Generation
 from .machine import Machine
 from .pool import Lengths, Pool
 from .training import Training, WeightUpdate
-from .work import members_of
+from .work import Group, members_of
 
 Rewards = Callable[[int, tuple[int, ...]], float]
 
@@ -36,7 +36,7 @@ def finish(pool: Pool, records: list[StepRecord]) -> ReferenceResult:
     return ReferenceResult(tuple(records), pool.admitted, in_flight, sum(rollout.generated for rollout in left))
 
 
-def ids_of(groups: list) -> tuple[int, ...]:  # type: ignore[type-arg]
+def ids_of(groups: list[Group]) -> tuple[int, ...]:
     return tuple(member.id for member in members_of(groups))
 
 
@@ -52,7 +52,7 @@ def _one_step(machine: Machine, pool: Pool, step: int, delta: int) -> StepRecord
     machine.begin_counting()
     delta = pool.begin_step(step, delta)
 
-    generation = Generation(machine, pool)
+    generation = Generation(machine, pool, pool.phase_may_end)
     while True:
         generation.poll()
         if generation.end is not None:

@@ -1,0 +1,139 @@
+"""The ``oppo`` command: finds the subcommand, and says every error in one sentence."""
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import NamedTuple, NoReturn, TextIO
+
+import click
+
+from oppo_sim.errors import OppoError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT
+EXIT_BROKEN_PIPE = 1  # as click gives
+
+
+class Subcommand(NamedTuple):
+    """Where a subcommand lives, and its line in ``oppo --help``; its module is imported only when it is used."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+SUBCOMMANDS = {
+    "simulate": Subcommand("oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."),
+    "compare": Subcommand("oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."),
+    "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
+    "trace": Subcommand("oppo_sim.cli.trace", "trace", "Inspect, import, fit and synthesise response-length traces."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        subcommand = SUBCOMMANDS.get(cmd_name)
+        if subcommand is None:
+            return None
+        command: click.Command = getattr(import_module(subcommand.module), subcommand.attribute)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0], SUBCOMMANDS, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(SUBCOMMANDS)}"
+            ctx.fail(f"No such command '{args[0]}': {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, subcommand.summary) for name, subcommand in SUBCOMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"oppo {version('oppo-toolkit')}")
+        ctx.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit.")
+def oppo() -> None:
+    """Choose chunk size, overcommit and scheduling policy of PPO-based RLHF from a response-length trace."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Errors are one sentence on stderr, starting with ``oppo: error:``."""
+    try:
+        # Standalone mode would print click's own errors over several lines, and hide a full disk behind a traceback.
+        result = oppo.main(list(arguments) if arguments is not None else None, prog_name="oppo", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except OppoError as error:
+        return _fail(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else str(error), err=True)
+        return EXIT_ERROR
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "oppo"
+        return _fail(f"{error.format_message().rstrip('.')} (see '{path} --help')")
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        print("oppo: interrupted: what was written so far is incomplete", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        _discard_if_broken(sys.stdout)
+        named = f" {error.filename}" if error.filename is not None else ""
+        return _fail(f"cannot read or write{named}: {error.strerror or error}")
+    except MemoryError:
+        return _fail("out of memory: use a smaller trace, fewer steps or fewer processes")
+
+
+def main() -> NoReturn:
+    """Entry point of the ``oppo`` script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal without Δ must not end in a traceback.
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run())
+
+
+def _fail(sentence: str) -> int:
+    try:
+        print(f"oppo: error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+    return EXIT_ERROR
+
+
+def _discard_if_broken(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except OSError:
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Point a stream nowhere, so that the interpreter's last flush does not fail again."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What lies in device memory, in bytes for one device."""
+
+from oppo_sim.costs.devices import Dtype
+from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.training_config import Optimizer, Sharding
+
+_GB = 1e9
+
+STATE_BYTES_PER_PARAM: dict[Optimizer, float] = {"adamw": 12.0, "adamw_8bit": 6.0, "sgd": 4.0}
+"""fp32 master weights and moments, K of Rajbhandari et al., "ZeRO", 2020, §3.1 (12 with Adam); 8-bit moments: Dettmers et al. 2022."""
+OPTIMIZER_TRAFFIC_PER_PARAM: dict[Optimizer, float] = {"adamw": 28.0, "adamw_8bit": 16.0, "sgd": 12.0}
+"""Bytes an optimizer step moves: gradient and 16-bit weights once, master weights and moments read and written."""
+
+_WEIGHT_AND_GRADIENT = 4.0
+_LOGIT_BYTES = 10.0
+"""Of a logit in training: in 16 bits, in fp32, and its fp32 gradient."""
+
+
+def gigabytes(size: float) -> str:
+    """For messages."""
+    return f"{size / _GB:.1f} GB"
+
+
+def model_parameters(shape: ModelShape, has_head: bool) -> int:
+    """With an output head (actor, reference) or a scalar one (reward model, critic)."""
+    return shape.parameters if has_head else shape.parameters_without_head
+
+
+def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
+    """Of the whole model; only the layers are in fp8."""
+    layers = shape.layer_params * (1.0 if dtype == "fp8" else 2.0)
+    return layers + 2.0 * (model_parameters(shape, has_head) - shape.layer_params)
+
+
+def training_state_bytes(parameters: int, optimizer: Optimizer, sharding: Sharding, num_gpus: int, tensor_parallel: int) -> float:
+    """Weights and gradients in 16 bits and the optimizer's state, (2 + 2 + K)·P, divided as ZeRO divides them (ZeRO, §5)."""
+    state = STATE_BYTES_PER_PARAM[optimizer]
+    if sharding == "full":
+        return (_WEIGHT_AND_GRADIENT + state) * parameters / num_gpus
+    if sharding == "optimizer":
+        return _WEIGHT_AND_GRADIENT * parameters / tensor_parallel + state * parameters / num_gpus
+    return (_WEIGHT_AND_GRADIENT + state) * parameters / tensor_parallel
+
+
+def gathered_bytes(shape: ModelShape, sharding: Sharding, tensor_parallel: int) -> float:
+    """Weights and gradients of the two largest units that a fully sharded model has assembled at once."""
+    if sharding != "full":
+        return 0.0
+    unit = max(shape.layer_params / shape.num_hidden_layers, shape.lm_head_params)
+    return 2.0 * _WEIGHT_AND_GRADIENT * unit / tensor_parallel
+
+
+def layer_activation_bytes(shape: ModelShape) -> float:
+    """Activations that one layer keeps for its backward, a token.
+
+    Counted as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, §4.1, in 16 bits, for a
+    model with grouped queries and a gated MLP, without dropout, and with FlashAttention, which does not keep the 5·a·s/h term of
+    attention: inputs of both norms, of the projections and of the MLP (8h), queries and attention output (4·q), keys and values (4·kv),
+    and of the MLP gate, up, activation and product (8f), or two of them without a gate.
+    """
+    mlp = shape.intermediate_size
+    if shape.num_experts:
+        used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp) + shape.shared_expert_intermediate_size
+        mlp = max(used, mlp if shape.num_dense_layers else 0)
+    return 8.0 * shape.hidden_size + 4.0 * (shape.query_width + shape.kv_width) + (8.0 if shape.gated_mlp else 4.0) * mlp
+
+
+def training_activation_bytes(shape: ModelShape, has_head: bool, tensor_parallel: int, recompute_factor: float) -> float:
+    """Of one token through all layers and the head, with sequence parallelism beside tensor parallelism."""
+    head = _LOGIT_BYTES * shape.vocab_size if has_head else 0.0
+    return (shape.num_hidden_layers * layer_activation_bytes(shape) * recompute_factor + head) / tensor_parallel
+
+
+def inference_activation_bytes(shape: ModelShape, has_head: bool, tensor_parallel: int) -> float:
+    """Of one token of a forward without backward: one layer at a time, and the head."""
+    return (layer_activation_bytes(shape) + (_LOGIT_BYTES * shape.vocab_size if has_head else 0.0)) / tensor_parallel

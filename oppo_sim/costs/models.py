@@ -1,0 +1,290 @@
+"""Shapes of decoder-only transformers: parameters, weights, KV. Presets from the models' public ``config.json`` files."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError, model_validator
+
+from oppo_sim.costs.strict import Count, Strict
+from oppo_sim.errors import OppoError
+
+_NOT_GATED = frozenset({"falcon", "gpt_bigcode", "gpt_neox", "phi", "starcoder2"})
+_TIED_BY_DEFAULT = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gemma3_text"})
+_FIELDS = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "head_dim",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+)
+
+
+class ModelShape(Strict):
+    """A decoder-only transformer with grouped-query attention. Field names are those of a Hugging Face config."""
+
+    num_hidden_layers: Count
+    hidden_size: Count
+    intermediate_size: Count
+    num_attention_heads: Count
+    vocab_size: Count
+    num_key_value_heads: Count | None = None
+    """None: one per attention head."""
+    head_dim: Count | None = None
+    """None: hidden_size / num_attention_heads."""
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gated_mlp: bool = True
+    num_experts: int = 0
+    """0: a dense model."""
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: Count | None = None
+    """Of one expert; None: intermediate_size."""
+    shared_expert_intermediate_size: int = 0
+    num_dense_layers: int = 0
+    """Layers without experts in a mixture-of-experts model."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModelShape":
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give head_dim")
+        if self.num_attention_heads % self.kv_heads:
+            raise ValueError(f"{self.num_attention_heads} attention heads are not a multiple of {self.kv_heads} KV heads")
+        if self.num_experts and not 1 <= self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(f"num_experts_per_tok must be 1 to {self.num_experts}, not {self.num_experts_per_tok}")
+        if not 0 <= self.num_dense_layers <= self.num_hidden_layers:
+            raise ValueError(f"num_dense_layers must be 0 to {self.num_hidden_layers}, not {self.num_dense_layers}")
+        if min(self.num_experts, self.shared_expert_intermediate_size) < 0:
+            raise ValueError("num_experts and shared_expert_intermediate_size must not be negative")
+        return self
+
+    @classmethod
+    def from_hf_config(cls, config: Mapping[str, object]) -> "ModelShape":
+        """The shape of a Hugging Face ``config.json``. Raises OppoError for a missing field or an architecture it cannot describe."""
+        inner = config.get("text_config")
+        if isinstance(inner, Mapping):
+            config = inner
+        kind = str(config.get("model_type", ""))
+        if config.get("kv_lora_rank"):
+            raise OppoError(f"model config ({kind}): latent attention (kv_lora_rank) is not modelled; measure a profile instead")
+        fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
+        experts = next((config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0)
+        layers = config.get("num_hidden_layers", 0)
+        if experts:
+            fields["num_experts"] = experts
+            fields["num_dense_layers"] = _dense_layers(config, layers if isinstance(layers, int) else 0)
+            shared, width = config.get("n_shared_experts"), fields.get("moe_intermediate_size")
+            if isinstance(shared, int) and isinstance(width, int):
+                fields["shared_expert_intermediate_size"] = shared * width
+        else:
+            for name in ("num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"):
+                fields.pop(name, None)
+        fields["tie_word_embeddings"] = config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)
+        fields["qkv_bias"] = bool(config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))))
+        fields["qk_norm"] = kind.startswith("qwen3")
+        fields["gated_mlp"] = kind not in _NOT_GATED
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise OppoError(f"model config ({kind or 'no model_type'}): {first_problem(error)}") from None
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def query_width(self) -> int:
+        """Columns of all queries of a layer."""
+        return self.num_attention_heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of all keys of a layer; as many of the values."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def moe_layers(self) -> int:
+        return self.num_hidden_layers - self.num_dense_layers if self.num_experts else 0
+
+    @property
+    def dense_layers(self) -> int:
+        return self.num_hidden_layers - self.moe_layers
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of an MLP: gate, up and down; up and down without a gate."""
+        return 3 if self.gated_mlp else 2
+
+    @property
+    def attention_matrix_params(self) -> int:
+        """Of the four projections of one layer."""
+        return self.hidden_size * (2 * self.query_width + 2 * self.kv_width)
+
+    @property
+    def dense_mlp_params(self) -> int:
+        return self.mlp_matrices * self.hidden_size * self.intermediate_size
+
+    @property
+    def expert_params(self) -> int:
+        """Of one expert."""
+        return self.mlp_matrices * self.hidden_size * (self.moe_intermediate_size or self.intermediate_size)
+
+    @property
+    def shared_mlp_params(self) -> int:
+        """Per mixture-of-experts layer: router and shared expert with its gate, which every token uses."""
+        shared = self.shared_expert_intermediate_size
+        return self.hidden_size * self.num_experts + (self.mlp_matrices * self.hidden_size * shared + self.hidden_size if shared else 0)
+
+    @property
+    def lm_head_params(self) -> int:
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def layer_params(self) -> int:
+        """All layers, with norms and biases, without embeddings, final norm and head."""
+        per_layer = self.attention_matrix_params + 2 * self.hidden_size
+        per_layer += self.query_width + 2 * self.kv_width if self.qkv_bias else 0
+        per_layer += 2 * self.head_size if self.qk_norm else 0
+        moe = self.moe_layers * (self.num_experts * self.expert_params + self.shared_mlp_params)
+        return self.num_hidden_layers * per_layer + self.dense_layers * self.dense_mlp_params + moe
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the causal language model (tied embeddings counted once)."""
+        embeddings = self.lm_head_params * (1 if self.tie_word_embeddings else 2)
+        return self.layer_params + embeddings + self.hidden_size
+
+    @property
+    def parameters_without_head(self) -> int:
+        """Of a reward model or critic: a scalar head in place of the output head."""
+        return self.layer_params + self.lm_head_params + self.hidden_size
+
+    @property
+    def active_matrix_params(self) -> int:
+        """Matrix parameters of the layers that one token is multiplied with."""
+        moe = self.moe_layers * (self.num_experts_per_tok * self.expert_params + self.shared_mlp_params)
+        return self.num_hidden_layers * self.attention_matrix_params + self.dense_layers * self.dense_mlp_params + moe
+
+    def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
+        """Keys and values of one token on one device; heads are replicated when there are more devices than KV heads."""
+        heads = max(1.0, self.kv_heads / tensor_parallel)
+        return 2.0 * self.num_hidden_layers * heads * self.head_size * bytes_per_element
+
+
+def _dense_layers(config: Mapping[str, object], layers: int) -> int:
+    first = config.get("first_k_dense_replace", 0)
+    listed = config.get("mlp_only_layers") or ()
+    stride = config.get("decoder_sparse_step", 1)
+    if not isinstance(first, int) or not isinstance(listed, list | tuple) or not isinstance(stride, int) or stride < 1:
+        raise OppoError("model config: first_k_dense_replace, mlp_only_layers or decoder_sparse_step is not what a config.json holds")
+    return sum(1 for layer in range(layers) if layer < first or layer in listed or (layer + 1) % stride)
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first complaint of a validation in words: where, what, and how many more there are."""
+    problems = error.errors()
+    place = ".".join(str(part) for part in problems[0]["loc"])
+    message = problems[0]["msg"].removeprefix("Value error, ")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return (f"{place}: " if place else "") + message + more
+
+
+def _qwen25(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool) -> ModelShape:
+    return ModelShape(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocab,
+        tie_word_embeddings=tied,
+        qkv_bias=True,
+    )
+
+
+def _llama(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool = False) -> ModelShape:
+    return ModelShape(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocab,
+        tie_word_embeddings=tied,
+    )
+
+
+MODELS: dict[str, ModelShape] = {
+    "qwen2.5-0.5b": _qwen25(24, 896, 4864, 14, 2, 151936, True),
+    "qwen2.5-1.5b": _qwen25(28, 1536, 8960, 12, 2, 151936, True),
+    "qwen2.5-3b": _qwen25(36, 2048, 11008, 16, 2, 151936, True),
+    "qwen2.5-7b": _qwen25(28, 3584, 18944, 28, 4, 152064, False),
+    "qwen2.5-14b": _qwen25(48, 5120, 13824, 40, 8, 152064, False),
+    "qwen2.5-32b": _qwen25(64, 5120, 27648, 40, 8, 152064, False),
+    "qwen3-8b": ModelShape(
+        num_hidden_layers=36,
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151936,
+        qk_norm=True,
+    ),
+    "qwen3-30b-a3b": ModelShape(
+        num_hidden_layers=48,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+        vocab_size=151936,
+        qk_norm=True,
+        num_experts=128,
+        num_experts_per_tok=8,
+        moe_intermediate_size=768,
+    ),
+    "llama-3-8b": _llama(32, 4096, 14336, 32, 8, 128256),
+    "llama-3-70b": _llama(80, 8192, 28672, 64, 8, 128256),
+    "llama-3.1-8b": _llama(32, 4096, 14336, 32, 8, 128256),
+    "llama-3.1-70b": _llama(80, 8192, 28672, 64, 8, 128256),
+    "llama-3.2-1b": _llama(16, 2048, 8192, 32, 8, 128256, True),
+    "llama-3.2-3b": _llama(28, 3072, 8192, 24, 8, 128256, True),
+    "llama-3.3-70b": _llama(80, 8192, 28672, 64, 8, 128256),
+}
+
+
+def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelShape:
+    """A shape from a preset's name, a path to a ``config.json`` (or its folder; relative to ``base_dir``), or given inline.
+
+    Names may carry an organisation and a tuning suffix: "Qwen/Qwen2.5-7B-Instruct" is "qwen2.5-7b". Raises OppoError.
+    """
+    if isinstance(model, ModelShape):
+        return model
+    name = model.rsplit("/", 1)[-1].lower().removeprefix("meta-").removesuffix("-instruct").removesuffix("-base")
+    if name in MODELS:
+        return MODELS[name]
+    path = (base_dir or Path()) / model
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise OppoError(f"costs: no model {model!r}; give a config.json, a shape inline, or one of {', '.join(MODELS)}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OppoError(f"costs: cannot read the model config {path}: {error}") from None
+    if not isinstance(config, dict):
+        raise OppoError(f"costs: the model config {path} is not a JSON object; give a Hugging Face config.json")
+    try:
+        return ModelShape.from_hf_config(config)
+    except OppoError as error:
+        raise OppoError(f"costs: {path}: {error}") from None

@@ -1,0 +1,165 @@
+"""Roofline seconds of a transformer's operator groups (Williams, Waterman and Patterson, "Roofline", CACM 2009).
+
+A group takes the longer of its arithmetic and its memory traffic at the achievable rates; groups follow one another. All numbers are
+for one of the tensor-parallel devices, for a whole forward (all layers), in seconds, floating-point operations and bytes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from oppo_sim.costs.config import Achievable
+from oppo_sim.costs.devices import Device, Dtype
+from oppo_sim.costs.models import ModelShape
+
+_ACTIVATION_BYTES = 2.0
+"""Activations, embeddings and the output head stay in 16 bits, also with fp8 weights."""
+_SOFTMAX_BYTES_PER_LOGIT = 24.0
+"""Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written about once."""
+_QUERY_BLOCK = 128.0
+"""Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
+
+
+class Rates(NamedTuple):
+    """What one device achieves, per second."""
+
+    gemm: float
+    head: float
+    attention: float
+    memory: float
+    link: float
+    collective_latency: float
+
+
+class Group(NamedTuple):
+    """One operator group."""
+
+    arithmetic_s: float
+    memory_s: float
+    flops: float
+    bytes: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.arithmetic_s, self.memory_s)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model on ``tensor_parallel`` devices with weights of ``dtype`` and a KV cache of ``kv_bytes`` an element."""
+
+    shape: ModelShape
+    tensor_parallel: int
+    dtype: Dtype
+    kv_bytes: float
+    rates: Rates
+
+    @property
+    def weight_bytes_per_param(self) -> float:
+        return 1.0 if self.dtype == "fp8" else 2.0
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """On one device."""
+        return self.shape.kv_bytes_per_token(self.kv_bytes, self.tensor_parallel)
+
+
+def achievable_rates(device: Device, dtype: Dtype, shares: Achievable, link_bytes_per_s: float | None = None) -> Rates:
+    """The datasheet's rates times the achievable shares. Raises OppoError for a dtype the device lacks."""
+    return Rates(
+        gemm=device.flops(dtype) * shares.gemm,
+        head=device.bf16_flops * shares.gemm,
+        attention=device.bf16_flops * shares.attention,
+        memory=device.hbm_bytes_per_s * shares.memory,
+        link=(device.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s) * shares.link,
+        collective_latency=shares.collective_latency_s,
+    )
+
+
+def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
+    """Expected number of distinct experts that ``tokens`` tokens use when routing is uniform: E·(1 − (1 − k/E)^n)."""
+    missed: float = (1.0 - per_token / num_experts) ** tokens
+    return num_experts * (1.0 - missed)
+
+
+def layer_groups(split: Split, rows: float) -> tuple[Group, ...]:
+    """Matrix products and element-wise kernels of all layers for ``rows`` tokens, without attention itself."""
+    shape, layers = split.shape, split.shape.num_hidden_layers
+    hidden, query, kv = shape.hidden_size, shape.query_width, shape.kv_width
+    projections = layers * shape.attention_matrix_params
+    groups = [_gemm(split, rows, projections, projections, layers * 2 * (hidden + query + kv))]
+    width = 0.0
+    if shape.dense_layers:
+        params = shape.dense_layers * shape.dense_mlp_params
+        groups.append(_gemm(split, rows, params, params, shape.dense_layers * (2 * hidden + shape.mlp_matrices * shape.intermediate_size)))
+        width += shape.dense_layers * shape.intermediate_size
+    if shape.moe_layers:
+        expert_width = shape.moe_intermediate_size or shape.intermediate_size
+        used = shape.moe_layers * (shape.num_experts_per_tok * shape.expert_params + shape.shared_mlp_params)
+        touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows)
+        read = shape.moe_layers * (touched * shape.expert_params + shape.shared_mlp_params)
+        in_out = shape.moe_layers * shape.num_experts_per_tok * (2 * hidden + shape.mlp_matrices * expert_width)
+        groups.append(_gemm(split, rows, used, read, in_out))
+        width += shape.moe_layers * (shape.num_experts_per_tok * expert_width + shape.shared_expert_intermediate_size)
+    # Two norms with their residuals (read and write both), rotary positions and the gate; norms are not split between devices.
+    per_row = 8.0 * layers * hidden + (2.0 * layers * (query + kv) + shape.mlp_matrices * width) / split.tensor_parallel
+    groups.append(_traffic(split, rows * per_row * _ACTIVATION_BYTES))
+    return tuple(groups)
+
+
+def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...]:
+    """The output head for ``rows`` tokens and, where tokens are drawn or log-probabilities taken, the softmax over the vocabulary."""
+    shape, tp = split.shape, split.tensor_parallel
+    flops = 2.0 * rows * shape.lm_head_params / tp
+    traffic = (shape.lm_head_params + rows * shape.vocab_size) * _ACTIVATION_BYTES / tp
+    head = Group(flops / split.rates.head, traffic / split.rates.memory, flops, traffic)
+    return (head, _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp)) if normalised else (head,)
+
+
+def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:
+    """Attention of one new token of each rollout over ``context`` tokens in all (proportional to it)."""
+    flops = 4.0 * split.shape.query_width * split.shape.num_hidden_layers * context / split.tensor_parallel
+    traffic = split.kv_bytes_per_token * traffic_factor * context
+    return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
+
+
+def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
+    """Attention of ``tokens`` new tokens over ``pairs`` query-key pairs, as one FlashAttention kernel a layer."""
+    shape = split.shape
+    flops = 4.0 * shape.query_width * shape.num_hidden_layers * pairs / split.tensor_parallel
+    own = 2.0 * tokens * shape.num_hidden_layers * (shape.query_width + shape.kv_width) * _ACTIVATION_BYTES / split.tensor_parallel
+    traffic = own + split.kv_bytes_per_token * pairs / _QUERY_BLOCK
+    return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
+
+
+def collectives_seconds(split: Split, rows: float) -> float:
+    """Two all-reduces a layer of ``rows`` hidden vectors: latency + 2·(t−1)/t · bytes / link (ring all-reduce)."""
+    tp = split.tensor_parallel
+    if tp == 1:
+        return 0.0
+    size = rows * split.shape.hidden_size * _ACTIVATION_BYTES
+    one = split.rates.collective_latency + 2.0 * (tp - 1) / tp * size / split.rates.link
+    return 2 * split.shape.num_hidden_layers * one
+
+
+def total(groups: Iterable[Group]) -> tuple[float, Group]:
+    """Seconds of groups one after the other, and the sums of their parts."""
+    seconds = arithmetic = memory = flops = traffic = 0.0
+    for group in groups:
+        seconds += group.seconds
+        arithmetic += group.arithmetic_s
+        memory += group.memory_s
+        flops += group.flops
+        traffic += group.bytes
+    return seconds, Group(arithmetic, memory, flops, traffic)
+
+
+def _gemm(split: Split, rows: float, used: float, read: float, in_out: float) -> Group:
+    """Matrix products: ``used`` parameters a row, ``read`` parameters from memory, ``in_out`` elements a row in and out."""
+    flops = 2.0 * rows * used / split.tensor_parallel
+    traffic = (read * split.weight_bytes_per_param + rows * in_out * _ACTIVATION_BYTES) / split.tensor_parallel
+    return Group(flops / split.rates.gemm, traffic / split.rates.memory, flops, traffic)
+
+
+def _traffic(split: Split, size: float) -> Group:
+    return Group(0.0, size / split.rates.memory, 0.0, size)

@@ -1,0 +1,185 @@
+"""Measured cost tables: the ``oppo-profile/1`` file format."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from oppo_sim.costs.config import Demands
+from oppo_sim.costs.models import first_problem
+from oppo_sim.costs.ranges import RangeCounter
+from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict
+from oppo_sim.errors import OppoError
+
+FORMAT = "oppo-profile/1"
+
+Grid = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=2)]
+Seconds = Annotated[tuple[Positive, ...], Field(strict=False, min_length=2)]
+SecondsOrZero = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=2)]
+
+
+def _check_grid(name: str, grid: Sequence[float]) -> None:
+    if any(b <= a for a, b in pairwise(grid)):
+        raise ValueError(f"{name} must rise strictly")
+
+
+def _check_length(name: str, values: Sequence[object], wanted: int) -> None:
+    if len(values) != wanted:
+        raise ValueError(f"{name} has {len(values)} entries for a grid of {wanted}")
+
+
+class Measured(Strict):
+    """How a profile was obtained; written by whoever measured, copied to every manifest."""
+
+    hardware: str
+    """Devices and their number, driver."""
+    software: dict[str, str]
+    """Versions by package."""
+    engine: dict[str, object]
+    """The engine's resolved configuration."""
+    method: str
+    repeats: Count
+    date: str
+    """ISO 8601."""
+    raw_samples: str
+    """Where the single samples are: a path beside the profile, or a digest."""
+
+
+class DecodeRow(Strict):
+    """Decode iterations of one batch size: seconds by KV tokens before the iteration."""
+
+    n_running: Count
+    kv_tokens: Grid
+    seconds: Seconds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DecodeRow":
+        _check_grid(f"kv_tokens of n_running {self.n_running}", self.kv_tokens)
+        _check_length(f"seconds of n_running {self.n_running}", self.seconds, len(self.kv_tokens))
+        return self
+
+
+class DecodeTable(Strict):
+    """Rows by rising batch size; each row has its own KV grid."""
+
+    rows: Annotated[tuple[DecodeRow, ...], Field(strict=False, min_length=2)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DecodeTable":
+        _check_grid("n_running of the rows", [row.n_running for row in self.rows])
+        return self
+
+
+class PrefillTable(Strict):
+    """Forwards: seconds[tokens][mean_context], mean_context = query-key pairs / tokens."""
+
+    tokens: Grid
+    mean_context: Grid
+    seconds: Annotated[tuple[Seconds, ...], Field(strict=False, min_length=2)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PrefillTable":
+        _check_grid("tokens", self.tokens)
+        _check_grid("mean_context", self.mean_context)
+        _check_length("seconds", self.seconds, len(self.tokens))
+        for tokens, row in zip(self.tokens, self.seconds, strict=True):
+            _check_length(f"seconds of {tokens:g} tokens", row, len(self.mean_context))
+        return self
+
+
+class TrainingTable(Strict):
+    """Whole stages by the tokens of the trained batch (prompts and responses). Stages left out were not measured."""
+
+    tokens: Grid
+    old_log_prob: SecondsOrZero | None = None
+    ref: SecondsOrZero | None = None
+    values: SecondsOrZero | None = None
+    adv: SecondsOrZero | None = None
+    update_critic: SecondsOrZero | None = None
+    update_actor: SecondsOrZero
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainingTable":
+        _check_grid("tokens", self.tokens)
+        for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
+            seconds = getattr(self, name)
+            if seconds is not None:
+                _check_length(name, seconds, len(self.tokens))
+        return self
+
+
+class ProfileHost(Strict):
+    """Host seconds to add to tables of device times; zero where the tables hold them already."""
+
+    decode_per_iteration: NonNegative = 0.0
+    decode_per_rollout: NonNegative = 0.0
+    prefill: NonNegative = 0.0
+    score: NonNegative = 0.0
+
+
+class Profile(Strict):
+    """A measured cost profile."""
+
+    format: Literal["oppo-profile/1"]
+    name: str
+    measured: Measured
+    decode: DecodeTable
+    prefill: PrefillTable
+    score: PrefillTable
+    score_ref: PrefillTable | None = None
+    training: TrainingTable
+    update_weights: NonNegative
+    """Seconds of one weight sync."""
+    host: ProfileHost = ProfileHost()
+    demands: Demands = Demands()
+    contention_factor: Annotated[float, Field(ge=1)] = 1.0
+    """Measured interference of two activities on one device."""
+    kv_capacity_tokens: Count | None = None
+    """Of a replica, from the engine's log."""
+    _ranges: RangeCounter = PrivateAttr(default_factory=RangeCounter)
+
+    @property
+    def ranges(self) -> RangeCounter:
+        """The counter behind ``out_of_range``, which the cost models made from this profile share."""
+        return self._ranges
+
+    @property
+    def out_of_range(self) -> dict[str, int]:
+        """Questions answered by extrapolation since the profile was loaded, by table (a copy). Depends on what was asked, so
+        it belongs into a diagnostic, not into results that must not depend on how runs are spread over processes."""
+        return dict(self._ranges.counts)
+
+
+def load_profile(path: Path) -> Profile:
+    """Read a profile. Raises OppoError for a file that is missing, is not JSON, or is not of this format."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, ValueError) as error:
+        raise OppoError(f"cannot read the cost profile {path}: {error}") from None
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise OppoError(f"{path} is not a cost profile of format {FORMAT} (its format is {found!r}); measure it anew or convert it")
+    try:
+        return Profile.model_validate(content)
+    except ValidationError as error:
+        raise OppoError(f"cost profile {path}: {first_problem(error)}") from None
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as JSON; the same profile gives the same bytes. Raises OppoError if the file cannot be written."""
+    try:
+        path.write_text(profile_text(profile), encoding="utf-8")
+    except OSError as error:
+        raise OppoError(f"cannot write the cost profile {path}: {error}") from None
+
+
+def profile_text(profile: Profile) -> str:
+    """The file content of a profile."""
+    return json.dumps(profile.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,194 @@
+"""An inference engine by roofline: decode and prefill of one model on its tensor-parallel devices."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from oppo_sim.costs.config import Achievable, HostOverheads, HostRef
+from oppo_sim.costs.devices import Device, Dtype
+from oppo_sim.costs.interface import Demand, Line, Peak, Work
+from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.operators import (
+    Group,
+    Split,
+    achievable_rates,
+    collectives_seconds,
+    decode_attention,
+    head_groups,
+    layer_groups,
+    prefill_attention,
+    total,
+)
+
+_INFINITE = float("inf")
+
+VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+"""Batch sizes that vLLM captures as CUDA graphs by default."""
+
+HOSTS = {
+    "vllm": HostOverheads(per_iteration_s=4e-4, per_rollout_s=4e-6, captured_batch_sizes=VLLM_BATCH_SIZES),
+    "generate": HostOverheads(per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0),
+}
+"""``vllm``: graphs and a paged KV cache. ``generate``: a Python loop, a launch per kernel, a KV cache concatenated anew each time."""
+
+ASSUMED = Achievable()
+
+Logits = Literal["last", "all", "none"]
+
+
+def find_host(host: HostRef) -> HostOverheads:
+    """A preset, or overheads given inline."""
+    return host if isinstance(host, HostOverheads) else HOSTS[host]
+
+
+def _affine_total(terms: tuple[tuple[Group, Group], ...], attention: Group, tokens: float) -> tuple[float, Group]:
+    """``operators.total`` of affine groups and attention; written out, since every scored piece asks for it."""
+    arithmetic, memory, flops, traffic = attention
+    seconds = arithmetic if arithmetic > memory else memory
+    for (a0, m0, f0, b0), (a1, m1, f1, b1) in terms:
+        a, m = a0 + a1 * tokens, m0 + m1 * tokens
+        seconds += a if a > m else m
+        arithmetic += a
+        memory += m
+        flops += f0 + f1 * tokens
+        traffic += b0 + b1 * tokens
+    return seconds, Group(arithmetic, memory, flops, traffic)
+
+
+class _Decode(NamedTuple):
+    """What is known of an iteration of n rollouts; pairs are (fixed, per KV token), per device except ``work``.
+
+    A negative knee means that the device always bounds it.
+    """
+
+    knee: float
+    below: Line
+    above: Line
+    arithmetic: tuple[float, float]
+    memory: tuple[float, float]
+    work: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class RooflineEngine:
+    """One replica or scoring worker. ``logits``: for which prefilled tokens the output head runs (a reward model has none)."""
+
+    shape: ModelShape
+    device: Device
+    tensor_parallel: int = 1
+    dtype: Dtype = "bf16"
+    kv_bytes: float = 2.0
+    achievable: Achievable = ASSUMED
+    host: HostOverheads = HOSTS["vllm"]
+    logits: Logits = "last"
+    pad: bool = True
+    _decodes: dict[int, _Decode] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def split(self) -> Split:
+        """The model as it lies on the devices."""
+        rates = achievable_rates(self.device, self.dtype, self.achievable)
+        return Split(self.shape, self.tensor_parallel, self.dtype, self.kv_bytes, rates)
+
+    @property
+    def peak(self) -> Peak | None:
+        """Datasheet rates of all the engine's devices."""
+        return Peak(self.device.flops(self.dtype) * self.tensor_parallel, self.device.hbm_bytes_per_s * self.tensor_parallel)
+
+    def padded(self, n_running: int) -> int:
+        """Rows that are computed for ``n_running`` rollouts."""
+        sizes = self.host.captured_batch_sizes if self.pad else ()
+        place = bisect_left(sizes, n_running)
+        return sizes[place] if place < len(sizes) else n_running
+
+    def decode_time(self, n_running: int, kv_tokens: float) -> float:
+        found = self._decodes.get(n_running) or self._decode(n_running)
+        line = found.below if kv_tokens <= found.knee else found.above
+        return line.fixed + line.per_kv_token * kv_tokens
+
+    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
+        found = self._decodes.get(n_running) or self._decode(n_running)
+        return found.below if kv_tokens <= found.knee else found.above
+
+    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
+        found = self._decodes.get(n_running) or self._decode(n_running)
+        seconds = self.decode_time(n_running, kv_tokens)
+        memory = found.memory[0] + found.memory[1] * kv_tokens
+        arithmetic = found.arithmetic[0] + found.arithmetic[1] * kv_tokens
+        return Demand(min(1.0, memory / seconds), min(1.0, arithmetic / seconds))
+
+    def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
+        """Useful operations (padding rows are none) and traffic of all devices."""
+        flops, per_kv_flops, traffic, per_kv_traffic = (self._decodes.get(n_running) or self._decode(n_running)).work
+        return Work(flops + per_kv_flops * kv_tokens, traffic + per_kv_traffic * kv_tokens)
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        return self._prefill(tokens, pairs)[0]
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        seconds, parts = self._prefill(tokens, pairs)
+        return Demand(min(1.0, parts.memory_s / seconds), min(1.0, parts.arithmetic_s / seconds))
+
+    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
+        parts = self._prefill(tokens, pairs)[1]
+        return Work(parts.flops * self.tensor_parallel, parts.bytes * self.tensor_parallel)
+
+    def without_padding(self) -> "RooflineEngine":
+        return replace(self, pad=False)
+
+    def _prefill(self, tokens: float, pairs: float) -> tuple[float, Group]:
+        """Seconds with the host's part, and the device's parts."""
+        attention = prefill_attention(self.split, tokens, pairs)
+        if self.shape.num_experts:  # experts touched are not affine in tokens
+            device, parts = total((*self._row_groups(tokens), attention))
+        else:
+            device, parts = _affine_total(self._row_terms, attention, tokens)
+        device += self._layer_latency() + collectives_seconds(self.split, tokens)
+        return max(device, self._launches()) + self.host.per_iteration_s, parts
+
+    def _row_groups(self, tokens: float) -> tuple[Group, ...]:
+        """Everything of a prefill that depends on its tokens alone."""
+        rows = {"last": 1.0, "all": tokens, "none": 0.0}[self.logits]
+        head = head_groups(self.split, rows, normalised=self.logits == "all") if self.logits != "none" else ()
+        return (*layer_groups(self.split, tokens), *head)
+
+    @cached_property
+    def _row_terms(self) -> tuple[tuple[Group, Group], ...]:
+        """Groups of no token and what a token adds, which is all there is to know of a dense model."""
+        ends = zip(self._row_groups(0.0), self._row_groups(1.0), strict=True)
+        return tuple((zero, Group(*(b - a for a, b in zip(zero, one, strict=True)))) for zero, one in ends)
+
+    def _layer_latency(self) -> float:
+        return self.shape.num_hidden_layers * self.achievable.layer_latency_s
+
+    def _launches(self) -> float:
+        return self.shape.num_hidden_layers * self.host.launch_per_layer_s
+
+    def _decode(self, n_running: int) -> _Decode:
+        """Both lines of n_running rollouts: below the knee the host's launches bound the iteration, above it the device does."""
+        split, rows = self.split, self.padded(n_running)
+        seconds, parts = total((*layer_groups(split, rows), *head_groups(split, n_running, normalised=True)))
+        per_token = decode_attention(split, 1.0, self.host.kv_traffic_factor)
+        slope = per_token.seconds
+        # Each rollout also attends to its own new token, hence n_running further tokens of context.
+        device = seconds + slope * n_running + self._layer_latency() + collectives_seconds(split, rows)
+        host = self.host.per_iteration_s + self.host.per_rollout_s * n_running
+        knee = (self._launches() - device) / slope
+        useful = 2.0 * n_running * (self.shape.active_matrix_params + self.shape.lm_head_params)
+        tp = self.tensor_parallel
+        found = _Decode(
+            knee=knee,
+            below=Line(self._launches() + host, 0.0, knee),
+            above=Line(device + host, slope, _INFINITE),
+            arithmetic=(parts.arithmetic_s + per_token.arithmetic_s * n_running, per_token.arithmetic_s),
+            memory=(parts.memory_s + per_token.memory_s * n_running, per_token.memory_s),
+            work=(
+                useful + per_token.flops * tp * n_running,
+                per_token.flops * tp,
+                (parts.bytes + per_token.bytes * n_running) * tp,
+                per_token.bytes * tp,
+            ),
+        )
+        self._decodes[n_running] = found
+        return found

@@ -1,0 +1,173 @@
+"""The training part by roofline: forwards, PPO epochs over mini- and micro-batches, optimizer steps, weight sync."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from oppo_sim.costs.config import TrainingDevices
+from oppo_sim.costs.devices import Device
+from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
+from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, model_parameters
+from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.operators import Split, achievable_rates, collectives_seconds, head_groups, layer_groups, prefill_attention, total
+from oppo_sim.costs.stages import stages_run
+from oppo_sim.costs.training_config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model of the training group; micro-batches in tokens of one data-parallel rank, ``state_bytes`` on one device."""
+
+    shape: ModelShape
+    has_head: bool
+    training_micro_batch: int
+    inference_micro_batch: int
+    state_bytes: float
+
+    @property
+    def parameters(self) -> int:
+        return model_parameters(self.shape, self.has_head)
+
+
+class _Part(NamedTuple):
+    """A stage: its seconds, the seconds its arithmetic and its traffic take alone, and the work of one device."""
+
+    seconds: float = 0.0
+    arithmetic_s: float = 0.0
+    memory_s: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class RooflineTraining:
+    """Costs of the training group. ``weights_bytes`` is what a weight sync moves; ``nominal`` the batch that ``demand`` is for."""
+
+    actor: TrainedModel
+    ref: TrainedModel
+    critic: TrainedModel
+    device: Device
+    devices: TrainingDevices
+    training: TrainingConfig
+    num_gpus: int
+    weights_bytes: float
+    nominal: BatchShape
+
+    @property
+    def peak(self) -> Peak | None:
+        """Datasheet rates of all training devices together."""
+        return Peak(self.device.bf16_flops * self.num_gpus, self.device.hbm_bytes_per_s * self.num_gpus)
+
+    @property
+    def parallel_inference(self) -> bool:
+        return self.training.parallel_inference
+
+    def stage_times(self, batch: BatchShape) -> StageTimes:
+        old_log_prob, ref, values, adv, critic, actor = (part.seconds for part in self._stages(batch))
+        return StageTimes(old_log_prob, ref, values, adv, critic, actor, self.sync_seconds())
+
+    def demand(self) -> Demand:
+        """Mean over the stages of the nominal batch, weighted by time."""
+        stages = self._stages(self.nominal)
+        seconds = sum(part.seconds for part in stages)
+        memory = sum(part.memory_s for part in stages) / seconds
+        arithmetic = sum(part.arithmetic_s for part in stages) / seconds
+        return Demand(min(1.0, memory), min(1.0, arithmetic))
+
+    def sync_demand(self) -> Demand:
+        """Each device reads its share of the trained weights and writes its share of the rollout's: little beside conversion and links."""
+        seconds = self.sync_seconds()
+        traffic = 0.0 if self.training.weight_sync.kind == "shared" else 2.0 * self.weights_bytes / self.num_gpus
+        rate = self.device.hbm_bytes_per_s * self.devices.achievable.memory
+        return Demand(min(1.0, traffic / rate / seconds) if seconds > 0 else 0.0, 0.0)
+
+    def work(self, batch: BatchShape) -> Work | None:
+        """Of all devices, without the weight sync. Recomputed operations are not counted, as is usual for MFU."""
+        stages = self._stages(batch)
+        return Work(sum(part.flops for part in stages) * self.num_gpus, sum(part.bytes for part in stages) * self.num_gpus)
+
+    def sync_seconds(self) -> float:
+        """Seconds of ``update_weights``, see ``FullExport``, ``OnlineRefit`` and ``SharedWeights``."""
+        sync, size = self.training.weight_sync, self.weights_bytes
+        if sync.kind == "shared":
+            return sync.fixed_s
+        if sync.kind == "full_export":
+            return sync.fixed_s + size / sync.export_bytes_per_s + size / sync.load_bytes_per_s
+        link = self._link() if sync.link_bytes_per_s is None else sync.link_bytes_per_s
+        return sync.fixed_s + size / sync.convert_bytes_per_s + size / link
+
+    def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
+        """old_log_prob, ref, values, adv, update_critic, update_actor."""
+        run = stages_run(self.training)
+        separate = self.training.critic == "separate"
+        none = _Part()
+        adv = self.devices.adv_fixed_s + self.devices.adv_per_token_s * batch.tokens
+        return (
+            self._forward(self.actor, batch) if run.old_log_prob else none,
+            self._forward(self.ref, batch) if run.ref else none,
+            self._forward(self.critic if separate else self.actor, batch) if run.values else none,
+            _Part(adv),
+            self._update(self.critic, batch) if run.update_critic else none,
+            self._update(self.actor, batch),
+        )
+
+    @property
+    def _data_parallel(self) -> int:
+        return self.num_gpus // self.training.tensor_parallel
+
+    def _link(self) -> float:
+        own = self.devices.link_bytes_per_s
+        return (self.device.link_bytes_per_s if own is None else own) * self.devices.achievable.link
+
+    def _split(self, model: TrainedModel) -> Split:
+        rates = achievable_rates(self.device, "bf16", self.devices.achievable, self.devices.link_bytes_per_s)
+        return Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
+
+    def _gather_seconds(self, model: TrainedModel) -> float:
+        """All-gather (or reduce-scatter) of 16-bit weights over the d data-parallel ranks, (d−1)/d of them through the link (ring)."""
+        ranks = self._data_parallel
+        return 2.0 * model.parameters / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
+
+    def _micro_batch(self, model: TrainedModel, tokens: float, pairs: float) -> tuple[float, _Part]:
+        """Collectives' seconds, and the forward itself, of one micro-batch with these tokens and pairs."""
+        split = self._split(model)
+        head = head_groups(split, tokens, normalised=True) if model.has_head else ()
+        seconds, parts = total((*layer_groups(split, tokens), prefill_attention(split, tokens, pairs), *head))
+        seconds += model.shape.num_hidden_layers * self.devices.achievable.layer_latency_s
+        return collectives_seconds(split, tokens), _Part(seconds, parts.arithmetic_s, parts.memory_s, parts.flops, parts.bytes)
+
+    def _forward(self, model: TrainedModel, batch: BatchShape) -> _Part:
+        tokens, pairs = batch.tokens / self._data_parallel, batch.pairs / self._data_parallel
+        count = max(1, math.ceil(tokens / model.inference_micro_batch))
+        collectives, one = self._micro_batch(model, tokens / count, pairs / count)
+        # A fully sharded model gathers the next layer while it computes this one.
+        gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
+        seconds = max(one.seconds + collectives, gather) + self.devices.micro_batch_overhead_s
+        return _Part(seconds * count, one.arithmetic_s * count, one.memory_s * count, one.flops * count, one.bytes * count)
+
+    def _update(self, model: TrainedModel, batch: BatchShape) -> _Part:
+        """All epochs: per mini-batch its micro-batches (a backward is two forwards), gradient reduction and optimizer step."""
+        training, parts = self.training, self.training.num_mini_batches
+        tokens, pairs = batch.tokens / self._data_parallel / parts, batch.pairs / self._data_parallel / parts
+        count = max(1, math.ceil(tokens / model.training_micro_batch))
+        collectives, one = self._micro_batch(model, tokens / count, pairs / count)
+        gather = self._gather_seconds(model)
+        speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
+        sharded = training.sharding == "full"
+        # Gathers for forward and backward and the reduce-scatter of the gradients run beside the arithmetic.
+        micro = max(3.0 * (one.seconds + collectives) / speed, 3.0 * gather if sharded else 0.0)
+        micro += 3.0 * self.devices.micro_batch_overhead_s
+        reduction = 0.0 if sharded else 2.0 * gather
+        shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
+        step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
+        step = step_bytes / (self.device.hbm_bytes_per_s * self.devices.achievable.memory)
+        steps = training.num_ppo_epochs * parts
+        passes = 3.0 * count * steps
+        offload = 2.0 * model.state_bytes / (self.device.host_link_bytes_per_s * self.devices.achievable.link) if training.offload else 0.0
+        return _Part(
+            steps * (count * micro + reduction + step) + offload,
+            passes * one.arithmetic_s,
+            passes * one.memory_s + steps * step,
+            passes * one.flops,
+            passes * one.bytes + steps * step_bytes,
+        )

@@ -1,0 +1,16 @@
+"""The base of every settings model here: unknown fields are refused, nothing is converted, nothing can be changed afterwards."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Strict(BaseModel):
+    """A frozen, strict settings model."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,0 +1,228 @@
+"""Pictures of one run, from its step rows and the lengths it trained on."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.report.canvas import legend_below, new_figure
+from oppo_sim.report.frames import largest, numbers
+from oppo_sim.report.palette import FAINT, INK, LOSSES, TRACE, TRAINED, stage_colour
+from oppo_sim.report.units import format_percent, format_seconds, significant, time_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ECDF_POINTS = 513
+_WHAT = "step"
+
+
+def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
+    """Stage times of every step, stacked, with the median step time.
+
+    Where stages overlap (parallel training stages, asynchronous policies) the stack is higher than the step; a black line then shows
+    the step itself. Stages that never took time are left out. Raises OppoError without the timing columns.
+    """
+    total = numbers(steps, c.TIMING_STEP, _WHAT)
+    edges = _edges(numbers(steps, c.STEP, _WHAT))
+    if not largest(total):
+        raise OppoError(f"no step has a time in '{c.TIMING_STEP}': there is nothing to show")
+    unit = time_unit(largest(total))
+    figure, (axis,) = new_figure([4.2])
+    handles: list[Artist] = []
+    labels = []
+    base = np.zeros(len(total))
+    for stage in c.STAGES:
+        seconds = np.nan_to_num(numbers(steps, c.timing(stage), _WHAT)) if c.timing(stage) in steps.columns else np.zeros(len(total))
+        if not seconds.any():
+            continue
+        top = base + seconds
+        handles.append(axis.stairs(top / unit.seconds, edges, baseline=base / unit.seconds, fill=True, color=stage_colour(stage)))
+        labels.append(stage)
+        base = top
+    if largest(np.abs(base - total)) > 0.01 * largest(total):
+        handles.append(axis.stairs(total / unit.seconds, edges, baseline=None, color=INK, linewidth=1.2))
+        labels.append("step (stages overlap)")
+    median = float(np.nanmedian(total))
+    handles.append(axis.axhline(median / unit.seconds, color=INK, linewidth=1.0, linestyle=(0, (4, 3))))
+    labels.append(f"median step: {format_seconds(median)}")
+    axis.set_ylabel(f"stage time ({unit.name})")
+    axis.set_ylim(bottom=0)
+    _step_axis(axis, edges)
+    _title(axis, title)
+    legend_below(figure, handles, labels, columns=5)
+    return figure
+
+
+def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, title: str = "") -> "Figure":
+    """Response lengths that were trained against those of the trace: distribution, and quantile by quantile.
+
+    A curve above the trace's means that shorter responses were trained than the trace has (length bias). Rollouts without a
+    ``trained_step`` (empty or negative) are left out. Raises OppoError when either side is empty.
+    """
+    trained_step = numbers(rollouts, c.TRAINED_STEP, "rollout")
+    trained = numbers(rollouts, c.RESPONSE_LENGTH, "rollout")[trained_step >= 0]
+    trace = np.asarray(trace_lengths, dtype=np.float64)
+    trace = trace[np.isfinite(trace)]
+    if not len(trained):
+        raise OppoError("no rollout was trained: there are no response lengths to compare with the trace's")
+    if not len(trace):
+        raise OppoError("the trace has no response lengths: there is nothing to compare the trained ones with")
+    shares = np.linspace(0.0, 1.0, _ECDF_POINTS)
+    trained_at, trace_at = np.quantile(trained, shares), np.quantile(trace, shares)
+    bias = float(np.mean(trained) / np.mean(trace) - 1.0)
+
+    figure, (left, right) = new_figure([3.8], columns=2)
+    left.plot(trace_at, shares, color=TRACE, linewidth=2.2, label=f"trace: mean {significant(float(np.mean(trace)), 4)}")
+    left.plot(trained_at, shares, color=TRAINED, linewidth=1.6, label=f"trained: mean {significant(float(np.mean(trained)), 4)}")
+    if trace_at[-1] > 20 * max(1.0, float(np.median(trace))):
+        left.set_xscale("log")
+    left.set_xlabel("response length (tokens)")
+    left.set_ylabel("share of rollouts not longer")
+    left.set_ylim(0, 1.02)
+    left.legend(fontsize=8.5, frameon=False, loc="lower right")
+
+    inner = (shares >= 0.01) & (shares <= 0.99)
+    right.axhline(0.0, color=TRACE, linewidth=2.2)
+    right.plot(shares[inner], (trained_at[inner] / np.maximum(trace_at[inner], 1.0) - 1.0) * 100, color=TRAINED, linewidth=1.6)
+    right.axhline(bias * 100, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+    right.annotate(
+        f"mean: {'+' if bias >= 0 else '−'}{format_percent(abs(bias))}",
+        (0.02, bias * 100),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        fontsize=8.5,
+        color=INK,
+    )
+    right.set_xlabel("quantile")
+    right.set_ylabel("trained against trace (%)")
+    right.set_xlim(0, 1)
+    _at_least(right, 2.0)
+    _title(left, title)
+    return figure
+
+
+def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
+    """Δ and chunk size in force by step, with the mean reward that steers Δ if there is one; None when neither of them varies."""
+    panels = [
+        (name, label)
+        for name, label in ((c.OVERCOMMIT, "Δ (rollouts)"), (c.CHUNK_SIZE, "chunk size (tokens)"))
+        if name in steps.columns and len(np.unique(_present(numbers(steps, name, _WHAT)))) > 1
+    ]
+    if not panels:
+        return None
+    if panels[0][0] == c.OVERCOMMIT and c.REWARD_MEAN in steps.columns and len(_present(numbers(steps, c.REWARD_MEAN, _WHAT))):
+        panels.append((c.REWARD_MEAN, "mean reward"))
+    edges = _edges(numbers(steps, c.STEP, _WHAT))
+    figure, axes = new_figure([2.0] * len(panels), share_x=True)
+    for axis, (name, label) in zip(axes, panels, strict=True):
+        values = numbers(steps, name, _WHAT)
+        axis.stairs(values, edges, baseline=None, color=FAINT if name == c.REWARD_MEAN else TRAINED, linewidth=1.5)
+        axis.set_ylabel(label, fontsize=9.5)
+        if name != c.REWARD_MEAN:
+            _whole_numbers(axis, "y")
+            highest = largest(values)
+            axis.set_ylim(-0.04 * highest, 1.08 * highest)
+    _step_axis(axes[-1], edges)
+    _title(axes[0], title)
+    return figure
+
+
+def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
+    """How many versions old the trained rollouts' first tokens were, over all steps. Raises OppoError without the histogram column."""
+    if c.STALENESS_HISTOGRAM not in steps.columns or not len(steps):
+        raise OppoError(f"the step table lacks rows or the column '{c.STALENESS_HISTOGRAM}': add it")
+    rows = [np.asarray(row, dtype=np.float64) for row in steps[c.STALENESS_HISTOGRAM]]
+    counts = np.zeros(max(1, *(len(row) for row in rows)) if rows else 1)
+    for row in rows:
+        counts[: len(row)] += row
+    if not counts.sum():
+        raise OppoError("no rollout was trained in the steps given: there is no staleness to show")
+    portions = counts / counts.sum()
+    figure, (axis,) = new_figure([3.4])
+    ages = np.arange(len(counts))
+    bars = axis.bar(ages, portions * 100, width=0.8, color=TRAINED)
+    if len(counts) <= 16:
+        axis.bar_label(bars, [format_percent(share) if share else "" for share in portions], fontsize=8.5, padding=2)
+    mean = float(np.sum(ages * portions))
+    axis.annotate(
+        f"mean {significant(mean)}, highest {int(np.flatnonzero(counts)[-1])}",
+        (1.0, 1.0),
+        xycoords="axes fraction",
+        ha="right",
+        va="top",
+        fontsize=9,
+    )
+    axis.set_xlabel("staleness (weight updates between first token and training)")
+    axis.set_ylabel("trained rollouts (%)")
+    axis.set_xlim(-0.6, max(3.6, len(counts) - 0.4))
+    axis.set_ylim(0, min(109.0, float(portions.max()) * 118))
+    _whole_numbers(axis, "x")
+    _title(axis, title)
+    return figure
+
+
+def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
+    """Rollouts deferred (unfinished, carried), surplus (finished, not trained yet) and, if any, dropped, by step."""
+    edges = _edges(numbers(steps, c.STEP, _WHAT))
+    shown = [("deferred", c.ROLLOUTS_DEFERRED, TRAINED), ("surplus", c.ROLLOUTS_SURPLUS, LOSSES[1])]
+    if c.ROLLOUTS_DROPPED in steps.columns and np.nansum(numbers(steps, c.ROLLOUTS_DROPPED, _WHAT)):
+        shown.append(("dropped", c.ROLLOUTS_DROPPED, LOSSES[0]))
+    figure, (axis,) = new_figure([3.4])
+    handles: list[Artist] = []
+    labels = []
+    base = np.zeros(len(steps))
+    for label, name, colour in shown:
+        values = np.nan_to_num(numbers(steps, name, _WHAT))
+        handles.append(axis.stairs(base + values, edges, baseline=base, fill=True, color=colour))
+        labels.append(f"{label}: mean {significant(float(values.mean()))}")
+        base = base + values
+    axis.set_ylabel("rollouts at the end of gen")
+    axis.set_ylim(0, max(1.0, float(base.max()) * 1.08))
+    _whole_numbers(axis, "y")
+    _step_axis(axis, edges)
+    _title(axis, title)
+    legend_below(figure, handles, labels)
+    return figure
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _edges(step: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Left edges of the steps and the right edge of the last; steps that are missing widen the one before."""
+    return np.append(step - 0.5, step[-1] + 0.5)
+
+
+def _present(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[~np.isnan(values)]
+
+
+def _step_axis(axis: "Axes", edges: NDArray[np.float64]) -> None:
+    axis.set_xlim(edges[0], edges[-1])
+    axis.set_xlabel("step")
+    _whole_numbers(axis, "x")
+
+
+def _whole_numbers(axis: "Axes", which: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    chosen = axis.xaxis if which == "x" else axis.yaxis
+    chosen.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def _at_least(axis: "Axes", reach: float) -> None:
+    """Keep noise from filling the picture: show at least ± ``reach`` around 0."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(min(low, -reach), max(high, reach))
+
+
+def _title(axis: "Axes", title: str) -> None:
+    if title:
+        axis.set_title(title, loc="left", fontsize=10.5)

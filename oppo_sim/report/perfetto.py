@@ -1,0 +1,214 @@
+"""Timelines as Chrome trace event JSON, which ui.perfetto.dev and chrome://tracing open.
+
+Format: "Trace Event Format" (Google, public document): complete events ``X``, instants ``i``, counters ``C``, metadata ``M``; microseconds.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from oppo_sim.errors import OppoError
+from oppo_sim.report.files import whole_file
+from oppo_sim.report.plain_json import plain
+from oppo_sim.report.timeline import DECODE, GEN_END, STEP_END, Lane, Timeline, check_times, group_order, lane_name, lanes_of, moments
+from oppo_sim.results.spans import Marker, Span
+
+Event = dict[str, Any]
+
+PIDS_PER_RUN: Final = 100
+"""Run r (from 0) has the processes from (r + 1) · this on: steps first, then its device groups."""
+
+STEPS: Final = "steps"
+
+_METADATA_FIRST: Final = {"M": 0}
+
+
+class Counter(NamedTuple):
+    """A value that holds from ``at_s`` (seconds) on, drawn as a track of its own."""
+
+    name: str
+    lane: Lane
+    at_s: float
+    value: float
+
+
+def write_trace(
+    runs: Mapping[str, Timeline],
+    path: str | Path,
+    counters: Mapping[str, Sequence[Counter]] | None = None,
+    *,
+    interleave: bool = False,
+) -> None:
+    """Write the timelines of one or several runs into one trace; a path ending in ``.gz`` is compressed.
+
+    A run's name prefixes its processes (an empty one does not). Each device group is a process, each replica, worker or trainer a
+    thread (tid = number + 1, since viewers keep thread 0 for themselves), activities that overlap on it threads below. Decode
+    spans with ``n`` and ``kv_tokens`` in their args also give counter tracks; ``counters`` adds more, by run.
+    ``interleave`` orders by device group, then run, so that two runs (simulated and real) lie one over the other.
+    The same input gives the same bytes. Raises OppoError for impossible times or when the disk refuses.
+    """
+    events = trace_events(runs, counters, interleave=interleave)
+    lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for event in events)
+    data = f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'.encode()
+    path = Path(path)
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    with whole_file(path) as file:
+        file.write(data)
+
+
+def trace_events(
+    runs: Mapping[str, Timeline], counters: Mapping[str, Sequence[Counter]] | None = None, *, interleave: bool = False
+) -> list[Event]:
+    """The events of ``write_trace`` in order: metadata, then by time. Raises OppoError as it does."""
+    counters = counters or {}
+    unknown = sorted(set(counters) - set(runs))
+    if unknown:
+        raise OppoError(f"counters are given for '{unknown[0]}', which is not among the runs {', '.join(runs)}: name them alike")
+    events: list[Event] = []
+    for number, (name, (spans, markers)) in enumerate(runs.items()):
+        check_times(spans, markers)
+        events.extend(_run_events(number, name, spans, markers, counters.get(name, ()), len(runs) if interleave else 0))
+    events.sort(key=_viewer_order)
+    return events
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    pid: int
+    tid: int
+    name: str
+
+
+def _run_events(
+    number: int, run: str, spans: Sequence[Span], markers: Sequence[Marker], counters: Sequence[Counter], interleaved_runs: int
+) -> Iterator[Event]:
+    base = (number + 1) * PIDS_PER_RUN
+    prefix = f"{run} · " if run else ""
+    lanes = lanes_of([*spans, *markers, *(Marker(c.name, *c.lane, c.at_s, 0) for c in counters)])
+    groups = sorted({group for group, _ in lanes}, key=group_order)
+    stride = 1 + max((index for _, index in lanes), default=0)
+    sizes = {group: sum(1 for lane in lanes if lane[0] == group) for group in groups}
+    pids = {group: base + 1 + position for position, group in enumerate(groups)}
+
+    def sort_index(position: int) -> int:
+        return position * interleaved_runs + number if interleaved_runs else base + position
+
+    yield from _named_process(base, f"{prefix}{STEPS}", sort_index(0))
+    yield from _named_thread(base, 1, "step", 0)
+    for position, group in enumerate(groups):
+        yield from _named_process(pids[group], f"{prefix}{group}", sort_index(position + 1))
+
+    by_lane: dict[Lane, list[Span]] = {lane: [] for lane in lanes}
+    for span in spans:
+        by_lane[(span.group, span.index)].append(span)
+    places: dict[Lane, _Place] = {}
+    for lane in lanes:
+        group, index = lane
+        places[lane] = _Place(pids[group], index + 1, lane_name(lane, alone=sizes[group] == 1))
+        yield from _named_thread(*places[lane], index * stride)
+        on_lane = sorted(by_lane[lane], key=lambda span: (_us(span.start_s), -_us(span.end_s), span.stage))
+        below: set[int] = set()
+        for span, depth in zip(on_lane, _threads_below(on_lane), strict=True):
+            tid = index + 1 + depth * stride
+            if depth and depth not in below:
+                below.add(depth)
+                yield from _named_thread(pids[group], tid, f"{places[lane].name} (parallel {depth})", index * stride + depth)
+            yield _complete(span, pids[group], tid)
+        yield from _decode_counters(on_lane, places[lane])
+
+    yield from _step_events(markers, spans, base)
+    for marker in markers:
+        place = places[(marker.group, marker.index)]
+        # Step and gen ends concern the whole group; a chunk only its replica.
+        scope = "p" if marker.name in (STEP_END, GEN_END) else "t"
+        yield _event("i", marker.name, place.pid, place.tid, _us(marker.at_s), s=scope, args={"step": plain(marker.step)})
+    for counter in counters:
+        place = places[counter.lane]
+        yield _counter(f"{place.name} {counter.name}", place, _us(counter.at_s), counter.value)
+
+
+def _us(seconds: float) -> int:
+    """Whole microseconds: viewers drop slices that overlap by a rounding error, and rounding keeps touching ones touching."""
+    return round(seconds * 1e6)
+
+
+def _event(ph: str, name: str, pid: int, tid: int, ts: int, **more: Any) -> Event:
+    return {"ph": ph, "name": name, "pid": pid, "tid": tid, "ts": ts, **more}
+
+
+def _named_process(pid: int, name: str, sort_index: int) -> Iterator[Event]:
+    yield _event("M", "process_name", pid, 0, 0, args={"name": name})
+    yield _event("M", "process_sort_index", pid, 0, 0, args={"sort_index": sort_index})
+
+
+def _named_thread(pid: int, tid: int, name: str, sort_index: int) -> Iterator[Event]:
+    yield _event("M", "thread_name", pid, tid, 0, args={"name": name})
+    yield _event("M", "thread_sort_index", pid, tid, 0, args={"sort_index": sort_index})
+
+
+def _complete(span: Span, pid: int, tid: int) -> Event:
+    n = span.args.get("n")
+    name = f"{span.stage} n={n}" if span.stage == DECODE and n is not None else span.stage
+    start = _us(span.start_s)
+    args = dict(sorted({**span.args, "step": span.step}.items()))
+    return _event("X", name, pid, tid, start, dur=_us(span.end_s) - start, cat=span.stage, args=plain(args))
+
+
+def _threads_below(spans: Sequence[Span]) -> Iterator[int]:
+    """Per span (ordered by start, longest first) the first of several stacks of slices in which it nests."""
+    stacks: list[list[int]] = []
+    for span in spans:
+        start, end = _us(span.start_s), _us(span.end_s)
+        for depth, stack in enumerate(stacks):
+            while stack and stack[-1] <= start:
+                stack.pop()
+            if not stack or end <= stack[-1]:
+                stack.append(end)
+                yield depth
+                break
+        else:
+            stacks.append([end])
+            yield len(stacks) - 1
+
+
+def _decode_counters(on_lane: Sequence[Span], place: _Place) -> Iterator[Event]:
+    """Running rollouts and their KV tokens at the start of each decode span, 0 where the replica then pauses."""
+    starts = {_us(span.start_s) for span in on_lane}
+    for span in on_lane:
+        if span.stage != DECODE:
+            continue
+        end = _us(span.end_s)
+        for key, track in (("n", "running rollouts"), ("kv_tokens", "running KV tokens")):
+            value = span.args.get(key)
+            if value is None:
+                continue
+            yield _counter(f"{place.name} {track}", place, _us(span.start_s), float(value))
+            if end not in starts:
+                yield _counter(f"{place.name} {track}", place, end, 0.0)
+
+
+def _counter(name: str, place: _Place, ts: int, value: float) -> Event:
+    if not math.isfinite(value):
+        raise OppoError(f"counter '{name}' has the value {value} at {ts} µs: give finite values")
+    whole = int(value) if float(value).is_integer() else float(value)
+    return _event("C", name, place.pid, place.tid, ts, args={"value": whole})
+
+
+def _step_events(markers: Iterable[Marker], spans: Sequence[Span], pid: int) -> Iterator[Event]:
+    """One slice a step, from one ``step_end`` to the next."""
+    start = min((_us(span.start_s) for span in spans), default=0)
+    for step, at in moments(markers, STEP_END).items():
+        end = _us(at)
+        start = min(start, end)
+        yield _event("X", f"step {step}", pid, 1, start, dur=end - start, cat=STEPS, args={"step": plain(step)})
+        start = end
+
+
+def _viewer_order(event: Event) -> tuple[int, int, int, int, int, str]:
+    return (_METADATA_FIRST.get(event["ph"], 1), event["ts"], event["pid"], event["tid"], -event.get("dur", 0), event["name"])

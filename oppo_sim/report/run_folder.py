@@ -1,0 +1,266 @@
+"""Run folders: written whole, never over something else, recognisably unfinished until the manifest is there."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.report.files import disk_errors_said, partial_path, whole_file
+from oppo_sim.report.parquet_table import COMPRESSION
+from oppo_sim.report.plain_json import json_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+MANIFEST: Final = "manifest.json"
+"""Written last."""
+
+JOURNAL: Final = "unfinished.json"
+"""Lists the files of a run that has not finished; its exclusive creation also keeps two runs out of one folder."""
+
+FILES: Final = "files"
+"""Key of manifest and journal under which the files are listed."""
+
+_OWN: Final = (MANIFEST, JOURNAL)
+
+
+class RunFolder:
+    """The folder of one run, from ``open_run_folder`` to ``finish``. Every file name may be used once."""
+
+    def __init__(self, root: Path) -> None:
+        """Use ``open_run_folder``, which checks the folder first."""
+        self.root = root
+        self._names: list[str] = []
+        self._finished = False
+
+    def path(self, name: str) -> Path:
+        """Claim ``name`` (may hold ``/``) for a file that the caller writes itself; its folder exists afterwards.
+
+        Raises OppoError when the name is taken or leads out of the folder.
+        """
+        if self._finished:
+            raise OppoError(f"{self.root} is finished: write '{name}' before finish()")
+        path = self.root / _checked_name(name, self.root)
+        if name in self._names or path.exists():
+            raise OppoError(f"{path} exists already and is not overwritten: choose another name")
+        self._names.append(name)
+        with whole_file(self.root / JOURNAL) as journal:
+            journal.write(json_bytes({FILES: self._names}))
+        with disk_errors_said(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Write JSON (NaN becomes null). Raises OppoError when the name is taken or the disk refuses."""
+        data = json_bytes(value)
+        path = self.path(name)
+        with whole_file(path) as file:
+            file.write(data)
+        return path
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write UTF-8 text. Raises OppoError when the name is taken or the disk refuses."""
+        path = self.path(name)
+        with whole_file(path) as file:
+            file.write(text.encode())
+        return path
+
+    def write_frame(self, name: str, frame: "pd.DataFrame") -> Path:
+        """Write Parquet (zstd). A named index becomes the first columns, a nameless one is left out.
+
+        Raises OppoError when the name is taken or the disk refuses.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        named = [level for level in frame.index.names if level is not None]
+        table = pa.Table.from_pandas(frame.reset_index(named) if named else frame, preserve_index=False)
+        path = self.path(name)
+        with whole_file(path) as file:
+            # Without pandas' own metadata the bytes do not depend on its version.
+            pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
+        return path
+
+    def write_figure(self, name: str, figure: "Figure") -> Path:
+        """Write a PNG at the figure's resolution. Raises OppoError when the name is taken or the disk refuses."""
+        path = self.path(name)
+        with whole_file(path) as file:
+            figure.savefig(file, format="png", dpi=figure.dpi, metadata={"Software": None})
+        return path
+
+    def finish(self, manifest: Mapping[str, Any]) -> None:
+        """Write ``manifest.json``: the given facts and, under ``files``, size and SHA-256 of every file. The folder is then complete.
+
+        Raises OppoError when a claimed file was never written, or the disk refuses.
+        """
+        if self._finished:
+            raise OppoError(f"{self.root} is finished already: call finish() once")
+        if FILES in manifest:
+            raise OppoError(f"the manifest of {self.root} may not have a key '{FILES}': it is filled in here")
+        missing = [name for name in self._names if not (self.root / name).is_file()]
+        if missing:
+            raise OppoError(f"{self.root} lacks {', '.join(missing)}, claimed but never completed: write or close them before finish()")
+        with disk_errors_said(self.root / MANIFEST):
+            files = {name: _facts(self.root / name) for name in sorted(self._names)}
+        with whole_file(self.root / MANIFEST) as file:
+            file.write(json_bytes({**manifest, FILES: files}))
+        self._finished = True
+        with disk_errors_said(self.root / JOURNAL):
+            (self.root / JOURNAL).unlink()
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run folder that was read back."""
+
+    root: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of all files, sorted."""
+        return tuple(sorted(self.manifest[FILES]))
+
+    @property
+    def frames(self) -> tuple[str, ...]:
+        """Names of the Parquet tables, sorted."""
+        return tuple(name for name in self.files if name.endswith(".parquet"))
+
+    def path(self, name: str) -> Path:
+        """A file of the run. Raises OppoError when the run has no such file."""
+        if name not in self.manifest[FILES]:
+            raise OppoError(f"{self.root} has no file '{name}': it has {', '.join(self.files) or 'none'}")
+        return self.root / name
+
+    def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
+        """Load a table, or some of its columns, now. Raises OppoError when it is missing or is no Parquet file any more."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.path(name)
+        with _read_errors_said(path):
+            try:
+                frame: pd.DataFrame = pq.ParquetFile(path).read(columns=columns).to_pandas()
+            except pa.ArrowInvalid as error:
+                raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): run the simulation again") from error
+        return frame
+
+    def json(self, name: str) -> Any:
+        """Load a JSON file. Raises OppoError when it is missing or damaged."""
+        return _read_json(self.path(name))
+
+    def verify(self) -> None:
+        """Raise OppoError for the first file that is missing or differs from its SHA-256."""
+        for name in self.files:
+            path = self.root / name
+            with _read_errors_said(path):
+                facts = _facts(path)
+            if facts != self.manifest[FILES][name]:
+                raise OppoError(f"{path} was changed after the run finished: run the simulation again, or work on a copy")
+
+
+def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
+    """Make an empty run folder, parents included, and check that it can be written.
+
+    Nothing is ever overwritten. ``force`` makes room where an earlier run lies: it deletes the files that the run's manifest lists
+    (its journal, if it never finished) and leaves all others alone.
+    Raises OppoError when the folder holds something else, or the disk refuses.
+    """
+    root = Path(path)
+    with disk_errors_said(root):
+        root.mkdir(parents=True, exist_ok=True)
+        present = sorted(entry.name for entry in root.iterdir())
+        holds_run = MANIFEST in present or JOURNAL in present
+        if present and not (force and holds_run):
+            raise OppoError(_not_empty(root, present, force))
+        if present:
+            _remove_earlier_run(root)
+        try:
+            with (root / JOURNAL).open("xb") as journal:
+                journal.write(json_bytes({FILES: []}))
+        except FileExistsError:
+            raise OppoError(f"another run has just begun in {root}: choose another folder") from None
+    return RunFolder(root)
+
+
+def read_run_folder(path: str | Path) -> FinishedRun:
+    """Load the manifest of a finished run. Raises OppoError when there is none, it is damaged, or the run never finished."""
+    root = Path(path)
+    if not root.is_dir():
+        raise OppoError(f"there is no run folder {root}: check the path")
+    if not (root / MANIFEST).is_file():
+        if (root / JOURNAL).is_file():
+            raise OppoError(f"the run in {root} never finished (it has no {MANIFEST}): run it again")
+        raise OppoError(f"{root} is not a run folder (it has no {MANIFEST}): name the folder that a run wrote")
+    manifest = _read_json(root / MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get(FILES), dict):
+        raise OppoError(f"{root / MANIFEST} lists no files, so it is not a run's manifest: name the folder that a run wrote")
+    for name in manifest[FILES]:
+        _checked_name(name, root)
+    return FinishedRun(root, manifest)
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _checked_name(name: str, root: Path) -> str:
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or pure.as_posix() != name or name in (".", *_OWN):
+        raise OppoError(f"'{name}' cannot be a file of {root}: use a plain relative name other than {' and '.join(_OWN)}")
+    return name
+
+
+def _remove_earlier_run(root: Path) -> None:
+    listings = [_read_json(root / own) for own in _OWN if (root / own).is_file()]
+    names = [name for listing in listings if isinstance(listing, dict) for name in listing.get(FILES, ())]
+    files = [root / _checked_name(name, root) for name in names]
+    for file in files:
+        if not file.parent.resolve().is_relative_to(root.resolve()):
+            raise OppoError(f"{file} lies behind a link out of the folder and is not deleted: remove the earlier run by hand")
+    for file in (*files, root / JOURNAL, root / MANIFEST):
+        file.unlink(missing_ok=True)
+        partial_path(file).unlink(missing_ok=True)
+    folders = {parent for file in files for parent in file.parents if root in parent.parents}
+    for folder in sorted(folders, reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _not_empty(root: Path, present: list[str], force: bool) -> str:
+    shown = ", ".join(present[:3]) + (", …" if len(present) > 3 else "")
+    if force:
+        return f"{root} holds no run that could be replaced, but other files ({shown}): choose a new or empty folder"
+    if MANIFEST in present or JOURNAL in present:
+        state = "a finished run" if MANIFEST in present else "a run that never finished"
+        return f"{root} holds {state}: choose another folder, or replace it with --force"
+    return f"{root} is not empty ({shown}): choose a new or empty folder"
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}
+
+
+def _read_json(path: Path) -> Any:
+    with _read_errors_said(path):
+        text = path.read_bytes()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OppoError(f"{path} is damaged ({error}): run the simulation again") from error
+
+
+@contextmanager
+def _read_errors_said(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OppoError(f"{path} is missing: run the simulation again") from error
+    except OSError as error:
+        raise OppoError(f"cannot read {path} ({error.strerror or error}): check its permissions") from error

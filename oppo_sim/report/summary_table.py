@@ -1,0 +1,117 @@
+"""Summaries for the terminal, as rich tables."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oppo_sim import columns as c
+from oppo_sim.report import frames as f
+from oppo_sim.report.frames import numbers
+from oppo_sim.report.units import NOTHING, format_percent, format_seconds, time_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+
+def run_summary_table(steps: "pd.DataFrame", title: str = "") -> "Table":
+    """Mean, median, 95th percentile and share of the step for every stage that took time, and for the step.
+
+    Leave warm-up steps out of ``steps`` beforehand. Raises OppoError without the timing columns.
+    """
+    total = numbers(steps, c.TIMING_STEP, "step")
+    table = _table(title, [("stage", "left"), ("mean", "right"), ("p50", "right"), ("p95", "right"), ("share of step", "right")])
+    whole = float(np.nansum(total))
+    for stage in (*c.STAGES, "step"):
+        name = c.timing(stage)
+        if name not in steps.columns:
+            continue
+        seconds = numbers(steps, name, "step")
+        if stage == "step":
+            table.add_section()
+        elif not np.nansum(seconds):
+            continue
+        table.add_row(
+            stage,
+            format_seconds(float(np.nanmean(seconds))),
+            format_seconds(float(np.nanquantile(seconds, 0.5))),
+            format_seconds(float(np.nanquantile(seconds, 0.95))),
+            format_percent(float(np.nansum(seconds)) / whole) if whole else NOTHING,
+            style="bold" if stage == "step" else None,
+        )
+    return table
+
+
+def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
+    """One row a policy: step time, speed-up with its 95 % interval, staleness, length bias, deferred rollouts a step (where known).
+
+    Raises OppoError for missing columns (``report/frames.py``).
+    """
+    from rich.text import Text
+
+    what = "comparison"
+    steps = numbers(comparison, f.STEP_S, what)
+    speedup, low, high = (numbers(comparison, name, what) for name in (f.SPEEDUP, f.SPEEDUP_LOW, f.SPEEDUP_HIGH))
+    stale, oldest = numbers(comparison, f.STALENESS_MEAN, what), numbers(comparison, f.STALENESS_MAX, what)
+    bias = numbers(comparison, f.LENGTH_BIAS, what)
+    has_deferred = f.DEFERRED in comparison.columns
+    deferred = numbers(comparison, f.DEFERRED, what) if has_deferred else np.full(len(steps), np.nan)
+    # One unit for all: the column is there to be compared.
+    unit = time_unit(float(np.nanmin(steps))) if np.isfinite(steps).any() else None
+    heads = [
+        ("policy", "left"),
+        ("step time", "right"),
+        ("speed-up [95 % CI]", "right"),
+        ("staleness mean / max", "right"),
+        ("length bias", "right"),
+    ]
+    table = _table(title, [*heads, ("deferred / step", "right")] if has_deferred else heads)
+    for row, policy in enumerate(comparison.index):
+        cells = [
+            str(policy),
+            format_seconds(float(steps[row]), unit),
+            _with_interval(float(speedup[row]), float(low[row]), float(high[row])),
+            f"{_decimals(float(stale[row]), 2)} / {_whole_or_decimal(float(oldest[row]))}",
+            _signed_percent(float(bias[row])),
+        ]
+        if has_deferred:
+            cells.append(_decimals(float(deferred[row]), 1))
+        # Policy names may be paths with brackets, intervals have some: none of it is markup.
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left")
+    for head, justify in heads:
+        table.add_column(Text(head), justify="left" if justify == "left" else "right", no_wrap=head == "policy")
+    return table
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    if not np.isfinite(value):
+        return NOTHING
+    interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite(low) and np.isfinite(high) else ""
+    return f"{value:.2f}×{interval}"
+
+
+def _decimals(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if np.isfinite(value) else NOTHING
+
+
+def _whole_or_decimal(value: float) -> str:
+    return _decimals(value, 0 if value.is_integer() else 1)
+
+
+def _signed_percent(value: float) -> str:
+    if not np.isfinite(value):
+        return NOTHING
+    sign = "+" if value > 0 else "−" if value < 0 else "±"
+    return f"{sign}{format_percent(abs(value))}"

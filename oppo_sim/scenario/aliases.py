@@ -1,0 +1,361 @@
+"""Names that other frameworks give to the fields of a scenario, translated on reading.
+
+A plain alias is accepted at the top of the file and in the section of its target; a dotted one (``data.train_batch_size``) also as nested
+mappings. What counts prompts elsewhere is multiplied by ``group_size``; a cap on the whole system is divided by the replicas.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import SHIPPED
+from oppo_sim.scenario.schema import DEFAULT_POLICY
+from oppo_sim.scenario.yaml_text import show_value
+
+Plain = dict[str, Any]
+
+CARRYING = frozenset({"inter", "oppo", "partial-rollout", "april", "async"})
+"""Shipped policies that go on with unfinished rollouts after an update."""
+_DEFAULTS = {"group_size": 1, "rollout.num_replicas": 1}
+
+
+class Facts:
+    """What a conversion may ask: canonical numbers of the scenario as far as it is read."""
+
+    def __init__(self, data: Mapping[str, Any], policy_name: str) -> None:
+        self._data = data
+        self.policy_name = policy_name
+
+    def whole(self, path: str, needed_by: str) -> int:
+        """A positive whole number of the scenario. Raises OppoError if it is missing or something else."""
+        value: Any = self._data
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is None:
+            value = _DEFAULTS.get(path)
+        if value is None:
+            raise OppoError(f"{needed_by} cannot be translated without {path}: give it too")
+        if type(value) is not int or value < 1:
+            raise OppoError(f"{needed_by} cannot be translated while {path} is {show_value(value)}: make that a whole number of at least 1")
+        return value
+
+
+Convert = Callable[[str, Any, Facts], Any]
+"""(alias, given value, facts) → value of the target."""
+NOTHING = object()
+"""Answer of a conversion whose alias only states what holds anyway."""
+
+
+class Alias(NamedTuple):
+    """One translation."""
+
+    target: str
+    """Canonical field, dotted."""
+    convert: Convert | None = None
+    """None: the same value."""
+    meaning: str = ""
+    """How the value is converted, for the documentation."""
+
+
+@dataclass
+class Translated:
+    """A file or overlay in canonical names."""
+
+    data: Plain
+    given_as: dict[str, str] = field(default_factory=dict)
+    """Canonical dotted path → the alias it was given as."""
+    sentences: list[str] = field(default_factory=list)
+
+
+def _number(alias: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise OppoError(f"{alias} is {show_value(value)} but must be a whole number of at least 1")
+    return value
+
+
+def _of_prompts(alias: str, value: Any, facts: Facts) -> int:
+    return _number(alias, value) * facts.whole("group_size", alias)
+
+
+def _of_rollouts_or_prompts(alias: str, value: Any, facts: Facts) -> int:
+    size = facts.whole("group_size", alias)
+    if size > 1:
+        raise OppoError(
+            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size {size}: "
+            "give rollout_batch_size, which counts rollouts"
+        )
+    return _number(alias, value)
+
+
+def _over_sampling(alias: str, value: Any, facts: Facts) -> int:
+    size, batch = facts.whole("group_size", alias), facts.whole("rollout_batch_size", alias)
+    if size > 1:
+        raise OppoError(
+            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size {size}: "
+            "give policy.overcommit, the rollouts beyond rollout_batch_size"
+        )
+    total = _number(alias, value)
+    if total < batch:
+        raise OppoError(f"{alias} {total} is below rollout_batch_size {batch}: it counts the batch and what is sampled beyond it")
+    return total - batch
+
+
+def _batches_ahead(alias: str, value: Any, facts: Facts) -> float:
+    return float(_number(alias, value))
+
+
+def _whole_updates(alias: str, value: Any, facts: Facts) -> int:
+    if type(value) not in (int, float) or value < 0 or value != int(value):
+        raise OppoError(f"{alias} is {show_value(value)} but policy.max_staleness counts whole updates: give 0, 1, 2, …")
+    return int(value)
+
+
+def _per_replica(alias: str, value: Any, facts: Facts) -> int:
+    total, replicas = _number(alias, value), facts.whole("rollout.num_replicas", alias)
+    if total % replicas:
+        raise OppoError(
+            f"{alias} {total} bounds all {replicas} replicas together and cannot be shared evenly: give rollout.max_num_seqs, "
+            "which is per replica"
+        )
+    return total // replicas
+
+
+def _mini_batches(alias: str, value: Any, facts: Facts) -> int:
+    rollouts = _of_prompts(alias, value, facts)
+    batch = facts.whole("rollout_batch_size", alias)
+    if batch % rollouts:
+        raise OppoError(f"{alias} {value} ({rollouts} rollouts) does not divide rollout_batch_size {batch}: make it a divisor")
+    return batch // rollouts
+
+
+def _carries(alias: str, value: Any, facts: Facts) -> object:
+    if type(value) is not bool:
+        raise OppoError(f"{alias} is {show_value(value)} but must be true or false")
+    name = facts.policy_name
+    if name not in SHIPPED:
+        raise OppoError(f"{alias} says nothing to policy '{name}', which decides itself what it carries: remove it")
+    if value and name not in CARRYING:
+        raise OppoError(f"{alias} is true but policy '{name}' carries nothing over an update: choose {', '.join(sorted(CARRYING))}")
+    if not value and name in CARRYING:
+        raise OppoError(f"{alias} is false but policy '{name}' carries unfinished rollouts over an update: choose sequential or intra")
+    return NOTHING
+
+
+def _waits(alias: str, value: Any, facts: Facts) -> object:
+    if value != "wait":
+        raise OppoError(f'{alias} is {show_value(value)} but only "wait" is modelled: policy async bounds what it admits and drops nothing')
+    return NOTHING
+
+
+def _same(target: str, *names: str) -> dict[str, Alias]:
+    return dict.fromkeys(names, Alias(target))
+
+
+ALIASES: Mapping[str, Alias] = {
+    # Order matters: what a conversion asks for is translated before it.
+    **_same(
+        "group_size", "n_samples_per_prompt", "num_generations", "num_generations_per_prompt", "rollout.n", "actor_rollout_ref.rollout.n"
+    ),
+    **dict.fromkeys(
+        ("train_batch_size", "batch_size", "consumer_batch_size", "rollout.batch_size"),
+        Alias("rollout_batch_size", _of_rollouts_or_prompts, "refused with group_size > 1, where it would be ambiguous"),
+    ),
+    **dict.fromkeys(
+        ("data.train_batch_size", "num_prompts_per_step", "num_unique_prompts_rollout"),
+        Alias("rollout_batch_size", _of_prompts, "prompts × group_size"),
+    ),
+    **_same("max_response_length", "response_length", "max_new_tokens", "max_completion_length", "data.max_response_length"),
+    **_same("max_prompt_length", "data.max_prompt_length"),
+    **dict.fromkeys(
+        ("over_sampling_batch_size", "vllm_generate_batch_size", "rollout.vllm_generate_batch_size"),
+        Alias("policy.overcommit", _over_sampling, "B + Δ: rollout_batch_size is subtracted; refused with group_size > 1"),
+    ),
+    "max_additional_running_prompts": Alias("policy.overcommit", _of_prompts, "prompts × group_size"),
+    **dict.fromkeys(
+        ("num_warmup_batches", "trainer.v1.colocate_async.num_warmup_batches"),
+        Alias("policy.overcommit", _batches_ahead, "batches: 1 becomes 1.0, a share of B"),
+    ),
+    **_same("policy.chunk_size", "stream_interval"),
+    **_same(
+        "policy.max_staleness",
+        "max_staleness_steps",
+        "fully_async.max_staleness_steps",
+        "max_head_offpolicyness",
+        "max_off_policy_steps",
+        "max_off_policy_threshold",
+        "trainer.v1.sampler.max_off_policy_threshold",
+        "max_trajectory_age_steps",
+        "max_staleness_versions",
+        "max_lag",
+        "async_steps",
+    ),
+    **dict.fromkeys(
+        ("staleness_threshold", "async_training.staleness_threshold", "async_generation_ratio"),
+        Alias("policy.max_staleness", _whole_updates, "a share of a batch elsewhere; whole numbers only"),
+    ),
+    **dict.fromkeys(
+        (
+            "max_staleness_strategy",
+            "max_off_policy_strategy",
+            "trainer.v1.sampler.max_off_policy_strategy",
+        ),
+        Alias("policy.max_staleness_strategy", _waits, "wait is what policy async does; drop is refused"),
+    ),
+    **dict.fromkeys(
+        (
+            "partial_rollout",
+            "partial_rollout_enable",
+            "train.partial_rollout_enable",
+            "async_training.partial_rollout",
+            "in_flight_weight_updates",
+            "inflight_updates",
+        ),
+        Alias("policy.partial_rollout", _carries, "a statement, checked against the policy"),
+    ),
+    **_same(
+        "rollout.clear_kv_cache_on_weight_sync",
+        "recompute_kv_cache_after_weight_updates",
+        "clear_cache",
+        "fully_async.clear_kv_cache_on_weight_sync",
+    ),
+    **_same(
+        "rollout.max_num_seqs",
+        "max_running_requests",
+        "max_num_active_seqs",
+        "concurrent_samples_per_replica",
+        "async_training.concurrent_samples_per_replica",
+        "llm_max_rollouts",
+        "actor.llm_max_rollouts",
+        "actor_rollout_ref.rollout.max_num_seqs",
+    ),
+    **dict.fromkeys(
+        ("max_inflight", "max_concurrent_rollouts", "max_inflight_tasks"),
+        Alias("rollout.max_num_seqs", _per_replica, "a cap on all replicas: divided by num_replicas, which must divide it"),
+    ),
+    **_same("training.num_ppo_epochs", "ppo_epochs", "actor_rollout_ref.actor.ppo_epochs"),
+    **dict.fromkeys(
+        ("ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
+        Alias("training.num_mini_batches", _mini_batches, "rollout_batch_size / (prompts × group_size), which must divide it"),
+    ),
+}
+_ORDER = {name: position for position, name in enumerate(ALIASES)}
+
+
+class _Found(NamedTuple):
+    alias: str
+    given: str
+    """The key as the file has it, dotted."""
+    value: Any
+    target: tuple[str, ...]
+
+
+def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any] | None = None) -> Translated:
+    """``data`` (a file, or an overlay of overrides on ``context``) in canonical names; ``canonical`` are those a file may have at its top.
+
+    Raises OppoError for a value that cannot be converted, and for two names of one field that disagree.
+    """
+    result = Translated(_copied(data))
+    found = list(_take_aliases(result.data, canonical, context or {}))
+    for item in sorted(found, key=lambda item: _ORDER[item.alias]):
+        alias = ALIASES[item.alias]
+        merged = merge(context or {}, result.data)
+        value = item.value
+        if alias.convert is not None:
+            value = alias.convert(item.given, item.value, Facts(merged, policy_name(merged)))
+        target = ".".join(item.target)
+        if value is NOTHING:
+            result.sentences.append(f"{item.given}: {show_value(item.value)} agrees with policy '{policy_name(merged)}'")
+            continue
+        _put(result, item, target, value)
+    return result
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
+    """``above`` laid over ``below``: mappings are merged, everything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def policy_name(data: Mapping[str, Any]) -> str:
+    """The policy that plain data names; the default if it names none."""
+    policy = data.get("policy")
+    name = policy.get("name", DEFAULT_POLICY) if isinstance(policy, Mapping) else policy
+    return name if isinstance(name, str) else DEFAULT_POLICY
+
+
+def _copied(data: Plain) -> Plain:
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in data.items()}
+
+
+def _take_aliases(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]) -> Iterator[_Found]:
+    """Remove aliases from ``data`` and yield them."""
+    for key in list(data):
+        value = data[key]
+        if key == "policies" and isinstance(value, dict):
+            for name in list(value):
+                if name in SHIPPED and isinstance(value[name], dict):
+                    yield from _take_from_section(value[name], "policy", ("policies", name))
+        elif key in canonical:
+            if isinstance(value, dict) and (key != "policy" or policy_name(merge(context, data)) in SHIPPED):
+                yield from _take_from_section(value, key, (key,))
+        elif key in ALIASES:
+            yield _Found(key, key, data.pop(key), tuple(ALIASES[key].target.split(".")))
+        elif isinstance(value, dict):
+            taken = list(_take_nested(value, key))
+            yield from taken
+            if taken and not value:
+                del data[key]
+
+
+def _take_from_section(section: Plain, name: str, place: tuple[str, ...]) -> Iterator[_Found]:
+    for key in list(section):
+        for alias in (f"{name}.{key}", key):
+            if alias not in ALIASES:
+                continue
+            target = tuple(ALIASES[alias].target.split("."))
+            if alias == key and target[0] != name:
+                continue
+            if place[0] == "policies":
+                target = (*place, *target[1:])
+            yield _Found(alias, ".".join((*place, key)), section.pop(key), target)
+            break
+
+
+def _take_nested(mapping: Plain, prefix: str) -> Iterator[_Found]:
+    for key in list(mapping):
+        path = f"{prefix}.{key}"
+        if path in ALIASES:
+            yield _Found(path, path, mapping.pop(key), tuple(ALIASES[path].target.split(".")))
+        elif isinstance(mapping[key], dict):
+            taken = list(_take_nested(mapping[key], path))
+            yield from taken
+            if taken and not mapping[key]:
+                del mapping[key]
+
+
+def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
+    node = result.data
+    for part in item.target[:-1]:
+        child = node.get(part)
+        if part == "policy" and isinstance(child, str):
+            child = {"name": child}
+        if child is None:
+            child = {}
+        if not isinstance(child, dict):
+            raise OppoError(f"{part} is {show_value(child)} but must be a mapping, since {item.given} belongs there")
+        node[part] = child
+        node = child
+    last = item.target[-1]
+    if last in node and (type(node[last]), node[last]) != (type(value), value):
+        also = f" (given as {result.given_as[target]})" if target in result.given_as else ""
+        raise OppoError(
+            f"{item.given}: {show_value(item.value)} (= {target}: {show_value(value)}) disagrees with "
+            f"{target}: {show_value(node[last])}{also}: keep one"
+        )
+    node[last] = value
+    result.given_as.setdefault(target, item.given)
+    result.sentences.append(f"{item.given}: {show_value(item.value)} was read as {target}: {show_value(value)}")

@@ -1,0 +1,179 @@
+"""From a scenario to everything that one simulated run needs. Whatever cannot run is refused here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oppo_sim.costs.build import build_costs
+from oppo_sim.costs.config import RooflineCostConfig
+from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.interface import Costs
+from oppo_sim.errors import OppoError
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.policies.controllers import DeltaControl
+from oppo_sim.policies.interface import Batch, Policy
+from oppo_sim.policies.registry import SHIPPED, inherited_settings, make_policy
+from oppo_sim.rewards import NoRewards, RewardModel
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.traces.replay import Replay, build_replay
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One run of a scenario, built: nothing in it reads a file any more."""
+
+    machine: MachineSetup
+    costs: Costs
+    policy_factory: Callable[[], Policy]
+    """Gives a fresh policy; controllers keep state, so each run needs its own."""
+    batch: Batch
+    replay: Replay
+    rewards: Callable[[], RewardModel]
+    steps: int
+    warmup_steps: int
+    seed: int
+    scenario: Scenario
+    warnings: tuple[str, ...] = ()
+    """What is likely not meant, one sentence each."""
+
+
+def policy_settings_of(scenario: Scenario, policy: str) -> dict[str, Any]:
+    """Settings under which ``policy`` runs in a scenario: its own if it is the scenario's policy; else what the two share, then
+    ``policies.<name>`` over that."""
+    if policy == scenario.policy.name:
+        return scenario.policy.settings
+    return inherited_settings(policy, scenario.policy.settings) | scenario.policies.get(policy, {})
+
+
+def build_setup(
+    scenario: Scenario,
+    *,
+    policy: str | None = None,
+    policy_settings: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+) -> Setup:
+    """Build one run.
+
+    Args:
+        policy: a policy instead of the scenario's.
+        policy_settings: its settings, all of them; None: those of ``policy_settings_of``.
+        steps: training steps instead of the scenario's.
+        seed: seed instead of the scenario's.
+
+    Raises OppoError for whatever cannot run: the trace, the cost model, the memory, the policy and its settings, and what they ask of
+    the machine together.
+    """
+    name = scenario.policy.name if policy is None else policy
+    chosen = policy_settings_of(scenario, name) if policy_settings is None else dict(policy_settings)
+    steps = scenario.steps if steps is None else steps
+    seed = scenario.seed if seed is None else seed
+    if not 1 <= steps <= 1_000_000:
+        raise OppoError(f"steps {steps} is out of range: give 1 to 1,000,000")
+    if not 0 <= seed < 2**63:
+        raise OppoError(f"seed {seed} is out of range: give 0 to 2^63 - 1")
+    if scenario.warmup_steps >= steps:
+        raise OppoError(f"steps {steps} leaves nothing after warmup_steps {scenario.warmup_steps}: raise steps, or lower warmup_steps")
+    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+    built = make_policy(name, batch, chosen, scenario.base_dir)
+    replay = build_replay(
+        scenario.trace,
+        seed=seed,
+        group_size=scenario.group_size,
+        max_prompt_length=scenario.max_prompt_length,
+        max_response_length=scenario.max_response_length,
+        base_dir=scenario.base_dir,
+    )
+    costs = build_costs(scenario.costs, shape=_cost_context(scenario), base_dir=scenario.base_dir)
+    machine = _machine(scenario, costs)
+    machine.check(max(replay.prompt_lengths), scenario.max_response_length, built.schedule)
+
+    def rewards() -> RewardModel:
+        return RewardModel(scenario.rewards, seed, replay.rewards)
+
+    rewards()  # refuse now what it would refuse later
+    return Setup(
+        machine=machine,
+        costs=costs,
+        policy_factory=lambda: make_policy(name, batch, chosen, scenario.base_dir),
+        batch=batch,
+        replay=replay,
+        rewards=rewards,
+        steps=steps,
+        warmup_steps=scenario.warmup_steps,
+        seed=seed,
+        scenario=scenario,
+        warnings=tuple(_warnings(scenario, built, name, chosen)),
+    )
+
+
+def _cost_context(scenario: Scenario) -> CostContext:
+    return CostContext(
+        num_replicas=scenario.rollout.num_replicas,
+        num_scoring_workers=scenario.scoring.num_workers,
+        rollout_batch_size=scenario.rollout_batch_size,
+        max_prompt_length=scenario.max_prompt_length,
+        max_response_length=scenario.max_response_length,
+        training=scenario.training,
+        colocated_training=scenario.placement.training == "rollout",
+        colocated_scoring=scenario.placement.scoring == "rollout"
+        or (scenario.placement.scoring == "training" and scenario.placement.training == "rollout"),
+    )
+
+
+def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
+    rollout, scoring, placement = scenario.rollout, scenario.scoring, scenario.placement
+    capacity = rollout.kv_capacity_tokens
+    if capacity == "auto":
+        if rollout.batching == "static":
+            raise OppoError("rollout.batching static cannot have kv_capacity_tokens auto: make it null, or use batching continuous")
+        if costs.actor_kv_capacity_tokens is None:
+            raise OppoError(
+                f"rollout.kv_capacity_tokens auto needs a cost model that knows device memory, and costs.kind {scenario.costs.kind} "
+                "does not: give a number of tokens, or null for ample"
+            )
+        capacity = costs.actor_kv_capacity_tokens
+    return MachineSetup(
+        num_replicas=rollout.num_replicas,
+        num_workers=scoring.num_workers,
+        batching=rollout.batching,
+        kv_capacity_tokens=capacity,
+        kv_block_tokens=rollout.kv_block_tokens,
+        max_num_seqs=rollout.max_num_seqs,
+        clear_kv_cache_on_weight_sync=rollout.clear_kv_cache_on_weight_sync,
+        max_scoring_tokens=scoring.max_scoring_tokens,
+        scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
+        streamable=_streamable(scenario),
+        scoring_on=placement.scoring,
+        training_on=placement.training,
+        interference=placement.interference,
+    )
+
+
+def _streamable(scenario: Scenario) -> bool:
+    verifier = isinstance(scenario.costs, RooflineCostConfig) and scenario.costs.reward_model.kind == "verifier"
+    if verifier and scenario.scoring.streamable:
+        raise OppoError("scoring.streamable true does not fit costs.reward_model.kind verifier, which needs the whole response: remove it")
+    return not verifier if scenario.scoring.streamable is None else scenario.scoring.streamable
+
+
+def _warnings(scenario: Scenario, policy: Policy, name: str, settings: Mapping[str, Any]) -> list[str]:
+    found = []
+    if scenario.trace.sampling == "in_order":
+        noisy = getattr(scenario.rewards, "noise", 0.0) > 0
+        rest = "only the noise of rewards depends on the seed" if noisy else "the seed changes nothing"
+        found.append(f"trace.sampling in_order replays the same rollouts under every seed: {rest}")
+    if policy.score_granularity == "chunk" and not _streamable(scenario):
+        found.append(f"policy '{name}' streams chunks, but this reward model is scored when a rollout has finished (scoring.streamable)")
+    if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings):
+        found.append(f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first value")
+    if scenario.placement.interference == 1.0 and scenario.placement.scoring != "separate":
+        found.append("scoring shares devices and placement.interference is 1: slow-down beyond shared demand is not measured, and left out")
+    return found
+
+
+def _controls_overcommit(name: str, settings: Mapping[str, Any]) -> bool:
+    if name not in SHIPPED or "overcommit" not in SHIPPED[name].settings.model_fields:
+        return False
+    default = SHIPPED[name].settings.model_fields["overcommit"].default
+    return isinstance(settings.get("overcommit", default), dict | DeltaControl)

@@ -1,0 +1,260 @@
+"""From a name or a file to a checked ``Scenario``."""
+
+import json
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import SHIPPED, check_settings
+from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
+from oppo_sim.scenario.problems import Problem, dotted, problems_of, unknown_field
+from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
+from oppo_sim.scenario.yaml_text import parse_yaml, show_value
+
+SHIPPED_FOLDER = Path(__file__).parent / "shipped"
+LARGEST_FILE = 1_000_000  # bytes
+
+
+class Override(NamedTuple):
+    """One ``--set``."""
+
+    text: str
+    path: tuple[str, ...]
+    value: Any
+
+
+def shipped_scenarios() -> list[str]:
+    """Names of the shipped scenarios, sorted."""
+    return sorted(path.stem for path in SHIPPED_FOLDER.glob("*.yaml"))
+
+
+def find_shipped(name: str) -> Path:
+    """The file of a shipped scenario. Raises OppoError if there is none, with the closest names."""
+    names = shipped_scenarios()
+    if name in names:
+        return SHIPPED_FOLDER / f"{name}.yaml"
+    close = get_close_matches(name.removesuffix(".yaml").removesuffix(".yml"), names, n=2)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {', '.join(names)}; your own is a path to a YAML file"
+    raise OppoError(f"no scenario {show_value(name)}: {hint}")
+
+
+def find_scenario(name_or_path: str | Path) -> Path:
+    """The file of a shipped scenario or of a path. Raises OppoError if there is none, with the closest names."""
+    text = str(name_or_path)
+    if text not in shipped_scenarios() and text and Path(text).exists():
+        if Path(text).is_dir():
+            raise OppoError(f"scenario {text} is a folder: name a file in it")
+        return Path(text)
+    return find_shipped(text)
+
+
+def read_scenario_text(path: Path) -> str:
+    """The text of a scenario file. Raises OppoError if it cannot be read, is too large or not UTF-8."""
+    try:
+        raw = path.read_bytes() if path.stat().st_size <= LARGEST_FILE else None
+    except OSError as error:
+        raise OppoError(f"scenario {path} cannot be read: {error.strerror or error}") from None
+    if raw is None:
+        raise OppoError(f"scenario {path} has more than {LARGEST_FILE} bytes: it is no scenario file")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OppoError(f"scenario {path} is not UTF-8 text: save it as UTF-8") from None
+
+
+def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read, translate, override and check a scenario.
+
+    Args:
+        name_or_path: a shipped name, or a path to a YAML file.
+        overrides: ``a.b=c`` each, the value in YAML; later ones win over earlier ones, all of them over the file.
+
+    Raises OppoError in one sentence: the file, the field, the given value and what is allowed; of several problems the first, and how
+    many more there are.
+    """
+    path = find_scenario(name_or_path)
+    shipped = path.parent == SHIPPED_FOLDER
+    where = path.stem if shipped else str(path)
+    data = parse_yaml(read_scenario_text(path), where)
+    scenario = scenario_from_plain(data, overrides, where=where, default_name=path.stem)
+    return remember_origin(scenario, path.parent, where, scenario.translations)
+
+
+def scenario_from_plain(
+    data: Any, overrides: Sequence[str] = (), *, where: str = "scenario", default_name: str = "scenario", base_dir: Path | None = None
+) -> Scenario:
+    """The same from data as YAML gives it. ``where`` names it in errors. Raises OppoError."""
+    if not isinstance(data, dict):
+        raise OppoError(f"{where} {'is empty' if data is None else 'is not a mapping'}: start it with 'format: {FORMAT}'")
+    if data.get("format") != FORMAT:
+        given = f"format is {show_value(data['format'])}" if "format" in data else "format is missing"
+        raise OppoError(f"{where}: {given} but must be {FORMAT}")
+    canonical = frozenset(Scenario.model_fields)
+    parsed = [_parse_override(text) for text in overrides]
+    translated = _in_file(where, data, canonical)
+    merged, over = _overridden(translated.data, parsed, canonical)
+    merged.setdefault("name", default_name)
+    given_as = {**translated.given_as, **over.given_as}
+    problems = list(_problems(merged))
+    if problems:
+        raise OppoError(_one_sentence(problems, where, parsed, over, given_as))
+    scenario = Scenario.model_validate_json(json.dumps(merged), strict=True)
+    return remember_origin(scenario, base_dir, where, (*translated.sentences, *over.sentences))
+
+
+def _in_file(where: str, data: Plain, canonical: frozenset[str]) -> Translated:
+    try:
+        return translate(data, canonical)
+    except OppoError as error:
+        raise OppoError(f"{where}: {error}") from None
+
+
+def _parse_override(text: str) -> Override:
+    key, equals, value = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        raise OppoError(f"--set {show_value(text)} is not of the form field=value or section.field=value, such as policy.overcommit=8")
+    return Override(text, path, parse_yaml(value, f"--set {text}"))
+
+
+def _overridden(data: Plain, overrides: Sequence[Override], canonical: frozenset[str]) -> tuple[Plain, Translated]:
+    """``data`` with the overrides laid over it, and the overrides in canonical names."""
+    overlay: Plain = {}
+    replaced: set[tuple[str, ...]] = set()
+    for override in overrides:
+        node = overlay
+        for depth, part in enumerate(override.path[:-1], start=1):
+            child = node.get(part)
+            if child is None or (part == "policy" and isinstance(child, str)):
+                child = {} if child is None else {"name": child}
+                node[part] = child
+            if not isinstance(child, dict):
+                parent = dotted(override.path[:depth])
+                raise OppoError(f"--set {override.text}: {parent} was set to {show_value(child)}, which has no fields")
+            node = child
+        node[override.path[-1]] = override.value
+        replaced = {path for path in replaced if path != override.path}
+        if isinstance(override.value, dict) or override.path == ("policy",):
+            replaced.add(override.path)
+    below = data
+    for path in replaced:  # a mapping that is set replaces the file's, it is not merged into it
+        below = _without(below, path)
+    for override in overrides:
+        below = _opened(below, override)
+    try:
+        translated = translate(overlay, canonical, below)
+    except OppoError as error:
+        raise OppoError(f"--set {' --set '.join(o.text for o in overrides)}: {error}") from None
+    return merge(below, translated.data), translated
+
+
+def _without(data: Plain, path: tuple[str, ...]) -> Plain:
+    if path[0] not in data:
+        return data
+    if len(path) == 1:
+        return {key: value for key, value in data.items() if key != path[0]}
+    inner = data[path[0]]
+    return {**data, path[0]: _without(inner, path[1:])} if isinstance(inner, dict) else data
+
+
+def _opened(data: Plain, override: Override) -> Plain:
+    """A policy given by its name alone becomes a mapping when one of its settings is set."""
+    if override.path[0] == "policy" and len(override.path) > 1 and isinstance(data.get("policy"), str):
+        return {**data, "policy": {"name": data["policy"]}}
+    return data
+
+
+def _problems(data: Plain) -> Iterator[Problem]:
+    try:
+        Scenario.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        for problem in problems_of(error, data, model_schema()):
+            yield _with_place(problem, data)
+    policy = data.get("policy", {})
+    if isinstance(policy, str):
+        policy = {"name": policy}
+    if isinstance(policy, dict) and isinstance(policy.get("name", ""), str):
+        yield from _policy_problems(policy_name(data), {k: v for k, v in policy.items() if k != "name"}, ("policy",), ("policy", "name"))
+    policies = data.get("policies", {})
+    for name, settings in policies.items() if isinstance(policies, dict) else ():
+        if isinstance(settings, dict):
+            yield from _policy_problems(name, settings, ("policies", name), ("policies", name))
+
+
+def _policy_problems(name: str, settings: Plain, place: tuple[str, ...], name_place: tuple[str, ...]) -> Iterator[Problem]:
+    if name in SHIPPED:
+        model = SHIPPED[name].settings
+        try:
+            model.model_validate_json(json.dumps(settings), strict=True)
+        except ValidationError as error:
+            yield from problems_of(error, settings, model.model_json_schema(), place, f"policy '{name}'")
+    elif ":" not in name:
+        # A class in a file is looked at when it is built: reading a scenario runs no code of yours.
+        try:
+            check_settings(name, settings)
+        except OppoError as error:
+            yield Problem(name_place, str(error))
+
+
+def _with_place(problem: Problem, data: Plain) -> Problem:
+    """For an unknown field at the top: the section it belongs into, or the name inside another framework's section."""
+    if len(problem.path) != 1 or problem.path[0] not in data or problem.path[0] in Scenario.model_fields:
+        return problem
+    key = str(problem.path[0])
+    homes = [f"{section}.{key}" for section, fields in _section_fields(data).items() if key in fields]
+    if homes:
+        return Problem(problem.path, unknown_field(problem.path, (), hint=f"did you mean {' or '.join(homes)}?"))
+    known = [name for name in ALIASES if name.startswith(f"{key}.")]
+    if known and isinstance(data[key], dict):
+        path: tuple[str, ...] = (key,)
+        node = data[key]
+        while isinstance(node, dict) and node:
+            path = (*path, next(iter(node)))
+            node = node[path[-1]]
+        return Problem(problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}"))
+    return problem
+
+
+def _section_fields(data: Plain) -> dict[str, frozenset[str]]:
+    sections = {}
+    for name, field in Scenario.model_fields.items():
+        fields = getattr(field.annotation, "model_fields", None)
+        if fields is not None:
+            sections[name] = frozenset(fields)
+    shipped = SHIPPED.get(policy_name(data))
+    if shipped is not None:
+        sections["policy"] = frozenset(shipped.settings.model_fields)
+    return sections
+
+
+def _one_sentence(
+    problems: Sequence[Problem], where: str, overrides: Sequence[Override], over: Translated, given_as: dict[str, str]
+) -> str:
+    # What was just typed is the likelier mistake: name it first.
+    set_by = [(problem, _override_of(problem, overrides, over)) for problem in problems]
+    problem, override = next((pair for pair in set_by if pair[1] is not None), set_by[0])
+    sentence = problem.sentence
+    path = dotted(problem.path)
+    if path in given_as:
+        sentence = sentence.replace(path, f"{path} (given as {given_as[path]})", 1)
+    more = len(problems) - 1
+    counted = f"; {more} more problem{'s' if more > 1 else ''} after that" if more else ""
+    if override:
+        where = f"--set {override.text}"
+    elif overrides:
+        where = " ".join((where, "with", *(f"--set {each.text}" for each in overrides)))
+    return f"{where}: {sentence}{counted}"
+
+
+def _override_of(problem: Problem, overrides: Sequence[Override], over: Translated) -> Override | None:
+    names = {alias: tuple(target.split(".")) for target, alias in over.given_as.items()}
+    for override in reversed(overrides):
+        path = names.get(".".join(override.path), override.path)
+        shorter: int = min(len(path), len(problem.path))
+        if problem.path and problem.path[:shorter] == path[:shorter]:
+            return override
+    return None

@@ -1,0 +1,127 @@
+"""The simulator against the brute force of ``tests/reference``, which steps token by token and shares no code with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from oppo_sim import columns as c
+from tests.cases import STAGES, Case, cases
+from tests.reference.config import ReferenceConfig, ReferenceResult
+from tests.reference.stepper import run as run_reference
+
+EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EXACT = dict(rel=1e-9, abs=1e-9)
+
+
+def reference_config(case: Case) -> ReferenceConfig:
+    """The same run in the reference's words."""
+    machine, chosen = case.machine, case.settings
+    rollout = tuple(f"rollout {i}" for i in range(machine.num_replicas))
+    own = machine.num_workers if machine.scoring_on == "training" else 1
+    training = rollout if machine.training_on == "rollout" else tuple(f"training {i}" for i in range(own))
+    hosts = {"rollout": rollout, "training": training}.get(machine.scoring_on)
+    scoring = tuple(f"scoring {j}" if hosts is None else hosts[j % len(hosts)] for j in range(machine.num_workers))
+    chunk = chosen.get("chunk_size", chosen.get("token_budget"))
+    explored = (tuple(chunk["candidates"]), chunk["explore_every"], chunk["explore_steps"]) if isinstance(chunk, dict) else None
+    delta = chosen.get("overcommit", 0)
+    control = None
+    if isinstance(delta, dict):
+        control = (delta["min"], delta["max"], 1, 1, delta["window"], delta["proportional"])
+        delta = delta["initial"]
+    granularity = chosen.get("score_granularity") or {"intra": "chunk", "rollout-overlap": "rollout"}.get(case.policy, "batch")
+    if granularity == "chunk" and not machine.streamable:
+        granularity = "rollout"
+    return ReferenceConfig(
+        rollout_batch_size=case.batch,
+        steps=case.steps,
+        policy=case.policy,
+        num_replicas=machine.num_replicas,
+        num_workers=machine.num_workers,
+        stop_check=chosen.get("stop_check", "token"),
+        score_granularity=granularity,
+        chunk_size=explored[0][0] if explored else chunk,
+        overcommit=delta,
+        delta_control=control,
+        chunk_control=explored,
+        max_deferrals=chosen.get("max_deferrals"),
+        token_budget=chosen.get("token_budget", 0),
+        over_issue=chosen.get("over_issue", 1.25),
+        window=chosen.get("window", 4),
+        max_staleness=chosen.get("max_staleness", 0),
+        group_size=case.group_size,
+        clear_kv=machine.clear_kv_cache_on_weight_sync,
+        batching=machine.batching,
+        kv_capacity_tokens=machine.kv_capacity_tokens,
+        kv_block_tokens=machine.kv_block_tokens,
+        max_num_seqs=machine.max_num_seqs,
+        max_scoring_tokens=machine.max_scoring_tokens,
+        scorer_kv_capacity=machine.scorer_kv_capacity_tokens,
+        parallel_inference=case.parallel_inference,
+        decode=case.decode,
+        prefill=case.prefill,
+        score=case.score,
+        stages={name: case.stages[name] for name in STAGES},
+        update_weights=case.update_weights,
+        rollout_devices=rollout,
+        scoring_devices=scoring,
+        training_devices=training,
+        interference=machine.interference,
+        demands=case.demands,
+    )
+
+
+def reference(case: Case) -> ReferenceResult:
+    rows = len(case.responses)
+
+    def lengths(rollout_id: int, step: int) -> tuple[int, int]:
+        return case.prompts[rollout_id % rows], case.responses[rollout_id % rows]
+
+    def rewards(step: int, trained: Any) -> float:
+        return case.rewards[min(step, len(case.rewards) - 1)]
+
+    return run_reference(reference_config(case), lengths, rewards)
+
+
+@EXAMPLES
+@given(cases())
+def test_every_step_and_rollout_agrees(case: Case) -> None:
+    ours, theirs = case.run(), reference(case)
+    rollouts = ours.rollouts.set_index(c.ROLLOUT_ID)
+    assert len(theirs.steps) == len(ours.steps)
+    for (_, row), step in zip(ours.steps.iterrows(), theirs.steps, strict=True):
+        where = f"step {step.step}"
+        batch = rollouts[rollouts[c.TRAINED_STEP] == step.step].sort_values(c.TRAINED_RANK)
+        if case.policy == "one-step-off":  # the whole of a batch is trained: its order is nobody's rule
+            assert sorted(batch.index) == sorted(rollout.id for rollout in step.trained), where
+        else:
+            assert list(batch.index) == [rollout.id for rollout in step.trained], where
+        assert row["timing_s/gen"] == pytest.approx(step.gen, **EXACT), where
+        assert row["timing_s/reward"] == pytest.approx(step.reward, **EXACT), where
+        for stage in (*STAGES, "update_weights"):
+            assert row[c.timing(stage)] == pytest.approx(step.stages[stage], **EXACT), (where, stage)
+        assert row[c.TIMING_STEP] == pytest.approx(step.seconds, **EXACT), where
+        assert row[c.START_S] == pytest.approx(step.start, **EXACT), where
+        assert row[c.ROLLOUTS_DEFERRED] == len(step.deferred), where
+        assert row[c.ROLLOUTS_SURPLUS] == len(step.surplus), where
+        assert row[c.ROLLOUTS_DROPPED] == len(step.dropped), where
+        assert row[c.OVERCOMMIT] == step.delta or case.policy in ("tail-batching", "oracle"), where
+        assert row[c.CHUNK_SIZE] == step.chunk_size, where
+        for name, count in (
+            (c.TOKENS_DECODED, step.counters.decoded),
+            (c.TOKENS_PREFILLED, step.counters.prefilled),
+            (c.TOKENS_RECOMPUTED, step.counters.recomputed),
+            (c.TOKENS_PADDING, step.counters.padding),
+            (c.TOKENS_DROPPED, step.counters.dropped_tokens),
+            (c.KV_PREEMPTIONS, step.counters.preemptions),
+        ):
+            assert row[name] == count, (where, name)
+        for rollout in step.trained:
+            mine = rollouts.loc[rollout.id]
+            assert (mine["staleness"], mine["span"]) == (rollout.staleness, rollout.span), (where, rollout.id)
+            if case.policy not in ("one-step-off", "async"):
+                assert mine["deferrals"] == rollout.deferrals, (where, rollout.id)
+            assert mine["finished_s"] == pytest.approx(rollout.finish_time, **EXACT)
+            assert mine["scored_s"] == pytest.approx(rollout.score_time, **EXACT)

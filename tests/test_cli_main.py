@@ -1,0 +1,146 @@
+"""The ``oppo`` command itself: quick, and every error one sentence."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from oppo_sim.cli import main as cli
+from oppo_sim.errors import OppoError
+
+
+def oppo(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "oppo_sim.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_help_lists_every_command_quickly() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        result = oppo("--help")
+        seconds.append(time.perf_counter() - start)
+        assert result.returncode == 0
+    for name, subcommand in cli.SUBCOMMANDS.items():
+        assert f"{name} " in result.stdout
+        assert subcommand.summary in result.stdout
+    assert oppo("-h").stdout == result.stdout
+    assert min(seconds) < 0.5
+
+
+def test_help_imports_no_subcommand() -> None:
+    code = (
+        "import sys; from oppo_sim.cli.main import run; run(['--help']); "
+        "print([m for m in sys.modules if m.startswith('oppo_sim.') or m in ('numpy', 'pandas', 'pydantic', 'yaml', 'rich')])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "['oppo_sim.cli', 'oppo_sim.errors', 'oppo_sim.cli.main']"
+
+
+def test_version_is_the_distributions() -> None:
+    from importlib.metadata import version
+
+    result = oppo("--version")
+    assert (result.returncode, result.stdout) == (0, f"oppo {version('oppo-toolkit')}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["simulat"], "No such command 'simulat': did you mean 'simulate'?"),
+        (["zzz"], "No such command 'zzz': there are simulate, compare"),
+        (["--zzz"], "No such option '--zzz'"),
+        (["scenario", "zzz"], "No such command 'zzz'"),
+        (["scenario", "show"], "Missing argument 'NAME_OR_PATH'"),
+        (["scenario", "show", "zzz"], 'no scenario "zzz"'),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("oppo: error: ")
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "sentence"),
+    [
+        (OppoError("what,\nwhere, how"), 2, "oppo: error: what, where, how\n"),
+        (KeyboardInterrupt(), 130, "oppo: interrupted: what was written so far is incomplete\n"),
+        (click.Abort(), 130, "oppo: interrupted: what was written so far is incomplete\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "out.csv"),
+            2,
+            "oppo: error: cannot read or write out.csv: No space left on device\n",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 2, "oppo: error: cannot read or write x: Permission denied\n"),
+        (MemoryError(), 2, "oppo: error: out of memory: use a smaller trace, fewer steps or fewer processes\n"),
+    ],
+)
+def test_what_goes_wrong_in_a_command_is_said_in_one_sentence(
+    raised: BaseException, code: int, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def failing() -> None:
+        raise raised
+
+    monkeypatch.setitem(cli.SUBCOMMANDS, "failing", cli.Subcommand(__name__, "failing_command", "fails"))
+    monkeypatch.setattr(sys.modules[__name__], "failing_command", failing, raising=False)
+    assert cli.run(["failing"]) == code
+    assert capsys.readouterr().err.lstrip("\n") == sentence  # click ends the line on which ^C was typed
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(cli.SUBCOMMANDS, "failing", cli.Subcommand(__name__, "failing_command", "fails"))
+    monkeypatch.setattr(sys.modules[__name__], "failing_command", failing, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["failing"])
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "oppo_sim.cli.main", "--help"]
+    result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "oppo_sim.cli.main", "--help"]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (2, "oppo: error: cannot read or write: No space left on device\n")
+
+
+def test_a_terminal_without_greek_letters_gets_its_error() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = oppo("scenario", "show", "Δ", env=environment)
+    assert result.returncode == 2
+    assert result.stderr.startswith('oppo: error: no scenario "\\u0394"')
+
+
+def test_broken_yaml_ends_with_exit_code_2_and_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("format: oppo-scenario/1\nsteps: [")
+    result = oppo("scenario", "validate", str(path))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"oppo: error: {path} line 2")
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,264 @@
+"""Figures and terminal tables, from hand-made frames."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.report import comparison_figures as k
+from oppo_sim.report import figures as g
+from oppo_sim.report.summary_table import comparison_table, run_summary_table
+from oppo_sim.report.units import format_seconds, significant
+
+STAGE_S = {
+    "gen": 80.0,
+    "reward": 9.0,
+    "old_log_prob": 4.0,
+    "ref": 3.0,
+    "values": 2.0,
+    "adv": 0.0,
+    "update_critic": 8.0,
+    "update_actor": 14.0,
+}
+
+
+def step_frame(count: int = 20, overlap_s: float = 0.0) -> pd.DataFrame:
+    number = np.arange(count)
+    frame = {c.STEP: number} | {c.timing(stage): np.full(count, seconds) for stage, seconds in STAGE_S.items()}
+    frame[c.TIMING_STEP] = np.full(count, sum(STAGE_S.values()) - overlap_s)
+    frame |= {c.ROLLOUTS_DEFERRED: number % 3, c.ROLLOUTS_SURPLUS: number % 2, c.ROLLOUTS_DROPPED: np.zeros(count, dtype=int)}
+    frame |= {c.OVERCOMMIT: number // 4, c.CHUNK_SIZE: np.full(count, 256), c.REWARD_MEAN: number / count}
+    frame[c.STALENESS_HISTOGRAM] = [[7, 1] if i % 2 else np.array([6, 1, 1]) for i in number]
+    return pd.DataFrame(frame)
+
+
+def comparison() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "step_s": [120.0, 90.0, 80.0], "step_s_low": [118.0, 89.0, 79.0], "step_s_high": [122.0, 91.5, 81.0],
+            "speedup": [1.0, 4 / 3, 1.5], "speedup_low": [1.0, 1.3, 1.45], "speedup_high": [1.0, 1.36, 1.55],
+            "gen_s": [80.0, 60.0, 70.0], "reward_s": [9.0, 1.0, 2.0], "training_s": [31.0, 29.0, 31.0],
+            "staleness_mean": [0.0, 0.13, 1.0], "staleness_max": [0, 2, 1], "length_bias": [0.0, -0.004, np.nan],
+        },
+        index=pd.Index(["sequential", "oppo", "mine.py:Async[v2]"], name="policy"),
+    )  # fmt: skip
+
+
+def attribution() -> pd.DataFrame:
+    nan = np.nan
+    return pd.DataFrame(
+        {
+            "hidden_by_overlap_s": [nan, 8.0, -1.0], "saved_by_shorter_tail_s": [nan, 22.0, nan],
+            "lost_to_recomputation_s": [nan, 1.5, 3.0],
+            "lost_to_contention_s": [nan, 0.5, 2.0], "lost_to_padding_s": [nan, nan, nan],
+        },
+        index=comparison().index,
+    )  # fmt: skip
+
+
+def legend_texts(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def axis_texts(figure: Figure, axis: int = 0) -> list[str]:
+    return [text.get_text() for text in figure.axes[axis].texts]
+
+
+def check_readable(figure: Figure) -> None:
+    """1200 pixels wide, everything inside the picture, no labels of one axis on top of each other."""
+    figure.canvas.draw()
+    width, height = figure.canvas.get_width_height()
+    assert width == 1200
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    for axis in figure.axes:
+        box = axis.get_tightbbox(renderer)
+        assert box is not None
+        assert box.x0 >= -1
+        assert box.y0 >= -1
+        assert box.x1 <= width + 1
+        assert box.y1 <= height + 1
+        for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
+            extents = [label.get_window_extent(renderer) for label in labels if label.get_text() and label.get_visible()]
+            assert not any(a.overlaps(b) for i, a in enumerate(extents) for b in extents[i + 1 :])
+
+
+MAKERS: dict[str, Callable[[], Figure | None]] = {
+    "stage times": lambda: g.stage_times_figure(step_frame(), "oppo"),
+    "stage times of one step": lambda: g.stage_times_figure(step_frame(1)),
+    "stage times of many steps": lambda: g.stage_times_figure(step_frame(3000, overlap_s=5.0)),
+    "lengths": lambda: g.response_length_figure(rollout_frame(), np.arange(1, 2001), "oppo"),
+    "controls": lambda: g.controls_figure(step_frame()),
+    "staleness": lambda: g.staleness_figure(step_frame()),
+    "in flight": lambda: g.in_flight_figure(step_frame()),
+    "step time": lambda: k.step_time_figure(comparison(), "seeds 0 to 4"),
+    "speed-up": lambda: k.speedup_figure(comparison(), "sequential"),
+    "attribution": lambda: k.attribution_figure(attribution()),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_figure_is_readable_and_the_same_each_time(name: str) -> None:
+    pictures = []
+    for _ in range(2):
+        figure = MAKERS[name]()
+        assert figure is not None
+        check_readable(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png")
+        pictures.append(buffer.getvalue())
+    assert pictures[0] == pictures[1]
+
+
+def rollout_frame() -> pd.DataFrame:
+    """Trained: 1 … 1000; the long ones are still in flight."""
+    lengths = np.arange(1, 2001)
+    return pd.DataFrame({c.RESPONSE_LENGTH: lengths, c.TRAINED_STEP: np.where(lengths <= 1000, 3.0, np.nan)})
+
+
+def test_stage_times_stack_up_to_the_step_and_name_the_median() -> None:
+    figure = g.stage_times_figure(step_frame(), "oppo")
+    assert legend_texts(figure) == [*(stage for stage, seconds in STAGE_S.items() if seconds), "median step: 120 s"]
+    tops = [patch.get_data().values for patch in figure.axes[0].patches]
+    assert np.allclose(tops[-1], 120.0)
+    assert figure.axes[0].get_ylabel() == "stage time (s)"
+
+
+def test_stage_times_show_the_step_itself_where_stages_overlap() -> None:
+    figure = g.stage_times_figure(step_frame(overlap_s=5.0))
+    assert "step (stages overlap)" in legend_texts(figure)
+    assert np.allclose(figure.axes[0].patches[-1].get_data().values, 115.0)
+
+
+def test_lengths_leave_out_what_was_not_trained() -> None:
+    figure = g.response_length_figure(rollout_frame(), np.arange(1, 2001))
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["trace: mean 1,000", "trained: mean 500.5"]
+    assert axis_texts(figure, 1) == ["mean: −50.0 %"]
+    with pytest.raises(OppoError, match="no rollout was trained"):
+        g.response_length_figure(rollout_frame().assign(**{c.TRAINED_STEP: -1}), [1, 2])
+    with pytest.raises(OppoError, match="trace has no response lengths"):
+        g.response_length_figure(rollout_frame(), [])
+
+
+def test_controls_are_drawn_only_where_they_vary() -> None:
+    figure = g.controls_figure(step_frame())
+    assert figure is not None
+    assert [axis.get_ylabel() for axis in figure.axes] == ["Δ (rollouts)", "mean reward"]
+    both = g.controls_figure(step_frame().assign(**{c.CHUNK_SIZE: [128, 512] * 10}))
+    assert both is not None
+    assert [axis.get_ylabel() for axis in both.axes] == ["Δ (rollouts)", "chunk size (tokens)", "mean reward"]
+    assert g.controls_figure(step_frame().assign(**{c.OVERCOMMIT: 14})) is None
+
+
+def test_staleness_adds_up_histograms_of_different_length() -> None:
+    figure = g.staleness_figure(step_frame(2))
+    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([13 / 16 * 100, 2 / 16 * 100, 1 / 16 * 100])
+    assert "mean 0.250, highest 2" in axis_texts(figure)
+    with pytest.raises(OppoError, match="no rollout was trained"):
+        g.staleness_figure(pd.DataFrame({c.STALENESS_HISTOGRAM: [[], []]}))
+
+
+def test_in_flight_shows_dropped_rollouts_only_where_some_were() -> None:
+    assert legend_texts(g.in_flight_figure(step_frame(6))) == ["deferred: mean 1.00", "surplus: mean 0.500"]
+    dropping = step_frame(6).assign(**{c.ROLLOUTS_DROPPED: 28})
+    assert legend_texts(g.in_flight_figure(dropping))[-1] == "dropped: mean 28.0"
+
+
+def test_step_times_are_stacked_by_stage_with_intervals() -> None:
+    figure = k.step_time_figure(comparison())
+    axis = figure.axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["sequential", "oppo", "mine.py:Async[v2]"]
+    assert [bar.get_width() for bar in axis.patches] == [80, 60, 70, 9, 1, 2, 31, 29, 31]
+    (bars,) = [container for container in axis.containers if container.__class__.__name__ == "ErrorbarContainer"]
+    ends = [segment[:, 0].tolist() for segment in bars[2][0].get_segments()]
+    assert ends == [[118.0, 122.0], [89.0, 91.5], [79.0, 81.0]]
+    assert axis_texts(figure) == ["120 s", "90.0 s", "80.0 s"]
+
+
+def test_speedups_name_their_baseline() -> None:
+    figure = k.speedup_figure(comparison(), "sequential")
+    assert axis_texts(figure) == ["1.00×", "1.33×", "1.50×"]
+    assert "against sequential" in figure.axes[0].get_xlabel()
+    with pytest.raises(OppoError, match="baseline 'inter' is not in the comparison"):
+        k.speedup_figure(comparison(), "inter")
+
+
+def test_attribution_draws_gains_right_losses_left_and_says_what_does_not_apply() -> None:
+    figure = k.attribution_figure(attribution())
+    assert legend_texts(figure) == ["hidden by overlap", "saved by the shorter tail", "lost to recomputation", "lost to contention"]
+    assert axis_texts(figure) == ["not applicable"]
+    oppo = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches if bar.get_y() == pytest.approx(1 - 0.31)]
+    assert oppo == [(0, 8.0), (8.0, 22.0), (0, -1.5), (-1.5, -0.5)]
+    third = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches if bar.get_y() == pytest.approx(2 - 0.31) and bar.get_width()]
+    assert third == [(0, -1.0), (-1.0, -3.0), (-4.0, -2.0)]
+
+
+def test_nothing_but_unknowns_can_still_be_drawn() -> None:
+    unknown = comparison() * np.nan
+    check_readable(k.speedup_figure(unknown, "sequential"))
+    check_readable(k.step_time_figure(unknown))
+    check_readable(k.attribution_figure(attribution() * np.nan))
+
+
+@pytest.mark.parametrize(
+    ("draw", "missing"),
+    [
+        (lambda: g.stage_times_figure(step_frame().drop(columns=c.TIMING_STEP)), "timing_s/step"),
+        (lambda: g.in_flight_figure(step_frame().drop(columns=c.ROLLOUTS_SURPLUS)), "rollouts/surplus"),
+        (lambda: g.staleness_figure(step_frame().drop(columns=c.STALENESS_HISTOGRAM)), "staleness/histogram"),
+        (lambda: k.step_time_figure(comparison().drop(columns="reward_s")), "reward_s"),
+        (lambda: comparison_table(comparison().drop(columns="length_bias")), "length_bias"),
+        (lambda: run_summary_table(step_frame(0)), "no rows"),
+    ],
+)
+def test_missing_columns_and_empty_tables_are_named(draw: Callable[[], object], missing: str) -> None:
+    with pytest.raises(OppoError, match=missing):
+        draw()
+
+
+# ---- terminal -----------------------------------------------------------------------------------------------------------------------
+
+
+def printed(table: object) -> list[list[str]]:
+    console = Console(width=160, file=io.StringIO(), color_system=None)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return [[cell for cell in line.split("  ") if cell.strip()] for line in lines]
+
+
+def test_run_summary_lists_the_stages_that_took_time_and_the_step() -> None:
+    rows = [[cell.strip() for cell in row] for row in printed(run_summary_table(step_frame(), "oppo [seed 0]")) if row]
+    assert rows[0] == ["oppo [seed 0]"]
+    assert ["gen", "80.0 s", "80.0 s", "80.0 s", "66.7 %"] in rows
+    assert ["step", "120 s", "120 s", "120 s", "100.0 %"] in rows
+    assert not any(row[0] == "adv" for row in rows)
+
+
+def test_comparison_table_gives_intervals_and_keeps_brackets() -> None:
+    rows = [[cell.strip() for cell in row] for row in printed(comparison_table(comparison())) if row]
+    assert ["oppo", "90.0 s", "1.33× [1.30, 1.36]", "0.13 / 2", "−0.4 %"] in rows
+    assert ["mine.py:Async[v2]", "80.0 s", "1.50× [1.45, 1.55]", "1.00 / 1", "–"] in rows
+    with_deferred = printed(comparison_table(comparison().assign(deferred=[0.0, 9.14, 112.0])))
+    assert [row[-1].strip() for row in with_deferred if row][-3:] == ["0.0", "9.1", "112.0"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0, "0 s"), (4.2e-5, "42.0 µs"), (0.00472, "4.72 ms"), (0.9996, "1,000 ms"), (9.996, "10.0 s"),
+        (85.21, "85.2 s"), (378.6, "6.31 min"),
+        (20_000.0, "5.56 h"), (-12.0, "-12.0 s"), (float("nan"), "–"),
+    ],
+)  # fmt: skip
+def test_durations_read_well(seconds: float, said: str) -> None:
+    assert format_seconds(seconds) == said
+
+
+def test_significant_digits_keep_whole_numbers_whole() -> None:
+    assert [significant(value) for value in (123456.0, 0.0, 1.0, 0.0456)] == ["123,456", "0", "1.00", "0.0456"]

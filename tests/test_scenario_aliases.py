@@ -1,0 +1,156 @@
+"""Other frameworks' names are translated, and never silently."""
+
+from typing import Any
+
+import pytest
+
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.aliases import ALIASES
+from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import parse_yaml
+
+BASE = """
+format: oppo-scenario/1
+max_response_length: 1024
+trace: {name: math_rl_llama3b_amc_aime}
+costs: {kind: linear, decode: {fixed: 0.01}}
+"""
+
+
+def read(text: str) -> Scenario:
+    sized = ("train_batch_size", "num_prompts_per_step", "rollout_batch_size", "{batch_size", "over_sampling_batch_size: 128")
+    extra = "" if text.startswith(("batch_size", *sized)) or any(name in text for name in sized) else "rollout_batch_size: 112\n"
+    return scenario_from_plain(parse_yaml(BASE + extra + text, "f.yaml"), where="f.yaml")
+
+
+def value_at(scenario: Scenario, path: str) -> Any:
+    node: Any = scenario.to_plain()
+    for part in path.split("."):
+        node = node[part]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("train_batch_size: 64", "rollout_batch_size", 64),
+        ("batch_size: 64", "rollout_batch_size", 64),
+        ("data: {train_batch_size: 64}", "rollout_batch_size", 64),
+        ("data.train_batch_size: 64", "rollout_batch_size", 64),
+        ("data: {train_batch_size: 8}\nactor_rollout_ref: {rollout: {n: 8}}", "rollout_batch_size", 64),
+        ("num_prompts_per_step: 8\nnum_generations_per_prompt: 4", "rollout_batch_size", 32),
+        ("rollout: {batch_size: 64}", "rollout_batch_size", 64),
+        ("rollout: {n: 8}", "group_size", 8),
+        ("n_samples_per_prompt: 8", "group_size", 8),
+        ("over_sampling_batch_size: 128\nrollout_batch_size: 112", "policy.overcommit", 16),
+        ("policy: {over_sampling_batch_size: 128}\nrollout_batch_size: 112", "policy.overcommit", 16),
+        ("train_batch_size: 100\nover_sampling_batch_size: 128", "policy.overcommit", 28),
+        ("max_additional_running_prompts: 4", "policy.overcommit", 4),
+        ("max_additional_running_prompts: 4\ngroup_size: 8", "policy.overcommit", 32),
+        ("trainer: {v1: {colocate_async: {num_warmup_batches: 1}}}", "policy.overcommit", 1.0),
+        ("recompute_kv_cache_after_weight_updates: false", "rollout.clear_kv_cache_on_weight_sync", False),
+        ("rollout: {clear_cache: false}", "rollout.clear_kv_cache_on_weight_sync", False),
+        ("fully_async: {clear_kv_cache_on_weight_sync: false}", "rollout.clear_kv_cache_on_weight_sync", False),
+        ("policy: async\nmax_staleness_steps: 4", "policy.max_staleness", 4),
+        ("policy: {name: async, max_head_offpolicyness: 4}", "policy.max_staleness", 4),
+        ("policy: async\nmax_off_policy_steps: 4", "policy.max_staleness", 4),
+        (
+            "policy: async\ntrainer: {v1: {sampler: {max_off_policy_threshold: 4, max_off_policy_strategy: wait}}}",
+            "policy.max_staleness",
+            4,
+        ),
+        ("policy: async\nmax_trajectory_age_steps: 4", "policy.max_staleness", 4),
+        ("policy: async\nmax_lag: 4", "policy.max_staleness", 4),
+        ("policy: async\nasync_training: {staleness_threshold: 1.0, partial_rollout: true}", "policy.max_staleness", 1),
+        ("policies: {async: {max_lag: 4}}", "policies.async.max_staleness", 4),
+        ("stream_interval: 64", "policy.chunk_size", 64),
+        ("max_new_tokens: 1024", "max_response_length", 1024),
+        ("data: {max_response_length: 1024, max_prompt_length: 77}", "max_prompt_length", 77),
+        ("max_inflight: 64\nrollout: {num_replicas: 4}", "rollout.max_num_seqs", 16),
+        ("max_concurrent_rollouts: 64", "rollout.max_num_seqs", 64),
+        ("max_running_requests: 64\nrollout: {num_replicas: 4}", "rollout.max_num_seqs", 64),
+        ("ppo_epochs: 2", "training.num_ppo_epochs", 2),
+        ("training: {ppo_epochs: 2}", "training.num_ppo_epochs", 2),
+        ("actor_rollout_ref: {actor: {ppo_epochs: 2, ppo_mini_batch_size: 28}}", "training.num_mini_batches", 4),
+    ],
+)
+def test_a_name_of_another_framework_is_translated_and_said(text: str, path: str, value: Any) -> None:
+    scenario = read(text)
+    found = value_at(scenario, path)
+    assert (type(found), found) == (type(value), value)
+    assert any(path in sentence for sentence in scenario.translations)
+
+
+def test_what_was_translated_is_said_word_by_word() -> None:
+    scenario = read("train_batch_size: 112\nover_sampling_batch_size: 120\npartial_rollout: true")
+    assert scenario.translations == (
+        "train_batch_size: 112 was read as rollout_batch_size: 112",
+        "over_sampling_batch_size: 120 was read as policy.overcommit: 8",
+        "partial_rollout: true agrees with policy 'oppo'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "train_batch_size: 64\nrollout_batch_size: 112",
+            "train_batch_size: 64 (= rollout_batch_size: 64) disagrees with rollout_batch_size: 112: keep one",
+        ),
+        ("train_batch_size: 64\nbatch_size: 112", "disagrees with rollout_batch_size: 64 (given as train_batch_size): keep one"),
+        (
+            "policy: {overcommit: 8}\nover_sampling_batch_size: 128\nrollout_batch_size: 112",
+            "(= policy.overcommit: 16) disagrees with policy.overcommit: 8",
+        ),
+        ("policy: {name: async, max_staleness: 2}\nmax_lag: 3", "disagrees with policy.max_staleness: 2"),
+        ("response_length: 53", "disagrees with max_response_length: 1024"),
+        ("over_sampling_batch_size: 100\nrollout_batch_size: 112", "is below rollout_batch_size 112"),
+        ("over_sampling_batch_size: '128'\nrollout_batch_size: 112", 'over_sampling_batch_size is "128" but must be a whole number'),
+        ("over_sampling_batch_size: 128", "cannot be translated without rollout_batch_size"),
+        ("over_sampling_batch_size: 128\nrollout_batch_size: x", 'cannot be translated while rollout_batch_size is "x"'),
+        ("group_size: 8\ntrain_batch_size: 8", "counts prompts in some frameworks and rollouts in others"),
+        ("group_size: 8\nover_sampling_batch_size: 128\nrollout_batch_size: 112", "give policy.overcommit"),
+        ("max_inflight: 65\nrollout: {num_replicas: 4}", "cannot be shared evenly: give rollout.max_num_seqs"),
+        ("max_inflight: -1", "max_inflight is -1 but must be a whole number of at least 1"),
+        ("max_staleness_steps: 4", "unknown field policy.max_staleness (given as max_staleness_steps) of policy 'oppo'"),
+        ("policy: async\nmax_lag: null", "policy.max_staleness (given as max_lag) is null but must be a whole number"),
+        ("policy: async\nstaleness_threshold: 0.5", "counts whole updates"),
+        ("policy: async\nmax_staleness_strategy: drop", 'only "wait" is modelled'),
+        ("partial_rollout: true\npolicy: sequential", "carries nothing over an update: choose april"),
+        ("partial_rollout: false", "carries unfinished rollouts over an update: choose sequential"),
+        ("partial_rollout: 'yes'", 'partial_rollout is "yes" but must be true or false'),
+        ("partial_rollout: true\npolicy: 'a.py:A'", "decides itself what it carries"),
+        ("ppo_mini_batch_size: 30", "does not divide rollout_batch_size 112"),
+        ("stream_interval: 0", "policy.chunk_size (given as stream_interval) is 0 but must be at least 1"),
+        ("rollout: 3\nmax_running_requests: 4", "rollout is 3 but must be a mapping, since max_running_requests belongs there"),
+        ("trainer: {logger: wandb}", "unknown field trainer.logger"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused_in_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(OppoError) as raised:
+        read(text)
+    message = str(raised.value)
+    assert message.startswith("f.yaml: ")
+    assert words in message
+    assert "\n" not in message
+
+
+def test_an_alias_beside_its_equal_is_harmless() -> None:
+    assert read("train_batch_size: 112\nrollout_batch_size: 112").rollout_batch_size == 112
+
+
+def test_settings_of_a_policy_of_ones_own_are_left_alone() -> None:
+    scenario = read("policy: {name: 'a.py:A', max_lag: 3, stream_interval: 4}")
+    assert scenario.policy.settings == {"max_lag": 3, "stream_interval": 4}
+    assert scenario.translations == ()
+
+
+def test_every_alias_leads_to_a_field_that_exists_or_is_a_checked_statement() -> None:
+    statements = {"policy.partial_rollout", "policy.max_staleness_strategy"}
+    settings_of_policies = {"policy.overcommit", "policy.chunk_size", "policy.max_staleness"}
+    for alias in ALIASES.values():
+        section, _, field = alias.target.partition(".")
+        inner = getattr(Scenario.model_fields[section].annotation, "model_fields", {})
+        assert alias.target in statements | settings_of_policies or not field or field in inner
+        assert alias.target not in statements or alias.convert is not None

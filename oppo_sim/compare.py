@@ -16,10 +16,10 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, inherited_settings, make_policy
+from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, make_policy
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.summary import run_totals
-from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulate import run_setup
@@ -76,13 +76,6 @@ class Comparison:
     """One row a simulated run."""
 
 
-def settings_of(scenario: Scenario, policy: str) -> dict[str, Any]:
-    """Settings of ``policy`` in a comparison: its own if it is the scenario's policy; else what the two share, then ``policies.<name>``."""
-    if policy == scenario.policy.name:
-        return scenario.policy.settings
-    return inherited_settings(policy, scenario.policy.settings) | dict(scenario.policies.get(policy, {}))
-
-
 def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: int, attribution: bool) -> list[Cell]:
     """Every run that the comparison needs, baselines first. Raises OppoError for an unknown policy or one that cannot run here."""
     if len(set(policies)) != len(policies):
@@ -93,7 +86,7 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
         raise OppoError("trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling resample")
     cells: dict[tuple[str, str, int, str], Cell] = {}
     for policy in (BASELINE, *policies):
-        settings = settings_of(scenario, policy)
+        settings = policy_settings_of(scenario, policy)
         build_setup(scenario, policy=policy, policy_settings=settings, steps=steps)
         wanted = [
             (baseline_label(scenario, policy), BASELINE, baseline_settings(policy, settings), "actual"),
@@ -110,7 +103,7 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
 
 def baseline_label(scenario: Scenario, policy: str) -> str:
     """The baseline with the same stop check: ``sequential``, or ``sequential (rounds of n)``."""
-    settings = baseline_settings(policy, settings_of(scenario, policy))
+    settings = baseline_settings(policy, policy_settings_of(scenario, policy))
     if policy == BASELINE or not settings:
         return BASELINE
     chunk = settings["chunk_size"]

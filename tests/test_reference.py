@@ -98,7 +98,7 @@ def test_rounds_check_and_cut_only_at_the_barrier() -> None:
     # partial rollout: the same rounds, scored at the end: 3 + 6 tokens
     partial = simulate(responses(2, 5, 9), policy="partial-rollout", token_budget=4, **fields).steps[0]
     assert (partial.gen, partial.reward) == (8, 9)
-    # two replicas, 0.5 s a rollout: rollout 1 ends at 1 on replica 1, which waits; the barrier is at 2 (two iterations of 1 s on replica 0);
+    # two replicas, 0.5 s a rollout: rollout 1 ends at 1 on replica 1, which waits for the barrier at 2 (replica 0: two of 1 s);
     # rollout 0 ends at 3, rollout 2 completes the round alone in 0.5 s
     fields |= {"stop_check": "chunk", "chunk_size": 2, "num_replicas": 2, "decode": (0.0, 0.5, 0.0)}
     pair = simulate(responses(3, 2, 9), policy="oppo", **fields).steps[0]
@@ -118,7 +118,8 @@ def test_growth_preempts_the_highest_id_and_recomputes_it_later() -> None:
 
 
 def test_joins_stop_at_the_first_that_does_not_fit() -> None:
-    # capacity 9: rollout 0 needs 5, rollout 1 needs 5 and blocks rollout 2, which would fit; rollout 0 ends at 2, then both run, up to 6 + 3 tokens
+    # capacity 9: rollout 0 needs 5, rollout 1 needs 5 and blocks rollout 2, which would fit; rollout 0 ends at 2, then both
+    # run, up to 6 + 3 tokens
     rows = [(4, 2), (4, 2), (1, 2)]
     step = simulate(rows, policy="sequential", rollout_batch_size=3, steps=1, kv_capacity_tokens=9).steps[0]
     assert [rollout.finish_time for rollout in step.trained] == [2, 4, 4]
@@ -165,8 +166,8 @@ def test_activities_on_one_device_slow_each_other() -> None:
 
 
 def test_training_shares_devices_with_scoring_that_goes_on() -> None:
-    # rollout 0's piece of 2 tokens is scored on a from 1 to 3, rollout 1's first of 3 on b from 1 on. Training of 2 s begins at 3 on b too: both
-    # at half speed until the piece ends at 5; training goes on alone until 6
+    # rollout 0's piece of 2 tokens is scored on a from 1 to 3, rollout 1's first of 3 on b from 1 on. Training of 2 s begins at 3 on b too:
+    # both at half speed until the piece ends at 5; training goes on alone until 6
     step = simulate(
         [(1, 1), (2, 9)],
         policy="oppo",
@@ -238,7 +239,7 @@ def test_tail_batching_drops_the_long_and_runs_them_together() -> None:
 
 
 def test_drop_leaves_the_scorer_and_starts_anew() -> None:
-    # chunk 1, a second a token. At 1 the first pieces (3 × 2 tokens) go as one batch, until 7. At 2 rollout 0 ends, and the others are dropped
+    # chunk 1, a second a token. At 1 the first pieces (3 × 2 tokens) go as one batch, until 7. At 2 rollout 0 ends, the others are dropped
     # with 2 tokens each: their second pieces are never scored, rollout 0's last is, 7–8.
     # Step 1 is a long one for rollout 1: 8–11; pieces at 9 (2 tokens, –11), 10 and 11 (together 11–13)
     fields: dict[str, Any] = {"score_granularity": "chunk", "chunk_size": 1, "over_issue": 3.0, "rollout_batch_size": 1, "steps": 2}
@@ -308,7 +309,7 @@ def test_delta_follows_the_reward_slope() -> None:
 
 
 def test_chunk_size_is_explored_and_kept() -> None:
-    # one rollout of 4 tokens: with chunk 1 three more pieces of 0.5 s hide behind decoding, the last is as long as chunk 4's only one: a tie
+    # one rollout of 4 tokens: with chunk 1 three more pieces of 0.5 s hide behind decoding, the last is as long as chunk 4's: a tie
     fields: dict[str, Any] = {"policy": "oppo", "rollout_batch_size": 1, "steps": 6, "chunk_control": ((1, 4), 5, 1)}
     tied = simulate(responses(4), score=(0.5, 0.0, 0.0), **fields).steps
     assert [step.chunk_size for step in tied] == [1, 4, 4, 4, 4, 1]

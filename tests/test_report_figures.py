@@ -76,13 +76,14 @@ def check_readable(figure: Figure) -> None:
     width, height = figure.canvas.get_width_height()
     assert width == 1200
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    for axis in figure.axes:
-        box = axis.get_tightbbox(renderer)
+    for part in (*figure.axes, *figure.legends):
+        box = part.get_tightbbox(renderer)
         assert box is not None
         assert box.x0 >= -1
         assert box.y0 >= -1
         assert box.x1 <= width + 1
         assert box.y1 <= height + 1
+    for axis in figure.axes:
         for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
             extents = [label.get_window_extent(renderer) for label in labels if label.get_text() and label.get_visible()]
             assert not any(a.overlaps(b) for i, a in enumerate(extents) for b in extents[i + 1 :])

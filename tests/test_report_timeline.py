@@ -213,7 +213,7 @@ def test_gantt_has_a_lane_per_replica_worker_and_trainer_and_a_legend_of_what_is
     assert axis.get_xlim() == (0.0, 20.0)
     assert legend_texts(figure) == [
         "decode (height: rollouts running)", "prefill", "score", "old_log_prob", "ref", "values", "update_actor",
-        "waits for the tail", "idle", "end of gen", "end of step", "chunk to the scorer",
+        "waits for the tail", "idle", "end of gen", "end of step", "piece to the scorer",
     ]  # fmt: skip
     written = [text.get_text() for text in axis.texts]
     assert "step 0" in written
@@ -261,6 +261,24 @@ def test_compared_runs_share_the_time_axis_and_one_legend() -> None:
     assert figure.axes[1].get_xlabel() == "min since the start of step 1"
     assert len(figure.legends) == 1
     figure.canvas.draw()
+
+
+def test_joint_stages_look_like_their_first_and_every_legend_fits_the_picture() -> None:
+    spans, markers = two_steps()
+    joint = "old_log_prob+ref+values"
+    spans = [replace(span, stage=joint) if span.stage == "old_log_prob" else span for span in spans if span.stage not in ("ref", "values")]
+    extra = [Span("training", 0, stage, 20.0, 20.1, 1, {}) for stage in ("adv", "update_critic", "update_weights")]
+    figure = gantt_figure([*spans, *extra], markers, steps=(0, 1))
+    assert len(boxes(figure, 0, stage_colour("old_log_prob"))) == 2
+    assert legend_texts(figure)[3] == joint
+    figure.canvas.draw()
+    extent = figure.legends[0].get_window_extent()
+    width, height = figure.canvas.get_width_height()
+    assert width == 1200
+    assert extent.x0 >= 0
+    assert extent.y0 >= 0
+    assert extent.x1 <= width
+    assert extent.y1 <= height
 
 
 def test_gantt_says_which_steps_were_recorded() -> None:

@@ -12,12 +12,15 @@ DPI: Final = 150
 WIDTH_IN: Final = 8.0
 
 
-def new_figure(heights: Sequence[float], *, columns: int = 1, share_x: bool = False) -> "tuple[Figure, list[Axes]]":
-    """A figure with one row of axes per height (inches), ``columns`` in each; axes row by row."""
+def new_figure(heights: Sequence[float], *, columns: int = 1, share_x: bool = False, below: float = 0.0) -> "tuple[Figure, list[Axes]]":
+    """A figure with one row of axes per height (inches), ``columns`` in each; axes row by row.
+
+    ``below`` (inches) is left for a legend under them.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_IN, sum(heights)), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + below), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(heights), columns, squeeze=False, sharex=share_x, gridspec_kw={"height_ratios": list(heights)})
     axes = [axis for row in grid for axis in row]

@@ -58,8 +58,7 @@ def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> "Figu
     # Many lanes get thinner, down to what can still be read.
     lane_in = min(0.32, max(0.17, 10.0 / sum(len(view.lanes) for view in views)))
     heights = [max(0.9, 0.75 + lane_in * len(view.lanes)) for view in views]
-    heights[-1] += 0.6
-    figure, axes = new_figure(heights, share_x=True)
+    figure, axes = new_figure(heights, share_x=True, below=1.1)
     longest = max(view.length_s for view in views)
     unit = time_unit(longest)
     stages: set[str] = set()
@@ -110,7 +109,7 @@ class _View:
                 left, right = start * scale, end * scale
                 bars.setdefault(span.stage, []).append([(left, bottom), (left, top), (right, top), (right, bottom)])
         for stage in in_stage_order(set(bars)):
-            _add_bars(axis, bars[stage], stage_colour(stage), edged=stage in TRAINING_STAGES)
+            _add_bars(axis, bars[stage], stage_colour(stage), edged=stage.partition("+")[0] in TRAINING_STAGES)
         self._moments(axis, scale, extras)
         return set(bars)
 
@@ -222,7 +221,7 @@ class _View:
 
             ticks = [[(x, row - 0.5), (x, row - 0.34)] for x, row in chunks]
             axis.add_collection(LineCollection(ticks, colors=INK, linewidths=0.6, zorder=4), autolim=False)
-            extras.add("chunk to the scorer")
+            extras.add("piece to the scorer")
 
 
 def _running(span: Span) -> float:
@@ -264,10 +263,10 @@ def _legend(figure: "Figure", stages: set[str], extras: set[str]) -> None:
         "idle": Patch(facecolor=IDLE),
         "end of gen": Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3))),
         "end of step": Line2D([], [], color=INK, linewidth=1.0),
-        "chunk to the scorer": Line2D([], [], color=INK, linewidth=0.6, marker="|", linestyle="none"),
+        "piece to the scorer": Line2D([], [], color=INK, linewidth=0.6, marker="|", linestyle="none"),
     }
     for label, handle in others.items():
         if label in extras:
             handles.append(handle)
             labels.append(label)
-    legend_below(figure, handles, labels, columns=5)
+    legend_below(figure, handles, labels, columns=4)

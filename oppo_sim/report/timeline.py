@@ -16,7 +16,7 @@ _LANE_NAMES: Final[Mapping[str, str]] = {"rollout": "replica", "scoring": "score
 DECODE: Final = "decode"
 GEN_END: Final = "gen_end"
 STEP_END: Final = "step_end"
-CHUNK: Final = "chunk"
+CHUNK: Final = "chunk"  # a piece handed to the scorer, at every granularity
 
 Lane: TypeAlias = tuple[str, int]
 """(device group, number)."""

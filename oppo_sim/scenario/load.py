@@ -252,9 +252,10 @@ def _one_sentence(
 
 def _override_of(problem: Problem, overrides: Sequence[Override], over: Translated) -> Override | None:
     names = {alias: tuple(target.split(".")) for target, alias in over.given_as.items()}
-    for override in reversed(overrides):
+
+    def sets(override: Override) -> bool:
         path = names.get(".".join(override.path), override.path)
-        shorter: int = min(len(path), len(problem.path))
-        if problem.path and problem.path[:shorter] == path[:shorter]:
-            return override
-    return None
+        shorter = min(len(path), len(problem.path))
+        return shorter > 0 and problem.path[:shorter] == path[:shorter]
+
+    return next(filter(sets, reversed(overrides)), None)

@@ -47,6 +47,9 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem="a number that is not finite", problem_mark=node.start_mark)
         return value
 
+    def refuse_tag(self, node: yaml.Node) -> None:
+        raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} is not supported: write plain YAML", problem_mark=node.start_mark)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
@@ -70,8 +73,8 @@ for _name, _pattern, _first in _RESOLVERS:
         _class.add_implicit_resolver(_TAG + _name, _pattern, _first)
 for _name in ("int", "float"):
     _Loader.add_constructor(_TAG + _name, getattr(_Loader, f"construct_yaml_{_name}"))
-for _name in ("timestamp", "binary", "omap", "pairs", "set"):
-    _Loader.add_constructor(_TAG + _name, _Loader.construct_undefined)
+for _tag in (*(_TAG + name for name in ("timestamp", "binary", "omap", "pairs", "set")), None):
+    _Loader.add_constructor(_tag, _Loader.refuse_tag)
 
 
 def parse_yaml(text: str, where: str) -> Any:

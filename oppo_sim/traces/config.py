@@ -29,9 +29,9 @@ class _Section(BaseModel):
 
 
 class DriftConfig(_Section):
-    """How lengths change over the steps of a synthetic trace. Step 0 has what the targets or parameters say; step t is that times a factor."""
+    """How lengths change over the steps: step 0 is as the targets or parameters say, later ones are that times a factor."""
 
-    kind: Literal["linear", "exponential", "table"] = Field(description="shape of the factor over steps; table: as a shipped run's step means")
+    kind: Literal["linear", "exponential", "table"] = Field(description="of the factor over steps; table: as a shipped run's step means")
     last_factor: Annotated[float, Field(gt=0, le=1000)] | None = Field(None, description="factor of the last step; linear and exponential")
     table: Name | None = Field(None, description="shipped per-step table whose mean lengths are followed")
     source: Name | None = Field(None, description="run of that table; needed if it holds several")
@@ -61,7 +61,7 @@ class SynthConfig(_Section):
     parameters: dict[str, float] | None = Field(None, description="instead of targets: the distribution's own parameters")
     max_response_length: Tokens | None = Field(None, description="responses are cut here; null: nowhere")
     rows: Annotated[int, Field(ge=1, le=50_000_000)] = Field(10_000, description="rollouts in the trace")
-    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(None, description="steps the rows are spread over; null: no step column")
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(None, description="steps the rows are spread over; null: none")
     drift: DriftConfig | None = Field(None, description="change of lengths over the steps")
     samples_per_prompt: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="consecutive rows that share a prompt")
     prompt_correlation: Annotated[float, Field(ge=0, le=1)] = Field(

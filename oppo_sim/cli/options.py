@@ -1,0 +1,67 @@
+"""Options and parts that commands share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+OVERRIDES = click.option(
+    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as policy.overcommit=8; may be repeated."
+)
+STEPS = click.option("--steps", type=click.IntRange(1), help="Training steps instead of the scenario's.")
+SEED = click.option("--seed", type=click.IntRange(0), help="Seed instead of the scenario's.")
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Run folder to write. Default: runs/SCENARIO-…; never overwritten without --force.",
+)
+FORCE = click.option("--force", is_flag=True, help="Replace a run folder that this tool wrote.")
+FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG figures.", show_default=True)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output instead of a table.")
+
+
+class StepRange(click.ParamType[tuple[int, int]]):
+    """``FIRST:LAST``, two step numbers."""
+
+    name = "FIRST:LAST"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        first, colon, last = str(value).partition(":")
+        if not (colon and first.isdigit() and last.isdigit() and int(first) <= int(last)):
+            self.fail(f"'{value}' is not a range of steps: give FIRST:LAST, such as 20:22", param, ctx)
+        return int(first), int(last)
+
+
+def safe_name(text: str) -> str:
+    """``text`` as part of a folder name."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text).strip("-.") or "run"
+
+
+def refuse_existing(folder: Path, force: bool) -> None:
+    """Say so before any work is done, if the run folder is taken. Raises OppoError."""
+    if force or not folder.exists():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise OppoError(f"{folder} exists and is not empty: choose another folder with -o, or replace an earlier run with --force")
+
+
+@contextmanager
+def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[Progress, int]]":
+    """A progress bar with the time left on standard error; silent where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        yield progress, progress.add_task(description, total=total)

@@ -1,0 +1,57 @@
+"""``oppo simulate``: one policy on a scenario."""
+
+from pathlib import Path
+
+import click
+
+from oppo_sim.cli import options
+
+
+@click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
+@click.argument("scenario")
+@click.option("--policy", help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.")
+@options.STEPS
+@options.SEED
+@options.OVERRIDES
+@options.OUTPUT
+@options.FORCE
+@options.FIGURES
+@click.option("--timeline", type=options.StepRange(), help="Steps on the timeline. Default: the three after the warm-up.")
+@click.option("--rollouts/--no-rollouts", default=True, help="Write the table with one row a rollout.", show_default=True)
+@options.JSON
+def command(
+    scenario: str,
+    policy: str | None,
+    steps: int | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    figures: bool,
+    timeline: tuple[int, int] | None,
+    rollouts: bool,
+    as_json: bool,
+) -> None:
+    """Simulate SCENARIO (a shipped name or a YAML file) and report every step.
+
+    Writes a run folder: steps.parquet, rollouts.parquet, summary.json, figures, a Gantt chart, a trace for Perfetto or
+    chrome://tracing, and manifest.json with everything needed to repeat the run. Interrupting keeps the steps already done.
+    """
+    from oppo_sim.cli.present import show_run
+    from oppo_sim.scenario.build import build_setup, policy_settings_of
+    from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.simulate_folder import RunRequest, simulate_to_folder
+
+    loaded = load_scenario(scenario, overrides)
+    name = policy or loaded.policy.name
+    setup = build_setup(loaded, policy=name, policy_settings=policy_settings_of(loaded, name), seed=seed, steps=steps)
+    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
+    options.refuse_existing(folder, force)
+    first = min(setup.warmup_steps, setup.steps - 1)
+    shown = timeline or (first, min(first + 2, setup.steps - 1))
+    request = RunRequest(setup, name, folder, force, shown, rollouts, figures)
+    with options.progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
+        written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
+    show_run(written, as_json)
+    if written.interrupted:
+        raise KeyboardInterrupt

@@ -1,0 +1,179 @@
+"""``compare`` into a run folder, keeping every finished cell so that an interrupted comparison goes on where it stopped."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oppo_sim.compare import Cell, Comparison, Totals, baseline_label, comparison_of, plan_cells, run_cells
+from oppo_sim.errors import OppoError
+from oppo_sim.manifest import versions
+from oppo_sim.policies.registry import BASELINE
+from oppo_sim.report.files import disk_errors_said
+from oppo_sim.report.run_folder import RunFolder, open_run_folder
+from oppo_sim.results.sinks import SummarySink
+from oppo_sim.results.spans import Marker, Span
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulate import run_setup
+
+TABLE = "comparison.parquet"
+ATTRIBUTION = "attribution.parquet"
+CELLS = "cells.parquet"
+RESULT = "comparison.json"
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What to compare and what to write."""
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    seeds: int
+    steps: int
+    attribution: bool
+    jobs: int
+    folder: Path
+    force: bool = False
+    figures: bool = True
+
+
+class CellJournal:
+    """Finished cells, one JSON line each, appended durably beside the run folder."""
+
+    def __init__(self, path: Path, scenario_hash: str) -> None:
+        self.path = path
+        self._hash = scenario_hash
+        self._version = json.dumps(versions(), sort_keys=True)
+        self.done: dict[str, Totals] = {}
+        if path.is_file():
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                self._take(line, number)
+
+    def _take(self, line: str, number: int) -> None:
+        try:
+            entry = json.loads(line)
+            self.done[entry["key"]] = {str(name): float(value) for name, value in entry["totals"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Only the last line can be half written, by a process that was killed; any other was damaged by somebody.
+            if number != len(self.path.read_text(encoding="utf-8").splitlines()):
+                raise OppoError(f"{self.path}, line {number} is no finished cell: delete the file to start the comparison anew") from None
+
+    def known(self, cell: Cell) -> Totals | None:
+        """The totals of a cell that an earlier attempt finished."""
+        return self.done.get(cell.key(self._hash, self._version))
+
+    def add(self, cell: Cell, totals: Totals) -> None:
+        """Keep a finished cell. Raises OppoError when the disk refuses."""
+        key = cell.key(self._hash, self._version)
+        self.done[key] = totals
+        with disk_errors_said(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            torn = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"\n", b"")
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(("\n" if torn else "") + json.dumps({"key": key, "totals": totals}) + "\n")
+
+
+def journal_path(folder: Path) -> Path:
+    """Where the cells of an unfinished comparison lie."""
+    return folder.with_name(folder.name + ".cells.jsonl")
+
+
+def compare_to_folder(request: CompareRequest, progress: Callable[[int, int], None]) -> Comparison:
+    """Compare and write a run folder. Cells that an interrupted attempt finished are not simulated again.
+
+    Raises OppoError for anything that cannot run, a folder that is taken and a disk that refuses.
+    """
+    scenario = request.scenario
+    cells = plan_cells(scenario, request.policies, request.seeds, request.steps, request.attribution)
+    journal = CellJournal(journal_path(request.folder), scenario.content_hash)
+    totals = {cell: known for cell in cells if (known := journal.known(cell)) is not None}
+    progress(len(totals), len(cells))
+    for cell, result in run_cells(scenario, [cell for cell in cells if cell not in totals], request.jobs):
+        totals[cell] = result
+        journal.add(cell, result)
+        progress(len(totals), len(cells))
+    comparison = comparison_of(scenario, request.policies, {cell: totals[cell] for cell in cells})
+    folder = open_run_folder(request.folder, force=request.force)
+    folder.write_frame(TABLE, comparison.table)
+    folder.write_frame(ATTRIBUTION, comparison.attribution)
+    folder.write_frame(CELLS, comparison.cells)
+    folder.write_json(RESULT, comparison_record(comparison))
+    timelines = _timelines(request)
+    _write_timelines(folder, timelines)
+    if request.figures:
+        _write_figures(folder, request, comparison, timelines)
+    folder.finish(_manifest(request))
+    journal.path.unlink(missing_ok=True)
+    return comparison
+
+
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
+    """Table and attribution as nested values."""
+    return {
+        "comparison": comparison.table.to_dict(orient="index"),
+        "attribution": comparison.attribution.to_dict(orient="index"),
+    }
+
+
+Timelines = dict[str, tuple[list[Span], list[Marker]]]
+
+
+def _shown_steps(request: CompareRequest) -> tuple[int, int]:
+    first = min(request.scenario.warmup_steps, request.steps - 1)
+    return first, min(first + 1, request.steps - 1)
+
+
+def _timelines(request: CompareRequest) -> Timelines:
+    """Two steps of the baseline and of every policy, on the first seed."""
+    scenario, (first, last) = request.scenario, _shown_steps(request)
+    timelines: Timelines = {}
+    for policy in dict.fromkeys((BASELINE, *request.policies)):
+        setup = build_setup(scenario, policy=policy, steps=max(last + 1, scenario.warmup_steps + 1))
+        timelines[policy] = run_setup(setup, SummarySink(0), timeline=(first, last))
+    return timelines
+
+
+def _write_timelines(folder: RunFolder, timelines: Timelines) -> None:
+    from oppo_sim.report.perfetto import write_trace
+
+    write_trace(timelines, folder.path("timeline.json"))
+
+
+def _write_figures(folder: RunFolder, request: CompareRequest, comparison: Comparison, timelines: Timelines) -> None:
+    from oppo_sim.report import comparison_figures
+    from oppo_sim.report.gantt import compare_gantt
+
+    name = request.scenario.name
+    folder.write_figure("figures/step_time.png", comparison_figures.step_time_figure(comparison.table, name))
+    folder.write_figure("figures/speedup.png", comparison_figures.speedup_figure(comparison.table, BASELINE, name))
+    if len(comparison.attribution) and request.attribution:
+        folder.write_figure("figures/attribution.png", comparison_figures.attribution_figure(comparison.attribution, name))
+    folder.write_figure("figures/gantt.png", compare_gantt(timelines, _shown_steps(request)))
+
+
+def _manifest(request: CompareRequest) -> dict[str, Any]:
+    scenario = request.scenario
+    setup = build_setup(scenario, steps=request.steps)
+    return {
+        "kind": "simulated comparison",
+        "scenario": scenario.name,
+        "scenario_sha256": scenario.content_hash,
+        "scenario_yaml": scenario.to_yaml(),
+        "policies": list(request.policies),
+        "baselines": {policy: baseline_label(scenario, policy) for policy in request.policies},
+        "seeds": list(range(scenario.seed, scenario.seed + request.seeds)),
+        "steps": request.steps,
+        "warmup_steps": scenario.warmup_steps,
+        "trace": dict(setup.replay.provenance),
+        "trace_sha256": setup.replay.content_hash,
+        "costs": dict(setup.costs.provenance),
+        "versions": versions(),
+        "warnings": list(setup.warnings),
+    }
+
+
+def default_policies(scenario: Scenario) -> Sequence[str]:
+    """What is compared where nobody says: the baseline, each overlap alone, both, and the scenario's own policy."""
+    return tuple(dict.fromkeys((BASELINE, "rollout-overlap", "intra", "inter", "oppo", scenario.policy.name)))

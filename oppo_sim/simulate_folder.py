@@ -1,0 +1,157 @@
+"""``simulate`` into a run folder: tables as they come, then figures, timeline and manifest."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oppo_sim.columns import ROLLOUT_COLUMNS
+from oppo_sim.manifest import run_manifest
+from oppo_sim.report.run_folder import RunFolder, open_run_folder
+from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
+from oppo_sim.results.spans import Marker, Span
+from oppo_sim.results.summary import summarise, summary_record
+from oppo_sim.scenario.build import Setup
+from oppo_sim.simulate import ProgressSink, run_setup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from oppo_sim.report.parquet_table import ParquetTable
+
+STEPS = "steps.parquet"
+ROLLOUTS = "rollouts.parquet"
+SUMMARY = "summary.json"
+TIMELINE = "timeline.json"
+GANTT = "figures/gantt.png"
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What to simulate and what to write."""
+
+    setup: Setup
+    policy: str
+    folder: Path
+    force: bool = False
+    timeline: tuple[int, int] | None = None
+    rollouts: bool = True
+    figures: bool = True
+
+
+@dataclass(frozen=True)
+class WrittenRun:
+    """A run and where it was written."""
+
+    folder: Path
+    policy: str
+    steps: "pd.DataFrame"
+    summary: "pd.DataFrame"
+    manifest: Mapping[str, Any]
+    warmup_steps: int
+    interrupted: bool
+
+
+class RolloutTableSink:
+    """Streams rollout rows into a Parquet table; memory does not grow with the run."""
+
+    def __init__(self, table: "ParquetTable") -> None:
+        self._table = table
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """Steps are kept elsewhere."""
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        columns: dict[str, Any] = dict(typed_columns(rows))
+        columns["finish_reason"] = [FINISH_REASONS[code] for code in columns["finish_reason"]]
+        self._table.append(columns)
+
+
+def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> WrittenRun:
+    """Simulate and write a run folder. An interruption (Ctrl-C) keeps and finishes what is there.
+
+    Raises OppoError for a folder that is taken and a disk that refuses.
+    """
+    from oppo_sim.report.parquet_table import ParquetTable
+
+    setup = request.setup
+    folder = open_run_folder(request.folder, force=request.force)
+    frames = FrameSink(keep_rollouts=False)
+    sinks: list[Sink] = [frames, ProgressSink(progress)]
+    table = ParquetTable(folder.path(ROLLOUTS), ROLLOUT_COLUMNS) if request.rollouts else None
+    if table is not None:
+        sinks.append(RolloutTableSink(table))
+    spans: list[Span] = []
+    markers: list[Marker] = []
+    interrupted = False
+    try:
+        spans, markers = run_setup(setup, Sinks(*sinks), timeline=request.timeline)
+    except KeyboardInterrupt:
+        interrupted = True
+    except BaseException:
+        if table is not None:
+            table.abandon()
+        raise
+    if table is not None:
+        table.close()
+    steps = frames.steps()
+    if not len(steps):
+        raise KeyboardInterrupt
+    warmup = min(setup.warmup_steps, len(steps) - 1)
+    summary = summarise(steps, warmup)
+    folder.write_frame(STEPS, steps)
+    folder.write_json(SUMMARY, summary_record(summary))
+    if request.figures:
+        _write_figures(folder, request, steps)
+    if request.timeline is not None and spans:
+        _write_timeline(folder, request, spans, markers)
+    manifest = run_manifest(setup, request.policy) | {"steps_done": len(steps), "interrupted": interrupted}
+    folder.finish(manifest)
+    return WrittenRun(request.folder, request.policy, steps, summary, manifest, warmup, interrupted)
+
+
+def _write_figures(folder: RunFolder, request: RunRequest, steps: "pd.DataFrame") -> None:
+    from oppo_sim.report import figures
+
+    title = f"{request.setup.scenario.name}, {request.policy}"
+    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(steps, title))
+    folder.write_figure("figures/staleness.png", figures.staleness_figure(steps, title))
+    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(steps, title))
+    controls = figures.controls_figure(steps, title)
+    if controls is not None:
+        folder.write_figure("figures/controls.png", controls)
+    if request.rollouts:
+        import pandas as pd
+
+        lengths = pd.read_parquet(folder.root / ROLLOUTS, columns=["response_length"])
+        folder.write_figure(
+            "figures/response_length.png", figures.response_length_figure(lengths, request.setup.replay.response_lengths, title)
+        )
+
+
+def _write_timeline(folder: RunFolder, request: RunRequest, spans: list[Span], markers: list[Marker]) -> None:
+    from oppo_sim.report.perfetto import write_trace
+
+    assert request.timeline is not None
+    write_trace({"": (spans, markers)}, folder.path(TIMELINE))
+    if request.figures:
+        from oppo_sim.report.gantt import gantt_figure
+
+        title = f"{request.setup.scenario.name}, {request.policy}, steps {request.timeline[0]} to {request.timeline[1]}"
+        folder.write_figure(GANTT, gantt_figure(spans, markers, request.timeline, title))
+
+
+def run_record(run: WrittenRun) -> str:
+    """The run as one JSON document for scripts."""
+    return json.dumps(
+        {
+            "folder": str(run.folder),
+            "policy": run.policy,
+            "steps": len(run.steps),
+            "warmup_steps": run.warmup_steps,
+            "interrupted": run.interrupted,
+            "summary": summary_record(run.summary),
+        },
+        indent=1,
+    )

@@ -1,0 +1,164 @@
+"""Reading and writing traces: Parquet and CSV with one schema."""
+
+import csv as text_csv
+import gzip
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim.columns import TRACE_COLUMNS
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.files import new_file, said
+from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
+_BLOCK_BYTES: Final = 8 << 20
+
+
+def load_trace(path: str | Path) -> "pd.DataFrame":
+    """The rollouts of a ``.parquet``, ``.csv`` or ``.csv.gz`` file, one row each, checked; columns as ``schema.checked_frame``.
+
+    ``prompt_tokens`` and ``response_tokens`` are accepted for ``prompt_length`` and ``response_length``. Rows keep the file's order;
+    zero lengths and aborted rows stay as they are. Raises OppoError naming file, row and column.
+    """
+    path = Path(path)
+    kind = suffix_of(path)
+    with said(path), path.open("rb") as file:
+        if not file.read(1):
+            raise OppoError(f"{path} is empty: give a trace with a header and at least one rollout")
+    if kind == ".parquet":
+        return checked_frame(read_parquet(path, FORMAT_KEY, FORMAT), str(path))
+    return checked_frame(_read_csv(path), str(path))
+
+
+def save_trace(frame: "pd.DataFrame", path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a trace by the suffix of ``path``; it is checked first, and appears whole or not at all.
+
+    Columns that are missing throughout are left out. Raises OppoError for a bad frame or suffix, an existing file, or the disk.
+    """
+    import pyarrow as pa
+
+    path = Path(path)
+    kind = suffix_of(path)
+    good = check_frame(frame)
+    good = good.drop(columns=[name for name in TRACE_COLUMNS if good[name].isna().all()])
+    table = pa.Table.from_pandas(good, preserve_index=False).replace_schema_metadata({FORMAT_KEY: FORMAT})
+    with new_file(path, overwrite=overwrite) as partial:
+        if kind == ".parquet":
+            write_parquet(table, partial)
+        else:
+            _write_csv(table, partial, compressed=kind == ".csv.gz")
+
+
+def suffix_of(path: Path) -> str:
+    """The trace format of a file name. Raises OppoError for another one."""
+    for suffix in SUFFIXES:
+        if path.name.endswith(suffix):
+            return suffix
+    raise OppoError(f"{path} is no trace file by its name: it must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+
+
+def write_parquet(table: "pa.Table", path: Path) -> None:
+    """Zstandard-compressed Parquet."""
+    import pyarrow.parquet as pq
+
+    pq.write_table(table, path, compression="zstd", compression_level=9)
+
+
+def read_parquet(path: Path, format_key: bytes, known_format: str) -> "pa.Table":
+    """A Parquet file; one that names another format is refused. Raises OppoError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with said(path), pq.ParquetFile(path) as file:
+            table = file.read()
+    except (pa.ArrowException, ValueError) as error:
+        raise OppoError(f"{path} is not a readable Parquet file ({str(error).splitlines()[0]}): write it again") from None
+    named = (table.schema.metadata or {}).get(format_key, known_format.encode()).decode(errors="replace")
+    if named != known_format:
+        raise OppoError(f"{path} has format {named} but this version reads {known_format}: update the package, or convert the file")
+    return table
+
+
+def _read_csv(path: Path) -> "pa.Table":
+    import pyarrow as pa
+    from pyarrow import csv
+
+    ragged: list[Any] = []
+
+    def note(row: Any) -> str:
+        ragged.append(row)
+        return "error"
+
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(TEXT_COLUMNS, pa.large_string()), timestamp_parsers=["@never@"])
+    read = csv.ReadOptions(block_size=_BLOCK_BYTES)
+    try:
+        return csv.read_csv(path, read, csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note), convert)
+    except pa.ArrowInvalid as error:
+        if ragged:
+            raise _ragged(path, note, ragged) from None
+        # A column looked like numbers at first and later holds something else: read it as text, so that the check can name the row.
+        return _read_csv_as_text(path, error)
+    except (pa.ArrowException, OSError) as error:
+        raise OppoError(f"{path} is not a readable CSV file ({str(error).splitlines()[0]}): write it again") from None
+
+
+def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    ragged.clear()
+    try:
+        # Only a single thread counts rows.
+        csv.read_csv(path, csv.ReadOptions(use_threads=False), csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note))
+    except pa.ArrowInvalid:
+        pass
+    row = ragged[0]
+    return OppoError(
+        f"{path}, data row {row.number - 1}, has {row.actual_columns} values but the header names {row.expected_columns} columns: correct it"
+    )
+
+
+def _read_csv_as_text(path: Path, first: Exception) -> "pa.Table":
+    import pyarrow as pa
+    from pyarrow import csv
+
+    reason = str(first).splitlines()[0]
+    try:
+        with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as reader:
+            names = reader.schema.names
+        convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
+        return csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
+    except pa.ArrowInvalid:
+        raise OppoError(f"{path} is not a readable CSV file ({reason}): write it again, as UTF-8 with commas") from None
+
+
+def _write_csv(table: "pa.Table", path: Path, *, compressed: bool) -> None:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    def write(style: str) -> None:
+        with path.open("wb") as raw:
+            options = csv.WriteOptions(include_header=False, quoting_style=style)
+            if not compressed:
+                raw.write(header)
+                csv.write_csv(table, raw, options)
+                return
+            # No time stamp: the same rows give the same bytes.
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+                packed.write(header)
+                csv.write_csv(table, packed, options)
+
+    line = io.StringIO()
+    text_csv.writer(line, lineterminator="\n").writerow(table.column_names)
+    header = line.getvalue().encode()
+
+    try:
+        write("none")
+    except pa.ArrowInvalid:
+        write("needed")  # some text holds a comma or a quote

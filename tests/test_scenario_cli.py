@@ -1,0 +1,119 @@
+"""``oppo scenario`` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from oppo_sim.cli.main import run
+from oppo_sim.scenario.load import load_scenario, shipped_scenarios
+
+MINE = """
+format: oppo-scenario/1
+name: mine
+steps: 3
+train_batch_size: 4
+max_response_length: 128
+trace: {synth: {parameters: {mu: 3.0, sigma: 0.5}, rows: 50}, prompt_length: 16}
+costs: {kind: linear, decode: {fixed: 0.01}}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE)
+    return path
+
+
+def oppo(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(["scenario", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_list_names_every_shipped_scenario_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = oppo(capsys, "list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == shipped_scenarios()
+    assert all(line.endswith(".") for line in out.splitlines())
+
+
+def test_init_writes_a_commented_copy_and_never_overwrites(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert oppo(capsys, "init", "h200-single")[0] == 0
+    written = Path("h200-single.yaml").read_text()
+    assert written.startswith("# One H200")
+    assert load_scenario("h200-single.yaml") == load_scenario("h200-single")
+    code, out, err = oppo(capsys, "init", "h200-single")
+    assert (code, out) == (2, "")
+    assert err == "oppo: error: h200-single.yaml exists: give another name with -o, or --force to overwrite it\n"
+    assert oppo(capsys, "init", "paper-gsm8k-7b", "-o", "h200-single.yaml", "--force")[0] == 0
+    assert load_scenario("./h200-single.yaml").name == "paper-gsm8k-7b"
+
+
+def test_init_without_a_name_writes_a_file_that_validates(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert oppo(capsys, "init", "-o", "new.yaml")[0] == 0
+    code, out, err = oppo(capsys, "validate", "new.yaml")
+    assert (code, err) == (0, "")
+    assert out == "new.yaml: valid (my-run, 100 steps, 1 policy)\n"
+    assert oppo(capsys, "init", "-o", "-")[1] == Path("new.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["init", "h200-singel"], "did you mean h200-single"),
+        (["init", "-o", "no/such/folder/x.yaml"], "cannot read or write no/such/folder/x.yaml: No such file or directory"),
+        (["show", "missing.yaml"], 'no scenario "missing.yaml"'),
+        (["show", "mine.yaml", "--set", "stepps=3"], "--set stepps=3: unknown field stepps: did you mean 'steps'?"),
+        (["show", "mine.yaml", "--schema"], "--schema is the same for every scenario"),
+        (["show"], "Missing argument 'NAME_OR_PATH'"),
+        (["validate"], "Missing argument 'PATH'"),
+        (["validate", "."], "is a folder"),
+        (["validate", "mine.yaml", "--set", "policy=async"], "give training its own devices"),
+        (["validate", "mine.yaml", "--set", "policies={async: {}}"], "give training its own devices"),
+        (["validate", "mine.yaml", "--set", "trace={name: nowhere}"], "nowhere"),
+        (["validate", "mine.yaml", "--set", "trace={path: nowhere.csv}"], "nowhere.csv"),
+        (["validate", "mine.yaml", "--set", "costs={kind: profile, path: nowhere.json}"], "nowhere.json"),
+        (["show", "mine.yaml", "--zzz"], "No such option '--zzz'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    arguments: list[str], words: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = oppo(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("oppo: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_show_writes_defaults_out_and_says_what_was_translated(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = oppo(capsys, "show", "mine.yaml", "--set", "stream_interval=64")
+    assert code == 0
+    assert out.startswith("# mine.yaml, content hash ")
+    assert "# train_batch_size: 4 was read as rollout_batch_size: 4\n" in out
+    assert "# stream_interval: 64 was read as policy.chunk_size: 64\n" in out
+    Path("shown.yaml").write_text(out)
+    assert load_scenario("shown.yaml") == load_scenario("mine.yaml", ["policy.chunk_size=64"])
+
+
+def test_show_as_json_is_the_same_scenario(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = oppo(capsys, "show", "mine.yaml", "--json")
+    assert code == 0
+    assert json.loads(out) == load_scenario("mine.yaml").to_plain()
+    assert err == "note: train_batch_size: 4 was read as rollout_batch_size: 4\n"
+
+
+def test_show_schema_is_a_schema_that_fits(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = oppo(capsys, "show", "--schema")
+    assert code == 0
+    jsonschema.validate(load_scenario("mine.yaml").to_plain(), json.loads(out))
+
+
+def test_validate_says_what_is_likely_not_meant(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = oppo(capsys, "validate", "mine.yaml", "--set", "policies={april: {}}")
+    assert (code, out) == (0, "mine.yaml: valid (mine, 3 steps, 2 policies)\n")
+    assert "note: policy 'oppo' controls overcommit by rewards, but rewards.kind is none" in err

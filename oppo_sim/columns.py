@@ -103,3 +103,29 @@ ROLLOUT_COLUMNS: Final = (
     ROLLOUT_ID, GROUP_ID, TRACE_ROW, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REPLICA, ADMITTED_STEP, TRAINED_STEP, TRAINED_RANK,
     HEAD_VERSION, TAIL_VERSION, STALENESS, SPAN, DEFERRALS, DROPS, PREEMPTIONS, ADMITTED_S, FINISHED_S, SCORED_S,
 )  # fmt: skip
+
+# ---- comparison rows: one a policy, means over steps and seeds, seconds a step ----------------------------------------------------
+STEP_S: Final = "step_s"
+STEP_S_LOW: Final = "step_s_low"
+STEP_S_HIGH: Final = "step_s_high"
+SPEEDUP: Final = "speedup"  # against the sequential baseline, by trained rollouts
+SPEEDUP_LOW: Final = "speedup_low"
+SPEEDUP_HIGH: Final = "speedup_high"
+SPEEDUP_PER_TOKEN: Final = "speedup_per_token"
+SPEEDUP_PER_TOKEN_LOW: Final = "speedup_per_token_low"
+SPEEDUP_PER_TOKEN_HIGH: Final = "speedup_per_token_high"
+GEN_S: Final = "gen_s"
+REWARD_S: Final = "reward_s"
+TRAINING_S: Final = "training_s"
+COMPARED_STALENESS_MEAN: Final = "staleness_mean"
+COMPARED_STALENESS_MAX: Final = "staleness_max"
+LENGTH_BIAS: Final = "length_bias"  # mean response length trained / mean of the trace − 1
+DEFERRED: Final = "deferred"  # rollouts a step
+UTILIZATION: Final = "utilization"
+HOURS_PER_10K: Final = "hours_per_10k_rollouts"
+
+HIDDEN_BY_OVERLAP_S: Final = "hidden_by_overlap_s"
+SAVED_BY_SHORTER_TAIL_S: Final = "saved_by_shorter_tail_s"
+LOST_TO_RECOMPUTATION_S: Final = "lost_to_recomputation_s"
+LOST_TO_CONTENTION_S: Final = "lost_to_contention_s"
+LOST_TO_PADDING_S: Final = "lost_to_padding_s"

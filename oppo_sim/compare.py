@@ -35,13 +35,11 @@ LOSSES: Mapping[str, Counterfactual] = {
     "free_padding": Counterfactual(free_padding=True),
 }
 LOSS_COLUMNS = {
-    "free_recompute": "lost_to_recomputation_s",
-    "no_contention": "lost_to_contention_s",
-    "free_padding": "lost_to_padding_s",
+    "free_recompute": c.LOST_TO_RECOMPUTATION_S,
+    "no_contention": c.LOST_TO_CONTENTION_S,
+    "free_padding": c.LOST_TO_PADDING_S,
 }
-HIDDEN = "hidden_by_overlap_s"
-TAIL = "saved_by_shorter_tail_s"
-ATTRIBUTION_COLUMNS = (HIDDEN, TAIL, *LOSS_COLUMNS.values())
+ATTRIBUTION_COLUMNS = (c.HIDDEN_BY_OVERLAP_S, c.SAVED_BY_SHORTER_TAIL_S, *LOSS_COLUMNS.values())
 
 
 @dataclass(frozen=True)
@@ -205,24 +203,24 @@ def _row(actual: "pd.DataFrame", base: "pd.DataFrame") -> dict[str, float]:
     by_token = ratio_interval(list(base["s_per_token"] / actual["s_per_token"]))
     training = [c.timing(stage) for stage in c.TRAINING_STAGES]
     return {
-        "step_s": float(actual[c.TIMING_STEP].mean()),
-        "step_s_low": low,
-        "step_s_high": high,
-        "speedup": by_rollout[0],
-        "speedup_low": by_rollout[1],
-        "speedup_high": by_rollout[2],
-        "speedup_per_token": by_token[0],
-        "speedup_per_token_low": by_token[1],
-        "speedup_per_token_high": by_token[2],
-        "gen_s": float(actual[c.timing("gen")].mean()),
-        "reward_s": float(actual[c.timing("reward")].mean()),
-        "training_s": float(actual[training].sum(axis=1).mean()),
-        "staleness_mean": float(actual["staleness_mean"].mean()),
-        "staleness_max": float(actual["staleness_max"].max()),
-        "length_bias": float((actual["length_mean"] / actual["trace_length_mean"]).mean()) - 1.0,
-        "deferred": float(actual["deferred"].mean()),
-        "utilization": float(actual["utilization"].mean()),
-        "hours_per_10k_rollouts": float(actual["s_per_rollout"].mean()) * 10_000 / 3600,
+        c.STEP_S: float(actual[c.TIMING_STEP].mean()),
+        c.STEP_S_LOW: low,
+        c.STEP_S_HIGH: high,
+        c.SPEEDUP: by_rollout[0],
+        c.SPEEDUP_LOW: by_rollout[1],
+        c.SPEEDUP_HIGH: by_rollout[2],
+        c.SPEEDUP_PER_TOKEN: by_token[0],
+        c.SPEEDUP_PER_TOKEN_LOW: by_token[1],
+        c.SPEEDUP_PER_TOKEN_HIGH: by_token[2],
+        c.GEN_S: float(actual[c.timing("gen")].mean()),
+        c.REWARD_S: float(actual[c.timing("reward")].mean()),
+        c.TRAINING_S: float(actual[training].sum(axis=1).mean()),
+        c.COMPARED_STALENESS_MEAN: float(actual["staleness_mean"].mean()),
+        c.COMPARED_STALENESS_MAX: float(actual["staleness_max"].max()),
+        c.LENGTH_BIAS: float((actual["length_mean"] / actual["trace_length_mean"]).mean()) - 1.0,
+        c.DEFERRED: float(actual["deferred"].mean()),
+        c.UTILIZATION: float(actual["utilization"].mean()),
+        c.HOURS_PER_10K: float(actual["s_per_rollout"].mean()) * 10_000 / 3600,
     }
 
 
@@ -235,7 +233,7 @@ def _attribution(of: "pd.DataFrame", label: str) -> dict[str, float]:
             return float("nan")
         return float((of.loc[(label, variant)][c.TIMING_STEP].sort_index() - actual).mean())
 
-    shares = {HIDDEN: difference("batch_scoring"), TAIL: difference("no_tail")}
+    shares = {c.HIDDEN_BY_OVERLAP_S: difference("batch_scoring"), c.SAVED_BY_SHORTER_TAIL_S: difference("no_tail")}
     return shares | {column: -difference(variant) for variant, column in LOSS_COLUMNS.items()}
 
 

@@ -173,7 +173,7 @@ def test_a_verifier_is_not_streamed() -> None:
     scenario = load_scenario("paper-gsm8k-7b")
     assert build_setup(scenario).machine.streamable is False
     assert any("scored when a rollout has finished" in text for text in build_setup(scenario).warnings)
-    with pytest.raises(OppoError, match="does not fit costs.reward_model.kind verifier"):
+    with pytest.raises(OppoError, match=r"does not fit costs\.reward_model\.kind verifier"):
         build_setup(load_scenario("paper-gsm8k-7b", ["scoring.streamable=true"]))
     assert build_setup(load_scenario("paper-stackexchange-7b")).machine.streamable is True
 

@@ -21,7 +21,7 @@ OUTPUT = click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Run folder to write. Default: runs/SCENARIO-…; never overwritten without --force.",
+    help="Run folder to write. Default: runs/SCENARIO-…; never overwritten.",
 )
 FORCE = click.option("--force", is_flag=True, help="Replace a run folder that this tool wrote.")
 FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG figures.", show_default=True)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report import frames as f
 from oppo_sim.report.canvas import legend_below, new_figure
 from oppo_sim.report.frames import largest, numbers
 from oppo_sim.report.palette import FAINT, GAINS, INK, LOSSES, TRAINED, stage_colour
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _WHAT = "comparison"
 
-_GAINS = ((f.HIDDEN_BY_OVERLAP_S, "hidden by overlap"), (f.SAVED_BY_SHORTER_TAIL_S, "saved by the shorter tail"))
+_GAINS = ((c.HIDDEN_BY_OVERLAP_S, "hidden by overlap"), (c.SAVED_BY_SHORTER_TAIL_S, "saved by the shorter tail"))
 _LOSSES = (
-    (f.LOST_TO_RECOMPUTATION_S, "lost to recomputation"),
-    (f.LOST_TO_CONTENTION_S, "lost to contention"),
-    (f.LOST_TO_PADDING_S, "lost to padding"),
+    (c.LOST_TO_RECOMPUTATION_S, "lost to recomputation"),
+    (c.LOST_TO_CONTENTION_S, "lost to contention"),
+    (c.LOST_TO_PADDING_S, "lost to padding"),
 )
 
 
@@ -36,14 +36,14 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    steps = numbers(comparison, f.STEP_S, _WHAT)
-    low, high = numbers(comparison, f.STEP_S_LOW, _WHAT), numbers(comparison, f.STEP_S_HIGH, _WHAT)
+    steps = numbers(comparison, c.STEP_S, _WHAT)
+    low, high = numbers(comparison, c.STEP_S_LOW, _WHAT), numbers(comparison, c.STEP_S_HIGH, _WHAT)
     unit = time_unit(largest(steps))
     figure, axis = _rows(comparison)
     handles: list[Artist] = []
     labels = []
     left = np.zeros(len(steps))
-    for stage, name in (("gen", f.GEN_S), ("reward", f.REWARD_S), ("training", f.TRAINING_S)):
+    for stage, name in (("gen", c.GEN_S), ("reward", c.REWARD_S), ("training", c.TRAINING_S)):
         seconds = np.nan_to_num(numbers(comparison, name, _WHAT)) / unit.seconds
         axis.barh(np.arange(len(steps)), seconds, left=left, height=0.62, color=stage_colour(stage))
         handles.append(Patch(facecolor=stage_colour(stage)))
@@ -64,10 +64,10 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
 def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -> "Figure":
     """Speed-up by policy against ``baseline``, with 95 % confidence intervals. Raises OppoError when the baseline is not in the table."""
     policies = [str(policy) for policy in comparison.index]
-    speedup = numbers(comparison, f.SPEEDUP, _WHAT)
+    speedup = numbers(comparison, c.SPEEDUP, _WHAT)
     if baseline not in policies:
         raise OppoError(f"baseline '{baseline}' is not in the comparison: it has {', '.join(policies)}")
-    low, high = numbers(comparison, f.SPEEDUP_LOW, _WHAT), numbers(comparison, f.SPEEDUP_HIGH, _WHAT)
+    low, high = numbers(comparison, c.SPEEDUP_LOW, _WHAT), numbers(comparison, c.SPEEDUP_HIGH, _WHAT)
     figure, axis = _rows(comparison)
     colours = [FAINT if policy == baseline else TRAINED for policy in policies]
     axis.barh(np.arange(len(speedup)), speedup, height=0.62, color=colours)

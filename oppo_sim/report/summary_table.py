@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.report import frames as f
 from oppo_sim.report.frames import numbers
 from oppo_sim.report.units import NOTHING, format_percent, format_seconds, time_unit
 
@@ -50,12 +49,12 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     from rich.text import Text
 
     what = "comparison"
-    steps = numbers(comparison, f.STEP_S, what)
-    speedup, low, high = (numbers(comparison, name, what) for name in (f.SPEEDUP, f.SPEEDUP_LOW, f.SPEEDUP_HIGH))
-    stale, oldest = numbers(comparison, f.STALENESS_MEAN, what), numbers(comparison, f.STALENESS_MAX, what)
-    bias = numbers(comparison, f.LENGTH_BIAS, what)
-    has_deferred = f.DEFERRED in comparison.columns
-    deferred = numbers(comparison, f.DEFERRED, what) if has_deferred else np.full(len(steps), np.nan)
+    steps = numbers(comparison, c.STEP_S, what)
+    speedup, low, high = (numbers(comparison, name, what) for name in (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH))
+    stale, oldest = numbers(comparison, c.COMPARED_STALENESS_MEAN, what), numbers(comparison, c.COMPARED_STALENESS_MAX, what)
+    bias = numbers(comparison, c.LENGTH_BIAS, what)
+    has_deferred = c.DEFERRED in comparison.columns
+    deferred = numbers(comparison, c.DEFERRED, what) if has_deferred else np.full(len(steps), np.nan)
     # One unit for all: the column is there to be compared.
     unit = time_unit(float(np.nanmin(steps))) if np.isfinite(steps).any() else None
     heads = [
@@ -78,6 +77,25 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
             cells.append(_decimals(float(deferred[row]), 1))
         # Policy names may be paths with brackets, intervals have some: none of it is markup.
         table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
+    """One row a policy: seconds a step that overlap hid, that the shorter tail saved, and that were lost; empty where not applicable."""
+    from rich.text import Text
+
+    heads = {
+        c.HIDDEN_BY_OVERLAP_S: "hidden by overlap",
+        c.SAVED_BY_SHORTER_TAIL_S: "saved by shorter tail",
+        c.LOST_TO_RECOMPUTATION_S: "lost: recompute",
+        c.LOST_TO_CONTENTION_S: "lost: contention",
+        c.LOST_TO_PADDING_S: "lost: padding",
+    }
+    table = _table(title, [("policy", "left"), *((head, "right") for head in heads.values())])
+    columns = [numbers(attribution, name, "attribution") for name in heads]
+    for row, policy in enumerate(attribution.index):
+        cells = (format_seconds(float(column[row])) if np.isfinite(column[row]) else NOTHING for column in columns)
+        table.add_row(Text(str(policy)), *(Text(cell) for cell in cells))
     return table
 
 

@@ -103,7 +103,7 @@ def build_setup(
         warmup_steps=scenario.warmup_steps,
         seed=seed,
         scenario=scenario,
-        warnings=tuple(_warnings(scenario, built, name, chosen)),
+        warnings=(*replay.warnings, *_warnings(scenario, built, name, chosen)),
     )
 
 

@@ -1,0 +1,131 @@
+"""What the driver asks of an engine. Tokens are ids; seconds are wall-clock and measured by the caller."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the actor samples; temperature 0 is greedy. ``seed`` and a rollout's id and token position fix every draw."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_token_id: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """A rollout to generate, or to go on with (``generated`` tokens already made, for instance from a checkpoint)."""
+
+    rollout_id: int
+    prompt: tuple[int, ...]
+    max_response_length: int
+    forced_length: int | None = None
+    """Replay: the response ends after exactly this many tokens, stop tokens or not."""
+    generated: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """What one ``step`` gave one rollout."""
+
+    rollout_id: int
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    """Of the tokens, under the weights and temperature they were sampled with."""
+    weight_version: int
+    finish_reason: FinishReason | None
+    """None while unfinished."""
+
+
+@dataclass(frozen=True)
+class ActorCounts:
+    """Since the engine started. Tokens, iterations."""
+
+    decoded: int = 0
+    prefilled: int = 0
+    recomputed: int = 0
+    """Prefilled again: after cleared KV or a preemption."""
+    iterations: int = 0
+    preemptions: int = 0
+
+
+class Actor(Protocol):
+    """Generates. All rollouts submitted and not held back run together (continuous batching)."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue rollouts; they are prefilled before the next iteration, in id order."""
+
+    def step(self) -> list[NewTokens]:
+        """Prefill what joins, then one decode iteration: one token for every running rollout. Empty if there is nothing to run."""
+
+    def running(self) -> tuple[int, ...]:
+        """Ids of unfinished rollouts that are not held back, ascending."""
+
+    def hold(self, rollout_ids: Sequence[int]) -> None:
+        """Stop decoding these until ``resume``; their KV may be freed."""
+
+    def resume(self, rollout_ids: Sequence[int]) -> None:
+        """Decode held rollouts again."""
+
+    def abort(self, rollout_ids: Sequence[int]) -> None:
+        """Forget rollouts and free their KV."""
+
+    def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
+        """New weights from the next iteration on. ``keep_kv`` false: running rollouts prefill prompt and partial response again."""
+
+    def counts(self) -> ActorCounts:
+        """Work done so far."""
+
+    def resolved_config(self) -> dict[str, Any]:
+        """What the engine really runs with: model shape, dtype, device, KV tokens, attention path, versions."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+@dataclass(frozen=True)
+class ScorePiece:
+    """The next tokens of a rollout (the first piece starts with the prompt)."""
+
+    rollout_id: int
+    tokens: tuple[int, ...]
+    last: bool
+
+
+@dataclass(frozen=True)
+class ScorerCounts:
+    """Since the engine started."""
+
+    prefilled: int = 0
+    """Tokens that went through the model; equals ``appended`` when each token is prefilled once."""
+    appended: int = 0
+    pieces: int = 0
+    batches: int = 0
+    extra: dict[str, int] = field(default_factory=dict)
+
+
+class Scorer(Protocol):
+    """A reward model over growing sequences; it keeps a rollout's KV until its score exists or it is released."""
+
+    def append(self, pieces: Sequence[ScorePiece]) -> dict[int, float]:
+        """Prefill pieces as one batch; returns the scores of rollouts whose last piece this was, and frees their KV."""
+
+    def release(self, rollout_ids: Sequence[int]) -> None:
+        """Forget rollouts without scoring them."""
+
+    def counts(self) -> ScorerCounts:
+        """Work done so far."""
+
+    def resolved_config(self) -> dict[str, Any]:
+        """As for an actor."""
+
+    def close(self) -> None:
+        """Free everything."""

@@ -1,0 +1,118 @@
+"""The traces that come with the package: where they lie, what they are, and their provenance."""
+
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.files import said, sha256_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CATALOG_NAME: Final = "catalog.yaml"
+STEP_TABLE_FORMAT: Final = "oppo-step-table/1"
+STEP_TABLE_FORMAT_KEY: Final = b"oppo_step_table_format"
+
+
+class CatalogEntry(BaseModel):
+    """One shipped file and its provenance."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: str
+    kind: Literal["rollouts", "steps"]
+    """``rollouts``: a trace, one row a response; ``steps``: one row a training step, for drift and stage times only."""
+    domain: str
+    """What was asked: maths, code, chat, …"""
+    file: str
+    rows: Annotated[int, Field(ge=1)]
+    sha256: str
+    """Of the file's bytes."""
+    licence: str
+    origin: tuple[str, ...] = Field(strict=False)
+    """Repository, path and commit of each origin."""
+    model: str
+    sampling: str
+    tokenizer: str | None
+    derivation: str
+    """How the rows were made from the origin."""
+    caveats: tuple[str, ...] = Field(strict=False)
+    """What not to read into them."""
+    synthetic: bool
+    """The lengths were drawn or constructed, not measured."""
+
+
+class _Catalog(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: Literal["oppo-trace-catalog/1"]
+    traces: tuple[CatalogEntry, ...] = Field(strict=False)
+
+
+def shipped_folder() -> Path:
+    """Folder of the shipped traces: inside an installed package, or at the top of a checkout. Raises OppoError if neither is there."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "shipped_traces", package.parent / "traces"):
+        if (folder / CATALOG_NAME).is_file():
+            return folder
+    raise OppoError("the shipped traces are missing from this installation: install the package again")
+
+
+@cache
+def list_traces() -> tuple[CatalogEntry, ...]:
+    """The catalog, in its own order. Raises OppoError if it is damaged."""
+    import yaml
+
+    path = shipped_folder() / CATALOG_NAME
+    try:
+        with said(path):
+            return _Catalog.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).traces
+    except (ValidationError, yaml.YAMLError) as error:
+        raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): install the package again") from None
+
+
+def find_trace(name: str, kind: Literal["rollouts", "steps"] = "rollouts") -> CatalogEntry:
+    """The catalog's entry. Raises OppoError that suggests close names for an unknown one."""
+    for entry in list_traces():
+        if entry.name == name:
+            if entry.kind != kind:
+                wanted = "a per-step table, not a trace of rollouts" if kind == "rollouts" else "a trace of rollouts, not a per-step table"
+                raise OppoError(f"'{name}' is {wanted}: {_hint(name, kind, always=True)}")
+            return entry
+    what = "trace" if kind == "rollouts" else "per-step table"
+    raise OppoError(f"there is no shipped {what} '{name}': {_hint(name, kind)} (a file is given by its path, ending in .csv or .parquet)")
+
+
+def _hint(name: str, kind: str, *, always: bool = False) -> str:
+    names = [entry.name for entry in list_traces() if entry.kind == kind]
+    close = get_close_matches(name, names, n=3, cutoff=0.0 if always else 0.5) or [each for each in names if name and name in each][:3]
+    return f"did you mean {' or '.join(close)}?" if close else "see them with 'oppo trace list'"
+
+
+def load_named(name: str) -> "pd.DataFrame":
+    """A shipped trace, columns as ``schema.checked_frame``. Raises OppoError for an unknown name or an altered file."""
+    from oppo_sim.traces.storage import load_trace
+
+    return load_trace(_intact(find_trace(name)))
+
+
+def load_step_table(name: str) -> "pd.DataFrame":
+    """A shipped per-step table: ``source``, ``step`` and metric columns named as in a run's own result table, times in seconds.
+
+    Raises OppoError for an unknown name or an altered file.
+    """
+    from oppo_sim.traces.storage import read_parquet
+
+    table = read_parquet(_intact(find_trace(name, "steps")), STEP_TABLE_FORMAT_KEY, STEP_TABLE_FORMAT)
+    return table.to_pandas()
+
+
+def _intact(entry: CatalogEntry) -> Path:
+    path = shipped_folder() / entry.file
+    if sha256_of(path) != entry.sha256:
+        raise OppoError(f"{path} differs from its catalog entry (SHA-256): restore it, or install the package again")
+    return path

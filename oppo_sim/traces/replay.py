@@ -1,0 +1,257 @@
+"""Which row of a length trace each rollout takes. A row depends on the seed and on the order of admission, never on a policy's other doings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from oppo_sim.columns import FINISH_REASON, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, STEP
+from oppo_sim.draws import draw_index, stream_key
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.config import TraceConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Sampling = Literal["in_order", "resample", "by_step"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The cleaned rows of a trace and the rule that deals them to rollouts. Immutable; groups are ``group_size`` consecutive rows."""
+
+    prompt_lengths: list[int]
+    """Tokens, one entry a row."""
+    response_lengths: list[int]
+    """Tokens, at least 1, cut at the scenario's ``max_response_length``."""
+    clipped: list[bool]
+    """The row ended for its length (``finish_reason`` length)."""
+    rewards: list[float] | None
+    """None if the trace has no complete reward column."""
+    content_hash: str
+    """SHA-256 of the rows as they were before cleaning, sources filtered; independent of the file format."""
+    provenance: Mapping[str, Any]
+    """For the manifest: origin, rows used, rows left out and why."""
+    warnings: tuple[str, ...]
+    sampling: Sampling
+    group_size: int
+    blocks: tuple[tuple[int, int], ...] = field(repr=False)
+    """First row and number of groups of each step of the trace (``by_step``), else of the whole."""
+    block_means: tuple[float, ...] = field(repr=False)
+    key: int = field(repr=False)
+
+    def row(self, rollout_id: int, step: int, position: int) -> int:
+        """Row number for a rollout that is the ``position``-th (from 0) first admitted in training step ``step``. A pure function."""
+        size = self.group_size
+        group, member = divmod(rollout_id, size)
+        first, groups = self.blocks[step % len(self.blocks)]
+        if self.sampling == "in_order":
+            return rollout_id % (groups * size)
+        if self.sampling == "by_step":
+            nth = position // size
+            return first + (nth if nth < groups else draw_index(self.key, group, groups)) * size + member
+        return draw_index(self.key, group, groups) * size + member
+
+    def cursor(self) -> "Cursor":
+        """A fresh cursor for one run."""
+        return Cursor(self)
+
+    def mean_response_length(self, step: int) -> float:
+        """Mean over the rows that rollouts first admitted in ``step`` are drawn from, tokens."""
+        return self.block_means[step % len(self.block_means)]
+
+
+class Cursor:
+    """Deals rows to the rollouts of one run, in order of admission; counts the admissions of the current step for ``by_step``."""
+
+    __slots__ = ("_position", "_row", "_step")
+
+    def __init__(self, replay: Replay) -> None:
+        self._row = replay.row
+        self._step = -1
+        self._position = 0
+
+    def draw(self, rollout_id: int, step: int) -> int:
+        """Row number for the rollout first admitted in ``step``. To be called once a rollout, in order of ids; steps never go back."""
+        if step != self._step:
+            self._step = step
+            self._position = 0
+        position = self._position
+        self._position = position + 1
+        return self._row(rollout_id, step, position)
+
+
+def build_replay(
+    config: TraceConfig,
+    *,
+    max_prompt_length: int | None,
+    max_response_length: int,
+    group_size: int,
+    seed: int,
+    base_dir: Path | None = None,
+) -> Replay:
+    """Load, filter, clean and group a trace (docs/model.md §1, C1 to C3). Lengths in tokens; ``base_dir`` is where ``config.path`` starts.
+
+    Raises OppoError if the trace cannot be read or cannot be replayed so.
+    """
+    frame, origin, where = _opened(config, base_dir)
+    return replay_frame(
+        frame,
+        where=where,
+        origin=origin,
+        sampling=config.sampling,
+        prompt_length=config.prompt_length,
+        max_prompt_length=max_prompt_length,
+        max_response_length=max_response_length,
+        group_size=group_size,
+        seed=seed,
+    )
+
+
+def replay_frame(
+    frame: "pd.DataFrame",
+    *,
+    where: str = "the trace",
+    origin: Mapping[str, Any] | None = None,
+    sampling: Sampling = "resample",
+    prompt_length: int | None = None,
+    max_prompt_length: int | None = None,
+    max_response_length: int,
+    group_size: int = 1,
+    seed: int = 0,
+) -> Replay:
+    """A replay of a checked frame (``storage.load_trace``, ``synth.synthesise``). Raises OppoError if it cannot be replayed so."""
+    import numpy as np
+
+    from oppo_sim.traces.grouping import whole_groups
+    from oppo_sim.traces.identity import content_hash
+
+    digest = content_hash(frame)
+    rows_in_trace = len(frame)
+    aborted = (frame[FINISH_REASON] == "abort").to_numpy(dtype=bool)
+    frame = frame[~aborted].reset_index(drop=True)
+    if frame.empty:
+        raise OppoError(f"all {rows_in_trace} rows of {where} are aborted: give a trace with finished rollouts")
+    if sampling == "by_step":
+        frame = _in_steps(frame, where)
+    order = whole_groups(frame, group_size) if group_size > 1 else np.arange(len(frame))
+    if not len(order):
+        raise OppoError(f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many samples a prompt")
+    ungrouped = len(frame) - len(order)
+    kept = frame.iloc[order]
+
+    raw = kept[RESPONSE_LENGTH].to_numpy(dtype=np.int64)
+    reason_length = (kept[FINISH_REASON] == "length").to_numpy(dtype=bool)
+    cut = raw > max_response_length
+    responses = np.clip(raw, 1, max_response_length)
+    unknown_prompts = kept[PROMPT_LENGTH].isna()
+    if unknown_prompts.any() and prompt_length is None:
+        raise OppoError(
+            f"{int(unknown_prompts.sum())} of {len(kept)} rows of {where} have no prompt length: set trace.prompt_length, the tokens to assume"
+        )
+    prompts = kept[PROMPT_LENGTH].fillna(prompt_length or 0).to_numpy(dtype=np.int64)
+    long_prompts = prompts > max_prompt_length if max_prompt_length is not None else np.zeros(len(prompts), dtype=bool)
+    prompts = np.minimum(prompts, max_prompt_length) if max_prompt_length is not None else prompts
+    rewards, unrewarded = _rewards(kept)
+    blocks = _blocks(kept, group_size) if sampling == "by_step" else ((0, len(kept) // group_size),)
+    means = tuple(float(responses[first : first + groups * group_size].mean()) for first, groups in blocks)
+
+    counts = {
+        "rows_in_trace": rows_in_trace,
+        "rows_used": len(kept),
+        "rows_left_out_aborted": int(aborted.sum()),
+        "rows_left_out_by_grouping": ungrouped,
+        "zero_lengths_raised_to_1": int((raw == 0).sum()),
+        "responses_cut": int(cut.sum()),
+        "prompts_cut": int(long_prompts.sum()),
+        "prompt_lengths_assumed": int(unknown_prompts.sum()),
+    }
+    short_cuts = reason_length & (raw < max_response_length)
+    return Replay(
+        prompt_lengths=prompts.tolist(),
+        response_lengths=responses.tolist(),
+        clipped=(reason_length | cut).tolist(),
+        rewards=rewards,
+        content_hash=digest,
+        provenance={**(origin or {"kind": "frame"}), "sampling": sampling, "steps": len(blocks) if sampling == "by_step" else None, **counts},
+        warnings=tuple(_warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)),
+        sampling=sampling,
+        group_size=group_size,
+        blocks=blocks,
+        block_means=means,
+        key=stream_key(seed, "trace"),
+    )
+
+
+def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, dict[str, Any], str]":
+    """Frame with its sources filtered, provenance, and how to call it in messages."""
+    from oppo_sim.traces.catalog import find_trace, load_named
+    from oppo_sim.traces.sources import keep_sources
+    from oppo_sim.traces.storage import load_trace
+
+    if config.synth is not None:
+        from oppo_sim.traces.synth import synthesise
+
+        return synthesise(config.synth), {"kind": "synth", "synth": config.synth.model_dump(mode="json")}, "the synthetic trace"
+    origin: dict[str, Any]
+    if config.name is not None:
+        entry = find_trace(config.name)
+        where = f"trace '{entry.name}'"
+        frame = load_named(entry.name)
+        origin = {"kind": "shipped", "name": entry.name, "origin": entry.origin, "licence": entry.licence}
+    else:
+        assert config.path is not None
+        path = Path(config.path)
+        frame = load_trace(path if base_dir is None else base_dir / path)
+        # No folders of one machine in a manifest.
+        origin = {"kind": "file", "path": path.name if path.is_absolute() else path.as_posix()}
+        where = config.path
+    origin["sources"] = list(config.sources) if config.sources is not None else None
+    return keep_sources(frame, config.sources, where), origin, where
+
+
+def _in_steps(frame: "pd.DataFrame", where: str) -> "pd.DataFrame":
+    missing = frame[STEP].isna()
+    if missing.all():
+        raise OppoError(f"{where} has no steps, which trace.sampling by_step needs: choose in_order or resample")
+    if missing.any():
+        raise OppoError(
+            f"{int(missing.sum())} of {len(frame)} rows of {where} have no step, which trace.sampling by_step needs: filter with "
+            "trace.sources, or choose in_order or resample"
+        )
+    return frame.sort_values(STEP, kind="stable").reset_index(drop=True)
+
+
+def _blocks(kept: "pd.DataFrame", group_size: int) -> tuple[tuple[int, int], ...]:
+    import numpy as np
+
+    _, firsts, counts = np.unique(kept[STEP].to_numpy(dtype=np.int64), return_index=True, return_counts=True)
+    return tuple((int(first), int(count) // group_size) for first, count in zip(firsts, counts, strict=True))
+
+
+def _rewards(kept: "pd.DataFrame") -> tuple[list[float] | None, int]:
+    missing = int(kept[REWARD].isna().sum())
+    if missing:
+        return None, missing if missing < len(kept) else 0
+    return kept[REWARD].tolist(), 0
+
+
+def _warnings(
+    where: str, counts: Mapping[str, int], group_size: int, short_cuts: Any, max_response_length: int, unrewarded: int
+) -> "list[str]":
+    said = []
+    total = counts["rows_in_trace"]
+    if counts["rows_left_out_aborted"]:
+        said.append(f"{counts['rows_left_out_aborted']} of {total} rows of {where} are left out: they were aborted")
+    if counts["rows_left_out_by_grouping"]:
+        said.append(f"{counts['rows_left_out_by_grouping']} of {total} rows of {where} are left out: they fill no group of {group_size}")
+    if counts["zero_lengths_raised_to_1"]:
+        said.append(f"{counts['zero_lengths_raised_to_1']} responses of {where} have no token and count as one")
+    if len(short_cuts):
+        said.append(
+            f"{len(short_cuts)} responses of {where} were cut when recorded (the longest at {short_cuts.max()} tokens), below "
+            f"max_response_length {max_response_length}: how long they would have become is not known"
+        )
+    if unrewarded:
+        said.append(f"{unrewarded} rows of {where} have no reward: its rewards are not used")
+    return said

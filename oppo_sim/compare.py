@@ -86,10 +86,10 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
     for policy in (BASELINE, *policies):
         settings = policy_settings_of(scenario, policy)
         build_setup(scenario, policy=policy, policy_settings=settings, steps=steps)
-        wanted = [
-            (baseline_label(scenario, policy), BASELINE, baseline_settings(policy, settings), "actual"),
-            (policy, policy, settings, "actual"),
-        ]
+        label, baseline = baseline_of(scenario, policy)
+        wanted = [(label, BASELINE, baseline, "actual")]
+        if policy != BASELINE:
+            wanted.append((policy, policy, settings, "actual"))
         if attribution and policy != BASELINE:
             wanted += [(policy, policy, changed, variant) for variant, changed in _variants(scenario, policy, settings)]
         for label, name, changed, variant in wanted:
@@ -99,13 +99,16 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
     return list(cells.values())
 
 
-def baseline_label(scenario: Scenario, policy: str) -> str:
-    """The baseline with the same stop check: ``sequential``, or ``sequential (rounds of n)``."""
+def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
+    """Label and settings of the sequential baseline that stops as ``policy`` does: plain ``sequential`` if the scenario itself stops so."""
+    own = baseline_settings(BASELINE, policy_settings_of(scenario, BASELINE)) or {}
     settings = baseline_settings(policy, policy_settings_of(scenario, policy))
-    if policy == BASELINE or not settings:
-        return BASELINE
+    if settings is None or settings == own:
+        return BASELINE, own
+    if not settings:
+        return f"{BASELINE} (token)", settings
     chunk = settings["chunk_size"]
-    return f"{BASELINE} (rounds of {chunk if isinstance(chunk, int) else 'explored size'})"
+    return f"{BASELINE} (rounds of {chunk if isinstance(chunk, int) else 'explored size'})", settings
 
 
 def _variants(scenario: Scenario, policy: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -183,12 +186,13 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
     import pandas as pd
 
     cells = pd.DataFrame([{"policy": cell.label, "seed": cell.seed, "variant": cell.variant, **result} for cell, result in totals.items()])
-    of = cells.set_index(["policy", "variant", "seed"])
-    labels = list(dict.fromkeys([*(baseline_label(scenario, policy) for policy in policies), *policies]))
+    of = cells.set_index(["policy", "variant", "seed"]).sort_index()
+    baselines = {policy: baseline_of(scenario, policy)[0] for policy in policies}
+    labels = list(dict.fromkeys([*baselines.values(), *policies]))
     rows, shares = [], []
     for label in labels:
-        actual = of.loc[(label, "actual")].sort_index()
-        base = of.loc[(baseline_label(scenario, label) if label in policies else label, "actual")].sort_index()
+        actual = of.loc[(label, "actual")]
+        base = of.loc[(baselines.get(label, label), "actual")]
         rows.append({"policy": label, **_row(actual, base)})
         if label in policies and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
@@ -226,12 +230,12 @@ def _row(actual: "pd.DataFrame", base: "pd.DataFrame") -> dict[str, float]:
 
 def _attribution(of: "pd.DataFrame", label: str) -> dict[str, float]:
     have = set(of.loc[label].index.get_level_values("variant"))
-    actual = of.loc[(label, "actual")][c.TIMING_STEP].sort_index()
+    actual = of.loc[(label, "actual")][c.TIMING_STEP]
 
     def difference(variant: str) -> float:
         if variant not in have:
             return float("nan")
-        return float((of.loc[(label, variant)][c.TIMING_STEP].sort_index() - actual).mean())
+        return float((of.loc[(label, variant)][c.TIMING_STEP] - actual).mean())
 
     shares = {c.HIDDEN_BY_OVERLAP_S: difference("batch_scoring"), c.SAVED_BY_SHORTER_TAIL_S: difference("no_tail")}
     return shares | {column: -difference(variant) for variant, column in LOSS_COLUMNS.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.compare import Cell, Comparison, Totals, baseline_label, comparison_of, plan_cells, run_cells
+from oppo_sim.compare import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import versions
 from oppo_sim.policies.registry import BASELINE
@@ -162,7 +162,7 @@ def _manifest(request: CompareRequest) -> dict[str, Any]:
         "scenario_sha256": scenario.content_hash,
         "scenario_yaml": scenario.to_yaml(),
         "policies": list(request.policies),
-        "baselines": {policy: baseline_label(scenario, policy) for policy in request.policies},
+        "baselines": {policy: baseline_of(scenario, policy)[0] for policy in request.policies},
         "seeds": list(range(scenario.seed, scenario.seed + request.seeds)),
         "steps": request.steps,
         "warmup_steps": scenario.warmup_steps,

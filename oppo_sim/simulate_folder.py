@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.columns import ROLLOUT_COLUMNS
+from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
 from oppo_sim.manifest import run_manifest
 from oppo_sim.report.run_folder import RunFolder, open_run_folder
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
@@ -64,7 +64,7 @@ class RolloutTableSink:
 
     def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
         columns: dict[str, Any] = dict(typed_columns(rows))
-        columns["finish_reason"] = [FINISH_REASONS[code] for code in columns["finish_reason"]]
+        columns[FINISH_REASON] = [FINISH_REASONS[code] for code in columns[FINISH_REASON]]
         self._table.append(columns)
 
 
@@ -124,7 +124,7 @@ def _write_figures(folder: RunFolder, request: RunRequest, steps: "pd.DataFrame"
     if request.rollouts:
         import pandas as pd
 
-        lengths = pd.read_parquet(folder.root / ROLLOUTS, columns=["response_length"])
+        lengths = pd.read_parquet(folder.root / ROLLOUTS, columns=[TRAINED_STEP, RESPONSE_LENGTH])
         folder.write_figure(
             "figures/response_length.png", figures.response_length_figure(lengths, request.setup.replay.response_lengths, title)
         )

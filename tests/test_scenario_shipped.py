@@ -143,7 +143,7 @@ def test_another_policy_takes_what_both_share_and_what_policies_says() -> None:
     ("extra", "arguments", "words"),
     [
         ("rollout: {kv_capacity_tokens: auto}", {}, "rollout.kv_capacity_tokens auto needs a cost model that knows device memory"),
-        ("rollout: {kv_capacity_tokens: 100}", {}, "cannot hold one rollout"),
+        ("rollout: {kv_capacity_tokens: 100}", {}, "cannot hold a rollout of 16 prompt + 128 response tokens"),
         ("rollout: {batching: static, kv_capacity_tokens: 1000}", {}, "static cannot have kv_capacity_tokens"),
         ("rollout: {batching: static, kv_capacity_tokens: auto}", {}, "static cannot have kv_capacity_tokens"),
         ("rollout: {batching: static}\nplacement: {training: separate}\npolicy: async", {}, "use batching continuous"),

@@ -19,9 +19,7 @@ from oppo_sim.cli import options
 @options.OUTPUT
 @options.FORCE
 @options.FIGURES
-@click.option(
-    "--attribution/--no-attribution", default=True, show_default=True, help="Replay without one cost to say where time went."
-)
+@click.option("--attribution/--no-attribution", default=True, show_default=True, help="Replay without one cost to say where time went.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core. Results do not depend on it.")
 @options.JSON
 def command(

@@ -10,8 +10,18 @@ import click
 from oppo_sim.report.plain_json import plain
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from oppo_sim.compare import Comparison
     from oppo_sim.simulate_folder import WrittenRun
+
+
+def table_console() -> "Console":
+    """Standard output, wide enough for the tables where it is no terminal."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
 
 
 def show_run(run: "WrittenRun", as_json: bool) -> None:
@@ -21,11 +31,9 @@ def show_run(run: "WrittenRun", as_json: bool) -> None:
     if as_json:
         click.echo(run_record(run))
         return
-    from rich.console import Console
-
     from oppo_sim.report.summary_table import run_summary_table
 
-    console = Console()
+    console = table_console()
     kept = run.steps.iloc[run.warmup_steps :]
     title = f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of warm-up (simulated seconds)"
     console.print(run_summary_table(kept, title))
@@ -40,11 +48,9 @@ def show_comparison(comparison: "Comparison", title: str, folder: Path, manifest
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **comparison_record(comparison)}), indent=1))
         return
-    from rich.console import Console
-
     from oppo_sim.report.summary_table import attribution_table, comparison_table
 
-    console = Console()
+    console = table_console()
     console.print(comparison_table(comparison.table, title))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went, seconds a step"))

@@ -76,11 +76,13 @@ def inherited_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]
     return {key: value for key, value in settings.items() if key in shipped.INHERITED and key in shipped.model_fields}
 
 
-def baseline_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the sequential baseline that stops as ``name`` does (same ``stop_check``, same rounds)."""
+def baseline_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Settings of the sequential baseline that stops as ``name`` does (same ``stop_check``, same rounds); None: it has no stop check."""
     if name not in SHIPPED:
         return {}
     checked = _validated(name, settings)
+    if SHIPPED[name].build in (OneStepOff, Async):
+        return None
     if getattr(checked, "stop_check", "token") == "token":
         return {}
     chunk_size = getattr(checked, "chunk_size")  # noqa: B009

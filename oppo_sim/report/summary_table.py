@@ -60,11 +60,11 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     heads = [
         ("policy", "left"),
         ("step time", "right"),
-        ("speed-up [95 % CI]", "right"),
-        ("staleness mean / max", "right"),
+        ("speed-up [95 % interval]", "right"),
+        ("staleness mean/max", "right"),
         ("length bias", "right"),
     ]
-    table = _table(title, [*heads, ("deferred / step", "right")] if has_deferred else heads)
+    table = _table(title, [*heads, ("deferred", "right")] if has_deferred else heads)
     for row, policy in enumerate(comparison.index):
         cells = [
             str(policy),
@@ -85,11 +85,11 @@ def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
     from rich.text import Text
 
     heads = {
-        c.HIDDEN_BY_OVERLAP_S: "hidden by overlap",
-        c.SAVED_BY_SHORTER_TAIL_S: "saved by shorter tail",
-        c.LOST_TO_RECOMPUTATION_S: "lost: recompute",
-        c.LOST_TO_CONTENTION_S: "lost: contention",
-        c.LOST_TO_PADDING_S: "lost: padding",
+        c.HIDDEN_BY_OVERLAP_S: "overlap hid",
+        c.SAVED_BY_SHORTER_TAIL_S: "tail saved",
+        c.LOST_TO_RECOMPUTATION_S: "recompute lost",
+        c.LOST_TO_CONTENTION_S: "contention lost",
+        c.LOST_TO_PADDING_S: "padding lost",
     }
     table = _table(title, [("policy", "left"), *((head, "right") for head in heads.values())])
     columns = [numbers(attribution, name, "attribution") for name in heads]
@@ -109,7 +109,7 @@ def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
 
     table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left")
     for head, justify in heads:
-        table.add_column(Text(head), justify="left" if justify == "left" else "right", no_wrap=head == "policy")
+        table.add_column(Text(head), justify="left" if justify == "left" else "right", no_wrap=True)
     return table
 
 

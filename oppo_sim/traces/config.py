@@ -56,7 +56,7 @@ class SynthConfig(_Section):
     p99: TokenMean | None = Field(None, description="target: 99 % of responses are not longer, tokens")
     clip_ratio: Annotated[float, Field(gt=0, lt=1)] | None = Field(None, description="target: share cut at max_response_length")
     tail_weight: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="share of the longer component where a mixture is given three targets; null: 0.1"
+        None, description="share of the longer component of a mixture with three targets; null: found"
     )
     parameters: dict[str, float] | None = Field(None, description="instead of targets: the distribution's own parameters")
     max_response_length: Tokens | None = Field(None, description="responses are cut here; null: nowhere")

@@ -1,0 +1,69 @@
+"""The simulator: from a length trace and a machine to every policy's step time, speed-up, and a picture of why.
+
+    import oppo_sim
+    run = oppo_sim.simulate("paper-stackexchange-7b", policy="oppo", steps=100)
+    run.steps, run.rollouts, run.summary          # pandas frames
+    table = oppo_sim.compare("paper-stackexchange-7b", ["intra", "inter", "oppo"], seeds=5).table
+
+Names are imported when they are first used, so that ``import oppo_sim`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oppo_sim.comparison import Comparison, compare
+    from oppo_sim.errors import OppoError
+    from oppo_sim.policies.interface import Batch, Policy, PoolView, StepPlan, StepReport
+    from oppo_sim.policies.registry import SHIPPED as POLICIES
+    from oppo_sim.scenario.load import load_scenario, shipped_scenarios
+    from oppo_sim.scenario.schema import Scenario
+    from oppo_sim.simulation import Run, simulate
+    from oppo_sim.traces.storage import load_trace, save_trace
+
+_HOME = {
+    "Batch": "oppo_sim.policies.interface",
+    "Comparison": "oppo_sim.comparison",
+    "OppoError": "oppo_sim.errors",
+    "POLICIES": "oppo_sim.policies.registry:SHIPPED",
+    "Policy": "oppo_sim.policies.interface",
+    "PoolView": "oppo_sim.policies.interface",
+    "Run": "oppo_sim.simulation",
+    "Scenario": "oppo_sim.scenario.schema",
+    "StepPlan": "oppo_sim.policies.interface",
+    "StepReport": "oppo_sim.policies.interface",
+    "compare": "oppo_sim.comparison",
+    "load_scenario": "oppo_sim.scenario.load",
+    "load_trace": "oppo_sim.traces.storage",
+    "save_trace": "oppo_sim.traces.storage",
+    "shipped_scenarios": "oppo_sim.scenario.load",
+    "simulate": "oppo_sim.simulation",
+}
+
+__all__ = [
+    "POLICIES",
+    "Batch",
+    "Comparison",
+    "OppoError",
+    "Policy",
+    "PoolView",
+    "Run",
+    "Scenario",
+    "StepPlan",
+    "StepReport",
+    "compare",
+    "load_scenario",
+    "load_trace",
+    "save_trace",
+    "shipped_scenarios",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'oppo_sim' has no attribute '{name}'")
+    module, _, attribute = _HOME[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
+    globals()[name] = value
+    return value

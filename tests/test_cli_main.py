@@ -42,6 +42,12 @@ def test_help_imports_no_subcommand() -> None:
     assert result.stdout.splitlines()[-1] == "['oppo_sim.cli', 'oppo_sim.errors', 'oppo_sim.cli.main']"
 
 
+@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
+def test_every_listed_command_answers_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([name, "-h"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: oppo {name} ")
+
+
 def test_version_is_the_distributions() -> None:
     from importlib.metadata import version
 

@@ -1,5 +1,6 @@
 """The shipped scenarios load, validate, round trip and run."""
 
+import re
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ from oppo_sim.scenario.load import SHIPPED_FOLDER, load_scenario, scenario_from_
 from oppo_sim.scenario.schema import Scenario, json_schema
 from oppo_sim.scenario.template import scenario_text
 from oppo_sim.scenario.yaml_text import parse_yaml
+from oppo_sim.simulation import simulate
 
 PAPER = ("paper-gsm8k-7b", "paper-opencoder-3b", "paper-stackexchange-3b", "paper-stackexchange-7b")
 DOCS = Path(__file__).parent.parent / "docs" / "scenarios.md"
@@ -60,6 +62,17 @@ def test_a_shipped_scenario_can_run_and_its_policy_is_fresh_each_time(name: str)
     assert max(setup.replay.response_lengths) <= setup.scenario.max_response_length
     assert max(setup.replay.prompt_lengths) <= setup.scenario.max_prompt_length
     assert setup.costs.provenance["measured"] is False
+
+
+@pytest.mark.parametrize("name", shipped_scenarios())
+def test_the_step_time_in_the_comments_is_what_comes_out(name: str) -> None:
+    stated = re.search(r"sequential policy takes about ([0-9.]+) s a step", " ".join(scenario_text(name).replace("\n#", " ").split()))
+    assert stated is not None
+    documented = re.search(rf"`{name}` .* ([0-9.]+) \|\n", DOCS.read_text(encoding="utf-8"))
+    assert documented is not None
+    assert documented.group(1) == stated.group(1)
+    step_s = simulate(name, policy="sequential", steps=60, keep_rollouts=False).step_s
+    assert step_s == pytest.approx(float(stated.group(1)), rel=0.02)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -200,3 +213,16 @@ def test_the_documentation_names_every_alias_and_every_shipped_scenario() -> Non
     text = DOCS.read_text(encoding="utf-8")
     for name in (*ALIASES, *shipped_scenarios()):
         assert f"`{name}`" in text
+
+
+def test_a_policy_of_ones_own_is_found_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim.policies import Policy\n\n\nclass Mine(Policy):\n    name = 'mine'\n    extra = 1\n\n"
+        "    def plan(self, pool):\n        return self.refill(pool, overcommit=self.extra, chunk_size=64)\n"
+    )
+    path = tmp_path / "s.yaml"
+    path.write_text(minimal().to_yaml())
+    setup = build_setup(load_scenario(path, ["policy={name: 'mine.py:Mine', extra: 2}"]))
+    assert setup.policy_factory().extra == 2  # type: ignore[attr-defined]
+    with pytest.raises(OppoError, match="has no setting 'extras'"):
+        build_setup(load_scenario(path, ["policy={name: 'mine.py:Mine', extras: 2}"]))

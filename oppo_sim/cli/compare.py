@@ -40,7 +40,7 @@ def command(
     An interrupted comparison continues when the same command is run again.
     """
     from oppo_sim.cli.present import show_comparison
-    from oppo_sim.compare_folder import CompareRequest, compare_to_folder, default_policies, journal_path
+    from oppo_sim.comparison_folder import CompareRequest, compare_to_folder, default_policies, journal_path
     from oppo_sim.report.run_folder import read_run_folder
     from oppo_sim.scenario.load import load_scenario
 

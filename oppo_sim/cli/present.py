@@ -12,8 +12,8 @@ from oppo_sim.report.plain_json import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from oppo_sim.compare import Comparison
-    from oppo_sim.simulate_folder import WrittenRun
+    from oppo_sim.comparison import Comparison
+    from oppo_sim.simulation_folder import WrittenRun
 
 
 def table_console() -> "Console":
@@ -26,7 +26,7 @@ def table_console() -> "Console":
 
 def show_run(run: "WrittenRun", as_json: bool) -> None:
     """The summary of a run, on standard output."""
-    from oppo_sim.simulate_folder import run_record
+    from oppo_sim.simulation_folder import run_record
 
     if as_json:
         click.echo(run_record(run))
@@ -43,7 +43,7 @@ def show_run(run: "WrittenRun", as_json: bool) -> None:
 
 def show_comparison(comparison: "Comparison", title: str, folder: Path, manifest: Mapping[str, Any], as_json: bool) -> None:
     """The comparison and its attribution, on standard output."""
-    from oppo_sim.compare_folder import comparison_record
+    from oppo_sim.comparison_folder import comparison_record
 
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **comparison_record(comparison)}), indent=1))

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from oppo_sim.errors import OppoError
-
 OVERRIDES = click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as policy.overcommit=8; may be repeated."
 )
@@ -30,28 +28,26 @@ def list_command() -> None:
         click.echo(f"{name:<{width}}  {first_sentence}.")
 
 
-@scenario.command("init")
+@scenario.command("init", short_help="Write a commented scenario file to start from.")
 @click.argument("name", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; '-' writes to stdout. Default: NAME.yaml.")
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 def init_command(name: str | None, output: Path | None, force: bool) -> None:
     """Write a commented scenario file to start from: a copy of the shipped scenario NAME, or a minimal one."""
     from oppo_sim.scenario.template import scenario_text
+    from oppo_sim.traces.files import new_file
 
     text = scenario_text(name)
     if output is not None and str(output) == "-":
         click.echo(text, nl=False)
         return
     target = output or Path(f"{name or 'scenario'}.yaml")
-    try:
-        with target.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise OppoError(f"{target} exists: give another name with -o, or --force to overwrite it") from None
+    with new_file(target, overwrite=force) as partial:
+        partial.write_text(text, encoding="utf-8")
     click.echo(f"wrote {target}; check it with: oppo scenario validate {target}")
 
 
-@scenario.command("show")
+@scenario.command("show", short_help="Show a scenario with every default written out.")
 @click.argument("name_or_path", required=False)
 @OVERRIDES
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
@@ -79,7 +75,7 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
     click.echo(loaded.to_yaml(), nl=False)
 
 
-@scenario.command("validate")
+@scenario.command("validate", short_help="Check that a scenario can run.")
 @click.argument("path")
 @OVERRIDES
 def validate_command(path: str, overrides: tuple[str, ...]) -> None:

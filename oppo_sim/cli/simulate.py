@@ -40,7 +40,7 @@ def command(
     from oppo_sim.cli.present import show_run
     from oppo_sim.scenario.build import build_setup, policy_settings_of
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.simulate_folder import RunRequest, simulate_to_folder
+    from oppo_sim.simulation_folder import RunRequest, simulate_to_folder
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name

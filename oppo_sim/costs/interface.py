@@ -1,6 +1,7 @@
 """What the simulator asks of a cost model. Seconds, tokens, bytes throughout."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 
@@ -75,15 +76,15 @@ class BatchShape:
     prompt_lengths: tuple[int, ...]
     response_lengths: tuple[int, ...]
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Prompt and response tokens."""
         return sum(self.prompt_lengths) + sum(self.response_lengths)
 
-    @property
+    @cached_property
     def pairs(self) -> float:
         """Query-key pairs of one forward, Σ n²/2 over the rollouts."""
-        return sum((p + r) * (p + r) for p, r in zip(self.prompt_lengths, self.response_lengths, strict=True)) / 2.0
+        return sum([(p + r) * (p + r) for p, r in zip(self.prompt_lengths, self.response_lengths, strict=True)]) / 2.0
 
 
 class StageTimes(NamedTuple):

@@ -84,6 +84,7 @@ class RooflineEngine:
     logits: Logits = "last"
     pad: bool = True
     _decodes: dict[int, _Decode] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _last_prefill: tuple[tuple[float, float], tuple[float, Group]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @cached_property
     def split(self) -> Split:
@@ -138,14 +139,31 @@ class RooflineEngine:
         return replace(self, pad=False)
 
     def _prefill(self, tokens: float, pairs: float) -> tuple[float, Group]:
-        """Seconds with the host's part, and the device's parts."""
-        attention = prefill_attention(self.split, tokens, pairs)
+        """Seconds with the host's part, and the device's parts. The last answer is kept: time, demand and work of a batch are asked in turn."""
+        if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
+            return self._last_prefill[1]
+        by_token, by_pair = self._attention_terms
+        attention = Group(*(a * tokens + b * pairs for a, b in zip(by_token, by_pair, strict=True)))
         if self.shape.num_experts:  # experts touched are not affine in tokens
             device, parts = total((*self._row_groups(tokens), attention))
         else:
             device, parts = _affine_total(self._row_terms, attention, tokens)
-        device += self._layer_latency() + collectives_seconds(self.split, tokens)
-        return max(device, self._launches()) + self.host.per_iteration_s, parts
+        latency, per_row = self._collective_terms
+        device += latency + per_row * tokens
+        answer = max(device, self._launches()) + self.host.per_iteration_s, parts
+        object.__setattr__(self, "_last_prefill", ((tokens, pairs), answer))
+        return answer
+
+    @cached_property
+    def _attention_terms(self) -> tuple[Group, Group]:
+        """Attention of one token and of one query-key pair."""
+        return prefill_attention(self.split, 1.0, 0.0), prefill_attention(self.split, 0.0, 1.0)
+
+    @cached_property
+    def _collective_terms(self) -> tuple[float, float]:
+        """Seconds of layer latency and collectives: of no token, and what a token adds."""
+        none = collectives_seconds(self.split, 0.0)
+        return self._layer_latency() + none, collectives_seconds(self.split, 1.0) - none
 
     def _row_groups(self, tokens: float) -> tuple[Group, ...]:
         """Everything of a prefill that depends on its tokens alone."""

@@ -20,6 +20,9 @@ MIN_ROWS: Final = 10
 _SIGMA_BOUNDS: Final = (math.log(0.005), math.log(20.0))
 """Of ln σ: narrower than the grid of whole tokens says nothing, and would let a mixture sit on a single length."""
 
+_MIXTURE_SIGMA_BOUNDS: Final = (math.log(0.005), math.log(2.5))
+"""A wider component would explain one-token answers and cut ones at once, and put the cut ones at absurd lengths."""
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -33,8 +36,10 @@ class Fit:
     """2 · parameters − 2 · log-likelihood: lower is better, and differences count."""
     ks_distance: float
     """Largest gap between the fitted and the observed (Kaplan–Meier) distribution function at lengths that were not cut."""
+    mean_to_longest: float
+    """E[min(X, longest response of the trace)], tokens: to be compared with the trace's own mean."""
     mean: float
-    """Of the fitted distribution without any cut, tokens; so are the quantiles."""
+    """Of the fitted distribution without any cut, tokens, an extrapolation; so are the quantiles."""
     p50: float
     p99: float
 
@@ -174,7 +179,8 @@ def _fit_mixture(counts: _Counts) -> Mixture:
         starts.append((mu_1, math.log(sigma_1), mu_2, math.log(sigma_2), math.log(weight / (1 - weight))))
     mu, sigma = _log_moments(counts.lengths, weights)
     starts.append((mu - sigma / 2, math.log(sigma), mu + sigma / 2, math.log(sigma), 0.0))
-    found = build(_maximise(build, starts, [(-5, 25), _SIGMA_BOUNDS, (-5, 25), _SIGMA_BOUNDS, (-12, 12)], counts))
+    mu_bounds = (0.0, math.log(counts.lengths[-1]) + 3)
+    found = build(_maximise(build, starts, [mu_bounds, _MIXTURE_SIGMA_BOUNDS, mu_bounds, _MIXTURE_SIGMA_BOUNDS, (-12, 12)], counts))
     if found.mu_1 <= found.mu_2:
         return found
     return Mixture(found.mu_2, found.sigma_2, found.mu_1, found.sigma_1, 1 - found.weight_2)
@@ -198,6 +204,7 @@ def _judged(distribution: Lognormal | Weibull | Mixture, counts: _Counts) -> Fit
         likelihood,
         2 * len(parameters) - 2 * likelihood,
         _ks_distance(distribution, counts),
+        distribution.mean(float(counts.lengths[-1])),
         distribution.mean(),
         float(distribution.quantile(0.5)),
         float(distribution.quantile(0.99)),

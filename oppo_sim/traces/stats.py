@@ -42,7 +42,7 @@ class TraceStats:
     top_1_percent_share: float
     """Share of all response tokens in the longest 1 % of the responses (at least one)."""
     clip_ratio: float | None
-    """Share of rows with finish_reason length, among those whose reason is known."""
+    """Share of rows with finish_reason length; None if no row has a reason."""
     finish_reason_known: float
     """Share of rows with a finish reason."""
     at_max_share: float
@@ -93,7 +93,7 @@ def trace_stats(frame: "pd.DataFrame") -> TraceStats:
         p99_over_p50=p99 / p50,
         max_over_mean=float(ascending[-1]) / mean,
         top_1_percent_share=float(ascending[-top:].sum() / ascending.sum()),
-        clip_ratio=float((used[FINISH_REASON] == "length").sum() / known.sum()) if known.any() else None,
+        clip_ratio=float((used[FINISH_REASON] == "length").mean()) if known.any() else None,
         finish_reason_known=float(known.mean()),
         at_max_share=float((ascending == ascending[-1]).mean()),
         group_cv=group_cv,
@@ -118,7 +118,7 @@ def expected_longest(ascending: "npt.NDArray[Any]", batch: int) -> float:
 def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame":
     """Lengths over the steps: the distinct steps in at most ``bins`` runs of nearly equal numbers of steps (None: each on its own).
 
-    Columns ``first_step``, ``last_step``, ``rows``, ``mean``, ``p50``, ``p90`` (tokens), ``clip_ratio`` (of known reasons; NaN if none).
+    Columns ``first_step``, ``last_step``, ``rows``, ``mean``, ``p50``, ``p90`` (tokens), ``clip_ratio`` (of all rows; NaN if no reason is known).
     No rows if the trace has no steps. Aborted rows and rows without a step are left out.
     """
     import numpy as np
@@ -131,7 +131,7 @@ def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame
     steps, rank = np.unique(used[STEP].to_numpy(dtype=np.int64), return_inverse=True)
     count = len(steps) if bins is None else min(bins, len(steps))
     grouped = used.assign(
-        **{RESPONSE_LENGTH: used[RESPONSE_LENGTH].clip(lower=1), STEP: steps[rank], "_cut": _cut(used[FINISH_REASON])}
+        **{RESPONSE_LENGTH: used[RESPONSE_LENGTH].clip(lower=1), STEP: steps[rank], "_cut": used[FINISH_REASON] == "length"}
     ).groupby(rank * count // len(steps))
     lengths = grouped[RESPONSE_LENGTH]
     return pd.DataFrame(
@@ -142,15 +142,9 @@ def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame
             "mean": lengths.mean(),
             "p50": lengths.quantile(0.5),
             "p90": lengths.quantile(0.9),
-            "clip_ratio": grouped["_cut"].mean(),
+            "clip_ratio": grouped["_cut"].mean() if used[FINISH_REASON].notna().any() else np.nan,
         }
     ).reset_index(drop=True)
-
-
-def _cut(reasons: "pd.Series") -> "npt.NDArray[np.float64]":
-    import numpy as np
-
-    return np.where(reasons.isna(), np.nan, (reasons == "length").to_numpy(dtype=float))
 
 
 def _group_cv(used: "pd.DataFrame", lengths: "npt.NDArray[np.int64]") -> tuple[float | None, float | None]:

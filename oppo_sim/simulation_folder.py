@@ -13,7 +13,7 @@ from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.scenario.build import Setup
-from oppo_sim.simulate import ProgressSink, run_setup
+from oppo_sim.simulation import ProgressSink, run_setup
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from oppo_sim.results.summary import run_totals
 from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulate import run_setup
+from oppo_sim.simulation import run_setup
 
 if TYPE_CHECKING:
     import pandas as pd

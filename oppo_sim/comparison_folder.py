@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.compare import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
+from oppo_sim.comparison import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import versions
 from oppo_sim.policies.registry import BASELINE
@@ -16,7 +16,7 @@ from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulate import run_setup
+from oppo_sim.simulation import run_setup
 
 TABLE = "comparison.parquet"
 ATTRIBUTION = "attribution.parquet"

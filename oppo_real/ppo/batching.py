@@ -1,0 +1,41 @@
+"""Which rollouts go through the model together."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+
+from oppo_sim.draws import draw_index, stream_key
+
+
+def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Indices in groups whose size times longest length (tokens, padding counted) is at most ``max_tokens``; a longer one goes alone.
+
+    Longest first, so that neighbours in length share a group and little is padded.
+    """
+    groups: list[list[int]] = []
+    longest = 0
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        if groups and (len(groups[-1]) + 1) * longest <= max_tokens:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+            longest = lengths[index]
+    return groups
+
+
+def mini_batches(size: int, parts: int, seed: int, update: int, epoch: int) -> list[list[int]]:
+    """range(size) shuffled and dealt into ``parts`` groups, sizes differing by one at most; depends on the arguments only."""
+    key = stream_key(seed, f"mini_batches/{update}/{epoch}")
+    order = list(range(size))
+    for last in range(size - 1, 0, -1):
+        chosen = draw_index(key, last, last + 1)
+        order[last], order[chosen] = order[chosen], order[last]
+    ends = [size * part // parts for part in range(parts + 1)]
+    return [order[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def token_positions(indices: Sequence[int], lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Where the tokens of the responses ``indices`` lie in a flat tensor over all responses, in that order."""
+    ends = list(accumulate(lengths))
+    return torch.cat([torch.arange(ends[index] - lengths[index], ends[index], device=device) for index in indices])

@@ -1,7 +1,7 @@
 """Which rollouts go through the model together."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -32,7 +32,7 @@ def mini_batches(size: int, parts: int, seed: int, update: int, epoch: int) -> l
         chosen = draw_index(key, last, last + 1)
         order[last], order[chosen] = order[chosen], order[last]
     ends = [size * part // parts for part in range(parts + 1)]
-    return [order[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [order[start:end] for start, end in pairwise(ends)]
 
 
 def token_positions(indices: Sequence[int], lengths: Sequence[int], device: torch.device) -> torch.Tensor:

@@ -60,11 +60,11 @@ class PPOConfig(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> "PPOConfig":
         if self.lr_scheduler_type == "linear" and self.total_episodes is None:
-            raise ValueError("lr_scheduler_type linear needs total_episodes, the rollouts that the whole run trains: give it, or take constant")
+            raise ValueError("lr_scheduler_type linear needs total_episodes, the rollouts of the whole run: give it, or take constant")
         if self.adam_beta1 == 1.0 or self.adam_beta2 == 1.0:
             raise ValueError("adam_beta1 and adam_beta2 must be below 1, or the averages of Adam never change")
         if self.critic == "value_head" and self.critic_learning_rate is not None:
-            raise ValueError("critic_learning_rate is for critic separate; a value head is trained with the policy, by learning_rate: remove it")
+            raise ValueError("critic_learning_rate is for critic separate; a value head is trained by learning_rate: remove it")
         return self
 
 

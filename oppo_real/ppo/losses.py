@@ -17,7 +17,8 @@ class TokenLosses(NamedTuple):
 def kl_estimate(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator: KlEstimator) -> torch.Tensor:
     """KL(policy, reference) estimated at tokens drawn from the policy.
 
-    Schulman, "Approximating KL divergence" (2020), with log r = ref - policy: k1 = -log r, k3 = (r - 1) - log r. Both are unbiased; k3 is never negative.
+    Schulman, "Approximating KL divergence" (2020), with log r = ref - policy: k1 = -log r, k3 = (r - 1) - log r.
+    Both are unbiased; k3 is never negative.
     """
     log_ratio = ref_log_probs - log_probs
     return -log_ratio if estimator == "k1" else torch.expm1(log_ratio) - log_ratio
@@ -28,8 +29,8 @@ def policy_losses(
 ) -> TokenLosses:
     """Clipped surrogate, Schulman et al., "Proximal policy optimization algorithms" (2017), eq. 7, as a loss.
 
-    r = exp(log_probs - old_log_probs); loss = max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), times ``weights`` (constants: importance
-    weights of old over behaviour policy, as in the decoupled objective of Hilton et al., "Batch size-invariance for policy optimization", 2022, eq. 5).
+    r = exp(log_probs - old_log_probs); loss = max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), times ``weights``: constants, the
+    importance of old over behaviour policy, as in the decoupled objective of Hilton et al., "Batch size-invariance for policy optimization" (2022).
     """
     ratio = torch.exp(log_probs - old_log_probs)
     free = -advantages * ratio
@@ -50,7 +51,7 @@ def importance_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """min(old / behaviour, importance_clip) of each token, and where it was cut; all 1 when ``importance_clip`` is None.
 
-    Truncated importance sampling (Ionides, 2008); a token's own ratio, not the product over its prefix, as in V-trace's rho (Espeholt et al., 2018).
+    Truncated importance sampling (Ionides, 2008); a token's own ratio, not the product over its prefix (as rho in Espeholt et al., IMPALA, 2018).
     """
     weights = torch.exp(old_log_probs - behaviour_log_probs).detach()
     if importance_clip is None:

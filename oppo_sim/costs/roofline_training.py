@@ -1,7 +1,8 @@
 """The training part by roofline: forwards, PPO epochs over mini- and micro-batches, optimizer steps, weight sync."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from oppo_sim.costs.config import TrainingDevices
@@ -52,6 +53,8 @@ class RooflineTraining:
     num_gpus: int
     weights_bytes: float
     nominal: BatchShape
+    _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(default=None, init=False, repr=False, compare=False)
+    _splits: dict[int, Split] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def peak(self) -> Peak | None:
@@ -68,6 +71,10 @@ class RooflineTraining:
 
     def demand(self) -> Demand:
         """Mean over the stages of the nominal batch, weighted by time."""
+        return self._nominal_demand
+
+    @cached_property
+    def _nominal_demand(self) -> Demand:
         stages = self._stages(self.nominal)
         seconds = sum(part.seconds for part in stages)
         memory = sum(part.memory_s for part in stages) / seconds
@@ -97,7 +104,13 @@ class RooflineTraining:
         return sync.fixed_s + size / sync.convert_bytes_per_s + size / link
 
     def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
-        """old_log_prob, ref, values, adv, update_critic, update_actor."""
+        """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are asked in turn: the last is kept."""
+        if self._last is None or self._last[0] is not batch:
+            object.__setattr__(self, "_last", (batch, self._computed_stages(batch)))
+            assert self._last is not None
+        return self._last[1]
+
+    def _computed_stages(self, batch: BatchShape) -> tuple[_Part, ...]:
         run = stages_run(self.training)
         separate = self.training.critic == "separate"
         none = _Part()
@@ -120,8 +133,10 @@ class RooflineTraining:
         return (self.device.link_bytes_per_s if own is None else own) * self.devices.achievable.link
 
     def _split(self, model: TrainedModel) -> Split:
-        rates = achievable_rates(self.device, "bf16", self.devices.achievable, self.devices.link_bytes_per_s)
-        return Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
+        if id(model) not in self._splits:
+            rates = achievable_rates(self.device, "bf16", self.devices.achievable, self.devices.link_bytes_per_s)
+            self._splits[id(model)] = Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
+        return self._splits[id(model)]
 
     def _gather_seconds(self, model: TrainedModel) -> float:
         """All-gather (or reduce-scatter) of 16-bit weights over the d data-parallel ranks, (d−1)/d of them through the link (ring)."""

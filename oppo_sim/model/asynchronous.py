@@ -26,6 +26,7 @@ class AsyncRun:
             counterfactual=given.counterfactual,
             timeline=given.timeline_steps is not None,
         )
+        self.machine.every_instant = True
         self.state = RunState(given, sink, self.machine)
         self._unfinished_groups: dict[int, list[Rollout]] = {}
         self._unsent: list[tuple[float, int, list[Rollout]]] = []

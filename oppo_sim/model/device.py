@@ -76,9 +76,10 @@ class Runner:
         self.started = at
         self.seconds = seconds
         for device in self.devices:
-            if not device.active:
+            active = device.active
+            if not active:
                 device.busy_since = at
-            device.active.append(self)
+            active.append(self)
         if self.shared:
             self.demand = demand
             self.done = 0.0

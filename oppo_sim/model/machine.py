@@ -7,7 +7,7 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Runner
-from oppo_sim.model.replica import DECODE, IDLE, PREFILL, READY, Replica, ReplicaRules
+from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer, Worker
 from oppo_sim.model.setup import MachineSetup
@@ -31,7 +31,7 @@ class Driver(Protocol):
         """Generation is on, nobody is stopping it, and no replica has anything left to do."""
 
     def instant_over(self, now: float) -> None:
-        """Last decision of an instant, after the scoring workers took work."""
+        """Last decision of an instant, after the scoring workers took work (only where ``every_instant`` is set)."""
 
 
 class Machine:
@@ -44,6 +44,9 @@ class Machine:
         self.driver = driver
         self.generating = False
         self.stopping = False
+        self.every_instant = False
+        """The driver wants ``instant_over``."""
+        self._ready: list[Replica] = []
         shares = setup.scoring_on != "separate" and not counterfactual.no_contention
         self.rollout_devices = [Device(shares and setup.scoring_on == "rollout", setup.interference) for _ in range(setup.num_replicas)]
         on_training = shares and setup.scoring_on == "training"
@@ -73,11 +76,14 @@ class Machine:
             free_padding=counterfactual.free_padding,
         )
         self.replicas = [
-            Replica(index, self._runner_on([device]), actor, rules, driver.finished, self._offer)
+            Replica(index, self._runner_on([device]), actor, rules, driver.finished, self._offer, self._ready)
             for index, device in enumerate(self.rollout_devices)
         ]
         workers = [Worker(index, self._runner_on([device])) for index, device in enumerate(self.scoring_devices)]
         self.scorer = Scorer(workers, costs.scorer, setup.max_scoring_tokens, setup.scorer_kv_capacity_tokens, driver.scored)
+        if not timeline:
+            for replica in self.replicas:
+                replica.on_piece = self.scorer.offer
         self.tally = Tally()
         self.spans: list[Span] = []
         self.markers: list[Marker] = []
@@ -134,6 +140,7 @@ class Machine:
         """Generation is over; returns when the last replica stopped (seconds) and brings ``generated`` up to date."""
         self.generating = False
         self.stopping = False
+        self._ready.clear()
         for replica in self.replicas:
             replica.state = IDLE
             replica.sync_generated()
@@ -144,21 +151,25 @@ class Machine:
         driver = self.driver
         if self.generating:
             driver.stop_check(now)
-            if self.generating and not self.stopping:
+            if self._ready and not self.stopping and self.generating:
                 self._start_ready(now)
         self.scorer.settle(now)
-        driver.instant_over(now)
+        if self.every_instant:
+            driver.instant_over(now)
         if self._shared:
             self._rerate(now)
 
     def _start_ready(self, now: float) -> None:
-        idle = True
-        for replica in self.replicas:
-            if replica.state == READY:
-                replica.next_activity()
-            if replica.state != IDLE:
-                idle = False
-        if idle:
+        ready = self._ready
+        if len(ready) > 1:
+            ready.sort(key=lambda replica: replica.index)
+        idle = False
+        for replica in ready:
+            replica.next_activity()
+            if replica.state == IDLE:
+                idle = True
+        ready.clear()
+        if idle and self.stopped():
             self.driver.all_idle(now)
 
     def _rerate(self, now: float) -> None:

@@ -46,7 +46,9 @@ class Replica:
         rules: ReplicaRules,
         on_finish: Callable[[Rollout, float], None],
         on_piece: Callable[[Rollout, int, int, bool], None],
+        ready: list["Replica"],
     ) -> None:
+        """``ready`` collects replicas whose activity has ended at this instant."""
         self.index = index
         self.runner = runner_of(self._activity_ended)
         self.tally = Tally()
@@ -63,7 +65,8 @@ class Replica:
         self._cost = cost
         self._rules = rules
         self._on_finish = on_finish
-        self._on_piece = on_piece
+        self.on_piece = on_piece
+        self._ready = ready
         self._iteration = 0
         self._running = 0
         self._kv = 0
@@ -107,13 +110,13 @@ class Replica:
             self._rows = 0
             self._padded_kv = 0
         self.state = READY
+        self._ready.append(self)
 
     def begin_round(self, at: float, round_size: int) -> None:
         """Go on after a barrier."""
         self.at = at
         self.round_left = round_size
         self._demand_stale = True
-        self.state = READY
 
     def next_activity(self) -> None:
         """Start what comes next at ``self.at``; goes idle when there is nothing, or the round is over."""
@@ -388,6 +391,7 @@ class Replica:
             self._advance(at)
         self.at = at
         self.state = READY
+        self._ready.append(self)
 
     def _advance(self, at: float) -> None:
         """Account the iterations that just ended: tokens, finishes, cuts."""
@@ -459,7 +463,7 @@ class Replica:
             new += rollout.prompt_length
             rollout.prompt_sent = True
         rollout.cut = rollout.generated
-        self._on_piece(rollout, new, past, last)
+        self.on_piece(rollout, new, past, last)
 
     def _work_line(self, rows: int) -> tuple[float, float, float, float] | None:
         """(flops at kv 0, flops a kv token, bytes at kv 0, bytes a kv token) of an iteration of ``rows``."""

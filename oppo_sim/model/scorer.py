@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from oppo_sim.costs.interface import EngineCost
 from oppo_sim.model.device import Runner
@@ -10,15 +9,8 @@ from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
 
-
-class Piece(NamedTuple):
-    """``new`` tokens of a rollout over ``past`` ones that its worker has seen."""
-
-    rollout: Rollout
-    incarnation: int
-    new: int
-    past: int
-    last: bool
+Piece = tuple[Rollout, int, int, int, bool]
+"""(rollout, its incarnation, new tokens, tokens its worker has seen before, last piece)."""
 
 
 class Worker:
@@ -64,7 +56,7 @@ class Scorer:
 
     def offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
         """A piece arrives at the current instant."""
-        self._inbox.append((rollout.rollout_id, len(self._inbox), Piece(rollout, rollout.incarnation, new, past, last)))
+        self._inbox.append((rollout.rollout_id, len(self._inbox), (rollout, rollout.incarnation, new, past, last)))
 
     def settle(self, at: float) -> None:
         """End of an instant: queue what arrived, in id order; free workers take what is queued."""
@@ -81,12 +73,12 @@ class Scorer:
 
     def forget(self, rollout: Rollout) -> None:
         """Remove a dropped rollout: queued pieces, held KV. A piece in service completes for nothing."""
-        self._inbox = [entry for entry in self._inbox if entry[2].rollout is not rollout]
+        self._inbox = [entry for entry in self._inbox if entry[2][0] is not rollout]
         if rollout.worker < 0:
             return
         worker = self.workers[rollout.worker]
-        kept = [piece for piece in worker.queue if piece.rollout is not rollout]
-        worker.load -= sum(piece.new for piece in worker.queue) - sum(piece.new for piece in kept)
+        kept = [piece for piece in worker.queue if piece[0] is not rollout]
+        worker.load -= sum(piece[2] for piece in worker.queue) - sum(piece[2] for piece in kept)
         worker.queue = deque(kept)
         worker.held -= rollout.held_by_scorer
         rollout.held_by_scorer = 0
@@ -106,7 +98,7 @@ class Scorer:
                 return
             if rollout.withheld:
                 new, past = new + rollout.withheld, past - rollout.withheld
-                piece = Piece(rollout, incarnation, new, past, last)
+                piece = (rollout, incarnation, new, past, last)
                 rollout.withheld = 0
             worker.held += new
             rollout.held_by_scorer += new
@@ -120,14 +112,14 @@ class Scorer:
         limit = self._max_tokens
         piece = queue.popleft()
         batch = [piece]
-        new = piece.new
-        tokens, pairs = new, new * (piece.past + new * 0.5)
-        while queue and tokens + queue[0].new <= limit:
+        tokens = new = piece[2]
+        pairs = new * (piece[3] + new * 0.5)
+        while queue and tokens + queue[0][2] <= limit:
             piece = queue.popleft()
             batch.append(piece)
-            new = piece.new
+            new = piece[2]
             tokens += new
-            pairs += new * (piece.past + new * 0.5)
+            pairs += new * (piece[3] + new * 0.5)
         worker.batch = batch
         cost, tally = self._cost, self.tally
         tally.scored += tokens

@@ -41,6 +41,7 @@ class PhasedRun:
         )
         self.state = RunState(given, sink, self.machine)
         self._plan = StepPlan(0, 1)
+        self._finish_seen = False
         self._began = 0.0
         self._phase_over = self.machine.clock.event()
 
@@ -50,6 +51,7 @@ class PhasedRun:
         state = self.state
         state.ledger.finish(rollout, at, state.version)
         state.ledger.ready(rollout, at)
+        self._finish_seen = True
         if state.granularity == "rollout" and not self.rounds:
             state.score_whole((rollout,))
 
@@ -57,8 +59,9 @@ class PhasedRun:
         self.state.note_score(rollout)
 
     def stop_check(self, now: float) -> None:
-        if self.rounds:
+        if self.rounds or not (self._finish_seen or self.machine.stopping):
             return
+        self._finish_seen = False
         machine = self.machine
         if not machine.stopping and self.state.ledger.phase_over():
             machine.stop(now)

@@ -62,7 +62,10 @@ class Trainer:
         clock = self._machine.clock
         began = clock.now
         self._done = clock.event()
-        runner.start(began, seconds, self._cost.sync_demand() if stage == SYNC else self._cost.demand())
+        if runner.shared:
+            runner.start(began, seconds, self._cost.sync_demand() if stage == SYNC else self._cost.demand())
+        else:
+            runner.start(began, seconds)
         yield self._done
         if self._machine.scorer.spans is not None:
             self._machine.spans.append(Span("training", 0, stage, began, clock.now, step, {}))

@@ -102,7 +102,9 @@ def _survival(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
         where = {"xytext": (-6, -2), "textcoords": "offset points", "ha": "right", "va": "top"}
         axis.annotate(f"{name} {value:,.0f}", (value, share), fontsize=8.5, color=ORANGE, **where)
     if stats.clip_ratio:
-        axis.text(0.97, 0.97, f"{100 * stats.clip_ratio:.1f} % cut", transform=axis.transAxes, ha="right", va="top", fontsize=8.5, color=GREY)
+        axis.text(
+            0.97, 0.97, f"{100 * stats.clip_ratio:.1f} % cut", transform=axis.transAxes, ha="right", va="top", fontsize=8.5, color=GREY
+        )
     axis.set_xlabel("response length, tokens", fontsize=9)
     axis.set_ylabel("share at least as long", fontsize=9)
 

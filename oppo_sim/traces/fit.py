@@ -84,7 +84,9 @@ def fit_trace(frame: "pd.DataFrame") -> TraceFit:
     if len(lengths) < MIN_ROWS:
         raise OppoError(f"the trace has {len(lengths)} finished rollouts, too few to fit: give at least {MIN_ROWS}")
     if cut.all():
-        raise OppoError("every response of the trace was cut at the maximum: there is no length to fit, give a trace with finished responses")
+        raise OppoError(
+            "every response of the trace was cut at the maximum: there is no length to fit, give a trace with finished responses"
+        )
     values, where = np.unique(lengths, return_inverse=True)
     counts = _Counts(values.astype(float), np.bincount(where, ~cut).astype(float), np.bincount(where, cut).astype(float))
     found = [_fit_lognormal(counts), _fit_weibull(counts), _fit_mixture(counts)]
@@ -117,7 +119,10 @@ def _log_likelihood(distribution: LengthDistribution, counts: _Counts) -> float:
 
 
 def _maximise(
-    build: "Callable[[Floats], LengthDistribution]", starts: Sequence[Sequence[float]], bounds: Sequence[tuple[float, float]], counts: _Counts
+    build: "Callable[[Floats], LengthDistribution]",
+    starts: Sequence[Sequence[float]],
+    bounds: Sequence[tuple[float, float]],
+    counts: _Counts,
 ) -> "Floats":
     """Free parameters of the highest likelihood found from ``starts``."""
     import numpy as np

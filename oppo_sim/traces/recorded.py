@@ -57,9 +57,7 @@ class RecordedRun:
         return check_frame(joined, "the recorded run")
 
 
-def write_recorded_run(
-    folder: str | Path, manifest: Mapping[str, Any], workload: "pd.DataFrame", outcomes: "pd.DataFrame"
-) -> None:
+def write_recorded_run(folder: str | Path, manifest: Mapping[str, Any], workload: "pd.DataFrame", outcomes: "pd.DataFrame") -> None:
     """Write a run as a folder that appears whole or not at all.
 
     ``manifest`` is plain JSON data. Raises OppoError if the folder exists, the frames break the rules of ``RecordedRun``, or the disk refuses.

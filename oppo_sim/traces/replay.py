@@ -173,7 +173,12 @@ def replay_frame(
         clipped=(reason_length | cut).tolist(),
         rewards=rewards,
         content_hash=digest,
-        provenance={**(origin or {"kind": "frame"}), "sampling": sampling, "steps": len(blocks) if sampling == "by_step" else None, **counts},
+        provenance={
+            **(origin or {"kind": "frame"}),
+            "sampling": sampling,
+            "steps": len(blocks) if sampling == "by_step" else None,
+            **counts,
+        },
         warnings=tuple(_warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)),
         sampling=sampling,
         group_size=group_size,

@@ -111,7 +111,9 @@ def _columns_by_name(table: "pa.Table", where: str) -> "dict[str, pa.ChunkedArra
         # A misspelt optional column would otherwise be ignored in silence.
         meant = get_close_matches(name, TRACE_COLUMNS, n=1, cutoff=0.85)
         if meant and meant[0] not in columns:
-            raise OppoError(f"{where} has an unknown column '{name}': did you mean '{meant[0]}'? rename it (or give it a less similar name)")
+            raise OppoError(
+                f"{where} has an unknown column '{name}': did you mean '{meant[0]}'? rename it (or give it a less similar name)"
+            )
     return columns
 
 

@@ -9,6 +9,7 @@ from oppo_sim.traces.catalog import load_step_table
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pandas as pd
 
 
 def length_factors(table: str, source: str | None, steps: int, smooth_steps: int) -> "npt.NDArray[np.float64]":
@@ -33,3 +34,18 @@ def length_factors(table: str, source: str | None, steps: int, smooth_steps: int
     window = [means[max(0, at - half) : at + half + 1].mean() for at in range(steps)]
     result: npt.NDArray[np.float64] = np.array(window) / window[0]
     return result
+
+
+def runs_of(table: str) -> "pd.DataFrame":
+    """One row a run of a per-step table: ``source``, ``steps`` (distinct), ``first`` and ``last`` (mean length of its first and last tenth
+    of steps, tokens), ``factor`` (last / first). Raises OppoError for an unknown table.
+    """
+    import pandas as pd
+
+    rows = []
+    for source, run in load_step_table(table).groupby(SOURCE, sort=False):
+        means = run.groupby(STEP)[LENGTH_MEAN].mean()
+        tenth = max(1, len(means) // 10)
+        first, last = float(means.iloc[:tenth].mean()), float(means.iloc[-tenth:].mean())
+        rows.append({SOURCE: source, "steps": len(means), "first": first, "last": last, "factor": last / first})
+    return pd.DataFrame(rows)

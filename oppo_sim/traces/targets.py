@@ -76,7 +76,9 @@ def _spread_for_mean(name: str, targets: Mapping[str, float], mean: float, mean_
     if not len(crossing):
         other = next(f"{key} {value:g}" for key, value in targets.items() if key != "mean")
         bound = f"at most {means.max():.4g}" if mean > means.max() else f"at least {means.min():.4g}"
-        raise OppoError(f"no {name} has both mean {mean:g} and {other}: with that {other.split()[0]} its mean is {bound}; change one of them")
+        raise OppoError(
+            f"no {name} has both mean {mean:g} and {other}: with that {other.split()[0]} its mean is {bound}; change one of them"
+        )
     first = int(crossing[0])
     return float(brentq(lambda spread: mean_at(spread) - mean, float(grid[first]), float(grid[first + 1]), xtol=1e-12))
 

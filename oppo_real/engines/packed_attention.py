@@ -1,0 +1,398 @@
+"""Variable-length attention of a packed batch, registered with transformers as ``oppo_packed``.
+
+Paths, chosen by probing and never by version:
+
+- ``plain``: scaled-dot-product attention over groups of similar shape and single long sequences (``packed_plan.py``). Any device, any dtype.
+- ``flash``: one call of PyTorch's own FlashAttention for the whole batch, reading the arena in place through each sequence's start and
+  used length. CUDA, 16-bit. Used only after ``verify_attention`` found it equal to the plain path on that device.
+- ``varlen`` (training, where nothing is cached): ``torch.nn.attention.varlen.varlen_attn``, CUDA, 16-bit, checked likewise, gradients included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from oppo_real.engines.packed_plan import Group, Plan, Span, make_plan
+from oppo_real.engines.packed_store import KVStore
+from oppo_sim.errors import OppoError
+
+IMPLEMENTATION = "oppo_packed"
+"""Name under which the attention is registered with transformers."""
+
+AttentionPath = Literal["plain", "flash", "varlen"]
+
+
+# ---- the plain path -----------------------------------------------------------------------------------------------------------------
+
+
+def plain_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan, scale: float) -> torch.Tensor:
+    """Causal attention of every span of the plan.
+
+    ``query`` [T, heads, d]; ``key``, ``value`` [S, kv_heads, d] (the arena, or the packed batch itself). Returns [T, heads, d]. Differentiable.
+    """
+    parts = [_group_attention(query, key, value, group, scale) for group in plan.groups]
+    parts += [_single_attention(query, key, value, span, scale) for span in plan.singles]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).index_select(0, plan.order)
+
+
+def _group_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scale: float) -> torch.Tensor:
+    heads, kv_heads = query.shape[1], key.shape[1]
+    shared = heads // kv_heads
+    keys = key.index_select(0, group.key_index).view(group.rows, group.keys, kv_heads, key.shape[2]).transpose(1, 2)
+    values = value.index_select(0, group.key_index).view(group.rows, group.keys, kv_heads, value.shape[2]).transpose(1, 2)
+    queries = query.index_select(0, group.query_index).view(group.rows, group.queries, heads, query.shape[2])
+    out = _shared_heads(queries, keys, values, group.mask, shared, scale)
+    return out.reshape(group.rows * group.queries, heads, value.shape[2])
+
+
+def _single_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, span: Span, scale: float) -> torch.Tensor:
+    heads, kv_heads = query.shape[1], key.shape[1]
+    shared = heads // kv_heads
+    queries = query[span.query_start : span.query_start + span.queries].unsqueeze(0)
+    keys = key[span.key_start : span.key_start + span.keys].transpose(0, 1).unsqueeze(0)
+    values = value[span.key_start : span.key_start + span.keys].transpose(0, 1).unsqueeze(0)
+    if span.queries > 1 and span.queries == span.keys:
+        # A whole sequence: no mask tensor is needed, which lets the kernel skip what is hidden.
+        keys, values = keys.repeat_interleave(shared, dim=1), values.repeat_interleave(shared, dim=1)
+        out = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, is_causal=True, scale=scale)
+        return out.squeeze(0).transpose(0, 1)
+    mask = None
+    if span.queries > 1:
+        last_seen = torch.arange(span.keys - span.queries, span.keys, device=query.device).view(-1, 1)
+        hidden = torch.arange(span.keys, device=query.device).view(1, -1) > last_seen
+        mask = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device).masked_fill_(hidden, float("-inf")).view(1, 1, *hidden.shape)
+    return _shared_heads(queries, keys, values, mask, shared, scale).reshape(span.queries, heads, value.shape[2])
+
+
+def _shared_heads(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, shared: int, scale: float
+) -> torch.Tensor:
+    """Attention with ``shared`` query heads to a key head, taken as further queries so that keys are not repeated. → [g, q, kv, shared, d]."""
+    rows, count, heads, width = queries.shape
+    kv_heads = heads // shared
+    folded = queries.view(rows, count, kv_heads, shared, width).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, shared * count, width)
+    if mask is not None and shared > 1 and count > 1:
+        mask = mask.repeat(1, 1, shared, 1)
+    out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
+    return out.view(rows, kv_heads, shared, count, values.shape[3]).permute(0, 3, 1, 2, 4)
+
+
+# ---- the CUDA paths -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FlashIndex:
+    """What the kernel is told: int32 on the device. ``key_starts`` has one entry more than there are sequences; it is never read."""
+
+    query_offsets: torch.Tensor
+    key_starts: torch.Tensor
+    key_lengths: torch.Tensor
+    max_queries: int
+    max_keys: int
+
+
+def flash_index(spans: Sequence[Span], device: torch.device) -> FlashIndex:
+    """Index tensors of ``spans`` in packed order."""
+    table = torch.tensor(spans, dtype=torch.int32)
+    offsets = torch.zeros(len(spans) + 1, dtype=torch.int32)
+    offsets[1:] = table[:, 1].cumsum(0)
+    starts = torch.cat((table[:, 2], table[-1:, 2] + table[-1:, 3]))
+    return FlashIndex(
+        offsets.to(device), starts.to(device), table[:, 3].contiguous().to(device), int(table[:, 1].max()), int(table[:, 3].max())
+    )
+
+
+def flash_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float) -> torch.Tensor:
+    """As ``plain_attention``, by one kernel; not differentiable.
+
+    With ``seqused_k`` the kernel takes a sequence's first key from ``cum_seq_k[i]`` and its length from ``seqused_k[i]``, and aligns the
+    causal mask at the end, so extents may lie anywhere (FlashAttention 2, block_info.h).
+    """
+    out = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        index.query_offsets,
+        index.key_starts,
+        index.max_queries,
+        index.max_keys,
+        0.0,
+        True,
+        False,
+        scale=scale,
+        seqused_k=index.key_lengths,
+    )[0]
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def varlen_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float) -> torch.Tensor:
+    """Block-causal attention of whole packed sequences, differentiable, by PyTorch's public variable-length attention."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    shared = query.shape[1] // key.shape[1]
+    out = varlen_attn(
+        query,
+        key.repeat_interleave(shared, dim=1),
+        value.repeat_interleave(shared, dim=1),
+        index.query_offsets,
+        index.query_offsets,
+        index.max_queries,
+        index.max_queries,
+        scale=scale,
+        window_size=(-1, 0),
+    )
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+# ---- a batch, as the layers see it --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class CachedBatch:
+    """A forward that appends to a ``KVStore`` and attends to it."""
+
+    store: KVStore
+    write_index: torch.Tensor
+    spans: Sequence[Span]
+    flash: FlashIndex | None = None
+    plan: Plan | None = None
+    fast: bool = True
+    """False: the plain path even where a fast one was verified."""
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+        """[T, heads, d] of one layer."""
+        self.store.write(layer, self.write_index, key, value)
+        keys, values = self.store.keys(layer), self.store.values(layer)
+        if self.flash is None and self.plan is None:
+            self._choose(query, key)
+        if self.flash is not None:
+            return flash_attention(query, keys, values, self.flash, scale)
+        assert self.plan is not None
+        return plain_attention(query, keys, values, self.plan, scale)
+
+    def _choose(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        path = cached_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2]) if self.fast else "plain"
+        if path == "flash":
+            self.flash = flash_index(self.spans, query.device)
+        else:
+            self.plan = make_plan(self.spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device)
+
+
+@dataclass
+class WholeBatch:
+    """A forward over whole sequences with nothing cached; differentiable."""
+
+    lengths: Sequence[int]
+    index: FlashIndex | None = None
+    plan: Plan | None = None
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+        """[T, heads, d] of one layer."""
+        if self.index is None and self.plan is None:
+            spans = whole_spans(self.lengths)
+            if training_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2]) == "varlen":
+                self.index = flash_index(spans, query.device)
+            else:
+                self.plan = make_plan(spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device)
+        if self.index is not None:
+            return varlen_attention(query, key, value, self.index, scale)
+        assert self.plan is not None
+        return plain_attention(query, key, value, self.plan, scale)
+
+
+def whole_spans(lengths: Sequence[int]) -> list[Span]:
+    """Spans of whole sequences laid end to end."""
+    spans: list[Span] = []
+    start = 0
+    for length in lengths:
+        spans.append(Span(start, length, start, length))
+        start += length
+    return spans
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    packed: CachedBatch | WholeBatch | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """The function transformers calls: ``query`` [1, heads, T, d], ``key``, ``value`` [1, kv_heads, T, d] → [1, T, heads, d].
+
+    Raises OppoError for what a packed batch cannot express exactly.
+    """
+    if packed is None:
+        raise OppoError("This model attends to packed batches only; give it to the torch engine or to oppo_real.engines.forwards, or load it anew.")
+    window = options.get("sliding_window")
+    if window is not None and max(span.keys for span in _spans(packed)) > window:
+        raise OppoError(f"The torch engine has no sliding-window attention ({window} tokens) and a sequence is longer; use the vllm engine.")
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
+    if unsupported or dropout:
+        raise OppoError(f"The torch engine cannot compute attention with {', '.join(unsupported) or 'dropout'}; use another model or engine.")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = module.layer_idx
+    assert isinstance(layer, int)
+    out = packed.attend(layer, query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1), scale)
+    return out.unsqueeze(0), None
+
+
+def _spans(packed: CachedBatch | WholeBatch) -> Sequence[Span]:
+    return packed.spans if isinstance(packed, CachedBatch) else whole_spans(packed.lengths)
+
+
+def register() -> None:
+    """Make the attention known to transformers; calling it again changes nothing."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(IMPLEMENTATION, packed_attention)
+
+
+# ---- verification -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionReport:
+    """What was compared with a textbook softmax in float32, on the same inputs."""
+
+    device: str
+    dtype: str
+    path: AttentionPath
+    """Fastest path found equal."""
+    max_abs_error: dict[str, float]
+    """Path → largest absolute difference of any output (outputs are of order 1). Paths that failed to run are missing."""
+    tolerance: float
+    failures: dict[str, str]
+    """Path → why it is not used."""
+
+
+_TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+_BATCHES: tuple[tuple[tuple[int, int], ...], ...] = (
+    # (new tokens, cached tokens before them) a sequence: decode only; prefill only; both; long pieces behind long contexts.
+    tuple((1, past) for past in (0, 1, 2, 7, 15, 16, 17, 63, 128, 300, 701)),
+    tuple((new, 0) for new in (1, 2, 3, 17, 64, 130, 257)),
+    ((1, 40), (33, 0), (1, 0), (5, 77), (1, 513), (64, 64), (129, 3)),
+    ((600, 150), (1, 900), (530, 0), (2, 1100)),
+)
+
+
+def verify_attention(
+    device: torch.device | str, dtype: torch.dtype, heads: int = 8, kv_heads: int = 2, head_dim: int = 64, seed: int = 0
+) -> AttentionReport:
+    """Compare every cached path that may serve ``device`` and ``dtype`` with a textbook softmax on random ragged batches.
+
+    Extents lie in the arena in shuffled order with gaps, as they do in use. Raises OppoError if even the plain path is off.
+    """
+    device = torch.device(device)
+    tolerance = _TOLERANCE.get(dtype)
+    if tolerance is None:
+        raise OppoError(f"Attention in {dtype} is not supported; use float32, bfloat16 or float16.")
+    generator = torch.Generator().manual_seed(seed)
+    candidates: list[AttentionPath] = ["plain"]
+    if device.type == "cuda" and dtype in (torch.float16, torch.bfloat16):
+        candidates.append("flash")
+    errors: dict[str, float] = {}
+    failures: dict[str, str] = {}
+    for shape in _BATCHES:
+        spans, size = _shuffled_spans(shape, generator)
+        tensors = [
+            torch.randn(count, lanes, head_dim, generator=generator).to(device=device, dtype=dtype)
+            for count, lanes in ((sum(new for new, _ in shape), heads), (size, kv_heads), (size, kv_heads))
+        ]
+        query, key, value = tensors
+        expected = _textbook(query, key, value, spans)
+        for path in candidates:
+            if path in failures:
+                continue
+            try:
+                if path == "plain":
+                    plan = make_plan(spans, 2 * key[0].numel() * key.element_size(), dtype, device)
+                    found = plain_attention(query, key, value, plan, head_dim**-0.5)
+                else:
+                    found = flash_attention(query, key, value, flash_index(spans, device), head_dim**-0.5)
+            except (RuntimeError, TypeError, AttributeError) as error:
+                failures[path] = f"does not run: {str(error).splitlines()[0]}"
+                errors.pop(path, None)
+                continue
+            difference = float((found.float() - expected).abs().max())
+            # NaN fails the comparison, as it must.
+            errors[path] = max(errors.get(path, 0.0), difference)
+            if not difference <= tolerance:
+                failures[path] = f"differs by {difference:.3g}, allowed is {tolerance:.3g}"
+    if "plain" in failures:
+        raise OppoError(f"The plain attention on {device} in {dtype} {failures['plain']}; this build of PyTorch cannot be used there.")
+    best = next(path for path in reversed(candidates) if path not in failures)
+    return AttentionReport(str(device), str(dtype).removeprefix("torch."), best, errors, tolerance, failures)
+
+
+def _shuffled_spans(shape: Sequence[tuple[int, int]], generator: torch.Generator) -> tuple[list[Span], int]:
+    starts = [0] * len(shape)
+    size = 3
+    for number in torch.randperm(len(shape), generator=generator).tolist():
+        starts[number] = size
+        size += sum(shape[number]) + 5
+    spans: list[Span] = []
+    query_start = 0
+    for (new, past), start in zip(shape, starts, strict=True):
+        spans.append(Span(query_start, new, start, past + new))
+        query_start += new
+    return spans, size
+
+
+def _textbook(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+    """softmax(q·kᵀ/√d)·v by the definition, one sequence at a time, float32 (float64 for float64)."""
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    shared = query.shape[1] // key.shape[1]
+    outputs = []
+    for span in spans:
+        q = query[span.query_start : span.query_start + span.queries].to(wide).transpose(0, 1)
+        k = key[span.key_start : span.key_start + span.keys].to(wide).repeat_interleave(shared, dim=1).transpose(0, 1)
+        v = value[span.key_start : span.key_start + span.keys].to(wide).repeat_interleave(shared, dim=1).transpose(0, 1)
+        scores = q @ k.transpose(1, 2) * query.shape[2] ** -0.5
+        hidden = torch.ones(span.queries, span.keys, dtype=torch.bool, device=query.device).triu(span.keys - span.queries + 1)
+        outputs.append((scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@lru_cache(maxsize=64)
+def cached_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> AttentionPath:
+    """Path for forwards over a ``KVStore``: verified on first use on a CUDA device, plain elsewhere."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return "plain"
+    return verify_attention(device, dtype, heads, kv_heads, head_dim).path
+
+
+@lru_cache(maxsize=64)
+def training_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> AttentionPath:
+    """Path for differentiable forwards: ``varlen`` if its outputs and gradients equal the plain path's on this device."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return "plain"
+    generator = torch.Generator().manual_seed(0)
+    lengths = (1, 2, 17, 64, 130, 257)
+    spans = whole_spans(lengths)
+    inputs = [torch.randn(sum(lengths), lanes, head_dim, generator=generator).to(device=device, dtype=dtype) for lanes in (heads, kv_heads, kv_heads)]
+    toward = torch.randn(sum(lengths), heads, head_dim, generator=generator).to(device=device, dtype=dtype)
+    plan = make_plan(spans, 2 * kv_heads * head_dim * 2, dtype, device)
+    index = flash_index(spans, device)
+    found: list[list[torch.Tensor]] = []
+    try:
+        with torch.enable_grad():
+            for path in ("plain", "varlen"):
+                leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+                scale = head_dim**-0.5
+                out = plain_attention(*leaves, plan, scale) if path == "plain" else varlen_attention(*leaves, index, scale)
+                found.append([out.detach(), *torch.autograd.grad(out, leaves, toward)])
+    except (RuntimeError, TypeError, AttributeError, ImportError):
+        return "plain"
+    tolerance = 4 * _TOLERANCE[dtype]
+    close = all(float((a.float() - b.float()).abs().max()) <= tolerance * max(1.0, float(a.float().abs().max())) for a, b in zip(*found, strict=True))
+    return "varlen" if close else "plain"

@@ -1,0 +1,220 @@
+"""One packed variable-length forward over per-rollout keys and values: the actor, the scorer and the reference model all run it.
+
+A forward takes, for any number of rollouts, the tokens that follow what is already stored of them: one token when decoding, a whole
+context when joining, a piece when scoring; mixed at will, in one ``[1, T]`` batch without padding.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from oppo_real.engines import packed_attention
+from oppo_real.engines.packed_attention import CachedBatch, Span, WholeBatch
+from oppo_real.engines.packed_store import KVStore
+from oppo_sim.errors import OppoError
+
+
+class Feed(NamedTuple):
+    """The next tokens of one rollout."""
+
+    rollout_id: int
+    tokens: Sequence[int]
+
+
+def backbone(model: torch.nn.Module) -> torch.nn.Module:
+    """The transformer without its head; calling it gives hidden states."""
+    found = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
+    if not isinstance(found, torch.nn.Module):
+        raise OppoError(f"{type(model).__name__} is no transformers model with a head; build it with oppo_real.engines.models.")
+    return found
+
+
+def head_of(model: torch.nn.Module) -> torch.nn.Module:
+    """The vocabulary head of a language model, the score head of a reward or value model."""
+    score = getattr(model, "score", None)
+    head = score if score is not None else model.get_output_embeddings()  # type: ignore[operator]
+    if not isinstance(head, torch.nn.Module):
+        raise OppoError(f"{type(model).__name__} has neither a vocabulary head nor a score head.")
+    return head
+
+
+def prepare(model: torch.nn.Module) -> None:
+    """Give the model packed attention, for good, and check that it computes what the model computed before.
+
+    The check runs four random tokens through the model as it is and through the packed path in two parts. Raises OppoError for an
+    architecture whose outputs differ (other masks, scaled or capped logits, positions of its own).
+    """
+    config: Any = model.config
+    if getattr(config, "_attn_implementation", None) == packed_attention.IMPLEMENTATION:
+        return
+    packed_attention.register()
+    name = type(model).__name__
+    head, trunk = head_of(model), backbone(model)
+    vocabulary = int(config.get_text_config().vocab_size)
+    device = next(model.parameters()).device
+    ids = torch.randint(vocabulary, (4,), generator=torch.Generator().manual_seed(0)).to(device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            # A score model's own forward pools; its hidden states are compared instead, which its head follows.
+            pooled = getattr(model, "score", None) is not None
+            expected = _hidden(trunk, ids, None) if pooled else model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+            model.set_attn_implementation(packed_attention.IMPLEMENTATION)  # type: ignore[operator]
+            store = KVStore(_layers(model))
+            parts = []
+            for tokens in (ids[:3], ids[3:]):
+                hidden = _cached_forward(trunk, store, [Feed(0, tokens.tolist())], device, fast=False)
+                parts.append(hidden if pooled else head(hidden))
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise OppoError(f"{name} does not run with packed attention ({str(error).splitlines()[0]}); use the vllm engine.") from error
+    finally:
+        model.train(training)
+    difference = float((torch.cat(parts).float() - expected.float()).abs().max())
+    allowed = (1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1) * max(1.0, float(expected.float().abs().max()))
+    if not difference <= allowed:
+        raise OppoError(f"{name} computes something else with packed attention (largest difference {difference:.3g}); use the vllm engine.")
+
+
+def _layers(model: torch.nn.Module) -> int:
+    config: Any = model.config
+    return int(config.get_text_config().num_hidden_layers)
+
+
+def _hidden(trunk: torch.nn.Module, ids: torch.Tensor, positions: torch.Tensor | None, packed: CachedBatch | WholeBatch | None = None) -> torch.Tensor:
+    options: dict[str, Any] = {} if packed is None else {"packed": packed}
+    if positions is not None:
+        options["position_ids"] = positions.unsqueeze(0)
+    out = trunk(input_ids=ids.unsqueeze(0), use_cache=False, **options).last_hidden_state[0]
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def whole_forward(model: torch.nn.Module, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Hidden states [Σ lengths, hidden] of whole sequences, packed, nothing stored; differentiable. The model must be ``prepare``d."""
+    device = next(model.parameters()).device
+    lengths = [len(sequence) for sequence in sequences]
+    ids = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long).to(device)
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    return _hidden(backbone(model), ids, positions, WholeBatch(lengths))
+
+
+def _cached_forward(trunk: torch.nn.Module, store: KVStore, feeds: Sequence[Feed], device: torch.device, fast: bool) -> torch.Tensor:
+    store.reserve({feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds})
+    spans: list[Span] = []
+    ids: list[int] = []
+    positions: list[int] = []
+    places: list[int] = []
+    for feed in feeds:
+        past, count, start = store.length(feed.rollout_id), len(feed.tokens), store.start(feed.rollout_id)
+        spans.append(Span(len(ids), count, start, past + count))
+        ids.extend(feed.tokens)
+        positions.extend(range(past, past + count))
+        places.extend(range(start + past, start + past + count))
+    table = torch.tensor((ids, positions, places), dtype=torch.long).to(device)
+    out = _hidden(trunk, table[0], table[1], CachedBatch(store, table[2], spans, fast=fast))
+    for feed in feeds:
+        store.advance(feed.rollout_id, len(feed.tokens))
+    return out
+
+
+class PackedModel:
+    """A model and the keys and values of its rollouts."""
+
+    def __init__(self, model: torch.nn.Module, block_tokens: int = 16, shrink: bool = True) -> None:
+        """``model``: a transformers model with a head (see ``models.py``); it keeps packed attention from now on."""
+        prepare(model)
+        model.eval()
+        self.model = model
+        self.store = KVStore(_layers(model), block_tokens, shrink)
+        self.device = next(model.parameters()).device
+        self.dtype = next(model.parameters()).dtype
+        self.vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
+        self._trunk = backbone(model)
+        self._head = head_of(model)
+
+    @torch.no_grad()
+    def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
+        """Run the feeds (distinct rollouts, at least a token each) behind what is stored, and store theirs. Hidden states [T, hidden]."""
+        return _cached_forward(self._trunk, self.store, feeds, self.device, fast=True)
+
+    @torch.no_grad()
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocabulary] or scores [n, labels] of hidden states [n, hidden], float32."""
+        out = self._head(hidden)
+        assert isinstance(out, torch.Tensor)
+        return out.float()
+
+    def check_tokens(self, tokens: Sequence[int], whose: str) -> None:
+        """Raises OppoError for a token outside the vocabulary."""
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab_size):
+            bad = next(token for token in tokens if not 0 <= token < self.vocab_size)
+            raise OppoError(f"{whose} contains token {bad}, but the model knows tokens 0 to {self.vocab_size - 1}; use the model's own tokenizer.")
+
+    def load(self, weights: "Mapping[str, torch.Tensor]") -> None:
+        """Copy new weights in place (all parameters; of tied ones either name). Raises OppoError before anything is changed."""
+        own = self.model.state_dict(keep_vars=True)
+        unknown = sorted(set(weights) - set(own))
+        if unknown:
+            raise OppoError(f"New weights name {unknown[0]!r}, which {type(self.model).__name__} does not have; send the weights of the same model.")
+        given = {own[name].data_ptr() for name in weights}
+        missing = [name for name, tensor in own.items() if tensor.data_ptr() not in given]
+        if missing:
+            raise OppoError(f"New weights lack {missing[0]!r} ({len(missing)} in all are missing); send every parameter.")
+        for name, tensor in weights.items():
+            if tensor.shape != own[name].shape:
+                raise OppoError(f"New weights {name!r} have shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}; send the weights of the same model.")
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                own[name].copy_(tensor, non_blocking=True)
+
+    def describe(self) -> dict[str, Any]:
+        """What really runs: shape, dtype, device, attention path, versions."""
+        import transformers
+
+        text: Any = self.model.config.get_text_config()  # type: ignore[union-attr, operator]
+        heads = int(text.num_attention_heads)
+        kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+        width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+        return {
+            "engine": "torch",
+            "model": type(self.model).__name__,
+            "layers": int(text.num_hidden_layers),
+            "hidden_size": int(text.hidden_size),
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": width,
+            "vocab_size": self.vocab_size,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "device_name": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(),
+            "attention_path": packed_attention.cached_path(self.device, self.dtype, heads, kv_heads, width),
+            "kv_bytes_per_token": self.store.bytes_per_token(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+
+
+def micro_batches(feeds: Sequence[Feed], max_tokens: int | None) -> Iterator[list[Feed]]:
+    """Cut feeds into batches of at most ``max_tokens`` tokens, in order; a feed that is longer goes on in the next batch."""
+    if max_tokens is None:
+        if feeds:
+            yield list(feeds)
+        return
+    batch: list[Feed] = []
+    room = max_tokens
+    for feed in feeds:
+        begin = 0
+        while begin < len(feed.tokens):
+            piece = feed.tokens[begin : begin + room]
+            batch.append(Feed(feed.rollout_id, piece))
+            begin += len(piece)
+            room -= len(piece)
+            if not room:
+                yield batch
+                batch, room = [], max_tokens
+    if batch:
+        yield batch

@@ -1,0 +1,247 @@
+"""Keys and values of many rollouts in one flat arena a layer: each rollout owns one contiguous extent that grows as it does.
+
+An extent can be read in place, without copying it together first, which is what a long context needs on a CPU, and one call of a CUDA
+kernel reads all of them through (start, length). Extents grow in blocks with a quarter of headroom, so a token is moved a few times
+in its life at most; when no hole is wide enough, the arena is compacted, and made larger or smaller if use has changed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from oppo_sim.errors import OppoError
+
+_Value = TypeVar("_Value")
+
+
+@dataclass
+class _Extent:
+    start: int
+    capacity: int
+    length: int
+    limit: int | None
+
+
+def _rounded(tokens: int, block: int) -> int:
+    return -(-tokens // block) * block
+
+
+class KVStore:
+    """Keys and values of rollouts, by id. ``layers`` tensors [size, kv_heads, head_dim] each, made when the first key arrives.
+
+    Token 0 … block−1 of the arena belong to nobody: padding rows of a captured decode step write there.
+    """
+
+    def __init__(self, layers: int, block_tokens: int = 16, shrink: bool = True) -> None:
+        """``block_tokens``: tokens by which extents grow. ``shrink``: give memory back when less than a quarter of it is in use."""
+        if block_tokens < 1:
+            raise OppoError(f"kv_block_tokens is {block_tokens}; give a number of tokens from 1 on.")
+        self.block_tokens = block_tokens
+        self.generation = 0
+        """Rises whenever the tensors are replaced (what was captured with their addresses is void)."""
+        self.peak_tokens = 0
+        """Most tokens held at once."""
+        self.moved_tokens = 0
+        """Tokens copied because an extent outgrew its place."""
+        self._shrink = shrink
+        self._keys: list[torch.Tensor | None] = [None] * layers
+        self._values: list[torch.Tensor | None] = [None] * layers
+        self._extents: dict[int, _Extent] = {}
+        self._size = block_tokens
+        self._holes: list[tuple[int, int]] = []
+        self._held = 0
+
+    # ---- what is where ------------------------------------------------------------------------------------------------------------
+
+    def __contains__(self, rollout_id: int) -> bool:
+        return rollout_id in self._extents
+
+    def length(self, rollout_id: int) -> int:
+        """Tokens whose keys and values are here; 0 for a rollout that has none."""
+        extent = self._extents.get(rollout_id)
+        return 0 if extent is None else extent.length
+
+    def start(self, rollout_id: int) -> int:
+        """Index of the rollout's first token in the arena, until the next ``reserve`` or ``free``."""
+        return self._extents[rollout_id].start
+
+    @property
+    def tokens(self) -> int:
+        """Tokens held now."""
+        return self._held
+
+    @property
+    def size(self) -> int:
+        """Tokens the arena has room for now."""
+        return self._size
+
+    def bytes_per_token(self) -> int | None:
+        """Bytes one token takes over all layers; None before anything was stored."""
+        total = 0
+        for tensor in (*self._keys, *self._values):
+            if tensor is None:
+                return None
+            total += tensor[0].numel() * tensor.element_size()
+        return total
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """[size, kv_heads, head_dim]."""
+        return _present(self._keys[layer])
+
+    def values(self, layer: int) -> torch.Tensor:
+        """[size, kv_heads, head_dim]."""
+        return _present(self._values[layer])
+
+    # ---- growing and freeing ------------------------------------------------------------------------------------------------------
+
+    def reserve(self, needs: Mapping[int, int], limits: Mapping[int, int] | None = None) -> None:
+        """Make room: rollout → tokens it will hold in all. Unknown ids start empty.
+
+        ``limits``: the most tokens a rollout can ever hold, so that no headroom is made beyond it. Extents may move.
+        Raises OppoError when memory runs out.
+        """
+        limits = limits or {}
+        growing: dict[int, int] = {}
+        for rollout_id, need in needs.items():
+            extent = self._extents.get(rollout_id)
+            if extent is None:
+                extent = self._extents[rollout_id] = _Extent(0, 0, 0, limits.get(rollout_id))
+            if need > extent.capacity:
+                growing[rollout_id] = self._wanted(need, extent.limit)
+        for rollout_id, capacity in growing.items():
+            start = self._take(capacity)
+            if start is None:
+                self._rebuild(growing)
+                return
+            self._move(self._extents[rollout_id], start, capacity)
+
+    def advance(self, rollout_id: int, tokens: int) -> None:
+        """Note that ``tokens`` more were written."""
+        self._extents[rollout_id].length += tokens
+        self._held += tokens
+        self.peak_tokens = max(self.peak_tokens, self._held)
+
+    def free(self, rollout_id: int) -> None:
+        """Forget a rollout's keys and values; one that has none is no error."""
+        extent = self._extents.pop(rollout_id, None)
+        if extent is None:
+            return
+        self._held -= extent.length
+        self._give_back(extent.start, extent.capacity)
+        if not self._shrink:
+            return
+        if not self._extents:
+            self.clear()
+        elif sum(other.capacity for other in self._extents.values()) * 4 < self._size:
+            self._rebuild({})
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back."""
+        self._extents.clear()
+        self._keys = [None] * len(self._keys)
+        self._values = [None] * len(self._values)
+        self._size = self.block_tokens
+        self._holes = []
+        self._held = 0
+        self.generation += 1
+
+    def write(self, layer: int, index: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store [T, kv_heads, head_dim] at arena positions ``index`` [T]."""
+        keys, values = self._keys[layer], self._values[layer]
+        if keys is None or values is None:
+            keys = self._keys[layer] = _allocate(self._size, key)
+            values = self._values[layer] = _allocate(self._size, value)
+        keys.index_copy_(0, index, key)
+        values.index_copy_(0, index, value)
+
+    # ---- the arena ----------------------------------------------------------------------------------------------------------------
+
+    def _wanted(self, need: int, limit: int | None) -> int:
+        roomy = need + max(self.block_tokens, need // 4)
+        if limit is not None:
+            roomy = max(need, min(roomy, limit))
+        return _rounded(roomy, self.block_tokens)
+
+    def _take(self, capacity: int) -> int | None:
+        """First hole that is wide enough."""
+        for position, (start, width) in enumerate(self._holes):
+            if width >= capacity:
+                if width == capacity:
+                    del self._holes[position]
+                else:
+                    self._holes[position] = (start + capacity, width - capacity)
+                return start
+        return None
+
+    def _give_back(self, start: int, capacity: int) -> None:
+        if not capacity:
+            return
+        merged: list[tuple[int, int]] = []
+        for hole in sorted([*self._holes, (start, capacity)]):
+            if merged and merged[-1][0] + merged[-1][1] == hole[0]:
+                merged[-1] = (merged[-1][0], merged[-1][1] + hole[1])
+            else:
+                merged.append(hole)
+        self._holes = merged
+
+    def _move(self, extent: _Extent, start: int, capacity: int) -> None:
+        old, length = extent.start, extent.length
+        if length:
+            for tensor in (*self._keys, *self._values):
+                if tensor is not None:
+                    tensor[start : start + length] = tensor[old : old + length]
+            self.moved_tokens += length
+        self._give_back(old, extent.capacity)
+        extent.start, extent.capacity = start, capacity
+
+    def _rebuild(self, growing: Mapping[int, int]) -> None:
+        """Lay all extents out one behind the other, ``growing`` ones with their new capacity, in a larger or smaller arena if needed."""
+        capacities = {rollout_id: growing.get(rollout_id, extent.capacity) for rollout_id, extent in self._extents.items()}
+        needed = sum(capacities.values()) + self.block_tokens
+        fits = self._size // 4 <= needed <= self._size or (not self._shrink and needed <= self._size)
+        size = self._size if fits else _rounded(needed + needed // 4, self.block_tokens)
+        places: list[tuple[int, int, int]] = []
+        start = self.block_tokens
+        for rollout_id, extent in self._extents.items():
+            places.append((extent.start, start, extent.length))
+            extent.start, extent.capacity = start, capacities[rollout_id]
+            start += extent.capacity
+        self._holes = [(start, size - start)] if size > start else []
+        self._keys = [self._relaid(tensor, places, size) for tensor in self._keys]
+        self._values = [self._relaid(tensor, places, size) for tensor in self._values]
+        if size != self._size:
+            self._size = size
+            self.generation += 1
+        self.moved_tokens += sum(length for old, new, length in places if old != new)
+
+    def _relaid(self, tensor: torch.Tensor | None, places: list[tuple[int, int, int]], size: int) -> torch.Tensor | None:
+        if tensor is None:
+            return None
+        if size == self._size:
+            # The same tensor keeps its address; extents may overlap their new places, hence the copy of each.
+            taken = [(new, tensor[old : old + length].clone()) for old, new, length in places if length and old != new]
+            for new, piece in taken:
+                tensor[new : new + piece.shape[0]] = piece
+            return tensor
+        fresh = _allocate(size, tensor)
+        for old, new, length in places:
+            fresh[new : new + length] = tensor[old : old + length]
+        return fresh
+
+
+def _allocate(size: int, like: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=like.device)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU raises the plain kind
+        raise OppoError(
+            f"There is no memory on {like.device} for the keys and values of {size} tokens; lower kv_capacity_tokens, "
+            "rollout_batch_size or max_response_length."
+        ) from error
+
+
+def _present(value: _Value | None) -> _Value:
+    if value is None:
+        raise OppoError("Keys and values were asked for before any were stored.")
+    return value

@@ -25,7 +25,9 @@ from oppo_sim.scenario.load import load_scenario
 from oppo_sim.traces.config import TraceConfig
 from oppo_sim.traces.replay import build_replay
 
-LENGTHS = {"synth": {"distribution": "lognormal", "mean": 700.0, "p50": 470.0, "max_response_length": 4096, "rows": 20_000, "prompt_mean": 200.0}}
+LENGTHS = {
+    "synth": {"distribution": "lognormal", "mean": 700.0, "p50": 470.0, "max_response_length": 4096, "rows": 20_000, "prompt_mean": 200.0}
+}
 
 
 def bench(batch_size: int, replicas: int, overcommit: int, steps: int, policy: str = "oppo", repeats: int = 3) -> float:
@@ -91,6 +93,8 @@ if __name__ == "__main__":
     print(f"B = 112, 7 replicas, chunk 256, overcommit 8: {1 / paper:8.0f} steps/s ({paper * 1e3:.2f} ms a step)")
     print(f"B = 112, 7 replicas, sequential:              {1 / sequential:8.0f} steps/s ({sequential * 1e3:.2f} ms a step)")
     print(f"B = 512, 8 replicas, chunk 256, overcommit 64: {large * 1e3:7.2f} ms a step")
-    print(f"bare SimPy timeouts:                          {simpy_rate:8.0f} events/s; a B = 112 step costs as much as {paper * simpy_rate:.0f} of them")
+    print(
+        f"bare SimPy timeouts:                          {simpy_rate:8.0f} events/s; a B = 112 step costs as much as {paper * simpy_rate:.0f} of them"
+    )
     print(f"memory added by 2,000 further steps, summary only: {memory_growth(2000 // factor):.1f} MiB")
     print(json.dumps({"paper_steps_per_s": 1 / paper, "large_step_ms": large * 1e3, "simpy_events_per_s": simpy_rate}))

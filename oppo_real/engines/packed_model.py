@@ -11,6 +11,7 @@ import torch
 
 from oppo_real.engines import packed_attention
 from oppo_real.engines.packed_attention import CachedBatch, Span, WholeBatch
+from oppo_real.engines.packed_graphs import DecodeGraphs
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
 
@@ -54,8 +55,9 @@ def prepare(model: torch.nn.Module) -> None:
     vocabulary = int(config.get_text_config().vocab_size)
     device = next(model.parameters()).device
     ids = torch.randint(vocabulary, (4,), generator=torch.Generator().manual_seed(0)).to(device)
-    training = model.training
+    training, before = model.training, config._attn_implementation
     model.eval()
+    passed = False
     try:
         with torch.no_grad():
             # A score model's own forward pools; its hidden states are compared instead, which its head follows.
@@ -67,13 +69,16 @@ def prepare(model: torch.nn.Module) -> None:
             for tokens in (ids[:3], ids[3:]):
                 hidden = _cached_forward(trunk, store, [Feed(0, tokens.tolist())], device, fast=False)
                 parts.append(hidden if pooled else head(hidden))
+        difference = float((torch.cat(parts).float() - expected.float()).abs().max())
+        allowed = (1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1) * max(1.0, float(expected.float().abs().max()))
+        passed = difference <= allowed
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise OppoError(f"{name} does not run with packed attention ({str(error).splitlines()[0]}); use the vllm engine.") from error
     finally:
         model.train(training)
-    difference = float((torch.cat(parts).float() - expected.float()).abs().max())
-    allowed = (1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1) * max(1.0, float(expected.float().abs().max()))
-    if not difference <= allowed:
+        if not passed:
+            model.set_attn_implementation(before)  # type: ignore[operator]
+    if not passed:
         raise OppoError(f"{name} computes something else with packed attention (largest difference {difference:.3g}); use the vllm engine.")
 
 
@@ -100,8 +105,9 @@ def whole_forward(model: torch.nn.Module, sequences: Sequence[Sequence[int]]) ->
     return _hidden(backbone(model), ids, positions, WholeBatch(lengths))
 
 
-def _cached_forward(trunk: torch.nn.Module, store: KVStore, feeds: Sequence[Feed], device: torch.device, fast: bool) -> torch.Tensor:
-    store.reserve({feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds})
+def _placed(store: KVStore, feeds: Sequence[Feed], limits: Mapping[int, int] | None) -> tuple[torch.Tensor, list[Span]]:
+    """Token ids, positions and arena places [3, T] of the feeds, and their spans. Makes room first."""
+    store.reserve({feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds}, limits)
     spans: list[Span] = []
     ids: list[int] = []
     positions: list[int] = []
@@ -112,7 +118,19 @@ def _cached_forward(trunk: torch.nn.Module, store: KVStore, feeds: Sequence[Feed
         ids.extend(feed.tokens)
         positions.extend(range(past, past + count))
         places.extend(range(start + past, start + past + count))
-    table = torch.tensor((ids, positions, places), dtype=torch.long).to(device)
+    return torch.tensor((ids, positions, places), dtype=torch.long), spans
+
+
+def _cached_forward(
+    trunk: torch.nn.Module,
+    store: KVStore,
+    feeds: Sequence[Feed],
+    device: torch.device,
+    fast: bool,
+    limits: Mapping[int, int] | None = None,
+) -> torch.Tensor:
+    table, spans = _placed(store, feeds, limits)
+    table = table.to(device)
     out = _hidden(trunk, table[0], table[1], CachedBatch(store, table[2], spans, fast=fast))
     for feed in feeds:
         store.advance(feed.rollout_id, len(feed.tokens))
@@ -122,22 +140,53 @@ def _cached_forward(trunk: torch.nn.Module, store: KVStore, feeds: Sequence[Feed
 class PackedModel:
     """A model and the keys and values of its rollouts."""
 
-    def __init__(self, model: torch.nn.Module, block_tokens: int = 16, shrink: bool = True) -> None:
-        """``model``: a transformers model with a head (see ``models.py``); it keeps packed attention from now on."""
+    def __init__(self, model: torch.nn.Module, block_tokens: int = 16, graphs: bool = False) -> None:
+        """``model``: a transformers model with a head (see ``models.py``); it keeps packed attention from now on.
+
+        ``graphs``: replay captured decode steps on a CUDA device (see ``packed_graphs.py``); no effect elsewhere.
+        """
         prepare(model)
         model.eval()
         self.model = model
-        self.store = KVStore(_layers(model), block_tokens, shrink)
         self.device = next(model.parameters()).device
+        captured = graphs and self.device.type == "cuda"
+        # Captured steps hold addresses, so an arena under them is not given back between phases.
+        self.store = KVStore(_layers(model), block_tokens, shrink=not captured)
         self.dtype = next(model.parameters()).dtype
         self.vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
         self._trunk = backbone(model)
         self._head = head_of(model)
+        self._graphs = DecodeGraphs(self._captured_step, self.device) if captured else None
 
     @torch.no_grad()
-    def forward(self, feeds: Sequence[Feed]) -> torch.Tensor:
-        """Run the feeds (distinct rollouts, at least a token each) behind what is stored, and store theirs. Hidden states [T, hidden]."""
-        return _cached_forward(self._trunk, self.store, feeds, self.device, fast=True)
+    def forward(self, feeds: Sequence[Feed], limits: Mapping[int, int] | None = None) -> torch.Tensor:
+        """Run the feeds (distinct rollouts, at least a token each) behind what is stored, and store theirs. Hidden states [T, hidden].
+
+        ``limits``: the most tokens a rollout will ever have (no memory is set aside beyond).
+        """
+        return _cached_forward(self._trunk, self.store, feeds, self.device, True, limits)
+
+    @torch.no_grad()
+    def next_logits(self, feeds: Sequence[Feed], limits: Mapping[int, int] | None = None) -> torch.Tensor:
+        """As ``forward``, then the head on the last token of each feed only: [feeds, vocabulary], float32."""
+        if self._graphs is not None and all(len(feed.tokens) == 1 for feed in feeds):
+            table, spans = _placed(self.store, feeds, limits)
+            logits = self._graphs.run(table, spans, self.store)
+            if logits is not None:
+                for feed in feeds:
+                    self.store.advance(feed.rollout_id, 1)
+                return logits.float()
+        hidden = self.forward(feeds, limits)
+        return self.head(hidden if len(feeds) == hidden.shape[0] else hidden.index_select(0, self.last_rows(feeds)))
+
+    def last_rows(self, feeds: Sequence[Feed]) -> torch.Tensor:
+        """Row of each feed's last token in what ``forward`` returned."""
+        return (torch.tensor([len(feed.tokens) for feed in feeds]).cumsum(0) - 1).to(self.device)
+
+    def _captured_step(self, ids: torch.Tensor, positions: torch.Tensor, batch: CachedBatch) -> torch.Tensor:
+        out = self._head(_hidden(self._trunk, ids, positions, batch))
+        assert isinstance(out, torch.Tensor)
+        return out
 
     @torch.no_grad()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -151,6 +200,12 @@ class PackedModel:
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab_size):
             bad = next(token for token in tokens if not 0 <= token < self.vocab_size)
             raise OppoError(f"{whose} contains token {bad}, but the model knows tokens 0 to {self.vocab_size - 1}; use the model's own tokenizer.")
+
+    def check_length(self, tokens: int, whose: str) -> None:
+        """Raises OppoError for more tokens than the model has positions for."""
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
+        if most is not None and tokens > most:
+            raise OppoError(f"{whose} can have {tokens} tokens but max_position_embeddings of the model is {most}; shorten it or take another model.")
 
     def load(self, weights: "Mapping[str, torch.Tensor]") -> None:
         """Copy new weights in place (all parameters; of tied ones either name). Raises OppoError before anything is changed."""
@@ -192,6 +247,7 @@ class PackedModel:
             "device_name": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
             "attention_path": packed_attention.cached_path(self.device, self.dtype, heads, kv_heads, width),
+            "cuda_graphs": self._graphs is not None and self._graphs.state(),
             "kv_bytes_per_token": self.store.bytes_per_token(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,

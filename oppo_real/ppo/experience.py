@@ -69,7 +69,7 @@ def make_batch(rollouts: Sequence[TrainRollout], version: int, config: PPOConfig
 def in_micro_batches(
     run: Callable[[Sequence[TokenRow]], torch.Tensor], rows: Sequence[TokenRow], max_tokens: int, device: torch.device
 ) -> torch.Tensor:
-    """``run`` over all rows, a group at a time, without gradients. Its last dimension is tokens; so is the result's, in the order of the rows."""
+    """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in the order of the rows."""
     lengths = [len(row.response) for row in rows]
     pieces, positions = [], []
     for group in micro_batches([len(row.prompt) + len(row.response) for row in rows], max_tokens):

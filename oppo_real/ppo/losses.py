@@ -30,7 +30,8 @@ def policy_losses(
     """Clipped surrogate, Schulman et al., "Proximal policy optimization algorithms" (2017), eq. 7, as a loss.
 
     r = exp(log_probs - old_log_probs); loss = max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), times ``weights``: constants, the
-    importance of old over behaviour policy, as in the decoupled objective of Hilton et al., "Batch size-invariance for policy optimization" (2022).
+    importance of old over behaviour policy, as in the decoupled objective of Hilton et al., "Batch size-invariance for policy
+    optimization" (2022).
     """
     ratio = torch.exp(log_probs - old_log_probs)
     free = -advantages * ratio
@@ -51,7 +52,8 @@ def importance_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """min(old / behaviour, importance_clip) of each token, and where it was cut; all 1 when ``importance_clip`` is None.
 
-    Truncated importance sampling (Ionides, 2008); a token's own ratio, not the product over its prefix (as rho in Espeholt et al., IMPALA, 2018).
+    Truncated importance sampling (Ionides, 2008); a token's own ratio, not the product over its prefix, as rho in IMPALA (Espeholt et
+    al., 2018).
     """
     weights = torch.exp(old_log_probs - behaviour_log_probs).detach()
     if importance_clip is None:

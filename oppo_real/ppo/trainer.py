@@ -36,8 +36,8 @@ class PPOTrainer:
         device: torch.device | str = "cpu",
         forward: Forward | None = None,
     ) -> None:
-        """Models of transformers: ``policy`` and ``reference`` causal, ``critic`` a sequence classifier with one label (its head is ``score``),
-        None with a value head. ``reference`` may be None if ``kl_coef`` is 0. All are moved to ``device``; dropout is switched off.
+        """Models of transformers: ``policy`` and ``reference`` causal, ``critic`` a sequence classifier with one label and its head
+        in ``score``, None with a value head. ``reference`` may be None if ``kl_coef`` is 0. All are moved to ``device``, without dropout.
 
         Raises OppoError where the models do not fit the settings.
         """
@@ -116,7 +116,7 @@ class PPOTrainer:
         return found | watch.columns()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all that the next update depends on but the reference model. Its draws hang on ``seed`` and the number of updates alone."""
+        """A copy of all that the next update depends on but the reference model. Draws hang on ``seed`` and the number of updates."""
         critic = self._critic if self._critic is not None else self._value_head
         assert critic is not None
         return copy.deepcopy(
@@ -133,7 +133,7 @@ class PPOTrainer:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken, with this trainer's settings. Raises OppoError for another format, kind of critic or model shape."""
+        """Go on where ``state`` was taken, by this trainer's settings. Raises OppoError for another format, critic or model shape."""
         if state.get("format") != FORMAT:
             raise OppoError(f"the trainer's state has format {state.get('format')!r}, not {FORMAT}: load one that this version saved")
         saved = state["config"]["critic"]
@@ -279,9 +279,7 @@ class PPOTrainer:
     def _value_loss(self, values: torch.Tensor, experience: Experience, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the losses of trained tokens, and the sums for the metrics."""
         trained = experience.trained[positions]
-        losses, clipped = value_losses(
-            values, experience.values[positions], experience.returns[positions], self._config.cliprange_value
-        )
+        losses, clipped = value_losses(values, experience.values[positions], experience.returns[positions], self._config.cliprange_value)
         loss = losses[trained].sum()
         return loss, torch.stack([loss.detach(), clipped[trained].float().sum()])
 

@@ -1,5 +1,6 @@
 """``oppo trace``: inspect, fit, synthesise, resample and convert response-length traces."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -404,10 +405,11 @@ def _at_max_said(stats: "TraceStats") -> str:
 
 def _drift_table(drift: "pd.DataFrame") -> "Table":
     table = _table("steps", ">rows", ">mean", ">p50", ">p90", ">cut")
-    for row in drift.itertuples():
-        steps = f"{row.first_step:.0f}" if row.first_step == row.last_step else f"{row.first_step:.0f}–{row.last_step:.0f}"
-        cut = "" if row.clip_ratio != row.clip_ratio else f"{100 * float(row.clip_ratio):.1f} %"
-        table.add_row(steps, f"{row.rows:,.0f}", _tokens(row.mean), _tokens(row.p50), _tokens(row.p90), cut)
+    for row in drift.to_dict("records"):
+        first, last, cut = int(row["first_step"]), int(row["last_step"]), float(row["clip_ratio"])
+        lengths = (_tokens(row[name]) for name in ("mean", "p50", "p90"))
+        shown = "" if math.isnan(cut) else f"{100 * cut:.1f} %"
+        table.add_row(f"{first}" if first == last else f"{first}–{last}", f"{int(row['rows']):,}", *lengths, shown)
     return table
 
 
@@ -452,8 +454,8 @@ def _show_step_table(name: str, as_json: bool) -> None:
     console = _console()
     console.print(_text(name, "bold"), "one row a training step, for drift and stage times", highlight=False)
     table = _table("run", ">steps", ">mean length, first tenth", ">last tenth", ">factor")
-    for row in runs.itertuples():
-        table.add_row(str(row.source), f"{row.steps:,}", _tokens(row.first), _tokens(row.last), f"{row.factor:.2f}")
+    for row in runs.to_dict("records"):
+        table.add_row(_text(row["source"]), f"{row['steps']:,}", _tokens(row["first"]), _tokens(row["last"]), f"{row['factor']:.2f}")
     console.print(table)
 
 

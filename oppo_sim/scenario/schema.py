@@ -106,6 +106,7 @@ class Scenario(_Section):
     )
     policies: dict[str, dict[str, Any]] = Field({}, description="settings of other policies, for a comparison")
     rewards: RewardConfig = Field(NoRewards(), description="mean rewards of trained batches, for the overcommit controller")
+    real: dict[str, Any] | None = Field(None, description="how a real run is made; read by oppo_real only")
 
     _base_dir: Path | None = PrivateAttr(None)
     _source: str = PrivateAttr("scenario")
@@ -148,9 +149,9 @@ class Scenario(_Section):
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) over everything that can change a result: all fields but ``name`` and ``description``, defaults written out."""
+        """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description`` and ``real``."""
         plain = self.to_plain()
-        del plain["name"], plain["description"]
+        del plain["name"], plain["description"], plain["real"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
 
     def to_plain(self) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def load_step_table(name: str) -> "pd.DataFrame":
     from oppo_sim.traces.storage import read_parquet
 
     table = read_parquet(_intact(find_trace(name, "steps")), STEP_TABLE_FORMAT_KEY, STEP_TABLE_FORMAT)
-    return table.to_pandas()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
 
 
 def _intact(entry: CatalogEntry) -> Path:

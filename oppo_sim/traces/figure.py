@@ -34,17 +34,16 @@ def save_figure(frame: "pd.DataFrame", stats: TraceStats, title: str, path: str 
     drifting = len(drift) > 1
     figure = Figure(figsize=(8.0, 6.2 if drifting else 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = [["histogram", "survival"], ["drift", "drift"]] if drifting else [["histogram", "survival"]]
-    axes = figure.subplot_mosaic(panels)
+    axes = figure.subplot_mosaic("hs;dd" if drifting else "hs")
     pooled = f", {stats.sources} sources pooled" if stats.sources > 1 else ""
     figure.suptitle(f"{title}   ({stats.rows:,} responses{pooled})", fontsize=11)
     for axis in axes.values():
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8.5)
-    _histogram(axes["histogram"], lengths, stats)
-    _survival(axes["survival"], lengths, stats)
+    _histogram(axes["h"], lengths, stats)
+    _survival(axes["s"], lengths, stats)
     if drifting:
-        _drift(axes["drift"], drift)
+        _drift(axes["d"], drift)
     metadata: dict[str, Any] = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with new_file(path, overwrite=overwrite) as partial:
         figure.savefig(partial, metadata=metadata[path.suffix])
@@ -58,7 +57,7 @@ def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
     step = max(1.0, edge / 50)
     bins = np.arange(0.5, edge + step + 0.5, step)
     within = lengths[lengths <= bins[-1]]
-    axis.hist(within, bins=bins, weights=np.full(len(within), 100 / len(lengths)), color=BLUE, alpha=0.85)
+    axis.hist(within, bins=bins.tolist(), weights=np.full(len(within), 100 / len(lengths)), color=BLUE, alpha=0.85)
     top = axis.get_ylim()[1]
     axis.set_ylim(0, top * 1.18)
     near = abs(stats.mean - stats.p50) < 0.22 * edge
@@ -99,8 +98,16 @@ def _survival(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
         if share * len(lengths) < 1:
             continue
         axis.plot([value], [share], "o", color=ORANGE, markersize=4)
-        where = {"xytext": (-6, -2), "textcoords": "offset points", "ha": "right", "va": "top"}
-        axis.annotate(f"{name} {value:,.0f}", (value, share), fontsize=8.5, color=ORANGE, **where)
+        axis.annotate(
+            f"{name} {value:,.0f}",
+            (value, share),
+            xytext=(-6, -2),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize=8.5,
+            color=ORANGE,
+        )
     if stats.clip_ratio:
         axis.text(
             0.97, 0.97, f"{100 * stats.clip_ratio:.1f} % cut", transform=axis.transAxes, ha="right", va="top", fontsize=8.5, color=GREY

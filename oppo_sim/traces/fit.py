@@ -89,7 +89,7 @@ def fit_trace(frame: "pd.DataFrame") -> TraceFit:
         )
     values, where = np.unique(lengths, return_inverse=True)
     counts = _Counts(values.astype(float), np.bincount(where, ~cut).astype(float), np.bincount(where, cut).astype(float))
-    found = [_fit_lognormal(counts), _fit_weibull(counts), _fit_mixture(counts)]
+    found: list[Lognormal | Weibull | Mixture] = [_fit_lognormal(counts), _fit_weibull(counts), _fit_mixture(counts)]
     fits = sorted((_judged(distribution, counts) for distribution in found), key=lambda fit: fit.aic)
     return TraceFit(len(lengths), int(cut.sum()), int(lengths.max()), tuple(_warnings(used, lengths)), tuple(fits))
 

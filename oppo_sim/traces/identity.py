@@ -27,7 +27,7 @@ def content_hash(frame: "pd.DataFrame") -> str:
         digest.update(np.packbits(missing).tobytes())
         if name in TEXT_COLUMNS:
             text = pa.array(column.fillna(""), type=pa.large_string())
-            text = pa.concat_arrays([text]) if isinstance(text, pa.Array) else text.combine_chunks()
+            text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
             _, offsets, data = text.buffers()
             bounds = np.frombuffer(offsets, dtype="<i8", count=len(text) + text.offset + 1)[text.offset :]
             digest.update((bounds - bounds[0]).astype("<i8").tobytes())

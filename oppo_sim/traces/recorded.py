@@ -60,7 +60,8 @@ class RecordedRun:
 def write_recorded_run(folder: str | Path, manifest: Mapping[str, Any], workload: "pd.DataFrame", outcomes: "pd.DataFrame") -> None:
     """Write a run as a folder that appears whole or not at all.
 
-    ``manifest`` is plain JSON data. Raises OppoError if the folder exists, the frames break the rules of ``RecordedRun``, or the disk refuses.
+    ``manifest`` is plain JSON data. Raises OppoError if the folder exists, the frames are not as in
+    ``RecordedRun``, or the disk refuses.
     """
     import pyarrow as pa
 
@@ -147,7 +148,8 @@ def _table(folder: Path, name: str, sealed: Mapping[str, Any]) -> "pd.DataFrame"
         raise OppoError(f"{folder} is incomplete: {name} is missing; restore it, or record the run again")
     if sha256_of(path) != sealed["files"][name]["sha256"]:
         raise OppoError(f"{path} was altered after it was written (SHA-256 differs): restore it, or record the run again")
-    return read_parquet(path, FORMAT_KEY, FORMAT).to_pandas()
+    frame: pd.DataFrame = read_parquet(path, FORMAT_KEY, FORMAT).to_pandas()
+    return frame
 
 
 def _check_workload(workload: "pd.DataFrame", where: str) -> None:

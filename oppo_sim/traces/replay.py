@@ -1,4 +1,4 @@
-"""Which row of a length trace each rollout takes. A row depends on the seed and on the order of admission, never on a policy's other doings."""
+"""Which row of a length trace each rollout takes: by the seed and the order of admission, whatever else a policy does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -147,7 +147,7 @@ def replay_frame(
     unknown_prompts = kept[PROMPT_LENGTH].isna()
     if unknown_prompts.any() and prompt_length is None:
         raise OppoError(
-            f"{int(unknown_prompts.sum())} of {len(kept)} rows of {where} have no prompt length: set trace.prompt_length, the tokens to assume"
+            f"{int(unknown_prompts.sum())} of {len(kept)} rows of {where} have no prompt length: set trace.prompt_length, in tokens"
         )
     prompts = kept[PROMPT_LENGTH].fillna(prompt_length or 0).to_numpy(dtype=np.int64)
     long_prompts = prompts > max_prompt_length if max_prompt_length is not None else np.zeros(len(prompts), dtype=bool)

@@ -8,7 +8,6 @@ from oppo_sim.columns import (
     PROMPT_ID,
     PROMPT_LENGTH,
     RESPONSE_LENGTH,
-    REWARD,
     SAMPLE_ID,
     SOURCE,
     STEP,

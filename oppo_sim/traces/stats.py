@@ -118,7 +118,7 @@ def expected_longest(ascending: "npt.NDArray[Any]", batch: int) -> float:
 def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame":
     """Lengths over the steps: the distinct steps in at most ``bins`` runs of nearly equal numbers of steps (None: each on its own).
 
-    Columns ``first_step``, ``last_step``, ``rows``, ``mean``, ``p50``, ``p90`` (tokens), ``clip_ratio`` (of all rows; NaN if no reason is known).
+    Columns ``first_step``, ``last_step``, ``rows``, ``mean``, ``p50``, ``p90`` (tokens), ``clip_ratio`` (NaN if no reason is known).
     No rows if the trace has no steps. Aborted rows and rows without a step are left out.
     """
     import numpy as np
@@ -130,10 +130,9 @@ def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame
         return pd.DataFrame({name: np.array([], dtype=float) for name in names})
     steps, rank = np.unique(used[STEP].to_numpy(dtype=np.int64), return_inverse=True)
     count = len(steps) if bins is None else min(bins, len(steps))
-    grouped = used.assign(
-        **{RESPONSE_LENGTH: used[RESPONSE_LENGTH].clip(lower=1), STEP: steps[rank], "_cut": used[FINISH_REASON] == "length"}
-    ).groupby(rank * count // len(steps))
-    lengths = grouped[RESPONSE_LENGTH]
+    bin_of_row = rank * count // len(steps)
+    grouped = pd.DataFrame({STEP: steps[rank], "cut": (used[FINISH_REASON] == "length").to_numpy(dtype=float)}).groupby(bin_of_row)
+    lengths = pd.Series(np.maximum(used[RESPONSE_LENGTH].to_numpy(dtype=np.int64), 1)).groupby(bin_of_row)
     return pd.DataFrame(
         {
             "first_step": grouped[STEP].min(),
@@ -142,7 +141,7 @@ def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame
             "mean": lengths.mean(),
             "p50": lengths.quantile(0.5),
             "p90": lengths.quantile(0.9),
-            "clip_ratio": grouped["_cut"].mean() if used[FINISH_REASON].notna().any() else np.nan,
+            "clip_ratio": grouped["cut"].mean() if used[FINISH_REASON].notna().any() else np.nan,
         }
     ).reset_index(drop=True)
 

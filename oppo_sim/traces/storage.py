@@ -3,6 +3,7 @@
 import csv as text_csv
 import gzip
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,15 +114,12 @@ def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
     from pyarrow import csv
 
     ragged.clear()
-    try:
+    with suppress(pa.ArrowInvalid):
         # Only a single thread counts rows.
         csv.read_csv(path, csv.ReadOptions(use_threads=False), csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note))
-    except pa.ArrowInvalid:
-        pass
     row = ragged[0]
-    return OppoError(
-        f"{path}, data row {row.number - 1}, has {row.actual_columns} values but the header names {row.expected_columns} columns: correct it"
-    )
+    values = f"{row.actual_columns} values but the header names {row.expected_columns} columns"
+    return OppoError(f"{path}, data row {row.number - 1}, has {values}: correct the row")
 
 
 def _read_csv_as_text(path: Path, first: Exception) -> "pa.Table":

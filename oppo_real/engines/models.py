@@ -1,0 +1,159 @@
+"""Models from a transformers configuration or a checkpoint folder: the actor, the reward model, the critic. Nothing is downloaded."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+ModelSource = Mapping[str, Any] | str | Path
+"""A configuration as a mapping (with ``model_type``), the path of a ``config.json``, or of a folder with one and perhaps weights."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+_Kind = Literal["causal_lm", "score"]
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+# Keys that published configurations carry beside the model's own.
+_HARMLESS = {"architectures", "torch_dtype", "transformers_version", "_name_or_path", "model_type", "auto_map", "_attn_implementation"}
+
+
+def build_causal_lm(source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu") -> torch.nn.Module:
+    """A causal language model (actor, reference) in evaluation mode: the weights of a checkpoint, or random ones of ``seed``.
+
+    Raises OppoError for a wrong path, a configuration transformers does not understand, or a model that does not fit into free memory.
+    """
+    return _build("causal_lm", source, seed, dtype, device)
+
+
+def build_reward_model(source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu") -> torch.nn.Module:
+    """A reward model: the transformer with a score head of one output. A checkpoint without such a head gets a random one of ``seed``."""
+    return _build("score", source, seed, dtype, device)
+
+
+def build_value_model(source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu") -> torch.nn.Module:
+    """A critic: built as a reward model is; ``forwards.response_values`` applies its head to every token instead of the last."""
+    return _build("score", source, seed, dtype, device)
+
+
+def _build(kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str | torch.device) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    precision = _dtype(dtype)
+    place = _device(device)
+    config = _configuration(source)
+    if kind == "score":
+        config.num_labels = 1
+    auto: Any = AutoModelForCausalLM if kind == "causal_lm" else AutoModelForSequenceClassification
+    name = f"A {config.model_type} model"
+    with torch.device("meta"):
+        shape = _attempt(lambda: auto.from_config(config), f"{name} cannot be built from {_named(source)}")
+    _check_memory(shape, precision, place, name)
+    with torch.random.fork_rng(devices=[]):
+        # Random weights are drawn on the CPU, so that a seed gives the same ones on every device.
+        torch.manual_seed(seed)
+        if _has_weights(source):
+            model = _attempt(
+                lambda: auto.from_pretrained(str(source), config=config, dtype=precision, local_files_only=True),
+                f"The checkpoint {_named(source)} cannot be loaded",
+            )
+        else:
+            model = _attempt(lambda: auto.from_config(config, dtype=precision), f"{name} cannot be built from {_named(source)}")
+    moved = _attempt(lambda: model.to(place), f"{name} cannot be moved to {place}")
+    assert isinstance(moved, torch.nn.Module)
+    return moved.eval()
+
+
+def _attempt(action: Callable[[], Any], what: str) -> Any:
+    try:
+        return action()
+    except OppoError:
+        raise
+    except Exception as error:  # transformers and huggingface_hub raise many kinds
+        raise OppoError(f"{what}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}") from error
+
+
+def _named(source: ModelSource) -> str:
+    return "the given configuration" if isinstance(source, Mapping) else str(source)
+
+
+def _dtype(dtype: str) -> torch.dtype:
+    if dtype not in DTYPES:
+        raise OppoError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def _device(device: str | torch.device) -> torch.device:
+    place: torch.device = _attempt(lambda: torch.device(device), f"device {device!r} is not understood")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise OppoError(f"device {str(place)!r} was asked for but this machine has no usable CUDA device; use device 'cpu'.")
+    return place
+
+
+def _has_weights(source: ModelSource) -> bool:
+    if isinstance(source, Mapping) or not Path(source).is_dir():
+        return False
+    return any(next(Path(source).glob(pattern), None) is not None for pattern in _WEIGHTS)
+
+
+def _configuration(source: ModelSource) -> "PretrainedConfig":
+    if isinstance(source, Mapping):
+        return _from_fields(dict(source), strict=True, where="the model configuration")
+    path = Path(source)
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise OppoError(f"There is no model at {path}: give a configuration, a config.json, or a checkpoint folder that contains one.")
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OppoError(f"{file} cannot be read as JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise OppoError(f"{file} is no model configuration: it must be a JSON object with a model_type.")
+    return _from_fields(fields, strict=False, where=str(file))
+
+
+def _from_fields(fields: dict[str, Any], strict: bool, where: str) -> "PretrainedConfig":
+    from transformers import AutoConfig
+
+    model_type = fields.pop("model_type", None)
+    if not isinstance(model_type, str):
+        raise OppoError(f"{where} names no model_type; add one, for instance model_type: qwen2.")
+    blank = _attempt(lambda: AutoConfig.for_model(model_type), f"{where} has model_type {model_type!r}, which transformers does not know")
+    if strict:
+        known = set(blank.to_dict()) | set(dir(blank)) | _HARMLESS
+        unknown = sorted(set(fields) - known)
+        if unknown:
+            raise OppoError(f"{where} has a field {unknown[0]!r} that a {model_type} model does not have; correct or remove it.")
+    config: PretrainedConfig = _attempt(lambda: AutoConfig.for_model(model_type, **fields), f"{where} is no valid {model_type} configuration")
+    return config
+
+
+def _check_memory(shape: torch.nn.Module, dtype: torch.dtype, device: torch.device, name: str) -> None:
+    needed = sum(parameter.numel() for parameter in shape.parameters()) * dtype.itemsize
+    free = free_memory_bytes(device)
+    if free is not None and needed > free:
+        raise OppoError(
+            f"{name} needs {needed / 2**30:.2f} GiB for its weights in {str(dtype).removeprefix('torch.')} but {device} has "
+            f"{free / 2**30:.2f} GiB free; use a smaller model, bfloat16, or another device."
+        )
+
+
+def free_memory_bytes(device: torch.device) -> int | None:
+    """Bytes free on a device now; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None

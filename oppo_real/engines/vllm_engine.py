@@ -1,0 +1,171 @@
+"""Starting, describing and stopping vLLM engines inside this process.
+
+Engines of one process share vLLM's process groups, and shutting one down tears the groups down for all. So an engine that is closed while
+others are open keeps its memory until the last one is closed.
+"""
+
+import contextlib
+import importlib
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oppo_real.engines.vllm_probe import VllmFeatures, require_vllm
+from oppo_sim.errors import OppoError
+
+_ITEM_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
+_CPU_KV_BYTES = 1 << 30
+
+_open: list[Any] = []
+_closed: list[Any] = []
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """How much KV an engine gets: tokens, or bytes, or (neither, on a GPU) what vLLM finds free. On a CPU the default is 1 GiB.
+
+    ``capacity_tokens`` is rounded up to whole blocks of ``block_tokens`` (None: 16 on GPUs, 128 on CPUs, vLLM's own defaults).
+    """
+
+    capacity_tokens: int | None = None
+    memory_bytes: int | None = None
+    block_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    """Share of the device's memory that vLLM may take, where no size is given."""
+
+
+def model_folder(model: str | Path) -> Path:
+    """The folder, checked: it was written by ``save_pretrained``. Raises ``OppoError`` otherwise."""
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        raise OppoError(f"The model folder {str(folder)!r} has no config.json: give a folder written by save_pretrained.")
+    return folder
+
+
+def kv_settings(folder: Path, dtype: str, memory: KvMemory, features: VllmFeatures) -> dict[str, Any]:
+    """The engine arguments that give ``memory``. Raises ``OppoError`` on contradictory or impossible sizes."""
+    on_cpu = features.device_type == "cpu"
+    settings: dict[str, Any] = {}
+    if memory.capacity_tokens is not None and memory.memory_bytes is not None:
+        raise OppoError("KV memory is given both in tokens and in bytes: give one of kv.capacity_tokens and kv.memory_bytes.")
+    if memory.block_tokens is not None or memory.capacity_tokens is not None:
+        settings["block_size"] = memory.block_tokens or (128 if on_cpu else 16)
+    if memory.gpu_memory_utilization is not None:
+        settings["gpu_memory_utilization"] = memory.gpu_memory_utilization
+    if memory.capacity_tokens is not None:
+        if memory.capacity_tokens < 1:
+            raise OppoError(f"kv.capacity_tokens is {memory.capacity_tokens}: give at least 1 token.")
+        # One block more: vLLM keeps block 0 for padding.
+        blocks = math.ceil(memory.capacity_tokens / settings["block_size"]) + 1
+        settings["num_gpu_blocks_override"] = blocks
+        settings["kv_cache_memory_bytes"] = _kv_bytes(folder, dtype, blocks * settings["block_size"])
+    elif memory.memory_bytes is not None or on_cpu:
+        settings["kv_cache_memory_bytes"] = memory.memory_bytes or _CPU_KV_BYTES
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
+    """A ``vllm.LLMEngine`` in this process. The random states of Python, numpy and torch, which vLLM seeds at its start, are put back.
+
+    Raises ``OppoError`` with vLLM's reason when the engine does not start, or when an argument is unknown to this vLLM.
+    """
+    vllm = require_vllm()
+    unknown = sorted(set(settings) - features.engine_args)
+    if unknown:
+        raise OppoError(f"vLLM {features.vllm_version} does not know the engine argument(s) {', '.join(unknown)}: leave them out or install a newer vLLM.")
+    with _random_states_kept():
+        try:
+            engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**settings))
+        except (ValueError, RuntimeError, OSError, AssertionError) as error:
+            lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+            raise OppoError(f"vLLM did not start on the model folder {settings['model']!r}: {' '.join(lines[:4])}") from error
+    _open.append(engine)
+    return engine
+
+
+def stop_engine(engine: Any) -> None:
+    """Close an engine; closing twice is harmless. Memory is freed once no engine of this process is open."""
+    if engine not in _open:
+        return
+    _open.remove(engine)
+    _closed.append(engine)
+    if not _open:
+        while _closed:
+            _closed.pop().engine_core.shutdown()
+
+
+def describe_engine(engine: Any, features: VllmFeatures) -> dict[str, Any]:
+    """What the engine really runs with. Sizes in tokens unless the name says otherwise."""
+    config = engine.vllm_config
+    model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+    text = model.hf_text_config
+    blocks = cache.num_gpu_blocks - 1
+    return {
+        "engine": "vllm",
+        "vllm_version": features.vllm_version,
+        "torch_version": features.torch_version,
+        "device": features.device_type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "architecture": (model.hf_config.architectures or [type(model.hf_config).__name__])[0],
+        "num_hidden_layers": text.num_hidden_layers,
+        "hidden_size": text.hidden_size,
+        "num_attention_heads": text.num_attention_heads,
+        "num_key_value_heads": getattr(text, "num_key_value_heads", text.num_attention_heads),
+        "vocab_size": text.vocab_size,
+        "max_model_len": model.max_model_len,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "kv_blocks": blocks,
+        "kv_block_tokens": cache.block_size,
+        "kv_capacity_tokens": blocks * cache.block_size,
+        "prefix_caching": bool(cache.enable_prefix_caching),
+        "async_scheduling": bool(scheduler.async_scheduling),
+        "enforce_eager": bool(model.enforce_eager),
+        "attention": _attention(engine),
+    }
+
+
+@contextlib.contextmanager
+def without_compiling(engine: Any, features: VllmFeatures) -> Iterator[None]:
+    """For one engine step on a CPU in eager mode: vLLM compiles a helper that ranks log-probabilities nobody asked for, which takes many seconds."""
+    stance = getattr(importlib.import_module("torch").compiler, "set_stance", None)
+    if stance is None or features.device_type != "cpu" or not engine.vllm_config.model_config.enforce_eager:
+        yield
+        return
+    with stance("force_eager"):
+        yield
+
+
+def _attention(engine: Any) -> str:
+    groups = getattr(getattr(getattr(engine.model_executor, "driver_worker", None), "model_runner", None), "attn_groups", None)
+    names = {group.backend.get_name() for row in groups or () for group in row}
+    return "+".join(sorted(names)) if names else "unknown"
+
+
+def _kv_bytes(folder: Path, dtype: str, tokens: int) -> int | None:
+    """Bytes of ``tokens`` KV tokens: 2 (K and V) · layers · KV heads · head size · bytes a number. None where the config does not tell."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    heads, layers, hidden = config.get("num_attention_heads"), config.get("num_hidden_layers"), config.get("hidden_size")
+    if not (heads and layers and hidden):
+        return None
+    head_size = config.get("head_dim") or hidden // heads
+    # Unknown ("auto") counts as the widest: the number of blocks is given, this only has to be enough for them.
+    return int(2 * layers * (config.get("num_key_value_heads") or heads) * head_size * _ITEM_BYTES.get(dtype, 4) * tokens)
+
+
+@contextlib.contextmanager
+def _random_states_kept() -> Iterator[None]:
+    numpy_random = importlib.import_module("numpy").random
+    torch = importlib.import_module("torch")
+    python_state, numpy_state = random.getstate(), numpy_random.get_state()
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            numpy_random.set_state(numpy_state)

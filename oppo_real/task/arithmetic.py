@@ -1,0 +1,137 @@
+"""A small task without a tokenizer: chains of digit arithmetic, answered step by step.
+
+A prompt is a digit and a chain of labelled operations, ``<bos> 3 a + 8 b * 5 ?``; the response does one step after another, modulo 10, and
+then gives the last result: ``3 a + 8 = 1  1 b * 5 = 5  ! 5 <eos>``. The number of operations has a long tail, and so has the response.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from oppo_sim.draws import draw_index, draw_normal, draw_uniform, stream_key
+from oppo_sim.errors import OppoError
+
+MAX_OPERATIONS: Final = 16
+OPERATORS: Final = ("+", "-", "*")
+LABELS: Final = tuple("abcdefghijklmnop")
+VOCABULARY: Final = ("<pad>", "<bos>", "<eos>", *"0123456789", *OPERATORS, "=", "?", "!", *LABELS)
+_ID: Final = {token: index for index, token in enumerate(VOCABULARY)}
+PAD: Final = _ID["<pad>"]
+BOS: Final = _ID["<bos>"]
+EOS: Final = _ID["<eos>"]
+STEP_TOKENS: Final = 6
+"""Of one step in a response: value, label, operator, operand, =, result."""
+MAX_PROMPT_LENGTH: Final = 3 + 3 * MAX_OPERATIONS
+MAX_RESPONSE_LENGTH: Final = STEP_TOKENS * MAX_OPERATIONS + 3
+"""Of a right answer to the longest prompt; a run may allow more."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A chain: start, then (operator, operand) one after another, all digits."""
+
+    start: int
+    operations: tuple[tuple[str, int], ...]
+
+    def results(self) -> tuple[int, ...]:
+        """The value after each operation, modulo 10."""
+        values, value = [], self.start
+        for operator, operand in self.operations:
+            value = apply(operator, value, operand)
+            values.append(value)
+        return tuple(values)
+
+    def prompt(self) -> tuple[int, ...]:
+        """Token ids, at most MAX_PROMPT_LENGTH."""
+        chain = [word for label, (operator, operand) in zip(LABELS, self.operations, strict=False) for word in (label, operator, str(operand))]
+        return encode(["<bos>", str(self.start), *chain, "?"])
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many operations problems have: a log-normal with median ``median`` and shape ``sigma``, at least 1 and at most ``largest``."""
+
+    median: float = 3.0
+    sigma: float = 0.8
+    largest: int = MAX_OPERATIONS
+
+    def __post_init__(self) -> None:
+        if not (self.median > 0 and self.sigma >= 0 and 1 <= self.largest <= MAX_OPERATIONS):
+            raise OppoError(f"lengths of the arithmetic task: median {self.median} must be above 0, sigma {self.sigma} at least 0 and largest "
+                            f"{self.largest} from 1 to {MAX_OPERATIONS}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Slips:
+    """How demonstrations go wrong: probabilities, a step each."""
+
+    wrong_result: float = 0.0
+    """A result off by one; the steps behind it go on from it."""
+    give_up: float = 0.0
+    """The answer is given before the chain is done."""
+
+
+def apply(operator: str, value: int, operand: int) -> int:
+    """One operation, modulo 10."""
+    if operator == "+":
+        return (value + operand) % 10
+    return (value - operand) % 10 if operator == "-" else (value * operand) % 10
+
+
+def encode(words: Sequence[str]) -> tuple[int, ...]:
+    """Token ids of words of VOCABULARY."""
+    return tuple(_ID[word] for word in words)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Words, with blanks between; ids outside the vocabulary are shown as they are."""
+    return " ".join(VOCABULARY[token] if 0 <= token < len(VOCABULARY) else f"<{token}>" for token in tokens)
+
+
+def draw_problem(seed: int, index: int, lengths: Lengths = Lengths()) -> Problem:  # noqa: B008 - frozen
+    """The index-th problem of a seed; no draw depends on another problem."""
+    size_key = stream_key(seed, "arithmetic/operations")
+    size = min(max(round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index))), 1), lengths.largest)
+    key = stream_key(seed, f"arithmetic/problem/{index}")
+    operations = tuple(
+        (OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))], draw_index(key, 2 * position + 2, 10)) for position in range(size)
+    )
+    return Problem(draw_index(key, 0, 10), operations)
+
+
+def demonstrate(problem: Problem, slips: Slips = Slips(), seed: int = 0, index: int = 0) -> tuple[int, ...]:  # noqa: B008 - frozen
+    """Token ids of a response with its slips drawn from (seed, index); without slips, the right one."""
+    key = stream_key(seed, f"arithmetic/slips/{index}")
+    words: list[str] = []
+    value = problem.start
+    for position, (operator, operand) in enumerate(problem.operations):
+        if position and draw_uniform(key, 2 * position) < slips.give_up:
+            break
+        result = apply(operator, value, operand)
+        if draw_uniform(key, 2 * position + 1) < slips.wrong_result:
+            result = (result + (1 if draw_index(key, 2 * MAX_OPERATIONS + position, 2) else 9)) % 10
+        words += [str(value), LABELS[position], operator, str(operand), "=", str(result)]
+        value = result
+    return encode([*words, "!", str(value), "<eos>"])
+
+
+def right_steps(problem: Problem, response: Sequence[int]) -> int:
+    """Steps at the head of the response that are right, word for word."""
+    solution = demonstrate(problem)
+    for position in range(len(problem.operations)):
+        step = slice(position * STEP_TOKENS, (position + 1) * STEP_TOKENS)
+        if tuple(response[step]) != solution[step]:
+            return position
+    return len(problem.operations)
+
+
+def reward(problem: Problem, response: Sequence[int]) -> float:
+    """From 0 to 1: half for the share of leading right steps, half for a right last result and nothing behind it but the stop token."""
+    answered = tuple(response[-3:]) == encode(["!", str(problem.results()[-1]), "<eos>"]) and response.count(EOS) == 1
+    return 0.5 * right_steps(problem, response) / len(problem.operations) + 0.5 * answered
+
+
+def is_right(problem: Problem, response: Sequence[int]) -> bool:
+    """The whole response is right, word for word."""
+    return tuple(response) == demonstrate(problem)

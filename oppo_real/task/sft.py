@@ -1,0 +1,59 @@
+"""Fit the actor to demonstrations by supervised learning."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from oppo_real.ppo.batching import micro_batches
+from oppo_real.ppo.forward import Forward, PaddedForward
+from oppo_real.ppo.rollout import TokenRow
+from oppo_real.task.arithmetic import Lengths, Slips, demonstrate, draw_problem
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """The defaults give a mediocre actor: it knows the form, and is often wrong, as its demonstrations are."""
+
+    steps: int = 400
+    batch_size: int = 32
+    learning_rate: float = 3e-3
+    warmup_steps: int = 20
+    """The rate rises, then falls linearly to 0."""
+    micro_batch_tokens: int = 2048
+    slips: Slips = Slips(wrong_result=0.15, give_up=0.1)
+    lengths: Lengths = Lengths()
+    seed: int = 0
+
+
+def demonstration(config: SftConfig, index: int) -> TokenRow:
+    """The index-th training example."""
+    problem = draw_problem(config.seed, index, config.lengths)
+    return TokenRow(problem.prompt(), demonstrate(problem, config.slips, config.seed, index))
+
+
+def fit_actor(model: nn.Module, config: SftConfig | None = None, forward: Forward | None = None) -> list[float]:
+    """Train ``model`` in place, every example seen once; returns the mean loss (nats a response token) of each step."""
+    settings, run = config or SftConfig(), forward or PaddedForward()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    losses = []
+    for step in range(settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * rate_factor(step, settings.warmup_steps, settings.steps)
+        rows = [demonstration(settings, step * settings.batch_size + position) for position in range(settings.batch_size)]
+        tokens = sum(len(row.response) for row in rows)
+        total = 0.0
+        for group_of_rows in micro_batches([len(row.prompt) + len(row.response) for row in rows], settings.micro_batch_tokens):
+            loss = -run.policy(model, [rows[index] for index in group_of_rows], temperature=1.0).log_probs.sum() / tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses
+
+
+def rate_factor(step: int, warmup_steps: int, steps: int) -> float:
+    """From near 0 up to 1, then linearly down to near 0."""
+    return min((step + 1) / max(warmup_steps, 1), (steps - step) / max(steps - warmup_steps, 1))

@@ -6,10 +6,16 @@ others, so cells can run in any order, in several processes, and be kept from an
 
 import hashlib
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, isfinite, log
+from multiprocessing import active_children, parent_process
+from multiprocessing.connection import wait
+from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
@@ -20,9 +26,8 @@ from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, mak
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.summary import run_totals
 from oppo_sim.scenario.build import build_setup, policy_settings_of
-from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulation import run_setup
+from oppo_sim.simulation import loaded_scenario, run_setup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,9 +61,9 @@ class Cell:
     """``actual``, ``batch_scoring``, ``no_tail``, or a key of LOSSES."""
     steps: int
 
-    def key(self, scenario_hash: str, code_version: str) -> str:
-        """Content key: the same inputs give the same key, whatever the order or machine."""
-        content = json.dumps([scenario_hash, code_version, self.policy, self.settings, self.seed, self.variant, self.steps])
+    def key(self, inputs: str) -> str:
+        """Content key: the same inputs give the same key, whatever the order or machine. ``inputs`` stands for all that cells share."""
+        content = json.dumps([inputs, self.policy, self.settings, self.seed, self.variant, self.steps])
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
@@ -76,8 +81,11 @@ class Comparison:
 
 def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: int, attribution: bool) -> list[Cell]:
     """Every run that the comparison needs, baselines first. Raises OppoError for an unknown policy or one that cannot run here."""
+    if isinstance(policies, str) or not policies:
+        raise OppoError(f"policies are {policies!r}: give a list of at least one name")
     if len(set(policies)) != len(policies):
-        raise OppoError(f"policies {', '.join(policies)} name one twice: name each once")
+        twice = next(policy for policy in policies if list(policies).count(policy) > 1)
+        raise OppoError(f"policies {', '.join(policies)} name {twice} twice: name each once")
     if not 1 <= seeds <= 10_000:
         raise OppoError(f"seeds {seeds} is out of range: give a number from 1 to 10,000")
     if scenario.trace.sampling == "in_order" and seeds > 1:
@@ -101,14 +109,18 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
 
 def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
     """Label and settings of the sequential baseline that stops as ``policy`` does: plain ``sequential`` if the scenario itself stops so."""
-    own = baseline_settings(BASELINE, policy_settings_of(scenario, BASELINE)) or {}
-    settings = baseline_settings(policy, policy_settings_of(scenario, policy))
+    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+    own = baseline_settings(BASELINE, policy_settings_of(scenario, BASELINE), batch) or {}
+    settings = baseline_settings(policy, policy_settings_of(scenario, policy), batch, scenario.base_dir)
     if settings is None or settings == own:
         return BASELINE, own
     if not settings:
         return f"{BASELINE} (token)", settings
     chunk = settings["chunk_size"]
-    return f"{BASELINE} (rounds of {chunk if isinstance(chunk, int) else 'explored size'})", settings
+    if isinstance(chunk, int):
+        return f"{BASELINE} (rounds of {chunk})", settings
+    candidates = "/".join(map(str, chunk["candidates"]))
+    return f"{BASELINE} (rounds of {candidates}, {chunk['explore_steps']} step(s) each every {chunk['explore_every']})", settings
 
 
 def _variants(scenario: Scenario, policy: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -146,18 +158,36 @@ def run_cells(scenario: Scenario, cells: Sequence[Cell], jobs: int) -> Iterator[
         for cell in cells:
             yield cell, run_cell(scenario, cell)
         return
-    with ProcessPoolExecutor(max_workers=min(jobs, len(cells))) as pool:
+    others = set(active_children())
+    with ProcessPoolExecutor(max_workers=min(jobs, len(cells)), initializer=_begin_worker) as pool:
         running = {pool.submit(run_cell, scenario, cell): cell for cell in cells}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise OppoError("a process of the comparison was ended from outside (out of memory?): run it with fewer jobs") from error
             raise
 
 
+def _begin_worker() -> None:
+    """Ctrl-C goes to the whole terminal: only the main process answers it. A worker whose main process was killed ends too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main = parent_process()
+    if main is not None:
+        Thread(target=_end_with, args=(main.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    signal.raise_signal(signal.SIGTERM)
+
+
 def compare(
-    scenario: Scenario | str,
+    scenario: Scenario | str | Path,
     policies: Sequence[str],
     *,
     seeds: int = 5,
@@ -167,11 +197,12 @@ def compare(
     overrides: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds.
+    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed on.
 
+    ``scenario`` is an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the latter two;
     ``progress(done, total)`` counts simulated runs. Raises OppoError for anything that cannot run.
     """
-    loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
+    loaded = loaded_scenario(scenario, overrides)
     cells = plan_cells(loaded, policies, seeds, loaded.steps if steps is None else steps, attribution)
     totals: dict[Cell, Totals] = {}
     for cell, result in run_cells(loaded, cells, jobs):
@@ -242,10 +273,10 @@ def _attribution(of: "pd.DataFrame", label: str) -> dict[str, float]:
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student-t confidence interval of a mean; NaN for fewer than two values."""
+    """Student-t confidence interval of a mean; NaN for fewer than two values, or where one is not finite."""
     from statistics import fmean, stdev
 
-    if len(values) < 2:
+    if len(values) < 2 or not all(map(isfinite, values)):
         return float("nan"), float("nan")
     from scipy.stats import t
 

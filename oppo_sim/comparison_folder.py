@@ -1,5 +1,6 @@
 """``compare`` into a run folder, keeping every finished cell so that an interrupted comparison goes on where it stopped."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +9,14 @@ from typing import Any
 
 from oppo_sim.comparison import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
 from oppo_sim.errors import OppoError
-from oppo_sim.manifest import versions
-from oppo_sim.policies.registry import BASELINE
-from oppo_sim.report.files import disk_errors_said
-from oppo_sim.report.run_folder import RunFolder, open_run_folder
+from oppo_sim.manifest import code_digest, versions
+from oppo_sim.policies.registry import BASELINE, source_digest
+from oppo_sim.report.files import disk_errors_said, make_durable
+from oppo_sim.report.plain_json import plain
+from oppo_sim.report.run_folder import JOURNAL, MANIFEST, RunFolder, open_run_folder
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
-from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
 
@@ -42,42 +44,79 @@ class CompareRequest:
 class CellJournal:
     """Finished cells, one JSON line each, appended durably beside the run folder."""
 
-    def __init__(self, path: Path, scenario_hash: str) -> None:
-        self.path = path
-        self._hash = scenario_hash
-        self._version = json.dumps(versions(), sort_keys=True)
-        self.done: dict[str, Totals] = {}
-        if path.is_file():
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                self._take(line, number)
+    def __init__(self, path: Path, inputs: str) -> None:
+        """Read what is there. ``inputs`` stands for all that the cells of this comparison share; other cells are not taken.
 
-    def _take(self, line: str, number: int) -> None:
+        Raises OppoError when the file is damaged, cannot be read, or cannot be written.
+        """
+        self.path = path
+        self._inputs = inputs
+        self._done: dict[str, Totals] = {}
+        with disk_errors_said(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab"):
+                pass  # better now than after the first hour
+            content = path.read_bytes()
+        lines = content.split(b"\n")
+        self._torn = lines[-1] != b""
+        for number, line in enumerate(lines[:-1], 1):
+            self._take(line, number)
+
+    def _take(self, line: bytes, number: int) -> None:
         try:
             entry = json.loads(line)
-            self.done[entry["key"]] = {str(name): float(value) for name, value in entry["totals"].items()}
+            self._done[entry["key"]] = {str(name): float(value) for name, value in entry["totals"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
-            # Only the last line can be half written, by a process that was killed; any other was damaged by somebody.
-            if number != len(self.path.read_text(encoding="utf-8").splitlines()):
-                raise OppoError(f"{self.path}, line {number} is no finished cell: delete the file to start the comparison anew") from None
+            # A process that was killed leaves half a line without its end; a whole one was damaged by somebody.
+            if not _half_a_line(line, number):
+                raise OppoError(f"{self.path}, line {number} is no finished run: delete the file to start the comparison anew") from None
 
     def known(self, cell: Cell) -> Totals | None:
         """The totals of a cell that an earlier attempt finished."""
-        return self.done.get(cell.key(self._hash, self._version))
+        return self._done.get(cell.key(self._inputs))
 
     def add(self, cell: Cell, totals: Totals) -> None:
         """Keep a finished cell. Raises OppoError when the disk refuses."""
-        key = cell.key(self._hash, self._version)
-        self.done[key] = totals
+        key = cell.key(self._inputs)
+        self._done[key] = totals
+        line = ("\n" if self._torn else "") + json.dumps({"key": key, "totals": totals}) + "\n"
+        with disk_errors_said(self.path), self.path.open("ab") as file:
+            file.write(line.encode())
+            make_durable(file)
+        self._torn = False
+
+    def remove(self, *, only_if_empty: bool = False) -> None:
+        """Delete the file."""
         with disk_errors_said(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            torn = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"\n", b"")
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(("\n" if torn else "") + json.dumps({"key": key, "totals": totals}) + "\n")
+            if self.path.is_file() and not (only_if_empty and self.path.stat().st_size):
+                self.path.unlink()
 
 
 def journal_path(folder: Path) -> Path:
     """Where the cells of an unfinished comparison lie."""
-    return folder.with_name(folder.name + ".cells.jsonl")
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    return named.with_name(named.name + ".cells.jsonl")
+
+
+def left_unfinished(folder: Path) -> bool:
+    """A comparison was interrupted while it wrote ``folder``, all its runs done: the same command may write it again."""
+    return journal_path(folder).is_file() and (folder / JOURNAL).is_file() and not (folder / MANIFEST).exists()
+
+
+def shared_inputs(scenario: Scenario, policies: Sequence[str]) -> str:
+    """SHA-256 (hex) over everything that all cells of a comparison depend on: the contents of the scenario and of the files it names,
+    the policies' own files, and this program."""
+    setup = build_setup(scenario)
+    sources = {policy: source_digest(policy, scenario.base_dir) for policy in sorted(policies)}
+    content = [
+        scenario.content_hash,
+        setup.replay.content_hash,
+        plain(setup.costs.provenance),
+        {policy: digest for policy, digest in sources.items() if digest is not None},
+        versions(),
+        code_digest(),
+    ]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def compare_to_folder(request: CompareRequest, progress: Callable[[int, int], None]) -> Comparison:
@@ -87,15 +126,19 @@ def compare_to_folder(request: CompareRequest, progress: Callable[[int, int], No
     """
     scenario = request.scenario
     cells = plan_cells(scenario, request.policies, request.seeds, request.steps, request.attribution)
-    journal = CellJournal(journal_path(request.folder), scenario.content_hash)
+    journal = CellJournal(journal_path(request.folder), shared_inputs(scenario, request.policies))
     totals = {cell: known for cell in cells if (known := journal.known(cell)) is not None}
     progress(len(totals), len(cells))
-    for cell, result in run_cells(scenario, [cell for cell in cells if cell not in totals], request.jobs):
-        totals[cell] = result
-        journal.add(cell, result)
-        progress(len(totals), len(cells))
+    try:
+        for cell, result in run_cells(scenario, [cell for cell in cells if cell not in totals], request.jobs):
+            totals[cell] = result
+            journal.add(cell, result)
+            progress(len(totals), len(cells))
+    except BaseException:
+        journal.remove(only_if_empty=True)
+        raise
     comparison = comparison_of(scenario, request.policies, {cell: totals[cell] for cell in cells})
-    folder = open_run_folder(request.folder, force=request.force)
+    folder = open_run_folder(request.folder, force=request.force or left_unfinished(request.folder))
     folder.write_frame(TABLE, comparison.table)
     folder.write_frame(ATTRIBUTION, comparison.attribution)
     folder.write_frame(CELLS, comparison.cells)
@@ -105,7 +148,7 @@ def compare_to_folder(request: CompareRequest, progress: Callable[[int, int], No
     if request.figures:
         _write_figures(folder, request, comparison, timelines)
     folder.finish(_manifest(request))
-    journal.path.unlink(missing_ok=True)
+    journal.remove()
     return comparison
 
 
@@ -162,6 +205,8 @@ def _manifest(request: CompareRequest) -> dict[str, Any]:
         "scenario_sha256": scenario.content_hash,
         "scenario_yaml": scenario.to_yaml(),
         "policies": list(request.policies),
+        "policy_settings": {policy: policy_settings_of(scenario, policy) for policy in request.policies},
+        "policy_source_sha256": {policy: source_digest(policy, scenario.base_dir) for policy in request.policies},
         "baselines": {policy: baseline_of(scenario, policy)[0] for policy in request.policies},
         "seeds": list(range(scenario.seed, scenario.seed + request.seeds)),
         "steps": request.steps,

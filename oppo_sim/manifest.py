@@ -1,8 +1,14 @@
 """What stands beside every result: scenario, trace, costs, seed and versions, so that it can be made again."""
 
+import hashlib
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from platform import python_version
 from typing import Any
+
+from oppo_sim.policies.registry import source_digest
 
 from oppo_sim.scenario.build import Setup
 
@@ -20,14 +26,26 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run_manifest(setup: Setup, policy: str) -> dict[str, Any]:
-    """Provenance of one run. Holds no wall-clock time and no path of the machine: the same run gives the same manifest."""
+@cache
+def code_digest() -> str:
+    """SHA-256 (hex) over this package's Python files: tells apart two states of one version."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def run_manifest(setup: Setup, policy: str, policy_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the same manifest."""
     return {
         "kind": "simulated",
         "scenario": setup.scenario.name,
         "scenario_sha256": setup.scenario.content_hash,
         "scenario_yaml": setup.scenario.to_yaml(),
         "policy": policy,
+        "policy_settings": dict(policy_settings),
+        "policy_source_sha256": source_digest(policy, setup.scenario.base_dir),
         "seed": setup.seed,
         "steps": setup.steps,
         "warmup_steps": setup.warmup_steps,

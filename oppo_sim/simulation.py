@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import TIMING_STEP
@@ -13,7 +14,7 @@ from oppo_sim.model.simulate import run_model
 from oppo_sim.results.sinks import FrameSink, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
-from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 
@@ -62,7 +63,7 @@ class ProgressSink:
 
 
 def simulate(
-    scenario: Scenario | str,
+    scenario: Scenario | str | Path,
     *,
     policy: str | None = None,
     policy_settings: Mapping[str, Any] | None = None,
@@ -78,14 +79,33 @@ def simulate(
     ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept.
     Raises OppoError for anything that cannot run.
     """
-    loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
-    setup = build_setup(loaded, policy=policy, policy_settings=policy_settings, seed=seed, steps=steps)
+    loaded = loaded_scenario(scenario, overrides)
+    name = loaded.policy.name if policy is None else policy
+    settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
+    setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
     frames = FrameSink(keep_rollouts)
     sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(progress))
     spans, markers = run_setup(setup, sink, timeline=timeline)
     table = frames.steps()
-    name = setup.policy_factory().name
-    return Run(name, setup.seed, table, frames.rollouts(), summarise(table, setup.warmup_steps), run_manifest(setup, name), spans, markers)
+    manifest = run_manifest(setup, name, settings)
+    return Run(name, setup.seed, table, frames.rollouts(), summarise(table, setup.warmup_steps), manifest, spans, markers)
+
+
+def loaded_scenario(scenario: Scenario | str | Path, overrides: Sequence[str]) -> Scenario:
+    """A scenario by name, path or as an object, ``overrides`` applied. Raises OppoError for anything else."""
+    if isinstance(scenario, Scenario):
+        if overrides:
+            raise OppoError("overrides go with a scenario's name or path: give that, or change the Scenario itself")
+        return scenario
+    if not isinstance(scenario, str | Path):
+        raise OppoError(f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario")
+    return load_scenario(scenario, overrides)
+
+
+def check_timeline(timeline: tuple[int, int] | None, steps: int) -> None:
+    """Raise OppoError for a timeline that is not within the run's ``steps`` steps."""
+    if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
+        raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last within them")
 
 
 def run_setup(
@@ -100,8 +120,7 @@ def run_setup(
     policy = setup.policy_factory()
     if score_granularity is not None:
         policy.score_granularity = score_granularity  # type: ignore[assignment]
-    if timeline is not None and not 0 <= timeline[0] <= timeline[1] < setup.steps:
-        raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {setup.steps - 1}: choose first:last within them")
+    check_timeline(timeline, setup.steps)
     given = ModelInput(
         setup.machine,
         setup.costs,

@@ -1,9 +1,12 @@
 """``simulate`` into a run folder: tables as they come, then figures, timeline and manifest."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
@@ -12,8 +15,8 @@ from oppo_sim.report.run_folder import RunFolder, open_run_folder
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
-from oppo_sim.scenario.build import Setup
-from oppo_sim.simulation import ProgressSink, run_setup
+from oppo_sim.scenario.build import Setup, policy_settings_of
+from oppo_sim.simulation import ProgressSink, check_timeline, run_setup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,14 +71,53 @@ class RolloutTableSink:
         self._table.append(columns)
 
 
+class StoppingSink:
+    """Ends the run between two steps, when every sink before it has the whole of the step that is done."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        self._asked = asked
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """The rollouts of the step are still to come."""
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        if self._asked():
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _first_interrupt_noted() -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether Ctrl-C was pressed; pressed again, it interrupts as ever.
+
+    Does nothing outside of the main thread, and where somebody else handles or ignores the signal.
+    """
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    pressed = False
+
+    def note(_number: int, _frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> WrittenRun:
-    """Simulate and write a run folder. An interruption (Ctrl-C) keeps and finishes what is there.
+    """Simulate and write a run folder. An interruption (Ctrl-C) ends the run after the step in progress, a second one at once;
+    either way the folder is finished with the steps that are done.
 
     Raises OppoError for a folder that is taken and a disk that refuses.
     """
     from oppo_sim.report.parquet_table import ParquetTable
 
     setup = request.setup
+    check_timeline(request.timeline, setup.steps)
     folder = open_run_folder(request.folder, force=request.force)
     frames = FrameSink(keep_rollouts=False)
     sinks: list[Sink] = [frames, ProgressSink(progress)]
@@ -86,7 +128,8 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
     markers: list[Marker] = []
     interrupted = False
     try:
-        spans, markers = run_setup(setup, Sinks(*sinks), timeline=request.timeline)
+        with _first_interrupt_noted() as asked:
+            spans, markers = run_setup(setup, Sinks(*sinks, StoppingSink(asked)), timeline=request.timeline)
     except KeyboardInterrupt:
         interrupted = True
     except BaseException:
@@ -96,7 +139,7 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
     if table is not None:
         table.close()
     steps = frames.steps()
-    if not len(steps):
+    if not len(steps) or not (table is None or table.path.is_file()):
         raise KeyboardInterrupt
     warmup = min(setup.warmup_steps, len(steps) - 1)
     summary = summarise(steps, warmup)
@@ -106,7 +149,8 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
         _write_figures(folder, request, steps)
     if request.timeline is not None and spans:
         _write_timeline(folder, request, spans, markers)
-    manifest = run_manifest(setup, request.policy) | {"steps_done": len(steps), "interrupted": interrupted}
+    settings = policy_settings_of(setup.scenario, request.policy)
+    manifest = run_manifest(setup, request.policy, settings) | {"steps_done": len(steps), "interrupted": interrupted}
     folder.finish(manifest)
     return WrittenRun(request.folder, request.policy, steps, summary, manifest, warmup, interrupted)
 

@@ -13,7 +13,7 @@ from tests.reference.config import ReferenceConfig, ReferenceResult
 from tests.reference.stepper import run as run_reference
 
 EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-EXACT = dict(rel=1e-9, abs=1e-9)
+EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 
 def reference_config(case: Case) -> ReferenceConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -140,7 +141,7 @@ def test_7_nothing_idles_while_it_has_work(case: Case) -> None:
     for span in sorted(result.spans, key=lambda span: (span.start_s, span.end_s)):
         tracks.setdefault((span.group, span.index), []).append(span)
     for (group, _), spans in tracks.items():
-        for before, after in zip(spans, spans[1:], strict=False):
+        for before, after in pairwise(spans):
             slack = 4 * instant_tolerance(after.start_s)
             assert after.start_s >= before.end_s - slack, "one activity at a time"
             idle = after.start_s - before.end_s > slack
@@ -150,7 +151,7 @@ def test_7_nothing_idles_while_it_has_work(case: Case) -> None:
     if case.policy in PHASED and result.column(c.KV_PREEMPTIONS) == [0] * case.steps and not settings_use_rounds(case):
         for (group, _), spans in tracks.items():
             if group == "rollout":
-                for before, after in zip(spans, spans[1:], strict=False):
+                for before, after in pairwise(spans):
                     if before.step == after.step:
                         assert after.start_s - before.end_s <= 4 * instant_tolerance(after.start_s)
 

@@ -73,13 +73,15 @@ def response_log_probs(
             targets = torch.tensor([token for sequence in batch for token in sequence.response]).to(hidden.device)
             found = [_of_chunk(head, rows, tokens, scale, entropy, grad) for rows, tokens in _chunks(hidden, targets, logit_tokens)]
             lengths = [len(sequence.response) for sequence in batch]
-            log_probs.extend(torch.cat([chunk[0] for chunk in found]).split(lengths))
+            log_probs.extend(torch.split(torch.cat([chunk[0] for chunk in found]), lengths))
             if entropy:
-                entropies.extend(torch.cat([chunk[1] for chunk in found]).split(lengths))
+                entropies.extend(torch.split(torch.cat([chunk[1] for chunk in found]), lengths))
     return ResponseLogProbs(log_probs, entropies if entropy else None)
 
 
-def response_values(model: torch.nn.Module, sequences: Sequence[PromptResponse], max_tokens: int = 16384, grad: bool = False) -> list[torch.Tensor]:
+def response_values(
+    model: torch.nn.Module, sequences: Sequence[PromptResponse], max_tokens: int = 16384, grad: bool = False
+) -> list[torch.Tensor]:
     """The critic's value before each response token, a float32 tensor [response_length] for every sequence.
 
     Entry t is the value of the state prompt + response[:t], read off the hidden state of the token before response token t: aligned
@@ -91,8 +93,8 @@ def response_values(model: torch.nn.Module, sequences: Sequence[PromptResponse],
         with torch.set_grad_enabled(grad):
             found = head(_before_response_tokens(model, batch)).float()
             if found.shape[1] != 1:
-                raise OppoError(f"{type(model).__name__} gives {found.shape[1]} numbers a token, not one value; build it with build_value_model.")
-            values.extend(found.squeeze(1).split([len(sequence.response) for sequence in batch]))
+                raise OppoError(f"{type(model).__name__} gives {found.shape[1]} values a token, not one; use build_value_model.")
+            values.extend(torch.split(found.squeeze(1), [len(sequence.response) for sequence in batch]))
     return values
 
 
@@ -116,7 +118,7 @@ def _before_response_tokens(model: torch.nn.Module, batch: Sequence[PromptRespon
 
 
 def _chunks(hidden: torch.Tensor, targets: torch.Tensor, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return list(zip(hidden.split(size), targets.split(size), strict=True))
+    return list(zip(torch.split(hidden, size), torch.split(targets, size), strict=True))
 
 
 def _of_chunk(

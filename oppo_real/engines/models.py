@@ -130,7 +130,8 @@ def _from_fields(fields: dict[str, Any], strict: bool, where: str) -> "Pretraine
         unknown = sorted(set(fields) - known)
         if unknown:
             raise OppoError(f"{where} has a field {unknown[0]!r} that a {model_type} model does not have; correct or remove it.")
-    config: PretrainedConfig = _attempt(lambda: AutoConfig.for_model(model_type, **fields), f"{where} is no valid {model_type} configuration")
+    what = f"{where} is no valid {model_type} configuration"
+    config: PretrainedConfig = _attempt(lambda: AutoConfig.for_model(model_type, **fields), what)
     return config
 
 

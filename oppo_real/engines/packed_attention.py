@@ -2,10 +2,10 @@
 
 Paths, chosen by probing and never by version:
 
-- ``plain``: scaled-dot-product attention over groups of similar shape and single long sequences (``packed_plan.py``). Any device, any dtype.
+- ``plain``: scaled-dot-product attention over groups of similar shape and single long sequences (``packed_plan.py``). Any device and dtype.
 - ``flash``: one call of PyTorch's own FlashAttention for the whole batch, reading the arena in place through each sequence's start and
   used length. CUDA, 16-bit. Used only after ``verify_attention`` found it equal to the plain path on that device.
-- ``varlen`` (training, where nothing is cached): ``torch.nn.attention.varlen.varlen_attn``, CUDA, 16-bit, checked likewise, gradients included.
+- ``varlen`` (training, where nothing is cached): ``torch.nn.attention.varlen.varlen_attn``, CUDA, 16-bit, checked likewise, with gradients.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ AttentionPath = Literal["plain", "flash", "varlen"]
 def plain_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan, scale: float) -> torch.Tensor:
     """Causal attention of every span of the plan.
 
-    ``query`` [T, heads, d]; ``key``, ``value`` [S, kv_heads, d] (the arena, or the packed batch itself). Returns [T, heads, d]. Differentiable.
+    ``query`` [T, heads, d]; ``key``, ``value`` [S, kv_heads, d]: the arena, or the packed batch itself. Differentiable; [T, heads, d].
     """
     parts = [_group_attention(query, key, value, group, scale) for group in plan.groups]
     parts += [_single_attention(query, key, value, span, scale) for span in plan.singles]
@@ -64,14 +64,14 @@ def _single_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
     if span.queries > 1:
         last_seen = torch.arange(span.keys - span.queries, span.keys, device=query.device).view(-1, 1)
         hidden = torch.arange(span.keys, device=query.device).view(1, -1) > last_seen
-        mask = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device).masked_fill_(hidden, float("-inf")).view(1, 1, *hidden.shape)
+        mask = query.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf")).view(1, 1, *hidden.shape)
     return _shared_heads(queries, keys, values, mask, shared, scale).reshape(span.queries, heads, value.shape[2])
 
 
 def _shared_heads(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, shared: int, scale: float
 ) -> torch.Tensor:
-    """Attention with ``shared`` query heads to a key head, taken as further queries so that keys are not repeated. → [g, q, kv, shared, d]."""
+    """Attention with ``shared`` query heads to a key head, taken as further queries so that no key is repeated: [g, q, kv, shared, d]."""
     rows, count, heads, width = queries.shape
     kv_heads = heads // shared
     folded = queries.view(rows, count, kv_heads, shared, width).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, shared * count, width)
@@ -232,13 +232,14 @@ def packed_attention(
     Raises OppoError for what a packed batch cannot express exactly.
     """
     if packed is None:
-        raise OppoError("This model attends to packed batches only; give it to the torch engine or to oppo_real.engines.forwards, or load it anew.")
+        raise OppoError("This model attends to packed batches only; use it with the torch engine and forwards, or load it anew.")
     window = options.get("sliding_window")
     if window is not None and max(span.keys for span in _spans(packed)) > window:
-        raise OppoError(f"The torch engine has no sliding-window attention ({window} tokens) and a sequence is longer; use the vllm engine.")
+        raise OppoError(f"The torch engine has no sliding-window attention, and a sequence is longer than {window} tokens; use vllm.")
     unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if unsupported or dropout:
-        raise OppoError(f"The torch engine cannot compute attention with {', '.join(unsupported) or 'dropout'}; use another model or engine.")
+        what = ", ".join(unsupported) or "dropout"
+        raise OppoError(f"The torch engine cannot compute attention with {what}; use another model or engine.")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = module.layer_idx
     assert isinstance(layer, int)
@@ -323,7 +324,7 @@ def verify_attention(
                 failures[path] = f"does not run: {str(error).splitlines()[0]}"
                 errors.pop(path, None)
                 continue
-            difference = float((found.float() - expected).abs().max())
+            difference = float((found.double() - expected.double()).abs().max())
             # NaN fails the comparison, as it must.
             errors[path] = max(errors.get(path, 0.0), difference)
             if not difference <= tolerance:
@@ -379,20 +380,24 @@ def training_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads
     generator = torch.Generator().manual_seed(0)
     lengths = (1, 2, 17, 64, 130, 257)
     spans = whole_spans(lengths)
-    inputs = [torch.randn(sum(lengths), lanes, head_dim, generator=generator).to(device=device, dtype=dtype) for lanes in (heads, kv_heads, kv_heads)]
-    toward = torch.randn(sum(lengths), heads, head_dim, generator=generator).to(device=device, dtype=dtype)
+    lanes = (heads, kv_heads, kv_heads, heads)
+    *inputs, toward = [torch.randn(sum(lengths), lane, head_dim, generator=generator).to(device=device, dtype=dtype) for lane in lanes]
     plan = make_plan(spans, 2 * kv_heads * head_dim * 2, dtype, device)
     index = flash_index(spans, device)
     found: list[list[torch.Tensor]] = []
     try:
         with torch.enable_grad():
             for path in ("plain", "varlen"):
-                leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+                query, key, value = [tensor.clone().requires_grad_() for tensor in inputs]
                 scale = head_dim**-0.5
-                out = plain_attention(*leaves, plan, scale) if path == "plain" else varlen_attention(*leaves, index, scale)
-                found.append([out.detach(), *torch.autograd.grad(out, leaves, toward)])
+                if path == "plain":
+                    out = plain_attention(query, key, value, plan, scale)
+                else:
+                    out = varlen_attention(query, key, value, index, scale)
+                found.append([out.detach(), *torch.autograd.grad(out, (query, key, value), toward)])
     except (RuntimeError, TypeError, AttributeError, ImportError):
         return "plain"
     tolerance = 4 * _TOLERANCE[dtype]
-    close = all(float((a.float() - b.float()).abs().max()) <= tolerance * max(1.0, float(a.float().abs().max())) for a, b in zip(*found, strict=True))
+    pairs = [(plain.float(), fast.float()) for plain, fast in zip(*found, strict=True)]
+    close = all(float((plain - fast).abs().max()) <= tolerance * max(1.0, float(plain.abs().max())) for plain, fast in pairs)
     return "varlen" if close else "plain"

@@ -7,6 +7,7 @@ the same step run eagerly before it is used; a graph that differs, or cannot be 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ class DecodeGraphs:
         self._device = device
         self._captured: dict[tuple[int, int], _Captured] = {}
         self._generation = -1
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         self._off: str | None = None
 
     def state(self) -> str:
@@ -104,7 +105,7 @@ class DecodeGraphs:
             self._off = "the attention path is plain"
             return None
         batch = CachedBatch(store, static[2], spans, flash=index)
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for _ in range(2):

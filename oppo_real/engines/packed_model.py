@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from oppo_real.engines import packed_attention
-from oppo_real.engines.packed_attention import CachedBatch, Span, WholeBatch
+from oppo_real.engines.packed_attention import CachedBatch, WholeBatch
 from oppo_real.engines.packed_graphs import DecodeGraphs
+from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
 
@@ -87,7 +88,9 @@ def _layers(model: torch.nn.Module) -> int:
     return int(config.get_text_config().num_hidden_layers)
 
 
-def _hidden(trunk: torch.nn.Module, ids: torch.Tensor, positions: torch.Tensor | None, packed: CachedBatch | WholeBatch | None = None) -> torch.Tensor:
+def _hidden(
+    trunk: torch.nn.Module, ids: torch.Tensor, positions: torch.Tensor | None, packed: CachedBatch | WholeBatch | None = None
+) -> torch.Tensor:
     options: dict[str, Any] = {} if packed is None else {"packed": packed}
     if positions is not None:
         options["position_ids"] = positions.unsqueeze(0)
@@ -199,27 +202,29 @@ class PackedModel:
         """Raises OppoError for a token outside the vocabulary."""
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab_size):
             bad = next(token for token in tokens if not 0 <= token < self.vocab_size)
-            raise OppoError(f"{whose} contains token {bad}, but the model knows tokens 0 to {self.vocab_size - 1}; use the model's own tokenizer.")
+            raise OppoError(f"{whose} contains token {bad} but the model knows 0 to {self.vocab_size - 1}; use its own tokenizer.")
 
     def check_length(self, tokens: int, whose: str) -> None:
         """Raises OppoError for more tokens than the model has positions for."""
-        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)  # type: ignore[union-attr, operator]
+        config: Any = self.model.config
+        most = getattr(config.get_text_config(), "max_position_embeddings", None)
         if most is not None and tokens > most:
-            raise OppoError(f"{whose} can have {tokens} tokens but max_position_embeddings of the model is {most}; shorten it or take another model.")
+            raise OppoError(f"{whose} can have {tokens} tokens but the model's max_position_embeddings is {most}; make it shorter.")
 
     def load(self, weights: "Mapping[str, torch.Tensor]") -> None:
         """Copy new weights in place (all parameters; of tied ones either name). Raises OppoError before anything is changed."""
         own = self.model.state_dict(keep_vars=True)
+        mend = "send the weights of the same model."
         unknown = sorted(set(weights) - set(own))
         if unknown:
-            raise OppoError(f"New weights name {unknown[0]!r}, which {type(self.model).__name__} does not have; send the weights of the same model.")
+            raise OppoError(f"New weights name {unknown[0]!r}, which {type(self.model).__name__} does not have; {mend}")
         given = {own[name].data_ptr() for name in weights}
         missing = [name for name, tensor in own.items() if tensor.data_ptr() not in given]
         if missing:
             raise OppoError(f"New weights lack {missing[0]!r} ({len(missing)} in all are missing); send every parameter.")
         for name, tensor in weights.items():
             if tensor.shape != own[name].shape:
-                raise OppoError(f"New weights {name!r} have shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}; send the weights of the same model.")
+                raise OppoError(f"New weights {name!r} have shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}; {mend}")
         with torch.no_grad():
             for name, tensor in weights.items():
                 own[name].copy_(tensor, non_blocking=True)

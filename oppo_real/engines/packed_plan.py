@@ -62,7 +62,7 @@ def make_plan(spans: Sequence[Span], bytes_per_key: int, dtype: torch.dtype, dev
     for number, span in enumerate(spans):
         if span.keys * bytes_per_key <= GATHER_BYTES:
             short.append(number)
-        elif span.queries == 1 or span.queries == span.keys:
+        elif span.queries in (1, span.keys):
             singles.append((number, span))
         else:
             past = span.keys - span.queries

@@ -52,6 +52,7 @@ class KVStore:
         self._size = block_tokens
         self._holes: list[tuple[int, int]] = []
         self._held = 0
+        self._layer_bytes: dict[int, int] = {}
 
     # ---- what is where ------------------------------------------------------------------------------------------------------------
 
@@ -79,12 +80,7 @@ class KVStore:
 
     def bytes_per_token(self) -> int | None:
         """Bytes one token takes over all layers; None before anything was stored."""
-        total = 0
-        for tensor in (*self._keys, *self._values):
-            if tensor is None:
-                return None
-            total += tensor[0].numel() * tensor.element_size()
-        return total
+        return sum(self._layer_bytes.values()) if len(self._layer_bytes) == len(self._keys) else None
 
     def keys(self, layer: int) -> torch.Tensor:
         """[size, kv_heads, head_dim]."""
@@ -153,6 +149,7 @@ class KVStore:
         if keys is None or values is None:
             keys = self._keys[layer] = _allocate(self._size, key)
             values = self._values[layer] = _allocate(self._size, value)
+            self._layer_bytes[layer] = (key[0].numel() + value[0].numel()) * key.element_size()
         keys.index_copy_(0, index, key)
         values.index_copy_(0, index, value)
 

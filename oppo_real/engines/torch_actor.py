@@ -107,7 +107,8 @@ class TorchActor:
                 self._packed.forward(batch, limits)
         store = self._packed.store
         feeds = [Feed(rollout_id, self._rollouts[rollout_id].context[store.length(rollout_id) :]) for rollout_id in self._running]
-        logits = torch.cat([self._packed.next_logits(feeds[begin : begin + (most or len(feeds))], limits) for begin in range(0, len(feeds), most or len(feeds))])
+        size = most or len(feeds)
+        logits = torch.cat([self._packed.next_logits(feeds[begin : begin + size], limits) for begin in range(0, len(feeds), size)])
         sampling = self._sampling
         draws = [token_draw(sampling.seed, rollout_id, self._rollouts[rollout_id].generated) for rollout_id in self._running]
         tokens, log_probs = sample(logits, draws, sampling.temperature, sampling.top_p)
@@ -195,7 +196,7 @@ class TorchActor:
             raise OppoError(f"{whose} has max_response_length {request.max_response_length}; give 1 or more.")
         final = request.max_response_length if request.forced_length is None else request.forced_length
         if not 1 <= final <= request.max_response_length:
-            raise OppoError(f"{whose} has forced_length {final}, which is not between 1 and its max_response_length {request.max_response_length}.")
+            raise OppoError(f"{whose} has forced_length {final}; give one from 1 to its max_response_length {request.max_response_length}.")
         if len(request.generated) >= final:
             raise OppoError(f"{whose} has {len(request.generated)} tokens already and may have {final}; it is finished, do not submit it.")
         longest = len(request.prompt) + request.max_response_length

@@ -41,7 +41,7 @@ class TorchScorer:
         """
         labels = getattr(getattr(model, "score", None), "out_features", None)
         if labels != 1:
-            raise OppoError(f"{type(model).__name__} is no reward model with one score; build it with oppo_real.engines.models.build_reward_model.")
+            raise OppoError(f"{type(model).__name__} is no reward model with one score; build it with models.build_reward_model.")
         if max_batched_tokens is not None and max_batched_tokens < 1:
             raise OppoError(f"max_batched_tokens is {max_batched_tokens}; give a number from 1 on, or leave it out.")
         if not reference_temperature > 0:
@@ -102,7 +102,7 @@ class TorchScorer:
         Raises OppoError for a rollout without a score, or an engine without a reference model.
         """
         if self._reference is None:
-            raise OppoError("This scorer has no reference model; give it one (training.stream_ref) or compute the log-probabilities in the trainer.")
+            raise OppoError("This scorer has no reference model; give it one, or compute the log-probabilities in the trainer.")
         if rollout_id not in self._finished:
             raise OppoError(f"There are no reference log-probabilities of rollout {rollout_id}: it has no score yet, or they were taken.")
         return self._finished.pop(rollout_id)
@@ -114,7 +114,7 @@ class TorchScorer:
 
     def resolved_config(self) -> dict[str, Any]:
         """What the engine really runs with."""
-        resolved: dict[str, Any] = {**self._packed.describe(), "max_batched_tokens": self._max_tokens, "stream_ref": self._reference is not None}
+        resolved = self._packed.describe() | {"max_batched_tokens": self._max_tokens, "stream_ref": self._reference is not None}
         if self._reference is not None:
             resolved["reference"] = self._reference.describe()
         return resolved
@@ -192,7 +192,7 @@ class TorchScorer:
     def _keep(self, reference: PackedModel, hidden: torch.Tensor, targets: list[int], owners: list[tuple[_Reference, int]]) -> None:
         wanted = torch.tensor(targets).to(hidden.device)
         found = []
-        for rows, tokens in zip(hidden.split(1024), wanted.split(1024), strict=True):
+        for rows, tokens in zip(torch.split(hidden, 1024), torch.split(wanted, 1024), strict=True):
             scaled = reference.head(rows) / self._temperature
             found.append((scaled.gather(1, tokens.unsqueeze(1)).squeeze(1) - scaled.logsumexp(-1)).cpu())
         begin = 0

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_real.engines.interface import ActorCounts, FinishReason, NewTokens, Request, Sampling
-from oppo_real.engines.vllm_engine import KvMemory, describe_engine, kv_settings, model_folder, start_engine, stop_engine, without_compiling
+from oppo_real.engines.vllm_engine import KvMemory, describe_engine, kv_settings, model_folder, start_engine, step_engine, stop_engine
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
 from oppo_real.engines.vllm_track import Made, Track
 from oppo_sim.draws import stream_key
@@ -305,8 +305,7 @@ class VllmActor:
     def _iterate(self) -> int:
         """One engine iteration; returns the tokens that went through the model."""
         live = self._in_engine()
-        with without_compiling(self._engine, self._features):
-            outputs = self._engine.step()
+        outputs = step_engine(self._engine, self._features)
         computed = prefilled = recomputed = preemptions = 0
         for track in live:
             work = track.look()

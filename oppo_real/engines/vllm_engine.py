@@ -10,9 +10,10 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from oppo_real.engines.vllm_probe import VllmFeatures, require_vllm
 from oppo_sim.errors import OppoError
@@ -129,15 +130,22 @@ def describe_engine(engine: Any, features: VllmFeatures) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def without_compiling(engine: Any, features: VllmFeatures) -> Iterator[None]:
-    """For one engine step on a CPU in eager mode: vLLM compiles a helper that ranks log-probabilities nobody asked for, which takes many seconds."""
+def step_engine(engine: Any, features: VllmFeatures) -> list[Any]:
+    """One ``engine.step()``. Raises ``OppoError`` with vLLM's reason when the model does not run."""
+    try:
+        with _without_compiling(engine, features):
+            return list(engine.step())
+    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise OppoError(f"vLLM failed in an iteration ({lines[0]}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the torch engine.") from error
+
+
+def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextManager[Any]:
+    """On a CPU in eager mode vLLM would still compile a helper that ranks log-probabilities, which nobody asked for and takes many seconds."""
     stance = getattr(importlib.import_module("torch").compiler, "set_stance", None)
     if stance is None or features.device_type != "cpu" or not engine.vllm_config.model_config.enforce_eager:
-        yield
-        return
-    with stance("force_eager"):
-        yield
+        return contextlib.nullcontext()
+    return cast("AbstractContextManager[Any]", stance("force_eager"))
 
 
 def _attention(engine: Any) -> str:

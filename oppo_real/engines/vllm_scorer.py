@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_real.engines.interface import ScorePiece, ScorerCounts
-from oppo_real.engines.vllm_engine import KvMemory, describe_engine, kv_settings, model_folder, start_engine, stop_engine, without_compiling
+from oppo_real.engines.vllm_engine import KvMemory, describe_engine, kv_settings, model_folder, start_engine, step_engine, stop_engine
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
 from oppo_sim.errors import OppoError
 
@@ -171,9 +171,7 @@ class VllmScorer:
             self._engine.add_request(name, prompt, self._vllm.PoolingParams(task="classify", use_activation=False))
         results: dict[int, float] = {}
         while len(results) < len(todo):
-            with without_compiling(self._engine, self._features):
-                outputs = self._engine.step()
-            for output in outputs:
+            for output in step_engine(self._engine, self._features):
                 rollout_id, length = names[output.request_id]
                 growing = self._growing[rollout_id]
                 hit = int(output.num_cached_tokens)

@@ -19,6 +19,7 @@ def tiny_config(hidden_size: int = 64, num_hidden_layers: int = 2, **changes: An
         "num_key_value_heads": max(1, hidden_size // 32),
         "max_position_embeddings": 1024,
         "tie_word_embeddings": False,
+        "initializer_range": 0.06,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "pad_token_id": PAD,

@@ -10,7 +10,7 @@ import click
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 OVERRIDES = click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as policy.overcommit=8; may be repeated."
@@ -56,7 +56,7 @@ def refuse_existing(folder: Path, force: bool) -> None:
 
 
 @contextmanager
-def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[Progress, int]]":
+def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[Progress, TaskID]]":
     """A progress bar with the time left on standard error; silent where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -139,7 +139,7 @@ class RooflineEngine:
         return replace(self, pad=False)
 
     def _prefill(self, tokens: float, pairs: float) -> tuple[float, Group]:
-        """Seconds with the host's part, and the device's parts. The last answer is kept: time, demand and work of a batch are asked in turn."""
+        """Seconds with the host's part, and the device's parts. The last is kept: time, demand and work of a batch are asked in turn."""
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
         by_token, by_pair = self._attention_terms

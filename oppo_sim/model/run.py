@@ -23,9 +23,17 @@ from oppo_sim.schedule.ledger import Begun, Ledger
 class Rows(Protocol):
     """Rows of the replayed trace."""
 
-    prompt_lengths: Sequence[int]
-    response_lengths: Sequence[int]
-    clipped: Sequence[bool]
+    @property
+    def prompt_lengths(self) -> Sequence[int]:
+        """Tokens, one entry a row."""
+
+    @property
+    def response_lengths(self) -> Sequence[int]:
+        """Tokens, one entry a row."""
+
+    @property
+    def clipped(self) -> Sequence[bool]:
+        """Rows that ended for their length."""
 
     def mean_response_length(self, step: int) -> float:
         """Mean of the rows that rollouts first admitted in ``step`` are drawn from."""
@@ -168,14 +176,15 @@ class RunState:
         plan: StepPlan,
         counts: tuple[int, int],
         last_score: BusyReading | None,
+        next_batch: Sequence[Rollout] = (),
     ) -> None:
-        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus)."""
+        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch`` is generated already."""
         given = self.given
         end = read_busy(self.machine, self.machine.clock.now)
         stages["step"] = end.at - self._begin.at
         reward = given.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
         deferred, surplus = counts
-        in_flight = sum([rollout.generated for rollout in self.ledger.unfinished.values()])
+        in_flight = sum([rollout.generated for rollout in (*self.ledger.unfinished.values(), *next_batch)])
         facts = StepFacts(
             step,
             self.version,

@@ -173,7 +173,7 @@ class OneStepOffRun(PhasedRun):
             stages |= yield from state.trainer.train(step, batch)
             upcoming: Generated = yield following
             stages["update_weights"] = yield from state.trainer.update_weights(step)
-            state.close_row(step, stages, batch, self._plan, (0, 0), None)
+            state.close_row(step, stages, batch, self._plan, (0, 0), None, upcoming.outcome.trained)
             state.version += 1
             state.release_kv()
             current = upcoming

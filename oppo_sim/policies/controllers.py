@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch, StepReport
 
 TIE = 1e-9  # relative difference below which two times per token are a tie
@@ -42,9 +43,15 @@ class DeltaController:
         self._round = batch.whole_groups
         self.minimum = self._round(control.min)
         self.maximum = self._round(-(-batch.rollout_batch_size // 8) if control.max is None else control.max)
-        self.minimum = min(self.minimum, self.maximum)
-        start = -(-self.maximum // 2) if control.initial is None else control.initial
-        self.value = min(self.maximum, max(self.minimum, self._round(start)))
+        start = max(self.minimum, self._round(-(-self.maximum // 2))) if control.initial is None else self._round(control.initial)
+        if not self.minimum <= start <= self.maximum:
+            # Only a max that was not given can be below the others: the settings are checked among themselves.
+            named = "min" if self.minimum > self.maximum else "initial"
+            raise OppoError(
+                f"overcommit {named} {getattr(control, named)} is above max, which is {self.maximum} where it is not given "
+                f"(an eighth of rollout_batch_size {batch.rollout_batch_size}): give overcommit.max"
+            )
+        self.value = start
         self._rewards: deque[float] = deque(maxlen=control.window + 1)
 
     def observe(self, report: StepReport) -> None:

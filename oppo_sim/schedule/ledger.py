@@ -4,7 +4,7 @@ The backend decodes and tells the ledger what finished when; the ledger asks the
 and never looks at the length of a response that has not finished.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -341,27 +341,43 @@ class Ledger(Generic[F]):
             raise self._bad_answer(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
         if any(rollout_id not in self.shelved for rollout_id in plan.readmit) or len(set(plan.readmit)) != len(plan.readmit):
             raise self._bad_answer("plan() readmits rollouts that were not dropped")
+        if plan.readmit and self._splits_group(plan.readmit, self.shelved):
+            raise self._bad_answer("plan() readmits a part of a group")
 
     def _check_phase_can_end(self, arrangement: Arrangement) -> None:
+        # A group with a held member cannot finish.
+        kept = [self.unfinished[i] for i in arrangement.hold if i in self.unfinished] if arrangement.hold else []
+        stuck = {flight.group_id for flight in kept if flight.finished_at is None}
+        free = self.in_flight - len(stuck) * self._batch.group_size
         if self._policy.schedule == "async":
+            if free < self._batch.rollout_batch_size:
+                raise self._bad_answer(f"plan() leaves {free} rollouts in flight and not held, too few for a batch")
             return
-        held = sum(1 for rollout_id in arrangement.hold if rollout_id in self.unfinished)
         if self._stop_after < self._batch.rollout_batch_size:
             raise self._bad_answer(f"plan() ends the phase at {self._stop_after} finished, below rollout_batch_size")
-        if self.in_flight - held < self._stop_after or not self._awaited.isdisjoint(arrangement.hold):
+        if free < self._stop_after:
             raise self._bad_answer(
-                f"plan() ends the phase at {self._stop_after} finished rollouts but only {self.in_flight - held} are in flight and not held"
+                f"plan() ends the phase at {self._stop_after} finished rollouts but only {free} are in flight and not held"
             )
+        if stuck and any(self.unfinished[rollout_id].group_id in stuck for rollout_id in self._awaited):
+            raise self._bad_answer("the phase waits for rollouts that arrange() holds")
+
+    def _splits_group(self, ids: Collection[int], flights: Mapping[int, F]) -> bool:
+        if self._batch.group_size == 1:
+            return False
+        named = set(ids)
+        return any(i not in named for rollout_id in ids for i in self._member_ids(flights[rollout_id].group_id))
 
     def _check_selection(self, selected: list[int]) -> list[F]:
         by_id: Mapping[int, F] = {flight.rollout_id: flight for flight in self.finished}
         size = self._batch.rollout_batch_size
-        if len(selected) != size or len(set(selected)) != size or any(rollout_id not in by_id for rollout_id in selected):
-            raise self._bad_answer(f"select() must name {size} different finished rollouts, it named {len(selected)}")
-        if self._batch.group_size > 1:
-            chosen = set(selected)
-            if any(i not in chosen for rollout_id in selected for i in self._member_ids(by_id[rollout_id].group_id)):
-                raise self._bad_answer("select() split a group")
+        if len(selected) != size or len(set(selected)) != size:
+            raise self._bad_answer(f"select() must name {size} different rollouts, it named {len(set(selected))}")
+        wrong = [rollout_id for rollout_id in selected if rollout_id not in by_id]
+        if wrong:
+            raise self._bad_answer(f"select() must name finished rollouts, rollout {wrong[0]} is none")
+        if self._splits_group(selected, by_id):
+            raise self._bad_answer("select() split a group")
         return [by_id[rollout_id] for rollout_id in selected]
 
     def _bad_answer(self, what: str) -> OppoError:

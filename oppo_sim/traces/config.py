@@ -126,7 +126,7 @@ class SynthConfig(_Section):
                 raise ValueError(f"{name} {targets[name]:g} is not below max_response_length {cut}: {hint}")
         for low, high in (("p50", "p99"), ("mean", "p99")):
             if targets.get(low, 0) >= targets.get(high, float("inf")):
-                raise ValueError(f"{low} {targets[low]:g} is not below {high} {targets[high]:g}: no {self.distribution} has both")
+                raise ValueError(f"{low} {targets[low]:g} is not below {high} {targets[high]:g}: lower {low}, or raise {high}")
         if "clip_ratio" in targets and "p50" in targets and targets["clip_ratio"] >= 0.5:
             raise ValueError(f"clip_ratio {targets['clip_ratio']:g} puts the median at the cut: lower it below 0.5, or leave out p50")
         if "clip_ratio" in targets and "p99" in targets and targets["clip_ratio"] >= 0.01:
@@ -137,7 +137,7 @@ class TraceConfig(_Section):
     """Where response lengths come from: a shipped trace, a file, or a distribution; and which row each rollout takes."""
 
     name: Name | None = Field(None, description="a shipped trace, see: oppo trace list")
-    path: Name | None = Field(None, description="a trace file (.csv, .csv.gz or .parquet), relative to the scenario's folder")
+    path: Name | None = Field(None, description="a trace file (.csv, .csv.gz, .parquet) or recorded run, relative to the scenario's folder")
     synth: SynthConfig | None = Field(None, description="a synthetic trace")
     sources: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = Field(
         None, description="keep rows whose source is one of these names or matches one of these patterns (* and ?); null: all rows"

@@ -23,6 +23,15 @@ class OpenedTrace:
     """Provenance, for a shipped trace."""
 
 
+def load_path(path: Path) -> "pd.DataFrame":
+    """The rollouts of a trace file, or of a recorded run's folder. Raises OppoError."""
+    if path.is_dir():
+        from oppo_sim.traces.recorded import read_recorded_run
+
+        return read_recorded_run(path).as_trace()
+    return load_trace(path)
+
+
 def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> OpenedTrace:
     """A shipped trace by name, a recorded run by its folder, or a file by path; rows of ``sources`` only if given.
 
@@ -32,11 +41,7 @@ def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> Opene
     if any(entry.name == name_or_path for entry in list_traces()):
         entry = find_trace(name_or_path)
         return OpenedTrace(name_or_path, keep_sources(load_named(name_or_path), sources, f"trace '{name_or_path}'"), entry)
-    if path.is_dir():
-        from oppo_sim.traces.recorded import read_recorded_run
-
-        return OpenedTrace(path.name, keep_sources(read_recorded_run(path).as_trace(), sources, name_or_path), None)
     if path.exists() or path.name.endswith(SUFFIXES) or len(path.parts) > 1:
-        return OpenedTrace(path.name, keep_sources(load_trace(path), sources, name_or_path), None)
+        return OpenedTrace(path.name, keep_sources(load_path(path), sources, name_or_path), None)
     find_trace(name_or_path)  # raises, with close names
     raise AssertionError("unreachable")

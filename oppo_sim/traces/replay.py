@@ -191,8 +191,8 @@ def replay_frame(
 def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, dict[str, Any], str]":
     """Frame with its sources filtered, provenance, and how to call it in messages."""
     from oppo_sim.traces.catalog import find_trace, load_named
+    from oppo_sim.traces.opening import load_path
     from oppo_sim.traces.sources import keep_sources
-    from oppo_sim.traces.storage import load_trace
 
     if config.synth is not None:
         from oppo_sim.traces.synth import synthesise
@@ -207,7 +207,7 @@ def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, 
     else:
         assert config.path is not None
         path = Path(config.path)
-        frame = load_trace(path if base_dir is None else base_dir / path)
+        frame = load_path(path if base_dir is None else base_dir / path)
         # No folders of one machine in a manifest.
         origin = {"kind": "file", "path": path.name if path.is_absolute() else path.as_posix()}
         where = config.path

@@ -137,22 +137,25 @@ def _numbers(column: "pa.ChunkedArray", name: str, place: _Place) -> "pa.Chunked
             return column.cast(pa.float64())
         except pa.ArrowInvalid:
             pass
-        texts = column.to_pylist()
-        for row, text in enumerate(texts):
-            if text is not None and not _is_number(text):
-                bad = _one_bad(len(texts), row)
-                raise OppoError(f"{place.of(bad, name)} is '{text[:40]}' but must be a number: correct the value") from None
+        row = _first_unparsable(column)
+        text = str(column[row].as_py())[:40]
+        raise OppoError(f"{place.of(_one_bad(row + 1, row), name)} is '{text}' but must be a number: correct the value")
     raise OppoError(f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be a number: store it as one")
 
 
-def _is_number(text: str) -> bool:
+def _first_unparsable(column: "pa.ChunkedArray") -> int:
+    """Row of the first text that is no number, of a column that has one; by halving, since the parser does not say which it was."""
     import pyarrow as pa
 
-    try:
-        pa.array([text]).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(pa.float64())
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
 
 
 def _one_bad(rows: int, row: int) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SPREADS: Final = (1e-3, 12.0)
 """Range searched: standard deviation of ln(tokens), or 1/shape of a Weibull."""
 
-TAIL_WEIGHTS: Final = (0.1, 0.05, 0.2, 0.02, 0.3, 0.01, 0.5)
+TAIL_WEIGHTS: Final = (0.1, 0.05, 0.2, 0.02, 0.3, 0.5)
 """Tried in this order for a mixture with three targets."""
 
 _QUANTILES: Final = {"p50": 0.5, "p99": 0.99}

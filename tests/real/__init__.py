@@ -1,0 +1,1 @@
+"""Tests of the real backend: real forwards of tiny random models."""

@@ -1,0 +1,41 @@
+"""What is found in the vLLM that is installed."""
+
+import pytest
+
+from oppo_sim.errors import OppoError
+
+from .drive import QUIET
+
+pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
+
+
+def test_the_installed_vllm_has_what_the_engines_need() -> None:
+    import torch
+    import vllm
+
+    from oppo_real.engines.vllm_probe import probe_vllm
+
+    features = probe_vllm()
+    assert (features.vllm_version, features.torch_version) == (vllm.__version__, torch.__version__)
+    assert features.device_type in ("cpu", "cuda")
+    assert {"model", "async_scheduling", "kv_cache_memory_bytes", "num_gpu_blocks_override"} <= features.engine_args
+    assert {"seed", "min_tokens", "output_kind", "stream_interval"} <= features.sampling_params
+    assert {"task", "use_activation"} <= features.pooling_params
+    assert features.reload_weights_iterator
+    assert features.reset_running_requests
+    assert features.request_state
+    assert features.unsent_tokens
+    assert features.pause_scheduling
+    assert features.cache_salt
+
+
+def test_probing_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm
+
+    from oppo_real.engines.vllm_probe import probe_vllm
+
+    monkeypatch.setattr(vllm.LLMEngine, "reset_prefix_cache", lambda self: True)
+    features = probe_vllm()
+    assert not features.reset_running_requests
+    with pytest.raises(OppoError, match="has no reset of running requests, which this engine needs"):
+        features.need(reset_of_running_requests=features.reset_running_requests)

@@ -217,14 +217,15 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
     import pandas as pd
 
     cells = pd.DataFrame([{"policy": cell.label, "seed": cell.seed, "variant": cell.variant, **result} for cell, result in totals.items()])
-    of = cells.set_index(["policy", "variant", "seed"]).sort_index()
+
+    def of(label: str, variant: str) -> "pd.DataFrame":
+        return cells[(cells["policy"] == label) & (cells["variant"] == variant)].set_index("seed").sort_index()
+
     baselines = {policy: baseline_of(scenario, policy)[0] for policy in policies}
     labels = list(dict.fromkeys([*baselines.values(), *policies]))
     rows, shares = [], []
     for label in labels:
-        actual = of.loc[(label, "actual")]
-        base = of.loc[(baselines.get(label, label), "actual")]
-        rows.append({"policy": label, **_row(actual, base)})
+        rows.append({"policy": label, **_row(of(label, "actual"), of(baselines.get(label, label), "actual"))})
         if label in policies and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
     table = pd.DataFrame(rows).set_index("policy")
@@ -259,14 +260,12 @@ def _row(actual: "pd.DataFrame", base: "pd.DataFrame") -> dict[str, float]:
     }
 
 
-def _attribution(of: "pd.DataFrame", label: str) -> dict[str, float]:
-    have = set(of.loc[label].index.get_level_values("variant"))
-    actual = of.loc[(label, "actual")][c.TIMING_STEP]
+def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[str, float]:
+    actual = of(label, "actual")[c.TIMING_STEP]
 
     def difference(variant: str) -> float:
-        if variant not in have:
-            return float("nan")
-        return float((of.loc[(label, variant)][c.TIMING_STEP] - actual).mean())
+        without = of(label, variant)
+        return float((without[c.TIMING_STEP] - actual).mean()) if len(without) else float("nan")
 
     shares = {c.HIDDEN_BY_OVERLAP_S: difference("batch_scoring"), c.SAVED_BY_SHORTER_TAIL_S: difference("no_tail")}
     return shares | {column: -difference(variant) for variant, column in LOSS_COLUMNS.items()}

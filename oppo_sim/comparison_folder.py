@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,22 +44,24 @@ class CompareRequest:
 class CellJournal:
     """Finished cells, one JSON line each, appended durably beside the run folder."""
 
-    def __init__(self, path: Path, inputs: str) -> None:
-        """Read what is there. ``inputs`` stands for all that the cells of this comparison share; other cells are not taken.
+    def __init__(self, path: Path, inputs: str, sources: Mapping[str, str]) -> None:
+        """Read what is there. ``inputs`` stands for all that the cells of this comparison share, ``sources`` holds a digest for each
+        policy of a user's own; cells that others gave are not taken.
 
         Raises OppoError when the file is damaged, cannot be read, or cannot be written.
         """
         self.path = path
         self._inputs = inputs
+        self._sources = sources
         self._done: dict[str, Totals] = {}
         with disk_errors_said(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab"):
-                pass  # better now than after the first hour
-            content = path.read_bytes()
-        lines = content.split(b"\n")
-        self._torn = lines[-1] != b""
-        for number, line in enumerate(lines[:-1], 1):
+            with path.open("a+b") as file:  # better refused now than after the first hour
+                file.seek(0)
+                *lines, torn = file.read().split(b"\n")
+                if torn:  # a process that was killed leaves half a line
+                    file.truncate(file.tell() - len(torn))
+        for number, line in enumerate(lines, 1):
             self._take(line, number)
 
     def _take(self, line: bytes, number: int) -> None:
@@ -67,23 +69,22 @@ class CellJournal:
             entry = json.loads(line)
             self._done[entry["key"]] = {str(name): float(value) for name, value in entry["totals"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
-            # A process that was killed leaves half a line without its end; a whole one was damaged by somebody.
-            if not _half_a_line(line, number):
-                raise OppoError(f"{self.path}, line {number} is no finished run: delete the file to start the comparison anew") from None
+            raise OppoError(f"{self.path}, line {number} is no finished run: delete the file to start the comparison anew") from None
 
     def known(self, cell: Cell) -> Totals | None:
         """The totals of a cell that an earlier attempt finished."""
-        return self._done.get(cell.key(self._inputs))
+        return self._done.get(self._key(cell))
 
     def add(self, cell: Cell, totals: Totals) -> None:
         """Keep a finished cell. Raises OppoError when the disk refuses."""
-        key = cell.key(self._inputs)
+        key = self._key(cell)
         self._done[key] = totals
-        line = ("\n" if self._torn else "") + json.dumps({"key": key, "totals": totals}) + "\n"
         with disk_errors_said(self.path), self.path.open("ab") as file:
-            file.write(line.encode())
+            file.write(json.dumps({"key": key, "totals": totals}).encode() + b"\n")
             make_durable(file)
-        self._torn = False
+
+    def _key(self, cell: Cell) -> str:
+        return cell.key(self._inputs + self._sources.get(cell.policy, ""))
 
     def remove(self, *, only_if_empty: bool = False) -> None:
         """Delete the file."""
@@ -103,19 +104,12 @@ def left_unfinished(folder: Path) -> bool:
     return journal_path(folder).is_file() and (folder / JOURNAL).is_file() and not (folder / MANIFEST).exists()
 
 
-def shared_inputs(scenario: Scenario, policies: Sequence[str]) -> str:
+def shared_inputs(scenario: Scenario) -> str:
     """SHA-256 (hex) over everything that all cells of a comparison depend on: the contents of the scenario and of the files it names,
-    the policies' own files, and this program."""
-    setup = build_setup(scenario)
-    sources = {policy: source_digest(policy, scenario.base_dir) for policy in sorted(policies)}
-    content = [
-        scenario.content_hash,
-        setup.replay.content_hash,
-        plain(setup.costs.provenance),
-        {policy: digest for policy, digest in sources.items() if digest is not None},
-        versions(),
-        code_digest(),
-    ]
+    and this program."""
+    setup = build_setup(scenario, policy=BASELINE)
+    provenance = plain(setup.costs.provenance)
+    content = [scenario.content_hash, setup.replay.content_hash, provenance, versions(), code_digest()]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -126,7 +120,8 @@ def compare_to_folder(request: CompareRequest, progress: Callable[[int, int], No
     """
     scenario = request.scenario
     cells = plan_cells(scenario, request.policies, request.seeds, request.steps, request.attribution)
-    journal = CellJournal(journal_path(request.folder), shared_inputs(scenario, request.policies))
+    sources = {policy: digest for policy in request.policies if (digest := source_digest(policy, scenario.base_dir)) is not None}
+    journal = CellJournal(journal_path(request.folder), shared_inputs(scenario), sources)
     totals = {cell: known for cell in cells if (known := journal.known(cell)) is not None}
     progress(len(totals), len(cells))
     try:
@@ -198,7 +193,8 @@ def _write_figures(folder: RunFolder, request: CompareRequest, comparison: Compa
 
 def _manifest(request: CompareRequest) -> dict[str, Any]:
     scenario = request.scenario
-    setup = build_setup(scenario, steps=request.steps)
+    setups = [build_setup(scenario, policy=policy, steps=request.steps) for policy in request.policies]
+    setup = setups[0]
     return {
         "kind": "simulated comparison",
         "scenario": scenario.name,
@@ -215,7 +211,7 @@ def _manifest(request: CompareRequest) -> dict[str, Any]:
         "trace_sha256": setup.replay.content_hash,
         "costs": dict(setup.costs.provenance),
         "versions": versions(),
-        "warnings": list(setup.warnings),
+        "warnings": list(dict.fromkeys(warning for each in setups for warning in each.warnings)),
     }
 
 

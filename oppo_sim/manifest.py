@@ -9,7 +9,6 @@ from platform import python_version
 from typing import Any
 
 from oppo_sim.policies.registry import source_digest
-
 from oppo_sim.scenario.build import Setup
 
 PACKAGES = ("oppo-toolkit", "simpy", "numpy", "pandas", "pyarrow", "scipy", "pydantic")

@@ -44,7 +44,7 @@ class Run:
     @property
     def step_s(self) -> float:
         """Mean seconds of a step after the warm-up."""
-        return float(self.summary.loc[TIMING_STEP, "mean"])
+        return float(self.summary["mean"][TIMING_STEP])
 
 
 class ProgressSink:

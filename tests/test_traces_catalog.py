@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,11 +53,11 @@ def test_the_readme_names_every_trace_with_licence_and_origin() -> None:
 
 
 def test_unknown_names_suggest_close_ones() -> None:
-    with pytest.raises(OppoError, match="did you mean .*reason_r1distill_math"):
+    with pytest.raises(OppoError, match=r"did you mean .*reason_r1distill_math"):
         find_trace("reason_r1distil_math")
     with pytest.raises(OppoError, match="per-step table"):
         find_trace("rl_steps_rasbt")
-    with pytest.raises(OppoError, match="did you mean .*chat_hh_rlhf"):
+    with pytest.raises(OppoError, match=r"did you mean .*chat_hh_rlhf"):
         open_trace("chat_hh_rlfh")
     with pytest.raises(OppoError, match=r"nothing\.csv does not exist"):
         open_trace("nothing.csv")
@@ -68,6 +70,16 @@ def test_an_altered_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(catalog, "shipped_folder", lambda: tmp_path)
     with pytest.raises(OppoError, match="differs from its catalog entry"):
         load_named(entry.name)
+
+
+def test_an_installed_package_finds_its_traces(tmp_path: Path) -> None:
+    # As the wheel lays it out: the data inside the package, no checkout around it.
+    package = Path(catalog.__file__).parent.parent
+    shutil.copytree(package, tmp_path / "oppo_sim", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(shipped_folder(), tmp_path / "oppo_sim" / "shipped_traces")
+    code = "from oppo_sim.traces.catalog import load_named, shipped_folder; print(shipped_folder(), len(load_named('math_gsm8k_gpt3')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(tmp_path / "oppo_sim" / "shipped_traces"), "5276"]
 
 
 def test_known_facts_of_the_origins() -> None:

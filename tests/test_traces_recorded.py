@@ -84,7 +84,7 @@ def test_an_edited_manifest_is_noticed(run: Path) -> None:
 def test_files_of_another_run_are_noticed(run: Path, tmp_path: Path) -> None:
     write_recorded_run(tmp_path / "other", {}, WORKLOAD, OUTCOMES.assign(response_length=[1, 2, 3]))
     (run / "outcomes.parquet").write_bytes((tmp_path / "other" / "outcomes.parquet").read_bytes())
-    with pytest.raises(OppoError, match="outcomes.parquet was altered"):
+    with pytest.raises(OppoError, match=r"outcomes\.parquet was altered"):
         read_recorded_run(run)
 
 

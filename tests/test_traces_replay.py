@@ -76,7 +76,7 @@ def test_a_row_is_a_function_of_seed_and_admission(count: int, seed: int, sampli
     assert lengths(made, per_step) == lengths(pickle.loads(pickle.dumps(made)), per_step)
     if sampling != "by_step":
         # When a rollout is admitted makes no difference: every policy sees the same rollouts.
-        assert sum(lengths(made, per_step), []) == lengths(made, [sum(per_step)])[0]
+        assert [length for step in lengths(made, per_step) for length in step] == lengths(made, [sum(per_step)])[0]
     # Groups are whole: each is a run of consecutive rows that starts at a multiple of the size.
     cursor, rollout_id = made.cursor(), 0
     for step, admitted in enumerate(per_step):
@@ -193,7 +193,7 @@ def test_a_shipped_trace_by_name_with_sources() -> None:
     assert made.provenance["licence"] == "Apache-2.0"
     assert made.provenance["rows_used"] == 640
     assert len(made.blocks) == 9
-    with pytest.raises(OppoError, match="no source of trace 'math_gsm8k_gpt3' matches '6b': .*6b_"):
+    with pytest.raises(OppoError, match=r"no source of trace 'math_gsm8k_gpt3' matches '6b': .*6b_"):
         built(TraceConfig(name="math_gsm8k_gpt3", sources=("6b",)))
     with pytest.raises(OppoError, match="did you mean math_gsm8k_gpt3"):
         built(TraceConfig(name="gsm8k_gpt3"))

@@ -18,13 +18,16 @@ from oppo_real.engines.packed_store import KVStore
 Step = Callable[[torch.Tensor, torch.Tensor, CachedBatch], torch.Tensor]
 """(ids [n], positions [n], batch) → logits [n, vocabulary]."""
 
+Capture = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], None], torch.Tensor]]
+"""Captures a computation over static buffers: (what replays it, the tensor its result will be in)."""
+
 _LARGEST = 512
 """Rows beyond which a step is computed long enough to launch its kernels behind it."""
 
 
 @dataclass
 class _Captured:
-    graph: torch.cuda.CUDAGraph
+    replay: Callable[[], None]
     table: torch.Tensor
     index: FlashIndex
     logits: torch.Tensor
@@ -38,16 +41,38 @@ def rows_bucket(rows: int) -> int:
     return -(-rows // unit) * unit
 
 
+class CudaCapture:
+    """Captures CUDA graphs on one device; they share one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: Any = None
+
+    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            # Libraries set themselves up on their first calls, which must not be captured.
+            for _ in range(2):
+                compute()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            out = compute()
+        self._pool = graph.pool()
+        return graph.replay, out
+
+
 class DecodeGraphs:
     """Captured decode steps of one model and one arena."""
 
-    def __init__(self, step: Step, device: torch.device) -> None:
+    def __init__(self, step: Step, device: torch.device, capture: Capture) -> None:
         """``step`` computes the logits of a decode step; all it reads must stay at its address."""
         self._step = step
         self._device = device
+        self._record = capture
         self._captured: dict[tuple[int, int], _Captured] = {}
         self._generation = -1
-        self._pool: Any = None
         self._off: str | None = None
 
     def state(self) -> str:
@@ -75,7 +100,7 @@ class DecodeGraphs:
                     return None
                 self._captured[key] = captured
             self._fill(captured.table, captured.index, table, spans)
-            captured.graph.replay()
+            captured.replay()
         except RuntimeError as error:
             self._off = str(error).splitlines()[0]
             self._captured.clear()
@@ -105,20 +130,11 @@ class DecodeGraphs:
             self._off = "the attention path is plain"
             return None
         batch = CachedBatch(store, static[2], spans, flash=index)
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._step(static[0], static[1], batch)
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits = self._step(static[0], static[1], batch)
-        self._pool = graph.pool()
-        graph.replay()
+        replay, logits = self._record(lambda: self._step(static[0], static[1], batch))
+        replay()
         difference = float((logits[: len(spans)].float() - expected.float()).abs().max())
         allowed = 0.05 * max(1.0, float(expected.float().abs().max()))
         if not difference <= allowed:
             self._off = f"a captured step differed by {difference:.3g} from the same step run eagerly"
             return None
-        return _Captured(graph, static, index, logits)
+        return _Captured(replay, static, index, logits)

@@ -11,7 +11,7 @@ import torch
 
 from oppo_real.engines import packed_attention
 from oppo_real.engines.packed_attention import CachedBatch, WholeBatch
-from oppo_real.engines.packed_graphs import DecodeGraphs
+from oppo_real.engines.packed_graphs import CudaCapture, DecodeGraphs
 from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
@@ -159,7 +159,7 @@ class PackedModel:
         self.vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
         self._trunk = backbone(model)
         self._head = head_of(model)
-        self._graphs = DecodeGraphs(self._captured_step, self.device) if captured else None
+        self._graphs = DecodeGraphs(self._captured_step, self.device, CudaCapture(self.device)) if captured else None
 
     @torch.no_grad()
     def forward(self, feeds: Sequence[Feed], limits: Mapping[int, int] | None = None) -> torch.Tensor:

@@ -1,23 +1,26 @@
 """An actor on vLLM, stepped inside this process.
 
-*Lock-step* (replay, comparison with the simulator): one ``step`` is one vLLM engine iteration. In vLLM the iteration that completes a prefill also
-samples, so ``prefill what joins, then decode`` is a single iteration: a joiner's prompt (or, with recomputed KV, its prompt and partial response) runs
-together with the decode of the others, and each of them, joiner or not, gets one token. The token budget of an iteration is made large enough for any
-join (``max_num_seqs * max_model_len``, or the KV capacity where that is smaller). Where a smaller ``max_num_batched_tokens`` is asked for, a large join
-takes several engine iterations; what others make meanwhile is kept and delivered by the following steps, still one token a step.
+*Lock-step* (replay, comparison with the simulator): one ``step`` is one vLLM engine iteration. In vLLM the iteration that completes a
+prefill also samples, so ``prefill what joins, then decode`` is a single iteration: a joiner's prompt (or, with recomputed KV, its prompt
+and partial response) runs together with the decode of the others, and each of them, joiner or not, gets one token. The token budget of an
+iteration is made large enough for any join (``max_num_seqs * max_model_len``, or the KV capacity where that is smaller). Where a smaller
+``max_num_batched_tokens`` is asked for, a large join takes several engine iterations; what others make meanwhile is kept and delivered by
+the following steps, still one token a step.
 
-*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills) and its own streaming interval; ``step_chunk`` runs a
-chunk's worth of iterations and delivers what they made.
+*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills) and its own streaming interval;
+``step_chunk`` runs a chunk's worth of iterations and delivers what they made.
 
 *Order.* The rollout id is the scheduling priority: lower ids join first, the highest id is preempted first.
 
-*Reproducibility.* With temperature above 0 each submission of a rollout gets a seed of its own, a hash of (``Sampling.seed``, rollout id, tokens already
-made), and vLLM draws from that generator token by token, whatever else runs in the batch. The same submissions therefore give the same draws on the same
-machine, also over preemption and cleared KV; ``hold`` and ``resume``, or a checkpoint, start a new generator. vLLM does not promise the same logits for
-another batch composition (floating point sums are ordered differently, most visibly in 16 bit), so a sampled or greedy token can differ where two are
-nearly tied; ``VLLM_BATCH_INVARIANT=1`` removes that on GPUs that support it.
+*Reproducibility.* With temperature above 0 each submission of a rollout gets a seed of its own, a hash of (``Sampling.seed``, rollout id,
+tokens already made), and vLLM draws from that generator token by token, whatever else runs in the batch. The same submissions therefore
+give the same draws on the same machine, also over preemption and cleared KV; ``hold`` and ``resume``, or a checkpoint, start a new
+generator. vLLM does not promise the same logits for another batch composition (floating point sums are ordered differently, most visibly
+in 16 bit), so a sampled or greedy token can differ where two are nearly tied; ``VLLM_BATCH_INVARIANT=1`` removes that on GPUs that
+support it.
 
-*Log-probabilities* are those of the distribution sampled from: after temperature and, where ``top_p`` < 1, after the cut. Greedy ones are at temperature 1.
+*Log-probabilities* are those of the distribution sampled from: after temperature and, where ``top_p`` < 1, after the cut. Greedy ones are
+at temperature 1.
 
 Not run here: GPUs, and asynchronous scheduling (vLLM turns it off on CPUs).
 """
@@ -46,8 +49,8 @@ _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 class VllmActor:
     """``Actor`` over ``vllm.LLMEngine``. ``model`` is a folder written by ``save_pretrained``; no tokenizer is needed.
 
-    ``mode``: ``lock-step`` or ``free-running`` (see above). ``max_num_seqs`` bounds the rollouts that run together; the others wait, by id.
-    ``stream_interval``: chunk in tokens until ``step_chunk`` names another. ``engine_args`` go to vLLM as they are, last.
+    ``mode``: ``lock-step`` or ``free-running`` (see above). ``max_num_seqs`` bounds the rollouts that run together; the others wait, by
+    id. ``stream_interval``: chunk in tokens until ``step_chunk`` names another. ``engine_args`` go to vLLM as they are, last.
 
     Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start.
     """
@@ -72,7 +75,9 @@ class VllmActor:
         self._vllm = require_vllm()
         self._features = probe_vllm()
         self._features.need(reloading_of_weights=self._features.reload_weights_iterator)
-        self._features.need(reset_of_running_requests=self._features.reset_running_requests, in_process_request_state=self._features.request_state)
+        self._features.need(
+            reset_of_running_requests=self._features.reset_running_requests, in_process_request_state=self._features.request_state
+        )
         if mode == "free-running":
             self._features.need(pause_of_scheduling=self._features.pause_scheduling)
         self._folder = model_folder(model)
@@ -98,7 +103,9 @@ class VllmActor:
         if mode == "lock-step":
             settings["async_scheduling"] = False
             length = max_model_len or _positions(self._folder)
-            budget = max_num_batched_tokens or min(max_num_seqs * length, max(kv.capacity_tokens or max_num_seqs * length, length) + max_num_seqs)
+            budget = max_num_batched_tokens or min(
+                max_num_seqs * length, max(kv.capacity_tokens or max_num_seqs * length, length) + max_num_seqs
+            )
             settings["max_num_batched_tokens"] = budget
         elif max_num_batched_tokens is not None:
             settings["max_num_batched_tokens"] = max_num_batched_tokens
@@ -115,15 +122,19 @@ class VllmActor:
         self._tied = bool(getattr(config.model_config.hf_text_config, "tie_word_embeddings", False))
         if config.cache_config.enable_prefix_caching:
             stop_engine(self._engine)
-            raise OppoError("The vLLM actor runs without prefix caching, since cached blocks outlive the weights: leave enable_prefix_caching out.")
+            raise OppoError(
+                "The vLLM actor runs without prefix caching, since cached blocks outlive the weights: leave enable_prefix_caching out."
+            )
 
     # -- the Actor interface ---------------------------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue rollouts. Raises ``OppoError`` on an id in use, an empty prompt, or a length that does not fit ``max_model_len``."""
+        """Queue rollouts, all or none. Raises ``OppoError`` on an id in use, an empty prompt, or a length beyond ``max_model_len``."""
+        tracks = dict(self._tracks)
         for request in requests:
-            self._check(request)
-            self._tracks[request.rollout_id] = Track(request, list(request.generated))
+            self._check(request, tracks)
+            tracks[request.rollout_id] = Track(request, list(request.generated))
+        self._tracks = tracks
 
     def step(self) -> list[NewTokens]:
         """One token for each rollout that runs, ascending ids. Rollouts that KV or ``max_num_seqs`` keep waiting get none."""
@@ -145,8 +156,8 @@ class VllmActor:
     def step_chunk(self, stream_interval: int) -> list[NewTokens]:
         """Run ``stream_interval`` iterations, fewer if all rollouts finish, and deliver every token made, ascending ids.
 
-        A rollout has one ``NewTokens`` for each weight version among its tokens. With asynchronous scheduling the iteration in flight belongs to
-        the next call. Later submissions stream at this interval inside vLLM.
+        A rollout has one ``NewTokens`` for each weight version among its tokens. With asynchronous scheduling the iteration in flight
+        belongs to the next call. Later submissions stream at this interval inside vLLM.
         """
         self._interval = self._checked_interval(stream_interval)
         self._enter_queued()
@@ -182,14 +193,15 @@ class VllmActor:
             track.held = False
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
-        """Forget rollouts, tokens not yet delivered included, and free their KV."""
-        tracks = self._known(rollout_ids, "abort")
+        """Forget rollouts, tokens not yet delivered included, and free their KV; ids that are not (or no longer) here are ignored."""
+        tracks = [self._tracks[one] for one in set(rollout_ids) if one in self._tracks]
         self._remove(tracks)
         for track in tracks:
             del self._tracks[track.request.rollout_id]
 
     def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
-        """New weights, in the names of the saved model. A tied output head is passed on explicitly: vLLM would keep the old one without a word.
+        """New weights, in the names of the saved model. A tied output head is passed on explicitly: vLLM would keep the old one without a
+        word.
 
         Raises ``OppoError`` when a weight of the saved model is missing, or one is unknown to it. Tokens made before keep their version.
         """
@@ -207,13 +219,18 @@ class VllmActor:
                 track.lose_kv()
 
     def counts(self) -> ActorCounts:
-        """Work since the start. ``iterations`` counts steps, and in ``step_chunk`` engine iterations. A rollout that comes with tokens made elsewhere
+        """Work since the start. ``iterations`` counts steps, and in ``step_chunk`` engine iterations. A rollout that comes with tokens
+        made elsewhere
         counts as prefilled, not recomputed. Preemptions are vLLM's own."""
         return self._counts
 
     def resolved_config(self) -> dict[str, Any]:
         """As ``describe_engine``, plus the mode."""
-        return {**describe_engine(self._engine, self._features), "mode": self._mode, "stream_interval": self._interval if self._streams() else 1}
+        return {
+            **describe_engine(self._engine, self._features),
+            "mode": self._mode,
+            "stream_interval": self._interval if self._streams() else 1,
+        }
 
     def close(self) -> None:
         """Drop all rollouts and stop the engine. Its memory is freed when no other vLLM engine of this process is open."""
@@ -235,10 +252,10 @@ class VllmActor:
             raise OppoError(f"Cannot {verb} rollout {missing[0]}: the actor does not have it, submit it first (or it has finished).")
         return [self._tracks[one] for one in rollout_ids]
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: Request, present: Mapping[int, Track]) -> None:
         name = f"rollout {request.rollout_id}"
         total = request.forced_length if request.forced_length is not None else request.max_response_length
-        if request.rollout_id in self._tracks:
+        if request.rollout_id in present:
             raise OppoError(f"Cannot submit {name}: the actor already has it, abort it first.")
         if not request.prompt:
             raise OppoError(f"Cannot submit {name}: its prompt is empty, give at least one token.")
@@ -249,7 +266,8 @@ class VllmActor:
             )
         if not len(request.generated) < total <= request.max_response_length:
             raise OppoError(
-                f"Cannot submit {name}: with {len(request.generated)} tokens made it is to end after {total}, of at most {request.max_response_length}: "
+                f"Cannot submit {name}: with {len(request.generated)} tokens made it is to end after {total}, "
+                f"of at most {request.max_response_length}: "
                 "give a length above what is made and within max_response_length."
             )
 
@@ -401,7 +419,10 @@ class VllmActor:
 
     def _stuck(self) -> OppoError:
         waiting = [track.request.rollout_id for track in self._active()]
-        return OppoError(f"vLLM ran {_IDLE_ITERATIONS} iterations without a token for rollouts {waiting[:5]}: give it more KV memory or fewer tokens a rollout.")
+        return OppoError(
+            f"vLLM ran {_IDLE_ITERATIONS} iterations without a token for rollouts {waiting[:5]}: "
+            "give it more KV memory or fewer tokens a rollout."
+        )
 
     @staticmethod
     def _checked_interval(stream_interval: int) -> int:

@@ -77,7 +77,10 @@ def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
     vllm = require_vllm()
     unknown = sorted(set(settings) - features.engine_args)
     if unknown:
-        raise OppoError(f"vLLM {features.vllm_version} does not know the engine argument(s) {', '.join(unknown)}: leave them out or install a newer vLLM.")
+        raise OppoError(
+            f"vLLM {features.vllm_version} does not know the engine argument(s) {', '.join(unknown)}: "
+            "leave them out or install a newer vLLM."
+        )
     with _random_states_kept():
         try:
             engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**settings))
@@ -137,11 +140,13 @@ def step_engine(engine: Any, features: VllmFeatures) -> list[Any]:
             return list(engine.step())
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise OppoError(f"vLLM failed in an iteration ({lines[0]}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the torch engine.") from error
+        raise OppoError(
+            f"vLLM failed in an iteration ({lines[0]}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the torch engine."
+        ) from error
 
 
 def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextManager[Any]:
-    """On a CPU in eager mode vLLM would still compile a helper that ranks log-probabilities, which nobody asked for and takes many seconds."""
+    """On a CPU in eager mode vLLM would still compile a helper that ranks log-probabilities, which takes many seconds."""
     stance = getattr(importlib.import_module("torch").compiler, "set_stance", None)
     if stance is None or features.device_type != "cpu" or not engine.vllm_config.model_config.enforce_eager:
         return contextlib.nullcontext()

@@ -50,7 +50,8 @@ class VllmFeatures:
         for name, present in found.items():
             if not present:
                 raise OppoError(
-                    f"vLLM {self.vllm_version} has no {name.replace('_', ' ')}, which this engine needs: install a newer vLLM, or use the torch engine."
+                    f"vLLM {self.vllm_version} has no {name.replace('_', ' ')}, which this engine needs: "
+                    "install a newer vLLM, or use the torch engine."
                 )
 
 
@@ -61,7 +62,9 @@ def require_vllm() -> Any:
     """
     wanted = os.environ.setdefault(_MULTIPROCESSING, "0")
     if wanted != "0":
-        raise OppoError(f"{_MULTIPROCESSING} is {wanted!r}, but an engine stepped by this project runs in this process: unset the variable.")
+        raise OppoError(
+            f"{_MULTIPROCESSING} is {wanted!r}, but an engine stepped by this project runs in this process: unset the variable."
+        )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     try:
@@ -72,7 +75,9 @@ def require_vllm() -> Any:
     except Exception as error:
         raise OppoError(_import_sentence(error)) from error
     if importlib.import_module("vllm.envs").VLLM_ENABLE_V1_MULTIPROCESSING:
-        raise OppoError(f"vLLM was already set up to run its engine in another process: set {_MULTIPROCESSING}=0 before anything imports vllm.")
+        raise OppoError(
+            f"vLLM was already set up to run its engine in another process: set {_MULTIPROCESSING}=0 before anything imports vllm."
+        )
     return vllm
 
 
@@ -94,13 +99,16 @@ def probe_vllm() -> VllmFeatures:
         ),
         reset_running_requests="reset_running_requests" in _parameters(getattr(engine, "reset_prefix_cache", None)),
         request_state=all(
-            name in inspect.getsource(_find("vllm.v1.request", "Request")) for name in ("num_computed_tokens", "num_preemptions", "def num_tokens")
+            name in inspect.getsource(_find("vllm.v1.request", "Request"))
+            for name in ("num_computed_tokens", "num_preemptions", "def num_tokens")
         ),
         unsent_tokens="stream_interval" in sampling
         and "sent_tokens_offset" in inspect.getsource(_find("vllm.v1.engine.output_processor", "RequestState")),
         pause_scheduling="mode" in _parameters(getattr(engine, "sleep", None)),
         cache_salt="cache_salt" in inspect.get_annotations(_find("vllm.inputs", "TokensPrompt"))
-        or any("cache_salt" in inspect.get_annotations(base) for base in getattr(_find("vllm.inputs", "TokensPrompt"), "__orig_bases__", ())),
+        or any(
+            "cache_salt" in inspect.get_annotations(base) for base in getattr(_find("vllm.inputs", "TokensPrompt"), "__orig_bases__", ())
+        ),
         trace_replay="trace_decode_token_ids" in sampling,
         weight_versions="weight_versions" in _names(importlib.import_module("vllm.outputs").CompletionOutput),
     )

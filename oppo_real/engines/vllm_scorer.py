@@ -1,9 +1,11 @@
-"""A scorer on a vLLM pooling model: a growing prefix, submitted again and again, of which prefix caching leaves only the new part to prefill.
+"""A scorer on a vLLM pooling model: a growing prefix, submitted again and again, of which prefix caching leaves only the new part to
+prefill.
 
-vLLM has no request that grows (its streaming sessions refuse pooling), and caches whole blocks only. So of a rollout that goes on, what is submitted is
-the longest prefix of whole blocks that leaves at least one token over; the rest waits for the next piece. The last piece submits everything. In this way
-no token is prefilled twice as long as the blocks stay in the cache, and up to one block of each rollout is prefilled only when its next piece arrives.
-vLLM evicts blocks by least recent use when KV runs short; they are then prefilled again, which the counts show (``extra["evicted"]``).
+vLLM has no request that grows (its streaming sessions refuse pooling), and caches whole blocks only. So of a rollout that goes on, what
+is submitted is the longest prefix of whole blocks that leaves at least one token over; the rest waits for the next piece. The last piece
+submits everything. In this way no token is prefilled twice as long as the blocks stay in the cache, and up to one block of each rollout
+is prefilled only when its next piece arrives. vLLM evicts blocks by least recent use when KV runs short; they are then prefilled again,
+which the counts show (``extra["evicted"]``).
 
 A rollout's score comes from its last piece alone, so it equals a score in one shot up to rounding.
 """
@@ -30,8 +32,8 @@ class _Growing:
 class VllmScorer:
     """``Scorer`` over a sequence classification model with one label, in a folder written by ``save_pretrained``. Scores are raw logits.
 
-    ``share_prefixes``: also reuse the blocks of other rollouts that begin alike (samples of one prompt); then fewer tokens are prefilled than appended.
-    ``engine_args`` go to vLLM as they are, last.
+    ``share_prefixes``: also reuse the blocks of other rollouts that begin alike (samples of one prompt); then fewer tokens are prefilled
+    than appended. ``engine_args`` go to vLLM as they are, last.
 
     Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start, or the model has another number of labels.
     """
@@ -51,7 +53,9 @@ class VllmScorer:
     ) -> None:
         self._vllm = require_vllm()
         self._features = probe_vllm()
-        self._features.need(raw_pooling_scores="use_activation" in self._features.pooling_params, pooling_tasks="task" in self._features.pooling_params)
+        self._features.need(
+            raw_pooling_scores="use_activation" in self._features.pooling_params, pooling_tasks="task" in self._features.pooling_params
+        )
         if not share_prefixes:
             self._features.need(cache_salt=self._features.cache_salt)
         folder = model_folder(model)
@@ -93,9 +97,11 @@ class VllmScorer:
     # -- the Scorer interface --------------------------------------------------------------------------------------------------------------
 
     def append(self, pieces: Sequence[ScorePiece]) -> dict[int, float]:
-        """Take pieces, prefill the whole blocks that they complete, and score the rollouts that end. Several pieces of one rollout are joined.
+        """Take pieces, prefill the whole blocks that they complete, and score the rollouts that end. Several pieces of one rollout are
+        joined.
 
-        Raises ``OppoError`` on a rollout without tokens, one longer than ``max_model_len``, or a piece behind its rollout's last. Nothing is kept of a refused call.
+        Raises ``OppoError`` on a rollout without tokens, one longer than ``max_model_len``, or a piece behind its rollout's last. Nothing
+        is kept of a refused call.
         """
         grown, ended = self._grown(pieces)
         todo: list[tuple[int, int]] = []
@@ -151,7 +157,10 @@ class VllmScorer:
             if not tokens:
                 raise OppoError(f"Cannot append to {name}: it has no tokens yet, start with its prompt.")
             if len(tokens) > self._max_model_len:
-                raise OppoError(f"Cannot append to {name}: {len(tokens)} tokens exceed max_model_len {self._max_model_len}; raise it or shorten the response.")
+                raise OppoError(
+                    f"Cannot append to {name}: {len(tokens)} tokens exceed max_model_len {self._max_model_len}; "
+                    "raise it or shorten the response."
+                )
             if piece.last:
                 ended.add(piece.rollout_id)
         return grown, ended

@@ -77,7 +77,8 @@ class Track:
     def look(self) -> Work:
         """What the engine did for this rollout since the last look.
 
-        A rollout's context counts as prefilled (again: as recomputed) in the iteration that completes it. That same iteration samples a token.
+        A rollout's context counts as prefilled (again: as recomputed) in the iteration that completes it. That same iteration samples a
+        token.
         """
         work = Work(preemptions=self.handle.num_preemptions - self._preemptions)
         if work.preemptions:

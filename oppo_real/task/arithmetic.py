@@ -1,7 +1,7 @@
 """A small task without a tokenizer: chains of digit arithmetic, answered step by step.
 
-A prompt is a digit and a chain of labelled operations, ``<bos> 3 a + 8 b * 5 ?``; the response does one step after another, modulo 10, and
-then gives the last result: ``3 a + 8 = 1  1 b * 5 = 5  ! 5 <eos>``. The number of operations has a long tail, and so has the response.
+A prompt is a digit and a chain of labelled operations, ``<bos> 3 a + 5 b - 4 ?``; the response does one step after another, modulo 10, and
+then gives the last result: ``3 a + 5 = 8  8 b - 4 = 4  ! 4 <eos>``. The number of operations has a long tail, and so has the response.
 """
 
 import math
@@ -13,7 +13,8 @@ from oppo_sim.draws import draw_index, draw_normal, draw_uniform, stream_key
 from oppo_sim.errors import OppoError
 
 MAX_OPERATIONS: Final = 16
-OPERATORS: Final = ("+", "-", "*")
+OPERATORS: Final = ("+", "-")
+OPERANDS: Final = (1, 2, 3, 4, 5)
 LABELS: Final = tuple("abcdefghijklmnop")
 VOCABULARY: Final = ("<pad>", "<bos>", "<eos>", *"0123456789", *OPERATORS, "=", "?", "!", *LABELS)
 _ID: Final = {token: index for index, token in enumerate(VOCABULARY)}
@@ -74,9 +75,7 @@ class Slips:
 
 def apply(operator: str, value: int, operand: int) -> int:
     """One operation, modulo 10."""
-    if operator == "+":
-        return (value + operand) % 10
-    return (value - operand) % 10 if operator == "-" else (value * operand) % 10
+    return (value + operand if operator == "+" else value - operand) % 10
 
 
 def encode(words: Sequence[str]) -> tuple[int, ...]:
@@ -95,7 +94,7 @@ def draw_problem(seed: int, index: int, lengths: Lengths = Lengths()) -> Problem
     size = min(max(round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index))), 1), lengths.largest)
     key = stream_key(seed, f"arithmetic/problem/{index}")
     operations = tuple(
-        (OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))], draw_index(key, 2 * position + 2, 10)) for position in range(size)
+        (OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))], OPERANDS[draw_index(key, 2 * position + 2, len(OPERANDS))]) for position in range(size)
     )
     return Problem(draw_index(key, 0, 10), operations)
 

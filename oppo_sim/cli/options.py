@@ -43,16 +43,26 @@ class StepRange(click.ParamType[tuple[int, int]]):
 
 
 def safe_name(text: str) -> str:
-    """``text`` as part of a folder name."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text).strip("-.") or "run"
+    """``text`` as part of a folder name, at most 60 characters of it."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text[-60:]).strip("-.") or "run"
 
 
-def refuse_existing(folder: Path, force: bool) -> None:
-    """Say so before any work is done, if the run folder is taken. Raises OppoError."""
-    if force or not folder.exists():
+def refuse_taken(folder: Path, force: bool) -> None:
+    """Say so before any work is done, if the run folder is taken, or holds what ``force`` may not replace. Raises OppoError."""
+    from oppo_sim.report.run_folder import JOURNAL, MANIFEST
+
+    if not folder.exists():
         return
-    if not folder.is_dir() or any(folder.iterdir()):
-        raise OppoError(f"{folder} exists and is not empty: choose another folder with -o, or replace an earlier run with --force")
+    if not folder.is_dir():
+        raise OppoError(f"{folder} is a file: choose another folder with -o")
+    if not any(folder.iterdir()):
+        return
+    finished, begun = (folder / MANIFEST).is_file(), (folder / JOURNAL).is_file()
+    if not (finished or begun):
+        raise OppoError(f"{folder} holds no run that could be replaced, but other files: choose another folder with -o")
+    if not force:
+        state = "a finished run" if finished else "a run that never finished"
+        raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
 
 
 @contextmanager
@@ -62,6 +72,7 @@ def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[P
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # A scenario's name may hold brackets; they are no markup.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         yield progress, progress.add_task(description, total=total)

@@ -30,6 +30,7 @@ def show_run(run: "WrittenRun", as_json: bool) -> None:
 
     if as_json:
         click.echo(run_record(run))
+        show_warnings(run.manifest)
         return
     from oppo_sim.report.summary_table import run_summary_table
 
@@ -47,6 +48,7 @@ def show_comparison(comparison: "Comparison", title: str, folder: Path, manifest
 
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **comparison_record(comparison)}), indent=1))
+        show_warnings(manifest)
         return
     from oppo_sim.report.summary_table import attribution_table, comparison_table
 
@@ -62,6 +64,13 @@ def show_provenance(manifest: Mapping[str, Any]) -> None:
     """One line that says whether anybody measured the costs, and the warnings."""
     costs = manifest["costs"]
     measured = "measured" if costs.get("measured") else "not measured: a prediction from assumed costs"
-    click.echo(f"costs: {costs.get('kind')} ({measured}); trace: {manifest['trace'].get('name') or manifest['trace'].get('path')}")
+    trace = manifest["trace"]
+    named = trace.get("name") or trace.get("path") or f"synthetic, {trace['synth']['distribution']}"
+    click.echo(f"costs: {costs.get('kind')} ({measured}); trace: {named}")
+    show_warnings(manifest)
+
+
+def show_warnings(manifest: Mapping[str, Any]) -> None:
+    """What is likely not meant, on standard error."""
     for warning in manifest["warnings"]:
         click.echo(f"note: {warning}", err=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
@@ -31,7 +32,7 @@ def command(
     timeline: tuple[int, int] | None,
     rollouts: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Simulate SCENARIO (a shipped name or a YAML file) and report every step.
 
     Writes a run folder: steps.parquet, rollouts.parquet, summary.json, figures, a Gantt chart, a trace for Perfetto or
@@ -46,7 +47,7 @@ def command(
     name = policy or loaded.policy.name
     setup = build_setup(loaded, policy=name, policy_settings=policy_settings_of(loaded, name), seed=seed, steps=steps)
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
-    options.refuse_existing(folder, force)
+    options.refuse_taken(folder, force)
     first = min(setup.warmup_steps, setup.steps - 1)
     shown = timeline or (first, min(first + 2, setup.steps - 1))
     request = RunRequest(setup, name, folder, force, shown, rollouts, figures)
@@ -54,4 +55,7 @@ def command(
         written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
     show_run(written, as_json)
     if written.interrupted:
-        raise KeyboardInterrupt
+        done = len(written.steps)
+        click.echo(f"oppo: interrupted after {done} of {setup.steps} steps: {folder} is complete up to there", err=True)
+        return EXIT_INTERRUPTED
+    return 0

@@ -68,7 +68,9 @@ def list_command(as_json: bool) -> None:
 @click.option("--plot", "plot", type=click.Path(path_type=Path), help="Also draw it: a .png, .svg or .pdf file.")
 @FORCE
 def show_command(name_or_path: str, sources: tuple[str, ...], as_json: bool, plot: Path | None, force: bool) -> None:
-    """Show a trace: counts, quantiles, weight of the tail, length drift by step, provenance.
+    """Describe a trace, and draw it.
+
+    Counts, quantiles, weight of the tail, length drift by step, sources, provenance.
 
     \b
     Examples:
@@ -102,7 +104,9 @@ def show_command(name_or_path: str, sources: tuple[str, ...], as_json: bool, plo
 @SOURCES
 @AS_JSON
 def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> None:
-    """Fit lognormal, Weibull and a two-lognormal mixture; responses cut at a maximum count as right-censored.
+    """Fit length distributions to a trace.
+
+    Lognormal, Weibull and a mixture of two lognormals; responses cut at a maximum count as right-censored.
 
     \b
     Example:
@@ -167,7 +171,7 @@ def synth_command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Make a synthetic trace from targets, parameters or another trace.
+    """Make a synthetic trace from targets or another trace.
 
     Two of --mean, --p50, --p99 and --clip-ratio determine a lognormal or a Weibull, three or four a mixture. They describe the lengths
     after the cut, in the first step.
@@ -224,7 +228,7 @@ def synth_command(
 @OUTPUT
 @FORCE
 def resample_command(name_or_path: str, sources: tuple[str, ...], rows: int, seed: int, output: Path, force: bool) -> None:
-    """Draw rows of a trace, with replacement, into a new one.
+    """Draw rows of a trace into a new one, with replacement.
 
     \b
     Example:
@@ -247,9 +251,9 @@ def resample_command(name_or_path: str, sources: tuple[str, ...], rows: int, see
 @SOURCES
 @FORCE
 def convert_command(source_path: str, output: Path, sources: tuple[str, ...], force: bool) -> None:
-    """Check a trace and write it in another format (.parquet, .csv, .csv.gz by the name of OUT).
+    """Check a trace and write it in another format.
 
-    Columns prompt_tokens and response_tokens become prompt_length and response_length.
+    The name of OUT decides: .parquet, .csv or .csv.gz. Columns prompt_tokens and response_tokens become prompt_length and response_length.
 
     \b
     Example:

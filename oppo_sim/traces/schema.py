@@ -125,10 +125,10 @@ def _numbers(column: "pa.ChunkedArray", name: str, place: _Place) -> "pa.Chunked
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type
-    if pa.types.is_signed_integer(kind) or pa.types.is_unsigned_integer(kind):
-        return column.cast(pa.int64(), safe=not pa.types.is_uint64(kind))
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return column.cast(pa.float64())
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_uint64(kind):
+        return column.cast(pa.float64(), safe=False)
     if pa.types.is_null(kind):
         return column.cast(pa.int64())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -206,7 +206,6 @@ def _real(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place)
 
 
 def _text(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place) -> Any:
-    import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -223,7 +222,7 @@ def _text(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place)
         raise OppoError(f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be text or a number: store it as one")
     text = column.cast(pa.large_string())
     text = pc.if_else(pc.equal(text, ""), None, text)
-    return text.to_pandas(types_mapper=None).astype(pd.StringDtype("pyarrow", na_value=float("nan")))
+    return text.to_pandas()
 
 
 def _as_whole_if_possible(column: "pa.ChunkedArray") -> "pa.ChunkedArray":

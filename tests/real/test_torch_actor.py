@@ -174,7 +174,7 @@ def test_kv_limits_change_no_token_and_count_as_the_simulator_does(extra: int, b
         assert len(bound._running) <= max_num_seqs
     assert found.tokens == expected.tokens
     counts = bound.counts()
-    machine = MachineSetup(max_prompt_length=29, max_response_length=16, **limits)
+    machine = MachineSetup(**limits)
     prompts, lengths = [len(request.prompt) for request in asked], [request.forced_length or 0 for request in asked]
     simulated = run("sequential", lengths, prompts=prompts, steps=1, batch=7, machine=machine).steps.iloc[0]
     assert counts.iterations == simulated["timing_s/gen"]

@@ -27,7 +27,7 @@ def test_plain_path_equals_a_textbook_softmax(dtype: torch.dtype, shape: tuple[i
     assert 0 < report.max_abs_error["plain"] <= report.tolerance
 
 
-def test_verification_rejects_an_attention_that_sees_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_rejects_an_attention_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: object, scale: float) -> torch.Tensor:
         return torch.zeros_like(query)
 
@@ -36,8 +36,7 @@ def test_verification_rejects_an_attention_that_sees_the_future(monkeypatch: pyt
         verify_attention("cpu", torch.float32)
 
 
-def test_verification_rejects_a_fast_path_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    # NaN must count as different, not as "not larger".
+def test_verification_takes_nan_for_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_attention, "plain_attention", lambda query, key, value, plan, scale: torch.full_like(query, float("nan")))
     with pytest.raises(OppoError, match="differs by nan"):
         verify_attention("cpu", torch.float32)
@@ -159,4 +158,4 @@ def test_store_gives_memory_back_and_bounds_headroom() -> None:
 
 def test_captured_row_counts_waste_little() -> None:
     assert [rows_bucket(rows) for rows in (1, 2, 3, 4, 5, 9, 64, 65, 112, 257)] == [1, 2, 4, 4, 8, 16, 64, 80, 112, 288]
-    assert all(rows <= rows_bucket(rows) <= max(rows * 1.6, 1) for rows in range(1, 600))
+    assert all(rows <= rows_bucket(rows) < rows + max(4, rows * 0.25) + 4 for rows in range(1, 600))

@@ -31,7 +31,9 @@ def test_log_probs_and_entropies_equal_one_forward_a_sequence(max_tokens: int, t
     assert found.entropies is not None and len(found.log_probs) == len(found.entropies) == len(sequences)
     for sequence, log_probs, entropies in zip(sequences, found.log_probs, found.entropies, strict=True):
         assert not log_probs.requires_grad
-        torch.testing.assert_close(log_probs, full_log_probs(reference, sequence.prompt, sequence.response, temperature), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            log_probs, full_log_probs(reference, sequence.prompt, sequence.response, temperature), atol=1e-4, rtol=1e-4
+        )
         ids = torch.tensor([[*sequence.prompt, *sequence.response]])
         with torch.no_grad():
             logits = reference(input_ids=ids).logits[0, len(sequence.prompt) - 1 : -1] / temperature

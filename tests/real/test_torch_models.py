@@ -94,7 +94,9 @@ def test_free_memory_is_known_here() -> None:
     assert free is not None and free > 1 << 20
 
 
-@pytest.mark.parametrize("config", [LLAMA, CONFIG | {"tie_word_embeddings": True}, CONFIG | {"model_type": "mistral", "sliding_window": None}])
+@pytest.mark.parametrize(
+    "config", [LLAMA, CONFIG | {"tie_word_embeddings": True}, CONFIG | {"model_type": "mistral", "sliding_window": None}]
+)
 def test_other_architectures_compute_the_same_packed(config: dict[str, Any]) -> None:
     reference: Any = build_causal_lm(config, seed=4)
     packed = PackedModel(build_causal_lm(config, seed=4))

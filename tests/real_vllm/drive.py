@@ -37,7 +37,12 @@ def greedy(model: Any, start: Sequence[int], length: int) -> list[int]:
     import torch
 
     made = model.generate(
-        torch.tensor([list(start)]), attention_mask=torch.ones(1, len(start), dtype=torch.long), do_sample=False, max_new_tokens=length,
-        min_new_tokens=length, pad_token_id=0, eos_token_id=None,
+        torch.tensor([list(start)]),
+        attention_mask=torch.ones(1, len(start), dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=length,
+        min_new_tokens=length,
+        pad_token_id=0,
+        eos_token_id=None,
     )
     return [int(one) for one in made[0, len(start) :]]

@@ -46,7 +46,9 @@ def test_without_vllm_the_extra_to_install_is_named() -> None:
 def test_companions_built_for_another_torch_are_named(tmp_path: Path, package: str, error: str) -> None:
     # A package in the place of vLLM that fails as its import does when it meets such a companion.
     (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "__init__.py").write_text(f"try:\n    raise {error}\nexcept Exception as cause:\n    raise ImportError('no vllm') from cause\n")
+    (tmp_path / "vllm" / "__init__.py").write_text(
+        f"try:\n    raise {error}\nexcept Exception as cause:\n    raise ImportError('no vllm') from cause\n"
+    )
     sentence = said("", path=tmp_path)
     assert f"because {package} was built for another torch" in sentence
     assert "pip uninstall torchvision torchaudio torchcodec" in sentence

@@ -19,7 +19,12 @@ def start(folder: Path, sampling: Sampling, **changes: Any) -> Any:
     from oppo_real.engines.vllm_actor import VllmActor
     from oppo_real.engines.vllm_engine import KvMemory
 
-    settings: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 8, "enforce_eager": True, "kv": KvMemory(memory_bytes=1 << 24, block_tokens=32)}
+    settings: dict[str, Any] = {
+        "dtype": "float32",
+        "max_num_seqs": 8,
+        "enforce_eager": True,
+        "kv": KvMemory(memory_bytes=1 << 24, block_tokens=32),
+    }
     return VllmActor(folder, sampling, **{**settings, **changes})
 
 
@@ -34,7 +39,7 @@ def engine(actor_folder: Path) -> Iterator[Any]:
 def actor(engine: Any) -> Iterator[Any]:
     """The shared greedy engine with the weights it started with and nothing in it."""
     yield engine
-    engine.abort([track for track in list(engine._tracks)])
+    engine.abort(engine.running())
     engine.load_weights(causal_model(seed=1).state_dict(), 0, keep_kv=False)
 
 
@@ -131,12 +136,21 @@ def test_sampling_depends_on_seed_and_rollout_not_on_company(sampler: Any) -> No
     assert len({tuple(made) for made in together.values()}) == 3
 
 
+def test_clearing_the_kv_does_not_shift_the_draws(sampler: Any) -> None:
+    sampler.submit([Request(0, prompt(0, 8), 50, forced_length=20)])
+    plain = finish(sampler)
+    sampler.submit([Request(0, prompt(0, 8), 50, forced_length=20)])
+    tokens = gather([one for _ in range(7) for one in sampler.step()], {})
+    sampler.load_weights(causal_model(seed=1).state_dict(), 1, keep_kv=False)
+    assert finish(sampler, tokens) == plain
+
+
 def test_carried_rollouts_with_recomputed_kv_go_on_as_the_new_weights_would(actor: Any) -> None:
     old, new = causal_model(seed=1), causal_model(seed=11)
     actor.submit([forced(i, 20, prompt_length=8 + i) for i in range(3)])
-    tokens: dict[int, list[int]] = {}
     news = [one for _ in range(8) for one in actor.step()]
-    assert {one.weight_version for one in gather(news, tokens) and news} == {0}
+    tokens = gather(news, {})
+    assert {one.weight_version for one in news} == {0}
     before = actor.counts()
     actor.load_weights(new.state_dict(), 1, keep_kv=False)
     late = actor.step()
@@ -214,6 +228,7 @@ def test_hold_resume_and_abort(actor: Any) -> None:
     before = actor.counts()
     actor.hold([1])
     actor.abort([2])
+    actor.abort([2, 77])
     assert actor.running() == (0,)
     for _ in range(4):
         gather(actor.step(), tokens)
@@ -244,12 +259,15 @@ def test_bad_requests_are_refused_in_one_sentence(actor: Any) -> None:
     actor.submit([forced(0, 5)])
     with pytest.raises(OppoError, match="already has it"):
         actor.submit([forced(0, 5)])
+    with pytest.raises(OppoError, match="rollout 1: the actor already has it"):
+        actor.submit([forced(1, 5), forced(1, 5)])
     with pytest.raises(OppoError, match="prompt is empty"):
         actor.submit([Request(1, (), 5)])
     with pytest.raises(OppoError, match="exceed max_model_len 256"):
         actor.submit([Request(1, prompt(1, 200), 57)])
     with pytest.raises(OppoError, match="end after 3"):
         actor.submit([forced(1, 3, generated=(1, 2, 3))])
+    assert actor.running() == (0,)
 
 
 def test_a_join_beyond_the_token_budget_still_gives_one_token_a_step(actor_folder: Path) -> None:
@@ -283,7 +301,7 @@ def test_scarce_kv_preempts_the_highest_id_and_counts_what_is_prefilled_again(ac
     try:
         config = actor.resolved_config()
         assert (config["kv_blocks"], config["kv_block_tokens"], config["kv_capacity_tokens"]) == (6, 32, 192)
-        # Six blocks of 32. The third block of each, from 65 tokens on, leaves no room for rollout 2; the fourth, from 97 on, none for rollout 1.
+        # Six blocks of 32: a third block each, from 65 tokens on, leaves rollout 2 no room; a fourth, from 97 on, none to rollout 1.
         actor.submit([forced(i, 50, prompt_length=60, limit=60) for i in range(3)])
         tokens: dict[int, list[int]] = {}
         seen: set[tuple[int, ...]] = set()

@@ -1,10 +1,13 @@
 """What is found in the vLLM that is installed."""
 
+from pathlib import Path
+
 import pytest
 
 from oppo_sim.errors import OppoError
 
 from .drive import QUIET
+from .test_vllm_absent import said
 
 pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
 
@@ -27,6 +30,16 @@ def test_the_installed_vllm_has_what_the_engines_need() -> None:
     assert features.unsent_tokens
     assert features.pause_scheduling
     assert features.cache_salt
+
+
+def test_a_companion_for_another_torch_is_named_with_the_real_vllm(tmp_path: Path) -> None:
+    # What pip leaves behind when it brings the CUDA build of torchvision to a CPU torch.
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")\n')
+    (tmp_path / "torchvision-9.9.dist-info").mkdir()
+    (tmp_path / "torchvision-9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 9.9\n")
+    sentence = said("", path=tmp_path)
+    assert "because torchvision was built for another torch (operator torchvision::nms does not exist)" in sentence
 
 
 def test_probing_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

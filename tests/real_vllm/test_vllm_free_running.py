@@ -22,7 +22,14 @@ def engine(actor_folder: Path) -> Iterator[Any]:
 
     kv = KvMemory(memory_bytes=1 << 24, block_tokens=32)
     actor = VllmActor(
-        actor_folder, Sampling(temperature=0.0), mode="free-running", dtype="float32", max_num_seqs=8, enforce_eager=True, stream_interval=8, kv=kv
+        actor_folder,
+        Sampling(temperature=0.0),
+        mode="free-running",
+        dtype="float32",
+        max_num_seqs=8,
+        enforce_eager=True,
+        stream_interval=8,
+        kv=kv,
     )
     yield actor
     actor.close()

@@ -61,7 +61,9 @@ def test_streamed_scores_equal_one_shot_and_each_token_is_prefilled_once(scorer:
     round_number = 0
     while len(scores) < len(sequences):
         batch = [
-            ScorePiece(i, parts[round_number], last=round_number == len(parts) - 1) for i, parts in pieces.items() if round_number < len(parts)
+            ScorePiece(i, parts[round_number], last=round_number == len(parts) - 1)
+            for i, parts in pieces.items()
+            if round_number < len(parts)
         ]
         given = scorer.append(batch)
         assert set(given) == {piece.rollout_id for piece in batch if piece.last}

@@ -1,0 +1,233 @@
+"""Fits of measured seconds: a roofline basis with coefficients that cannot be negative, and how far each can be trusted.
+
+Every term is a cost that only adds: launching an iteration, handling a rollout, reading a token of KV, waiting for the longest rollout.
+So the fit is least squares with non-negative coefficients (Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23; scipy's ``nnls``), weighted to
+relative errors. Intervals come from a bootstrap of two levels: points within their batch-size regime, then repeats within a point; so both
+the noise of the clock and what the basis cannot say widen them. Held-out errors leave out one whole regime of batch sizes and predict it
+from the others: neighbours of a left-out row would give it away.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppo_real.calibrate.measure import Visit
+from oppo_real.calibrate.plan import Point
+from oppo_sim.draws import stream_key
+from oppo_sim.errors import OppoError
+
+Floats = NDArray[np.float64]
+
+FEATURES: Final[Mapping[str, Callable[[Point], float]]] = {
+    "fixed": lambda point: 1.0,
+    "per_rollout": lambda point: float(point.n),
+    "per_kv_token": lambda point: float(point.kv_tokens),
+    "per_longest_kv_token": lambda point: float(point.longest),
+    "per_token": lambda point: float(point.tokens),
+    "per_pair": lambda point: point.pairs,
+    "per_piece": lambda point: float(point.n),
+}
+DECODE_BASIS: Final = ("fixed", "per_rollout", "per_kv_token", "per_longest_kv_token")
+PREFILL_BASIS: Final = ("fixed", "per_token", "per_pair")
+SCORE_BASIS: Final = ("fixed", "per_token", "per_pair", "per_piece")
+TRAIN_BASIS: Final = ("fixed", "per_token", "per_pair")
+
+RESAMPLES: Final = 400
+LEVEL: Final = 0.95
+_REGIMES: Final = 4
+_WORST: Final = 5
+
+
+class Measured(NamedTuple):
+    """A point and its repeats, in seconds; each is the median of a visit."""
+
+    point: Point
+    repeats: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return median(self.repeats)
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """Seconds a unit, with the interval of ``LEVEL``."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How a regime is predicted by a fit that never saw it. Relative errors, against the medians."""
+
+    regime: str
+    points: int
+    extrapolated: bool
+    """The smallest or the largest regime: beyond what the fit saw."""
+    median_error: float
+    largest_error: float
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A point of the fit. Seconds; spread is the half range of its repeats over their median."""
+
+    label: str
+    measured: float
+    fitted: float
+    error: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fitted table."""
+
+    name: str
+    coefficients: tuple[Coefficient, ...]
+    points: int
+    repeats: int
+    """Of the point with the fewest."""
+    median_error: float
+    """Relative, over all points, each of which the fit saw."""
+    repeat_spread: float
+    """Median over points of the half range of repeats, relative: no fit can be better than that."""
+    held_out: tuple[HeldOut, ...]
+    worst: tuple[Residual, ...]
+
+    @cached_property
+    def basis(self) -> tuple[str, ...]:
+        """Names of the terms."""
+        return tuple(one.name for one in self.coefficients)
+
+    def predict(self, point: Point) -> float:
+        """Seconds of a point."""
+        return float(sum(one.value * FEATURES[one.name](point) for one in self.coefficients))
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def measured_points(visits: Sequence[Visit], stage: str | None = None) -> list[Measured]:
+    """Visits gathered by point, in the order of their first visit; ``stage``: of the training stage of that name."""
+    gathered: dict[str, tuple[Point, list[float]]] = {}
+    for visit in visits:
+        _, repeats = gathered.setdefault(visit.point.key, (visit.point, []))
+        repeats.append(visit.median if stage is None else visit.stages[stage])
+    return [Measured(point, tuple(repeats)) for point, repeats in gathered.values()]
+
+
+def regime_size(point: Point) -> int:
+    """What makes a batch large or small: rollouts for decode, tokens for forwards and training."""
+    return point.n if point.kind == "decode" else point.tokens
+
+
+def regimes(data: Sequence[Measured]) -> list[list[int]]:
+    """Indices of the points by batch-size regime, at most four of about as many sizes each, rising."""
+    sizes = sorted({regime_size(one.point) for one in data})
+    count = min(_REGIMES, len(sizes))
+    bounds = [sizes[len(sizes) * (place + 1) // count - 1] for place in range(count)]
+    found: list[list[int]] = [[] for _ in bounds]
+    for index, one in enumerate(data):
+        found[next(place for place, bound in enumerate(bounds) if regime_size(one.point) <= bound)].append(index)
+    return found
+
+
+def fit_table(name: str, data: Sequence[Measured], basis: Sequence[str], seed: int = 0, resamples: int = RESAMPLES) -> Fit:
+    """Fit the medians. The same data and seed give the same fit. Raises OppoError for no data, or numbers that are not finite."""
+    if not data:
+        raise OppoError(f"nothing was measured of {name}: raise --budget-s and run again, what is measured is kept")
+    if not all(np.isfinite(second) for one in data for second in one.repeats):
+        raise OppoError(f"a measured time of {name} is not finite: delete the folder of measured points and calibrate again")
+    features = np.array([[FEATURES[term](one.point) for term in basis] for one in data])
+    medians = np.array([one.median for one in data])
+    weights = _weights(data, medians)
+    values = _solve(features, medians, weights)
+    groups = regimes(data)
+    low, high = _intervals(data, features, weights, groups, stream_key(seed, f"calibrate/bootstrap/{name}"), resamples)
+    fitted = features @ values
+    errors = np.abs(fitted - medians) * weights
+    spreads = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data]) * weights
+    residuals = [
+        Residual(one.point.label(), *map(float, row))
+        for one, row in zip(data, np.column_stack((medians, fitted, errors, spreads)), strict=True)
+    ]
+    return Fit(
+        name,
+        tuple(
+            Coefficient(term, float(value), min(float(value), float(bottom)), max(float(value), float(top)))
+            for term, value, bottom, top in zip(basis, values, low, high, strict=True)
+        ),
+        len(data),
+        min(len(one.repeats) for one in data),
+        float(np.median(errors)),
+        float(np.median(spreads)),
+        _held_out(data, features, medians, weights, groups),
+        tuple(sorted(residuals, key=lambda one: (-one.error, one.label))[:_WORST]),
+    )
+
+
+def _weights(data: Sequence[Measured], medians: Floats) -> Floats:
+    """1 / seconds, so that small batches count as much as large ones; times lost in their own noise count no more than that noise allows."""
+    noise = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data])
+    floor = max(float(np.max(np.abs(medians))) * 1e-6, 1e-12)
+    weights: Floats = 1.0 / np.maximum(np.maximum(np.abs(medians), noise), floor)
+    return weights
+
+
+def _solve(features: Floats, seconds: Floats, weights: Floats) -> Floats:
+    """Non-negative coefficients; columns are scaled to length 1 for the solver."""
+    from scipy.optimize import nnls
+
+    weighted = features * weights[:, None]
+    lengths = np.linalg.norm(weighted, axis=0)
+    lengths[lengths == 0] = 1.0
+    found, _ = nnls(weighted / lengths, seconds * weights)
+    solved: Floats = found / lengths
+    return solved
+
+
+def _intervals(
+    data: Sequence[Measured], features: Floats, weights: Floats, groups: Sequence[Sequence[int]], key: int, resamples: int
+) -> tuple[Floats, Floats]:
+    draws = np.random.default_rng(key)
+    repeats = [np.array(one.repeats) for one in data]
+    found = []
+    for _ in range(resamples):
+        chosen = np.concatenate([draws.choice(group, len(group)) for group in map(np.array, groups)])
+        seconds = np.array([np.median(draws.choice(repeats[index], len(repeats[index]))) for index in chosen])
+        found.append(_solve(features[chosen], seconds, weights[chosen]))
+    tail = (1.0 - LEVEL) / 2.0
+    low, high = np.quantile(np.array(found), [tail, 1.0 - tail], axis=0)
+    return low, high
+
+
+def _held_out(
+    data: Sequence[Measured], features: Floats, medians: Floats, weights: Floats, groups: Sequence[Sequence[int]]
+) -> tuple[HeldOut, ...]:
+    if len(groups) < 2:
+        return ()
+    rows = []
+    for place, group in enumerate(groups):
+        rest = [index for index in range(len(data)) if index not in set(group)]
+        values = _solve(features[rest], medians[rest], weights[rest])
+        errors = np.abs(features[list(group)] @ values - medians[list(group)]) * weights[list(group)]
+        edge = place in (0, len(groups) - 1)
+        rows.append(HeldOut(_regime_name(data, group), len(group), edge, float(np.median(errors)), float(np.max(errors))))
+    return tuple(rows)
+
+
+def _regime_name(data: Sequence[Measured], group: Sequence[int]) -> str:
+    sizes = [regime_size(data[index].point) for index in group]
+    unit = "rollouts" if data[group[0]].point.kind == "decode" else "tokens"
+    return f"{min(sizes)} {unit}" if min(sizes) == max(sizes) else f"{min(sizes)}-{max(sizes)} {unit}"

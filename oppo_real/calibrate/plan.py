@@ -1,0 +1,349 @@
+"""What to measure: batches that span what a scenario can ask of its engines, in an order that hides no drift."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from oppo_sim.draws import draw_uniform, stream_key
+from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    from oppo_sim.scenario.schema import Scenario
+
+Kind = Literal["decode", "prefill", "score", "score_ref", "train", "sync"]
+
+WARM_ITERATIONS: Final = 1
+"""Iterations of a visit that are not timed, after the one that prefills."""
+TIMED_ITERATIONS: Final = 3
+LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
+"""Tokens that a rollout has made when the middle timed iteration begins: a prompt is shorter than the planned context by these."""
+SHORTEST_CONTEXT: Final = LEAD + 1
+TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
+"""Tokens left free behind the planned context, for those that a visit makes."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the batches of a scenario get. Rollouts and tokens."""
+
+    max_running: int
+    """Rollouts that a replica decodes together."""
+    rollout_batch_size: int
+    max_prompt_length: int
+    max_response_length: int
+    chunk_sizes: tuple[int, ...]
+    """Of streamed scoring; the candidates where they are controlled."""
+    max_scoring_tokens: int
+    kv_capacity_tokens: int | None = None
+    kv_block_tokens: int = 16
+    stream_ref: bool = False
+
+    @property
+    def max_length(self) -> int:
+        """Prompt and response together."""
+        return self.max_prompt_length + self.max_response_length
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch to measure: a row for each rollout, (past tokens, new tokens).
+
+    decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens held, tokens of the piece);
+    train: (prompt, response); sync: no rows.
+    """
+
+    kind: Kind
+    rows: tuple[tuple[int, int], ...]
+    cell: tuple[float, float] | None = None
+    """Where it lies in the profile's table: (n_running, KV tokens) or (tokens, mean context); None: for the fit only."""
+    essential: bool = False
+    """A profile cannot be written without it."""
+
+    @property
+    def n(self) -> int:
+        """Rollouts."""
+        return len(self.rows)
+
+    @cached_property
+    def tokens(self) -> int:
+        """New tokens; of a trained batch prompts and responses."""
+        return sum(past + new for past, new in self.rows) if self.kind == "train" else sum(new for _, new in self.rows)
+
+    @cached_property
+    def kv_tokens(self) -> int:
+        """Past tokens."""
+        return sum(past for past, _ in self.rows)
+
+    @cached_property
+    def longest(self) -> int:
+        """Of the past of a row; of a trained batch its longest rollout."""
+        return max((past + new if self.kind == "train" else past for past, new in self.rows), default=0)
+
+    @cached_property
+    def pairs(self) -> float:
+        """Query-key pairs, Σ (new·past + new²/2); of a trained batch Σ (prompt + response)²/2."""
+        if self.kind == "train":
+            return sum((past + new) ** 2 for past, new in self.rows) / 2.0
+        return sum(new * past + new * new / 2.0 for past, new in self.rows)
+
+    @property
+    def mean_context(self) -> float:
+        """Pairs a token."""
+        return self.pairs / self.tokens
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of what is run: kind and rows."""
+        return hashlib.sha256(json.dumps([self.kind, self.rows], separators=(",", ":")).encode()).hexdigest()
+
+    def label(self) -> str:
+        """For reports."""
+        if self.kind == "decode":
+            return f"decode n {self.n}, KV {self.kv_tokens} (longest {self.longest})"
+        if self.kind == "sync":
+            return "weight sync"
+        if self.kind == "train":
+            return f"train {self.n} rollouts, {self.tokens} tokens (longest {self.longest})"
+        return f"{self.kind} {self.n} pieces, {self.tokens} tokens, mean context {self.mean_context:g}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points, and the order in which they are visited."""
+
+    points: tuple[Point, ...]
+    seed: int = 0
+
+    def visits(self, repeats: int) -> Iterable[tuple[Point, int]]:
+        """(point, number of the visit), pass after pass over all points; the first pass begins with the essential ones.
+
+        Each pass has a hashed order of its own, so that a machine that grows slower does so at no particular batch size.
+        """
+        for visit in range(repeats):
+            key = stream_key(self.seed, f"calibrate/order/{visit}")
+            drawn = sorted(range(len(self.points)), key=lambda index: draw_uniform(key, index))
+            if visit == 0:
+                drawn.sort(key=lambda index: not self.points[index].essential)
+            for index in drawn:
+                yield self.points[index], visit
+
+
+def sizes_of(scenario: "Scenario") -> Sizes:
+    """What a scenario asks for. Raises OppoError for a policy that cannot be built."""
+    from oppo_sim.policies.interface import Batch
+    from oppo_sim.policies.registry import make_policy
+
+    policy = make_policy(
+        scenario.policy.name, Batch(scenario.rollout_batch_size, scenario.group_size), scenario.policy.settings, scenario.base_dir
+    )
+    in_flight = max(_first_admission(policy), scenario.rollout_batch_size)
+    replicas = scenario.rollout.num_replicas
+    running = -(-in_flight // replicas)
+    if scenario.rollout.max_num_seqs is not None:
+        running = min(running, scenario.rollout.max_num_seqs)
+    capacity = scenario.rollout.kv_capacity_tokens
+    return Sizes(
+        max_running=running,
+        rollout_batch_size=scenario.rollout_batch_size,
+        max_prompt_length=scenario.max_prompt_length,
+        max_response_length=scenario.max_response_length,
+        chunk_sizes=_chunk_sizes(scenario),
+        max_scoring_tokens=scenario.scoring.max_scoring_tokens,
+        kv_capacity_tokens=capacity if isinstance(capacity, int) else None,
+        kv_block_tokens=scenario.rollout.kv_block_tokens,
+        stream_ref=scenario.training.stream_ref,
+    )
+
+
+def _first_admission(policy: Any) -> int:
+    """Rollouts in flight in the first step, and B/8 more, by which a controlled overcommit grows at most unless told otherwise."""
+    from oppo_sim.policies.interface import OraclePoolView, PoolView
+
+    view = OraclePoolView if policy.oracle else PoolView
+    pool = view(0, 0, 0, 0, 1, lambda finished: ())
+    if isinstance(pool, OraclePoolView):
+        pool.response_lengths = {}
+    batch: int = policy.batch.rollout_batch_size
+    if policy.schedule == "async":
+        return batch * (int(policy.max_staleness) + 1)
+    return max(int(policy.plan(pool).admit), batch + -(-batch // 8))
+
+
+def _chunk_sizes(scenario: "Scenario") -> tuple[int, ...]:
+    """Chunk sizes that the policy's settings name, as a number or as candidates; else those that the controller tries."""
+    given = scenario.policy.settings.get("chunk_size")
+    found: Sequence[Any] = (128, 256, 512)
+    if isinstance(given, int):
+        found = (given,)
+    elif isinstance(given, dict) and given.get("candidates"):
+        found = tuple(given["candidates"])
+    return tuple(sorted({min(int(size), scenario.max_response_length) for size in found}))
+
+
+def make_plan(sizes: Sizes, seed: int = 0) -> Plan:
+    """The grid of a profile, batches with a long tail, and the chunk sizes.
+
+    Raises OppoError where the lengths leave nothing to measure.
+    """
+    if sizes.max_length < 4 * SHORTEST_CONTEXT:
+        raise OppoError(
+            f"max_prompt_length + max_response_length is {sizes.max_length}, below {4 * SHORTEST_CONTEXT} tokens: too short to tell the "
+            "cost of tokens from that of an iteration; calibrate with longer rollouts"
+        )
+    points = [*_decode(sizes), *_prefill(sizes), *_score(sizes, "score"), *_train(sizes), Point("sync", (), None, True)]
+    if sizes.stream_ref:
+        points += _score(sizes, "score_ref")
+    unique: dict[str, Point] = {}
+    for point in points:
+        kept = unique.get(point.key, point)
+        unique[point.key] = replace(kept, cell=kept.cell or point.cell, essential=kept.essential or point.essential)
+    return Plan(tuple(unique.values()), seed)
+
+
+# ---- decode ---------------------------------------------------------------------------------------------------------------------
+
+
+def _decode(sizes: Sizes) -> list[Point]:
+    batch_sizes = geometric(1, max(2, sizes.max_running), 5)
+    contexts = geometric(max(SHORTEST_CONTEXT, sizes.max_length // 64), sizes.max_length - TAIL, 4)
+    points = []
+    for n in batch_sizes:
+        fitting = [context for context in contexts if _fits([context] * n, sizes)]
+        if len(fitting) < 2:
+            continue
+        if len(fitting) < len(contexts):
+            fitting = _with_last(fitting, _longest_that_fits(n, sizes))
+        for context in fitting:
+            essential = n in (batch_sizes[0], batch_sizes[1]) and context in (fitting[0], fitting[-1])
+            points.append(Point("decode", ((context, 1),) * n, (float(n), float(n * context)), essential))
+        if n >= 4:
+            points += [_ragged(n, context, fitting[-1]) for context in fitting[1:-1]]
+    if len({point.n for point in points}) < 2:
+        raise OppoError(
+            f"kv_capacity_tokens {sizes.kv_capacity_tokens} holds two batch sizes of decode at no two lengths; raise it, or shorten the rollouts"
+        )
+    return points
+
+
+def _ragged(n: int, context: int, longest: int) -> Point:
+    """A long tail with the KV of n even rollouts: an eighth of them, at least one, as near to ``longest`` as the total allows."""
+    total, count = n * context, max(1, n // 8)
+    length = min(longest, (total - (n - count) * SHORTEST_CONTEXT) // count)
+    rows = (length,) * count + even_split(total - count * length, n - count)
+    return Point("decode", tuple((tokens, 1) for tokens in rows))
+
+
+def _fits(contexts: Sequence[int], sizes: Sizes) -> bool:
+    if sizes.kv_capacity_tokens is None:
+        return True
+    block = sizes.kv_block_tokens
+    return sum((context + TAIL) // block + 1 for context in contexts) <= sizes.kv_capacity_tokens // block
+
+
+def _longest_that_fits(n: int, sizes: Sizes) -> int:
+    assert sizes.kv_capacity_tokens is not None
+    blocks = sizes.kv_capacity_tokens // sizes.kv_block_tokens // n
+    return min(sizes.max_length, blocks * sizes.kv_block_tokens - 1) - TAIL
+
+
+def _with_last(values: list[int], last: int) -> list[int]:
+    return values if last <= values[-1] * 1.2 else [*values, last]
+
+
+# ---- forwards -------------------------------------------------------------------------------------------------------------------
+
+
+def _prefill(sizes: Sizes) -> list[Point]:
+    """Of the actor: whole contexts with nothing before them, k of equal length."""
+    longest = sizes.max_length - TAIL
+    lengths = geometric(max(1, longest // 16), longest, 3)
+    joined = sizes.max_running * longest
+    if sizes.kv_capacity_tokens is not None:
+        joined = min(joined, sizes.kv_capacity_tokens // 2)
+    totals = geometric(lengths[0], max(joined, 2 * lengths[0], longest), 5)
+    points = []
+    for total in totals:
+        for length in lengths:
+            count = max(1, round(total / length))
+            if length > 1.5 * total or -(-total // count) > longest or count > sizes.max_running:
+                continue
+            rows = tuple((0, tokens) for tokens in even_split(total, count))
+            if not _fits([tokens for _, tokens in rows], sizes):
+                continue
+            essential = total in (totals[0], totals[-1]) or length == lengths[-1]
+            points.append(Point("prefill", rows, (float(total), length / 2.0), essential))
+    return points
+
+
+def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
+    """Pieces over what is held of their rollouts: a grid, and each chunk size alone and several together."""
+    whole, small = sizes.max_length, sizes.chunk_sizes[0]
+    largest = max(whole, min(sizes.max_scoring_tokens, sizes.rollout_batch_size * whole))
+    totals = geometric(max(1, min(small, whole // 4)), largest, 4)
+    contexts = sorted({max(1.0, min(small, totals[0]) / 2.0), whole / 4.0, whole - min(small, totals[0]) / 2.0})
+    points = []
+    for total in totals:
+        for context in contexts:
+            size = min(2 * int(context) or 1, total, sizes.chunk_sizes[-1])
+            size = max(1, min(size, int(2 * (whole - context))))
+            count = max(1, round(total / size))
+            pieces = even_split(total, count)
+            rows = tuple((min(whole - new, max(0, round(context - new / 2.0))), new) for new in pieces)
+            essential = total in (totals[0], totals[-1]) and context in (contexts[0], contexts[-1])
+            points.append(Point(kind, rows, (float(total), context), essential))
+    for chunk in sizes.chunk_sizes:
+        past = max(0, min(sizes.max_prompt_length + sizes.max_response_length // 2, whole - chunk))
+        together = max(1, min(sizes.rollout_batch_size, largest // chunk))
+        points += [Point(kind, ((past, chunk),) * count) for count in sorted({1, -(-together // 4), together})]
+    return points
+
+
+# ---- training -------------------------------------------------------------------------------------------------------------------
+
+
+def _train(sizes: Sizes) -> list[Point]:
+    """Batches of B rollouts of equal length, and one with a long tail."""
+    batch = sizes.rollout_batch_size
+    lengths = geometric(max(2, sizes.max_length // 8), sizes.max_length, 3)
+    points = []
+    for length in lengths:
+        prompt = max(1, min(length - 1, length * sizes.max_prompt_length // sizes.max_length))
+        rows = ((prompt, length - prompt),) * batch
+        points.append(Point("train", rows, (float(batch * length), 0.0), length in (lengths[0], lengths[-1])))
+    if batch >= 4 and len(lengths) == 3:
+        prompt = points[1].rows[0][0]
+        response = points[1].rows[0][1]
+        tail = sizes.max_length - prompt
+        rest = even_split(batch * response - tail, batch - 1)
+        if min(rest) >= 1:
+            points.append(Point("train", ((prompt, tail), *((prompt, tokens) for tokens in rest))))
+    return points
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------------------
+
+
+def geometric(low: int, high: int, count: int) -> list[int]:
+    """At most ``count`` rising whole numbers from ``low`` to ``high``, evenly apart by ratio, no two closer than 1.2."""
+    if high <= low:
+        return [low]
+    steps = [round(low * (high / low) ** (index / (count - 1))) for index in range(count)]
+    steps[-1] = high
+    kept = [low]
+    for value in steps[1:]:
+        if value >= kept[-1] * 1.2 and value > kept[-1]:
+            kept.append(value)
+    if kept[-1] != high:
+        kept = [*([value for value in kept if value * 1.2 <= high] or [low]), high]
+    assert all(b > a for a, b in pairwise(kept))
+    return kept
+
+
+def even_split(total: int, count: int) -> tuple[int, ...]:
+    """``total`` in ``count`` whole parts that differ by one at most."""
+    even, over = divmod(total, count)
+    return (even + 1,) * over + (even,) * (count - over)

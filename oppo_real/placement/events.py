@@ -1,0 +1,87 @@
+"""What the driver hands to replicas and scoring workers, and what it hears from them. Plain data: it crosses process boundaries."""
+
+from dataclasses import dataclass
+
+from oppo_real.engines.interface import ActorCounts, FinishReason, Request, ScorerCounts, ScorePiece
+
+
+@dataclass(frozen=True)
+class Job:
+    """A rollout to decode."""
+
+    request: Request
+    next_cut: int
+    """Response tokens at its next cut; 0 if it has never been prefilled."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """Tokens of one rollout since its last ``Made``, all of one weight version."""
+
+    rollout_id: int
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    weight_version: int
+    finish_reason: FinishReason | None
+    cut: bool
+    """They end at a cut, or at the finish."""
+    next_cut: int
+    at: float
+    """When the last of them was made, seconds (lock-step: iterations) since the run began."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Iterations with the same number of running rollouts, one after the other."""
+
+    start: float
+    end: float
+    running: int
+    iterations: int
+    kv_tokens: int
+    """Prompt and response tokens of the running rollouts at its end, the highest point."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A replica has cut or finished rollouts, or stops and hands over all it has."""
+
+    replica: int
+    made: tuple[Made, ...]
+    stretches: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True)
+class Rested:
+    """A replica decodes no more: it was stopped, its round is over, or it has nothing to decode. All its tokens were delivered before."""
+
+    replica: int
+    at: float
+    counts: ActorCounts
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A scoring worker has finished a batch."""
+
+    worker: int
+    began: float
+    at: float
+    pieces: tuple[tuple[int, int], ...]
+    """(key, tokens) of each."""
+    scores: dict[int, float]
+    """By key."""
+    ref_log_probs: dict[int, tuple[float, ...]]
+    """By key, where the worker runs the reference model too."""
+    counts: ScorerCounts
+
+
+Event = Delivered | Rested | Scored
+
+
+@dataclass(frozen=True)
+class QueuedPiece:
+    """A piece for a scoring worker. ``piece.rollout_id`` is a key of the driver's."""
+
+    piece: ScorePiece
+    prompt_length: int

@@ -1,0 +1,190 @@
+"""An engine and what surrounds it on its own side of a process boundary: cuts and buffers of a replica, the queue of a scoring worker."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from oppo_real.engines.interface import Actor, FinishReason, NewTokens, Scorer
+from oppo_real.placement.events import Delivered, Job, Made, QueuedPiece, Rested, Scored, Stretch
+
+if TYPE_CHECKING:
+    import torch
+
+Clock = Callable[[], float]
+"""Seconds since the run began."""
+
+
+@dataclass
+class _Buffer:
+    prompt_length: int
+    generated: int
+    next_cut: int
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    version: int = 0
+    at: float = 0.0
+
+
+class ReplicaHost:
+    """A replica: decodes by itself between ``begin`` and ``rest``, cutting pieces on the way."""
+
+    def __init__(self, index: int, actor: Actor, stream: bool) -> None:
+        """``stream``: cut a rollout each time it has made ``chunk_size`` tokens since its last cut (docs/model.md C7)."""
+        self.actor = actor
+        self.active = False
+        self._index = index
+        self._stream = stream
+        self._chunk_size = 1
+        self._left: int | None = None
+        self._last = 0.0
+        self._buffers: dict[int, _Buffer] = {}
+        self._ready: list[Made] = []
+        self._stretches: list[Stretch] = []
+        self._open: Stretch | None = None
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue rollouts."""
+        self.actor.submit([job.request for job in jobs])
+        for job in jobs:
+            request = job.request
+            self._buffers[request.rollout_id] = _Buffer(len(request.prompt), len(request.generated), job.next_cut)
+
+    def abort(self, rollout_ids: Sequence[int]) -> None:
+        """Forget rollouts."""
+        self.actor.abort(rollout_ids)
+        for rollout_id in rollout_ids:
+            self._buffers.pop(rollout_id, None)
+
+    def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
+        """New weights from the next iteration on."""
+        self.actor.load_weights(weights, version, keep_kv)
+
+    def begin(self, at: float, chunk_size: int, round_size: int | None) -> None:
+        """Decode from now on; with ``round_size``, that many iterations at most."""
+        self.active = True
+        self._last = at
+        self._chunk_size = chunk_size
+        self._left = round_size
+        self._open = None
+
+    def iterate(self, began: float, clock: Clock) -> bool:
+        """One decode iteration. False: there was nothing to do, or the round is over."""
+        if self._left == 0:
+            return False
+        made = self.actor.step()
+        if not made:
+            return False
+        at = self._last = clock()
+        if self._left is not None:
+            self._left -= 1
+        kv = sum([self._take(new, at) for new in made])
+        self._note(began, at, len(made), kv)
+        return True
+
+    def delivered(self) -> Delivered | None:
+        """What was cut or finished since the last call; None if nothing."""
+        if not self._ready:
+            return None
+        return self._hand_out()
+
+    def rest(self) -> tuple[Delivered, Rested]:
+        """Stop, and hand over every token. It rests since its last iteration."""
+        self.active = False
+        for rollout_id, buffer in self._buffers.items():
+            if buffer.tokens:
+                self._flush(rollout_id, buffer, None, cut=False)
+        self._close_stretch()
+        return self._hand_out(), Rested(self._index, self._last, self.actor.counts())
+
+    # ---- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _take(self, new: NewTokens, at: float) -> int:
+        rollout_id = new.rollout_id
+        buffer = self._buffers[rollout_id]
+        if buffer.tokens and buffer.version != new.weight_version:
+            self._flush(rollout_id, buffer, None, cut=False)
+        if not buffer.next_cut:
+            buffer.next_cut = self._chunk_size
+        buffer.version = new.weight_version
+        buffer.at = at
+        buffer.tokens.extend(new.tokens)
+        buffer.log_probs.extend(new.log_probs)
+        buffer.generated += len(new.tokens)
+        if new.finish_reason is not None:
+            self._flush(rollout_id, buffer, new.finish_reason, cut=True)
+            del self._buffers[rollout_id]
+        elif self._stream and buffer.generated >= buffer.next_cut:
+            buffer.next_cut = buffer.generated + self._chunk_size
+            self._flush(rollout_id, buffer, None, cut=True)
+        return buffer.prompt_length + buffer.generated
+
+    def _flush(self, rollout_id: int, buffer: _Buffer, reason: FinishReason | None, *, cut: bool) -> None:
+        made = Made(rollout_id, tuple(buffer.tokens), tuple(buffer.log_probs), buffer.version, reason, cut, buffer.next_cut, buffer.at)
+        self._ready.append(made)
+        buffer.tokens.clear()
+        buffer.log_probs.clear()
+
+    def _hand_out(self) -> Delivered:
+        delivered = Delivered(self._index, tuple(self._ready), tuple(self._stretches))
+        self._ready.clear()
+        self._stretches.clear()
+        return delivered
+
+    def _note(self, began: float, at: float, running: int, kv: int) -> None:
+        before = self._open
+        if before is not None and before.running == running:
+            self._open = Stretch(before.start, at, running, before.iterations + 1, max(kv, before.kv_tokens))
+            return
+        self._close_stretch()
+        self._open = Stretch(began, at, running, 1, kv)
+
+    def _close_stretch(self) -> None:
+        if self._open is not None:
+            self._stretches.append(self._open)
+            self._open = None
+
+
+class ScorerHost:
+    """A scoring worker: takes what is queued, in order, up to ``max_scoring_tokens``; an oversized piece goes alone."""
+
+    def __init__(self, index: int, scorer: Scorer, max_scoring_tokens: int) -> None:
+        self.scorer = scorer
+        self._index = index
+        self._most = max_scoring_tokens
+        self._queue: deque[QueuedPiece] = deque()
+
+    @property
+    def waiting(self) -> bool:
+        """There is something to score."""
+        return bool(self._queue)
+
+    def queue(self, pieces: Sequence[QueuedPiece]) -> None:
+        """Append pieces."""
+        self._queue.extend(pieces)
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Remove what is queued and held of rollouts that will not be scored."""
+        gone = set(keys)
+        self._queue = deque(queued for queued in self._queue if queued.piece.rollout_id not in gone)
+        self.scorer.release(keys)
+
+    def serve(self, clock: Clock) -> Scored:
+        """Score one batch."""
+        batch = [self._queue.popleft()]
+        tokens = len(batch[0].piece.tokens)
+        while self._queue and tokens + len(self._queue[0].piece.tokens) <= self._most:
+            batch.append(self._queue.popleft())
+            tokens += len(batch[-1].piece.tokens)
+        began = clock()
+        expect = getattr(self.scorer, "expect", None)
+        streams = expect is not None and bool(self.scorer.resolved_config().get("stream_ref"))
+        if streams and expect is not None:
+            expect({queued.piece.rollout_id: queued.prompt_length for queued in batch})
+        scores = self.scorer.append([queued.piece for queued in batch])
+        references: dict[int, tuple[float, ...]] = {}
+        if streams:
+            pop = getattr(self.scorer, "pop_reference_log_probs")  # noqa: B009 - no part of the interface
+            references = {key: pop(key) for key in scores}
+        pieces = tuple([(queued.piece.rollout_id, len(queued.piece.tokens)) for queued in batch])
+        return Scored(self._index, began, clock(), pieces, scores, references, self.scorer.counts())

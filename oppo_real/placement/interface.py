@@ -1,0 +1,53 @@
+"""What the driver asks of the machines that decode and score, wherever they are."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oppo_real.placement.events import Event, Job, QueuedPiece
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Fleet(Protocol):
+    """Replicas and scoring workers. Everything about rollouts is asked while the replicas rest."""
+
+    @property
+    def concurrent(self) -> bool:
+        """Replicas and scorers work while the driver does something else."""
+
+    def now(self) -> float:
+        """Seconds since the run began (lock-step: iterations)."""
+
+    def submit(self, replica: int, jobs: Sequence[Job]) -> None:
+        """Give rollouts to a replica."""
+
+    def abort(self, replica: int, rollout_ids: Sequence[int]) -> None:
+        """Take rollouts from a replica; their KV is freed."""
+
+    def generate(self, chunk_size: int, round_size: int | None) -> None:
+        """All replicas decode from now on (``round_size``: that many iterations each); each sends ``Rested`` in the end."""
+
+    def stop(self) -> None:
+        """Iterations in progress complete, no other begins."""
+
+    def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
+        """Queue pieces at a scoring worker."""
+
+    def forget(self, worker: int, keys: Sequence[int]) -> None:
+        """Rollouts that will not be scored."""
+
+    def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
+        """New weights in every replica; returns when they are there."""
+
+    def events(self, timeout: float | None = None) -> list[Event]:
+        """What happened, waiting for it (at most ``timeout`` seconds); empty only after a timeout.
+
+        Raises OppoError when a worker failed, with its own error, and when nothing can happen any more.
+        """
+
+    def resolved_configs(self) -> dict[str, Any]:
+        """What the engines really run with: lists under ``actors`` and ``scorers``."""
+
+    def close(self) -> None:
+        """End everything."""

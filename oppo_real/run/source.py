@@ -1,0 +1,65 @@
+"""Where prompts come from: random tokens with the lengths of a trace, or the arithmetic task."""
+
+from typing import NamedTuple, Protocol
+
+from oppo_real.task.arithmetic import Problem, draw_problem
+from oppo_sim.draws import draw_index, stream_key
+from oppo_sim.model.run import RowCursor, Rows
+
+
+class Drawn(NamedTuple):
+    """A prompt, and what is known of its response beforehand."""
+
+    prompt: tuple[int, ...]
+    forced_length: int | None
+    clipped: bool
+    trace_row: int
+
+
+class Source(Protocol):
+    """Gives each admission its prompt, in order of ids."""
+
+    def draw(self, rollout_id: int, step: int) -> Drawn:
+        """For the rollout first admitted in ``step``. A pure function of the order of calls, so that a resumed run can repeat them."""
+
+    def mean_response_length(self, step: int) -> float:
+        """Mean of the rows that rollouts first admitted in ``step`` are drawn from; NaN where there are none."""
+
+
+class ReplaySource:
+    """Random prompts with the lengths of a trace; responses are forced to its lengths."""
+
+    def __init__(self, rows: Rows, cursor: RowCursor, *, vocab_size: int, seed: int, group_size: int) -> None:
+        self._rows = rows
+        self._cursor = cursor
+        self._vocab = vocab_size
+        self._seed = seed
+        self._group_size = group_size
+
+    def draw(self, rollout_id: int, step: int) -> Drawn:
+        row = self._cursor.draw(rollout_id, step)
+        length = max(1, self._rows.prompt_lengths[row])  # an engine needs a token to begin with
+        key = stream_key(self._seed, f"prompt:{rollout_id // self._group_size}")
+        prompt = tuple([draw_index(key, position, self._vocab) for position in range(length)])
+        return Drawn(prompt, self._rows.response_lengths[row], self._rows.clipped[row], row)
+
+    def mean_response_length(self, step: int) -> float:
+        return self._rows.mean_response_length(step)
+
+
+class TaskSource:
+    """Prompts of the arithmetic task, one problem a group; the actor decides how long its answers are."""
+
+    def __init__(self, *, seed: int, group_size: int) -> None:
+        self._seed = seed
+        self._group_size = group_size
+
+    def problem(self, rollout_id: int) -> Problem:
+        """The problem of a rollout."""
+        return draw_problem(self._seed, rollout_id // self._group_size)
+
+    def draw(self, rollout_id: int, step: int) -> Drawn:
+        return Drawn(self.problem(rollout_id).prompt(), None, False, rollout_id)
+
+    def mean_response_length(self, step: int) -> float:
+        return float("nan")

@@ -9,9 +9,9 @@ from typing import Any
 
 from oppo_sim.comparison import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
 from oppo_sim.errors import OppoError
+from oppo_sim.files import disk_errors_said, make_durable
 from oppo_sim.manifest import code_digest, versions
 from oppo_sim.policies.registry import BASELINE, source_digest
-from oppo_sim.report.files import disk_errors_said, make_durable
 from oppo_sim.report.plain_json import plain
 from oppo_sim.report.run_folder import JOURNAL, MANIFEST, RunFolder, open_run_folder
 from oppo_sim.results.sinks import SummarySink

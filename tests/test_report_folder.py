@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.files import disk_error, partial_path
+from oppo_sim.files import disk_error, partial_path
 from oppo_sim.report.parquet_table import ParquetTable
 from oppo_sim.report.perfetto import write_trace
 from oppo_sim.report.run_folder import open_run_folder, read_run_folder

@@ -81,7 +81,7 @@ class InlineFleet:
             self._iterations -= 1  # nobody had anything to do: no iteration has passed
         for replica in idle:
             events.extend(replica.rest())
-        assert events or active, "nothing is left to generate or to score, but the driver waits"
+        assert events or active or timeout is not None, "nothing is left to generate or to score, but the driver waits"
         return events
 
     def _iterate(self, replica: ReplicaHost, began: float, events: list[Event]) -> bool:

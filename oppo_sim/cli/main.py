@@ -28,7 +28,7 @@ SUBCOMMANDS = {
     "simulate": Subcommand("oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."),
     "compare": Subcommand("oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."),
     "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
-    "trace": Subcommand("oppo_sim.cli.trace", "trace", "Inspect, import, fit and synthesise response-length traces."),
+    "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, fit, synthesise, resample and convert length traces."),
 }
 
 

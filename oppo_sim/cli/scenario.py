@@ -34,8 +34,8 @@ def list_command() -> None:
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 def init_command(name: str | None, output: Path | None, force: bool) -> None:
     """Write a commented scenario file to start from: a copy of the shipped scenario NAME, or a minimal one."""
+    from oppo_sim.files import new_file
     from oppo_sim.scenario.template import scenario_text
-    from oppo_sim.traces.files import new_file
 
     text = scenario_text(name)
     if output is not None and str(output) == "-":

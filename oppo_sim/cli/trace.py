@@ -87,7 +87,7 @@ def show_command(name_or_path: str, sources: tuple[str, ...], as_json: bool, plo
         return
     opened = open_trace(name_or_path, sources or None)
     if plot is not None:
-        from oppo_sim.traces.files import refuse_existing
+        from oppo_sim.files import refuse_existing
 
         refuse_existing(plot, overwrite=force)
     _show(opened, as_json)
@@ -270,7 +270,7 @@ def convert_command(source_path: str, output: Path, sources: tuple[str, ...], fo
 
 def _refuse_output(output: Path, force: bool) -> None:
     # Before the work, not after it.
-    from oppo_sim.traces.files import refuse_existing
+    from oppo_sim.files import refuse_existing
     from oppo_sim.traces.storage import suffix_of
 
     suffix_of(output)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.files import disk_errors_said, make_durable, partial_path
+from oppo_sim.files import disk_errors_said, make_durable, partial_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

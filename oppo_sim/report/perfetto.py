@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.files import whole_file
+from oppo_sim.files import whole_file
 from oppo_sim.report.plain_json import plain
 from oppo_sim.report.timeline import DECODE, GEN_END, STEP_END, Lane, Timeline, check_times, group_order, lane_name, lanes_of, moments
 from oppo_sim.results.spans import Marker, Span

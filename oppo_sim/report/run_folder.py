@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.files import disk_errors_said, partial_path, whole_file
+from oppo_sim.files import disk_errors_said, partial_path, whole_file
 from oppo_sim.report.parquet_table import COMPRESSION
 from oppo_sim.report.plain_json import json_bytes
 

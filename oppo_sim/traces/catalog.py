@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.files import said, sha256_of
+from oppo_sim.files import said, sha256_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.files import new_file
+from oppo_sim.files import new_file
 from oppo_sim.traces.stats import TraceStats, drift_by_step
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from oppo_sim.columns import (
     STEP,
 )
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.files import said, sha256_of
+from oppo_sim.files import said, sha256_of
 from oppo_sim.traces.schema import check_frame
 from oppo_sim.traces.storage import read_parquet, write_parquet
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import TRACE_COLUMNS
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.files import new_file, said
+from oppo_sim.files import new_file, said
 from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
 
 if TYPE_CHECKING:

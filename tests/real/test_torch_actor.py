@@ -313,14 +313,15 @@ def test_sampling_and_limits_that_make_no_sense_are_refused() -> None:
         with pytest.raises(OppoError):
             actor(sampling)
     for name in ("kv_capacity_tokens", "max_num_seqs", "max_batched_tokens", "kv_block_tokens"):
+        limits: dict[str, Any] = {name: 0}
         with pytest.raises(OppoError, match=name):
-            actor(**{name: 0})
+            actor(**limits)
 
 
 def test_no_logits_are_made_for_tokens_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = actor()
     rows: list[int] = []
-    engine._packed.model.lm_head.register_forward_hook(lambda module, given, out: rows.append(out.shape[0]))  # type: ignore[union-attr, operator]
+    engine._packed.model.lm_head.register_forward_hook(lambda module, given, out: rows.append(out.shape[0]))  # type: ignore[union-attr]
     engine.submit([Request(i, tuple(range(20)), 3) for i in range(4)])
     Transcript().finish(engine)
     assert rows == [4, 4, 4]

@@ -116,7 +116,8 @@ def test_store_keeps_what_was_written_whatever_moves(data: st.DataObject, block:
         else:
             new = {rollout: data.draw(st.integers(1, 9)) for rollout in rollouts}
             store.reserve({rollout: store.length(rollout) + count for rollout, count in new.items()})
-            places, values = [], []
+            places: list[int] = []
+            values: list[float] = []
             for rollout, count in new.items():
                 start = store.start(rollout) + store.length(rollout)
                 assert store.start(rollout) >= block, "the scratch block must stay free"

@@ -37,7 +37,7 @@ def test_log_probs_and_entropies_equal_one_forward_a_sequence(max_tokens: int, t
         ids = torch.tensor([[*sequence.prompt, *sequence.response]])
         with torch.no_grad():
             logits = reference(input_ids=ids).logits[0, len(sequence.prompt) - 1 : -1] / temperature
-        expected = torch.distributions.Categorical(logits=logits).entropy()
+        expected = torch.distributions.Categorical(logits=logits).entropy()  # type: ignore[no-untyped-call]
         torch.testing.assert_close(entropies, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -73,12 +73,12 @@ def test_gradients_equal_those_of_unpacked_forwards() -> None:
     assert found.entropies is not None
     loss = sum((log_probs.sum() for log_probs in found.log_probs), torch.zeros(()))
     loss = loss + 0.3 * sum((entropies.sum() for entropies in found.entropies), torch.zeros(()))
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     for sequence in sequences:
         ids = torch.tensor([[*sequence.prompt, *sequence.response]])
         log_all = (plain(input_ids=ids).logits[0, len(sequence.prompt) - 1 : -1] / 0.9).log_softmax(-1)
         chosen = log_all.gather(1, torch.tensor(list(sequence.response)).unsqueeze(1)).sum()
-        (chosen - 0.3 * (log_all.exp() * log_all).sum()).backward()
+        (chosen - 0.3 * (log_all.exp() * log_all).sum()).backward()  # type: ignore[no-untyped-call]
     largest = max(float(parameter.grad.abs().max()) for parameter in plain.parameters() if parameter.grad is not None)
     for (name, ours), theirs in zip(packed.named_parameters(), plain.parameters(), strict=True):
         assert ours.grad is not None and theirs.grad is not None, name
@@ -88,9 +88,9 @@ def test_gradients_equal_those_of_unpacked_forwards() -> None:
 def test_critic_gradients_flow_through_micro_batches() -> None:
     sequences = ragged(6, seed=5)
     whole, parts = tiny_critic(4), tiny_critic(4)
-    torch.cat(response_values(whole, sequences, grad=True)).pow(2).sum().backward()
+    torch.cat(response_values(whole, sequences, grad=True)).pow(2).sum().backward()  # type: ignore[no-untyped-call]
     for batch in micro_batches(sequences, 50):
-        torch.cat(response_values(parts, [sequences[i] for i in batch], grad=True)).pow(2).sum().backward()
+        torch.cat(response_values(parts, [sequences[i] for i in batch], grad=True)).pow(2).sum().backward()  # type: ignore[no-untyped-call]
     for ours, theirs in zip(parts.parameters(), whole.parameters(), strict=True):
         assert ours.grad is not None and theirs.grad is not None
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-3, rtol=1e-3)

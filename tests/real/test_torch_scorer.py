@@ -28,7 +28,7 @@ def reference() -> Any:
 
 
 def pieces_of(rollout_id: int, tokens: tuple[int, ...], cuts: list[int]) -> list[ScorePiece]:
-    places = sorted({cut for cut in cuts if 0 < cut < len(tokens)}) + [len(tokens)]
+    places = [*sorted({cut for cut in cuts if 0 < cut < len(tokens)}), len(tokens)]
     begins = [0, *places[:-1]]
     return [ScorePiece(rollout_id, tokens[begin:end], end == len(tokens)) for begin, end in zip(begins, places, strict=True)]
 
@@ -119,7 +119,7 @@ def test_reference_log_probs_skip_the_prompt_without_computing_its_logits() -> N
     reference = tiny_actor(21)
     rows: list[int] = []
     scorer = TorchScorer(tiny_reward(), reference_model=reference)
-    reference.lm_head.register_forward_hook(lambda module, given, out: rows.append(out.shape[0]))  # type: ignore[union-attr, operator]
+    reference.lm_head.register_forward_hook(lambda module, given, out: rows.append(out.shape[0]))  # type: ignore[union-attr]
     scorer.expect({0: 10})
     scorer.append([ScorePiece(0, tuple(range(10)), False)])
     assert rows == []

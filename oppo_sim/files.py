@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and nothing overwritten unasked."""
+"""Whole files or none, and what a failing disk means for a user."""
 
 import errno
 import hashlib
@@ -7,8 +7,67 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from oppo_sim.errors import OppoError
+
+PARTIAL_SUFFIX = ".partial"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
+_NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+
+
+def partial_path(path: Path) -> Path:
+    """Where a file lies until it is complete."""
+    return path.with_name(path.name + PARTIAL_SUFFIX)
+
+
+def disk_error(path: Path, error: OSError) -> OppoError:
+    """The sentence for a file that could not be written: the path and how to mend it."""
+    if error.errno in _FULL:
+        return OppoError(f"no space left for {path}: free some, or write to another disk; files completed before it stay")
+    if error.errno in _FORBIDDEN:
+        return OppoError(f"no permission to write {path}: choose a folder you may write to")
+    if error.errno == errno.EROFS:
+        return OppoError(f"{path} lies on a read-only file system: choose a folder you may write to")
+    if error.errno in _NOT_A_FOLDER:
+        return OppoError(f"cannot write {path}: a file stands where a folder is needed, or the reverse; choose another path")
+    return OppoError(f"cannot write {path} ({error.strerror or error}): choose another path")
+
+
+@contextmanager
+def disk_errors_said(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into an OppoError about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that appears under ``path`` only when the block has ended well; an older file there is replaced.
+
+    Raises OppoError when the disk refuses.
+    """
+    partial = partial_path(path)
+    with disk_errors_said(path):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                make_durable(file)
+            os.replace(partial, path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
+
+
+def make_durable(file: BinaryIO) -> None:
+    """Have the bytes on the disk before a rename promises them (some file systems report a full disk only here)."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager
@@ -57,9 +116,7 @@ def said(path: Path) -> Iterator[None]:
     except PermissionError:
         raise OppoError(f"no permission for {path}: change its rights, or use another path") from None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OppoError(f"no space left for {path}: free some, or write to another disk") from error
-        raise OppoError(f"cannot read or write {path} ({error.strerror or error}): check the disk, or use another path") from error
+        raise disk_error(path, error) from error
 
 
 def sha256_of(path: Path) -> str:

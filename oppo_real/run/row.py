@@ -1,0 +1,39 @@
+"""The rows of a real run, made by the simulator's own row code from measured counts."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from oppo_real.run.rollout import RealRollout
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.linear import LinearEngine, LinearTraining
+from oppo_sim.model.machine import Machine
+from oppo_sim.model.row import BusyReading, StepFacts, rollout_rows, step_row
+from oppo_sim.model.tally import Tally
+
+UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {})
+"""No datasheet rates: achieved rates are left empty."""
+
+
+def real_step_row(num_replicas: int, num_workers: int, tally: Tally, facts: StepFacts) -> dict[str, Any]:
+    """One row of the step table, columns as the simulator's."""
+    shape = SimpleNamespace(tally=tally, replicas=range(num_replicas), scorer=SimpleNamespace(workers=range(num_workers)))
+    return step_row(cast(Machine, shape), UNKNOWN_PEAKS, facts)
+
+
+def real_rollout_rows(step: int, weight_version: int, batch: Sequence[RealRollout]) -> list[tuple[Any, ...]]:
+    """Rows of the rollout table, columns as the simulator's."""
+    return rollout_rows(step, weight_version, list(batch))
+
+
+class Meter:
+    """Busy seconds of the devices since the run began."""
+
+    def __init__(self, num_replicas: int, num_workers: int) -> None:
+        self.rollout = [0.0] * num_replicas
+        self.scoring = [0.0] * num_workers
+        self.training = [0.0]
+
+    def read(self, at: float) -> BusyReading:
+        """The meters now."""
+        return BusyReading(at, tuple(self.rollout), tuple(self.scoring), tuple(self.training))

@@ -1,0 +1,376 @@
+"""What every schedule of a real run shares: the ledger, the desk, rows, reports, events of the machines."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from oppo_real.engines.interface import ActorCounts, Request, ScorerCounts
+from oppo_real.placement.events import Delivered, Job, Made, Rested, Scored
+from oppo_real.run.given import Metrics, RunInput
+from oppo_real.run.rollout import RealRollout
+from oppo_real.run.row import Meter, real_rollout_rows, real_step_row
+from oppo_real.run.scoring import ScoringDesk
+from oppo_sim.columns import TRAINING_STAGES, timing
+from oppo_sim.errors import OppoError
+from oppo_sim.model.row import BusyReading, StepFacts
+from oppo_sim.model.tally import Tally
+from oppo_sim.policies.interface import StepPlan, StepReport
+from oppo_sim.results.sinks import Sink
+from oppo_sim.results.spans import Marker, Span
+from oppo_sim.schedule.ledger import Begun, Ledger
+
+T = TypeVar("T")
+Stages = dict[str, float]
+WAIT_S = 0.02  # how long events are awaited while a thread trains
+
+
+class Listener(Protocol):
+    """A schedule."""
+
+    def finished(self, rollout: RealRollout, at: float) -> None:
+        """A rollout made its last token."""
+
+    def scored(self, rollout: RealRollout, at: float) -> None:
+        """A rollout's score exists."""
+
+
+class RunState:
+    """The parts a schedule works with."""
+
+    def __init__(self, given: RunInput, sink: Sink, listener: Listener) -> None:
+        machine = given.machine
+        self.given = given
+        self.fleet = given.fleet
+        self.sink = sink
+        self.version = 0
+        self.granularity = granularity_of(given)
+        self.rounds = runs_in_rounds(given)
+        self.ledger: Ledger[RealRollout] = Ledger(
+            given.policy, given.batch, machine.num_replicas, self._make_rollout, _forced_length if given.replays else None
+        )
+        self.desk = ScoringDesk(given.fleet, machine.num_workers, machine.scorer_kv_capacity_tokens)
+        self.decoding: set[int] = set()
+        """Replicas that have not rested yet."""
+        self.rested_at = 0.0
+        self.made_in_round: dict[int, RealRollout] = {}
+        self.spans: list[Span] = []
+        self.markers: list[Marker] = []
+        self.metrics: Metrics = {}
+        """Of the last update."""
+        self.training_done_s = 0.0
+        self._listener = listener
+        self._step = given.first_step
+        self._tally = Tally()
+        self._meter = Meter(machine.num_replicas, machine.num_workers)
+        self._begin = self._meter.read(self.fleet.now())
+        self._actor_counts = [ActorCounts()] * machine.num_replicas
+        self._scorer_counts = [ScorerCounts()] * machine.num_workers
+        self._resubmitted = 0
+
+    # ---- rollouts to machines ---------------------------------------------------------------------------------------------------
+
+    def _make_rollout(self, rollout_id: int, step: int) -> RealRollout:
+        drawn = self.given.source.draw(rollout_id, step)
+        group = rollout_id // self.given.batch.group_size
+        rollout = RealRollout(rollout_id, group, drawn.prompt, drawn.forced_length, drawn.trace_row, step, self.fleet.now())
+        rollout.clipped = drawn.clipped
+        return rollout
+
+    def place(self, begun: Begun[RealRollout]) -> None:
+        """Give rollouts to the replicas where the ledger placed them."""
+        leaving: dict[int, list[int]] = {}
+        joining: dict[int, list[RealRollout]] = {}
+        for rollout in self.ledger.unfinished.values():
+            if rollout.finished_at is not None:
+                continue
+            wanted = -1 if rollout.rollout_id in begun.arrangement.hold else rollout.replica
+            if wanted == rollout.host:
+                continue
+            if rollout.host >= 0:
+                leaving.setdefault(rollout.host, []).append(rollout.rollout_id)
+            if wanted >= 0:
+                joining.setdefault(wanted, []).append(rollout)
+            rollout.host = wanted
+        for replica, ids in leaving.items():
+            self.fleet.abort(replica, ids)
+        for replica, rollouts in joining.items():
+            self.fleet.submit(replica, [self._job(rollout) for rollout in sorted(rollouts, key=_by_id)])
+        self._tally.admitted += begun.new
+
+    def _job(self, rollout: RealRollout) -> Job:
+        if rollout.tokens:
+            self._resubmitted += rollout.prompt_length + len(rollout.tokens)
+        request = Request(
+            rollout.rollout_id, rollout.prompt, self.given.max_response_length, rollout.forced_length, tuple(rollout.tokens)
+        )
+        return Job(request, rollout.next_cut)
+
+    def generate(self, plan: StepPlan) -> None:
+        """All replicas decode."""
+        self.decoding = set(range(self.given.machine.num_replicas))
+        self.fleet.generate(plan.chunk_size, plan.chunk_size if self.rounds else None)
+
+    def rest(self) -> float:
+        """Stop generation, take what is left; returns when the last replica stopped (seconds)."""
+        self.fleet.stop()
+        while self.decoding:
+            self.pump()
+        return self.rested_at
+
+    def score_whole(self, rollouts: Sequence[RealRollout]) -> None:
+        """Hand over what has not been handed over yet (``batch`` and ``rollout`` granularity)."""
+        for rollout in rollouts:
+            if not rollout.sent_to_scorer:
+                rollout.sent_to_scorer = True
+                self.desk.hand_over(rollout, True)
+
+    def drop(self, dropped: Sequence[RealRollout]) -> None:
+        """Remove dropped rollouts from replicas and scoring workers."""
+        for rollout in dropped:
+            if rollout.host >= 0:
+                self.fleet.abort(rollout.host, [rollout.rollout_id])
+                rollout.host = -1
+            self.desk.forget(rollout)
+            self._tally.dropped += 1
+            self._tally.dropped_tokens += rollout.generated
+
+    # ---- events -----------------------------------------------------------------------------------------------------------------
+
+    def pump(self, timeout: float | None = None) -> None:
+        """Wait for events (at most ``timeout`` seconds) and handle them."""
+        self.desk.settle()
+        for event in self.fleet.events(timeout):
+            if isinstance(event, Delivered):
+                for made in event.made:
+                    self._take(made)
+                self._account_decoding(event)
+            elif isinstance(event, Rested):
+                self.decoding.discard(event.replica)
+                self.rested_at = max(self.rested_at, event.at)
+                self._account_counts(event.replica, event.counts)
+            else:
+                self._account_scoring(event)
+                for rollout in self.desk.ended(event):
+                    self._listener.scored(rollout, event.at)
+        self.desk.settle()
+
+    def _take(self, made: Made) -> None:
+        rollout = self.ledger.unfinished[made.rollout_id]
+        rollout.tokens.extend(made.tokens)
+        rollout.log_probs.extend(made.log_probs)
+        rollout.versions.extend([made.weight_version] * len(made.tokens))
+        rollout.generated = len(rollout.tokens)
+        rollout.next_cut = made.next_cut
+        if self.rounds:
+            self.made_in_round[rollout.rollout_id] = rollout
+        last = made.finish_reason is not None
+        if last:
+            rollout.response_length = rollout.generated
+            rollout.finish_reason = made.finish_reason
+            rollout.host = -1
+            if not self.given.replays:
+                rollout.clipped = made.finish_reason == "length"
+        if made.cut and self.granularity == "chunk" and not self.rounds:
+            self.desk.hand_over(rollout, last)
+            if self.shown:
+                self.markers.append(Marker("chunk", "rollout", rollout.replica, made.at, self._step))
+        if last:
+            self._listener.finished(rollout, made.at)
+
+    def deliver_round(self) -> None:
+        """At the barrier, pieces of the round reach the scorer."""
+        made, self.made_in_round = self.made_in_round, {}
+        for rollout in made.values():
+            if self.granularity == "chunk" and rollout.generated > rollout.cut:
+                self.desk.hand_over(rollout, rollout.finished_at is not None)
+            elif self.granularity == "rollout" and rollout.finished_at is not None:
+                self.score_whole((rollout,))
+
+    def _account_decoding(self, event: Delivered) -> None:
+        for stretch in event.stretches:
+            self._meter.rollout[event.replica] += stretch.end - stretch.start
+            self._tally.kv_peak = max(self._tally.kv_peak, stretch.kv_tokens)
+            if self.shown:
+                args: dict[str, float | int | str] = {
+                    "n": stretch.running,
+                    "iterations": stretch.iterations,
+                    "kv_tokens": stretch.kv_tokens,
+                }
+                self.spans.append(Span("rollout", event.replica, "decode", stretch.start, stretch.end, self._step, args))
+
+    def _account_counts(self, replica: int, counts: ActorCounts) -> None:
+        before, tally = self._actor_counts[replica], self._tally
+        tally.decoded += counts.decoded - before.decoded
+        tally.prefilled += counts.prefilled - before.prefilled
+        tally.recomputed += counts.recomputed - before.recomputed
+        tally.preemptions += counts.preemptions - before.preemptions
+        self._actor_counts[replica] = counts
+
+    def _account_scoring(self, event: Scored) -> None:
+        self._meter.scoring[event.worker] += event.at - event.began
+        self._tally.scored += event.counts.prefilled - self._scorer_counts[event.worker].prefilled
+        self._tally.scoring_batches += 1
+        self._scorer_counts[event.worker] = event.counts
+        if self.shown:
+            args: dict[str, float | int | str] = {"pieces": len(event.pieces), "tokens": sum([tokens for _, tokens in event.pieces])}
+            self.spans.append(Span("scoring", event.worker, "score", event.began, event.at, self._step, args))
+
+    # ---- training ---------------------------------------------------------------------------------------------------------------
+
+    def train(self, step: int, batch: Sequence[RealRollout], go_on: Callable[[float], None] | None = None) -> Stages:
+        """Update the weights with the batch, while ``go_on`` handles events; seconds of each stage (lock-step: 0)."""
+        began = self.fleet.now()
+        rollouts = [rollout.for_training() for rollout in batch]
+        self.metrics = self._meanwhile(lambda: self.given.training.train(rollouts, self.version), go_on or self.pump)
+        stages = dict.fromkeys(TRAINING_STAGES, 0.0)
+        if self.given.lock_step:
+            return stages
+        at = began
+        for stage in TRAINING_STAGES[:-1]:
+            seconds = stages[stage] = self.metrics.get(timing(stage), 0.0)
+            if seconds and self.shown:
+                self.spans.append(Span("training", 0, stage, at, at + seconds, step, {}))
+            at += seconds
+        self._meter.training[0] += at - began
+        return stages
+
+    def update_weights(self, step: int) -> float:
+        """Bring the weights to the replicas, which rest; returns the seconds."""
+        began = self.fleet.now()
+        keep_kv = not self.given.machine.clear_kv_cache_on_weight_sync
+        self.fleet.load_weights(self.given.training.weights(), self.version + 1, keep_kv)
+        seconds = self.fleet.now() - began
+        self._meter.training[0] += seconds
+        for index in range(len(self._meter.rollout)):
+            self._meter.rollout[index] += seconds
+        if self.shown and seconds:
+            self.spans.append(Span("training", 0, "update_weights", began, began + seconds, step, {}))
+        return seconds
+
+    def _meanwhile(self, action: Callable[[], T], go_on: Callable[[float], None]) -> T:
+        if not self.fleet.concurrent or self.given.lock_step:
+            return action()
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                found.append(action())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="training", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            go_on(WAIT_S)
+        if failed:
+            raise failed[0]
+        return found[0]
+
+    # ---- rows -------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def shown(self) -> bool:
+        """The step in progress is on the timeline."""
+        shown = self.given.timeline_steps
+        return shown is not None and shown[0] <= self._step <= shown[1]
+
+    def begin_row(self, step: int) -> None:
+        """Start counting for a row."""
+        self._step = step
+        self._tally = Tally()
+        self._resubmitted = 0
+        self.desk.pieces = 0
+        self._begin = self._meter.read(self.fleet.now())
+
+    def read_busy(self) -> BusyReading:
+        """The meters now."""
+        return self._meter.read(self.fleet.now())
+
+    def mark(self, name: str, at: float, step: int) -> None:
+        """A moment on the timeline."""
+        if self.shown:
+            self.markers.append(Marker(name, "training", 0, at, step))
+
+    def close_row(
+        self, step: int, stages: Stages, batch: list[RealRollout], plan: StepPlan, counts: tuple[int, int], last_score: BusyReading | None
+    ) -> None:
+        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus)."""
+        given, tally = self.given, self._tally
+        end = self.read_busy()
+        stages["step"] = end.at - self._begin.at
+        if given.rewards is not None:
+            reward = given.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
+        else:
+            reward = sum([rollout.score or 0.0 for rollout in batch]) / len(batch)
+        deferred, surplus = counts
+        # An engine that is given a partial response counts it as new.
+        moved = min(self._resubmitted, tally.prefilled)
+        tally.prefilled -= moved
+        tally.recomputed += moved
+        tally.pieces = self.desk.pieces
+        in_flight = sum([rollout.generated for rollout in self.ledger.unfinished.values()])
+        facts = StepFacts(
+            step,
+            self.version,
+            stages,
+            list(batch),
+            tally.admitted,
+            deferred,
+            surplus,
+            in_flight + self.ledger.finished_tokens(),
+            plan.overcommit,
+            plan.chunk_size,
+            reward,
+            given.source.mean_response_length(step),
+            self._begin,
+            last_score,
+            end,
+            None,
+        )
+        self.sink.on_step(real_step_row(given.machine.num_replicas, given.machine.num_workers, tally, facts))
+        self.sink.on_rollouts(real_rollout_rows(step, self.version, batch))
+        self.mark("step_end", end.at, step)
+        told: Mapping[str, float] = stages if given.recorded_timing is None else self._recorded(step)
+        tokens = sum([rollout.response_length for rollout in batch])
+        ids = tuple([rollout.rollout_id for rollout in batch])
+        given.policy.observe(StepReport(step, told, ids, tokens, reward, deferred, surplus, plan.overcommit, plan.chunk_size))
+
+    def _recorded(self, step: int) -> Mapping[str, float]:
+        series = self.given.recorded_timing
+        assert series is not None
+        if step >= len(series):
+            raise OppoError(f"the recorded stage times end at step {len(series) - 1}: record {step + 1} steps, or run fewer")
+        return series[step]
+
+
+def granularity_of(given: RunInput) -> str:
+    """``chunk`` becomes ``rollout`` where the reward model cannot stream (docs/model.md C12)."""
+    granularity = given.policy.score_granularity
+    return "rollout" if granularity == "chunk" and not given.machine.streamable else granularity
+
+
+def runs_in_rounds(given: RunInput) -> bool:
+    """Generation pauses every ``chunk_size`` iterations."""
+    return given.policy.stop_check == "chunk" and given.policy.schedule == "synchronous"
+
+
+def streams(given_granularity: str, rounds: bool) -> bool:
+    """Replicas cut pieces while they decode."""
+    return given_granularity == "chunk" and not rounds
+
+
+def new_stages(gen: float, reward: float) -> Stages:
+    """Stage times of a row, training to be filled in."""
+    return {"gen": gen, "reward": reward, **dict.fromkeys(TRAINING_STAGES, 0.0)}
+
+
+def _forced_length(rollout: RealRollout) -> int:
+    assert rollout.forced_length is not None
+    return rollout.forced_length
+
+
+def _by_id(rollout: RealRollout) -> int:
+    return rollout.rollout_id
+
+

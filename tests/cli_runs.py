@@ -1,0 +1,81 @@
+"""A tiny scenario, and the ``oppo`` command run on it in this process or in one of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from oppo_sim.cli.main import run
+
+TINY: dict[str, Any] = {
+    "format": "oppo-scenario/1",
+    "name": "tiny",
+    "steps": 6,
+    "warmup_steps": 1,
+    "rollout_batch_size": 4,
+    "max_prompt_length": 8,
+    "max_response_length": 40,
+    "trace": {"synth": {"parameters": {"mu": 2.5, "sigma": 0.6}, "rows": 200}, "prompt_length": 4},
+    "rollout": {"num_replicas": 2},
+    "placement": {"training": "separate"},
+    "costs": {
+        "kind": "linear",
+        "decode": {"fixed": 0.1, "per_rollout": 0.01},
+        "prefill": {"fixed": 0.05, "per_token": 0.01},
+        "score": {"fixed": 0.1, "per_token": 0.02},
+        "stages": {"update_actor": {"fixed": 1.0}, "update_weights": 0.5},
+    },
+    "policy": {"name": "oppo", "overcommit": 2, "chunk_size": 8},
+}
+
+
+def write_scenario(folder: Path, name: str = "tiny.yaml", **changes: Any) -> Path:
+    """The tiny scenario with some sections replaced, as a file."""
+    path = folder / name
+    path.write_text(yaml.safe_dump({**TINY, **changes}, sort_keys=False))
+    return path
+
+
+class Printed(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Oppo:
+    """``oppo …`` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> Printed:
+        code = run([str(argument) for argument in arguments])
+        printed = self._capsys.readouterr()
+        return Printed(code, printed.out, printed.err)
+
+
+def start_oppo(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """``oppo …`` in a process of its own."""
+    command = [sys.executable, "-m", "oppo_sim.cli.main", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def assert_refused(printed: Printed, *words: str) -> None:
+    """One sentence on standard error, nothing on standard output, exit code 2."""
+    assert printed.code == 2, printed
+    assert printed.out == ""
+    assert printed.err.startswith("oppo: error: ")
+    assert printed.err.endswith("\n")
+    assert printed.err.count("\n") == 1, printed.err
+    for word in words:
+        assert word in printed.err

@@ -1,0 +1,176 @@
+"""Lock-step equality, for any engine: a test gives a function that makes actors and scorers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from oppo_real.engines.interface import Actor, Sampling, Scorer
+from oppo_real.engines.models import build_causal_lm, build_reward_model
+from oppo_real.engines.torch_actor import ActorLimits, TorchActor
+from oppo_real.engines.torch_scorer import TorchScorer
+from oppo_real.placement.inline import InlineFleet
+from oppo_real.run.given import RunInput
+from oppo_real.run.schedules import start_run
+from oppo_real.run.source import ReplaySource
+from oppo_real.run.state import granularity_of, runs_in_rounds, streams
+from oppo_sim import columns as c
+from oppo_sim.draws import draw_index, stream_key
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.policies.interface import Batch
+from oppo_sim.policies.registry import make_policy
+from oppo_sim.results.sinks import FrameSink
+from oppo_sim.rewards import RewardModel, SeriesRewards
+from tests.small import Lengths, run
+
+VOCABULARY = 32
+MODEL = {
+    "model_type": "qwen2", "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256, "initializer_range": 0.3,
+}  # fmt: skip
+LONGEST = 40
+Engines = Callable[[MachineSetup], tuple[list[Actor], list[Scorer]]]
+
+
+@dataclass(frozen=True)
+class LockstepCase:
+    """One policy on one trace."""
+
+    name: str
+    policy: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    machine: MachineSetup = MachineSetup()
+    batch: int = 4
+    group_size: int = 1
+    steps: int = 8
+
+
+TWO = MachineSetup(num_replicas=2, num_workers=2, max_scoring_tokens=20)
+CONTROLLED = {
+    "overcommit": {"control": "reward_slope", "initial": 1, "min": 0, "max": 3, "window": 2},
+    "chunk_size": {"control": "explore", "candidates": [3, 7], "explore_every": 4},
+}
+LOCKSTEP_CASES = [
+    LockstepCase("sequential", "sequential"),
+    LockstepCase("sequential, two replicas", "sequential", machine=TWO),
+    LockstepCase("intra", "intra", {"chunk_size": 5}, TWO),
+    LockstepCase("inter", "inter", {"overcommit": 3}, TWO),
+    LockstepCase("oppo", "oppo", {"overcommit": 2, "chunk_size": 4}),
+    LockstepCase("oppo, controlled", "oppo", CONTROLLED, TWO, steps=12),
+    LockstepCase("oppo, KV kept", "oppo", {"overcommit": 2, "chunk_size": 6}, MachineSetup(num_replicas=2, clear_kv_cache_on_weight_sync=False)),
+    LockstepCase("oppo, little KV", "oppo", {"overcommit": 4, "chunk_size": 6}, MachineSetup(kv_capacity_tokens=96, kv_block_tokens=4)),
+    LockstepCase("oppo, few sequences", "oppo", {"overcommit": 2, "chunk_size": 6}, MachineSetup(num_replicas=2, max_num_seqs=2)),
+    LockstepCase("oppo, scorer's KV", "oppo", {"overcommit": 2, "chunk_size": 3}, MachineSetup(num_workers=2, scorer_kv_capacity_tokens=30)),
+    LockstepCase("oppo, rounds", "oppo", {"overcommit": 2, "chunk_size": 6, "stop_check": "chunk"}, TWO),
+    LockstepCase("oppo, waits", "oppo", {"overcommit": 3, "chunk_size": 6, "max_deferrals": 1}, TWO),
+    LockstepCase("oppo, groups", "oppo", {"overcommit": 2, "chunk_size": 6}, TWO, group_size=2),
+    LockstepCase("rollout-overlap", "rollout-overlap", {}, TWO),
+    LockstepCase("partial-rollout", "partial-rollout", {"token_budget": 9}, TWO),
+    LockstepCase("april", "april", {}, TWO),
+    LockstepCase("tail-batching", "tail-batching", {"over_issue": 1.5, "score_granularity": "chunk", "chunk_size": 4}, TWO),
+    LockstepCase("oracle", "oracle", {"window": 3, "chunk_size": 5}, TWO),
+    LockstepCase("one-step-off", "one-step-off", {}, TWO),
+    LockstepCase("async", "async", {"max_staleness": 1, "score_granularity": "chunk", "chunk_size": 5}, TWO),
+    LockstepCase("async, batch scoring", "async", {"max_staleness": 2, "score_granularity": "batch"}, TWO),
+]  # fmt: skip
+
+ALIKE = (
+    c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")), c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
+    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
+    c.STALENESS_HISTOGRAM, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
+    c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
+    c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
+)  # fmt: skip
+"""Columns that do not depend on which engine it is."""
+
+
+class UntrainedWeights:
+    """Training that changes nothing and takes no time."""
+
+    def __init__(self) -> None:
+        self._weights = {name: tensor.detach() for name, tensor in build_causal_lm(MODEL).state_dict().items()}
+
+    def train(self, batch: Any, version: int) -> dict[str, float]:
+        return {}
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return self._weights
+
+
+def torch_engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
+    """Random weights on the CPU."""
+    limits = ActorLimits(machine.kv_capacity_tokens, machine.kv_block_tokens, machine.max_num_seqs)
+    actors: list[Actor] = [TorchActor(build_causal_lm(MODEL), Sampling(), limits) for _ in range(machine.num_replicas)]
+    scorers: list[Scorer] = [TorchScorer(build_reward_model(MODEL)) for _ in range(machine.num_workers)]
+    return actors, scorers
+
+
+def lengths() -> Lengths:
+    """A small trace with a tail."""
+    key = stream_key(0, "lockstep")
+    responses = [1 + draw_index(key, i, 12) + (draw_index(key, 1000 + i, 4) == 0) * draw_index(key, 2000 + i, LONGEST - 12) for i in range(57)]
+    return Lengths([1 + draw_index(key, 3000 + i, 9) for i in range(57)], responses)
+
+
+def rewards() -> list[float]:
+    """Up, down and level."""
+    return [0.1, 0.3, 0.2, 0.2, 0.5, 0.4, 0.4, 0.6, 0.7, 0.6, 0.9, 0.8]
+
+
+@dataclass
+class RealResult:
+    """Tables of a real run."""
+
+    steps: pd.DataFrame
+    rollouts: pd.DataFrame
+
+
+def run_real(case: LockstepCase, engines: Engines) -> RealResult:
+    """The case over engines in this process."""
+    torch.set_num_threads(1)
+    shape = Batch(case.batch, case.group_size)
+    policy = make_policy(case.policy, shape, case.settings)
+    rows = lengths()
+    source = ReplaySource(rows, rows, vocab_size=VOCABULARY, seed=0, group_size=case.group_size)
+    actors, scorers = engines(case.machine)
+    granularity = "rollout" if policy.score_granularity == "chunk" and not case.machine.streamable else policy.score_granularity
+    rounds = policy.stop_check == "chunk" and policy.schedule == "synchronous"
+    fleet = InlineFleet(
+        actors,
+        scorers,
+        stream=streams(granularity, rounds),
+        max_scoring_tokens=case.machine.max_scoring_tokens,
+        lock_step=True,
+    )
+    reward_model = RewardModel(SeriesRewards(values=tuple(rewards())), 0, None)
+    given = RunInput(
+        policy, shape, case.machine, fleet, source, UntrainedWeights(), reward_model, LONGEST, case.steps, lock_step=True, replays=True
+    )
+    assert granularity_of(given) == granularity and runs_in_rounds(given) == rounds
+    sink = FrameSink()
+    start_run(given, sink).run()
+    fleet.close()
+    return RealResult(sink.steps(), sink.rollouts())
+
+
+def assert_same_decisions(case: LockstepCase, engines: Engines) -> None:
+    """Same rollouts in the same steps and order, and the same rows, as the simulator at one second an iteration and no other cost."""
+    real = run_real(case, engines)
+    rows = lengths()
+    simulated = run(
+        case.policy,
+        rows.response_lengths,
+        steps=case.steps,
+        batch=case.batch,
+        prompts=rows.prompt_lengths,
+        group_size=case.group_size,
+        settings=case.settings,
+        machine=case.machine,
+        rewards=rewards(),
+    )
+    pd.testing.assert_frame_equal(real.rollouts, simulated.rollouts)
+    pd.testing.assert_frame_equal(real.steps[list(ALIKE)], simulated.steps[list(ALIKE)])

@@ -1,0 +1,10 @@
+"""One clock, forced lengths: the real run makes the simulator's decisions, row by row."""
+
+from tests.real.lockstep import LOCKSTEP_CASES, LockstepCase, assert_same_decisions, torch_engines
+
+import pytest
+
+
+@pytest.mark.parametrize("case", LOCKSTEP_CASES, ids=lambda case: case.name)
+def test_simulator_and_torch_engines_decide_alike(case: LockstepCase) -> None:
+    assert_same_decisions(case, torch_engines)

@@ -142,8 +142,8 @@ class RooflineEngine:
         """Seconds with the host's part, and the device's parts. The last is kept: time, demand and work of a batch are asked in turn."""
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
-        by_token, by_pair = self._attention_terms
-        attention = Group(*(a * tokens + b * pairs for a, b in zip(by_token, by_pair, strict=True)))
+        (a0, m0, f0, b0), (a1, m1, f1, b1) = self._attention_terms
+        attention = Group(a0 * tokens + a1 * pairs, m0 * tokens + m1 * pairs, f0 * tokens + f1 * pairs, b0 * tokens + b1 * pairs)
         if self.shape.num_experts:  # experts touched are not affine in tokens
             device, parts = total((*self._row_groups(tokens), attention))
         else:

@@ -12,6 +12,17 @@ EndOfInstant = Callable[[float], None]
 Handler = Callable[[Event], None]
 
 
+class Wake(Event):
+    """A scheduled event with one callback; already triggered, so it is never waited for."""
+
+    def __init__(self, clock: "Clock", handler: Handler) -> None:
+        # What Event.__init__ does, less what a triggered event does not need.
+        self.env = clock
+        self.callbacks = [handler]
+        self._ok = True
+        self._value = None
+
+
 class Clock(simpy.Environment):
     """A SimPy environment in which an activity's end is a bare event with one callback.
 
@@ -25,11 +36,7 @@ class Clock(simpy.Environment):
 
     def call_at(self, seconds: float, handler: Handler) -> Event:
         """Call ``handler`` at an absolute time."""
-        event = Event(self)
-        event._ok = True
-        event._value = None
-        assert event.callbacks is not None
-        event.callbacks.append(handler)
+        event = Wake(self, handler)
         # Absolute times keep closed-form ends exact; SimPy's own schedule() adds a delay to now, which rounds.
         heappush(self._queue, (seconds if seconds > self._now else self._now, NORMAL, next(self._eid), event))
         return event
@@ -39,11 +46,12 @@ class Clock(simpy.Environment):
         if event.callbacks:
             event.callbacks.clear()
 
-    def step(self) -> None:
-        """Process the next event, and end its instant if nothing else belongs to it."""
-        super().step()
-        now = self._now
-        queue = self._queue
-        if queue and queue[0][0] <= now + (TOLERANCE * now if now > 1.0 else TOLERANCE):
-            return
-        self._settle(now)
+    def drive(self, until: Event) -> None:
+        """Process events until ``until`` has been; after the last event of every instant, settle it."""
+        step, queue, settle = super().step, self._queue, self._settle
+        while until.callbacks is not None:
+            step()
+            now = self._now
+            if queue and queue[0][0] <= now + (TOLERANCE * now if now > 1.0 else TOLERANCE):
+                continue
+            settle(now)

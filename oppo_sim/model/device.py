@@ -76,10 +76,9 @@ class Runner:
         self.started = at
         self.seconds = seconds
         for device in self.devices:
-            active = device.active
-            if not active:
+            if not device.active:
                 device.busy_since = at
-            active.append(self)
+            device.active.append(self)
         if self.shared:
             self.demand = demand
             self.done = 0.0

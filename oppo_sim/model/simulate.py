@@ -15,5 +15,5 @@ def run_model(given: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]:
     """Simulate ``given.steps`` training steps; rows go to ``sink``. Returns the timeline of ``given.timeline_steps``."""
     run = _SCHEDULES[given.policy.schedule](given, sink)
     clock = run.machine.clock
-    clock.run(until=clock.process(run.process()))
+    clock.drive(clock.process(run.process()))
     return run.machine.spans, run.machine.markers

@@ -9,7 +9,7 @@ from platform import python_version
 from typing import Any
 
 from oppo_sim.policies.registry import source_digest
-from oppo_sim.scenario.build import Setup
+from oppo_sim.scenario.build import Setup, policy_settings_of
 
 PACKAGES = ("oppo-toolkit", "simpy", "numpy", "pandas", "pyarrow", "scipy", "pydantic")
 
@@ -35,15 +35,19 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def run_manifest(setup: Setup, policy: str, policy_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the same manifest."""
+def run_manifest(setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the same manifest.
+
+    ``policy_settings``: None, those that the scenario gives the policy.
+    """
+    settings = policy_settings_of(setup.scenario, policy) if policy_settings is None else policy_settings
     return {
         "kind": "simulated",
         "scenario": setup.scenario.name,
         "scenario_sha256": setup.scenario.content_hash,
         "scenario_yaml": setup.scenario.to_yaml(),
         "policy": policy,
-        "policy_settings": dict(policy_settings),
+        "policy_settings": dict(settings),
         "policy_source_sha256": source_digest(policy, setup.scenario.base_dir),
         "seed": setup.seed,
         "steps": setup.steps,

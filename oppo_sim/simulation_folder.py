@@ -15,7 +15,7 @@ from oppo_sim.report.run_folder import RunFolder, open_run_folder
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
-from oppo_sim.scenario.build import Setup, policy_settings_of
+from oppo_sim.scenario.build import Setup
 from oppo_sim.simulation import ProgressSink, check_timeline, run_setup
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ class StoppingSink:
 
     def __init__(self, asked: Callable[[], bool]) -> None:
         self._asked = asked
+        self.steps_done = 0
 
     def on_step(self, row: Mapping[str, Any]) -> None:
         """The rollouts of the step are still to come."""
 
     def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        self.steps_done += 1
         if self._asked():
             raise KeyboardInterrupt
 
@@ -129,7 +131,8 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
     interrupted = False
     try:
         with _first_interrupt_noted() as asked:
-            spans, markers = run_setup(setup, Sinks(*sinks, StoppingSink(asked)), timeline=request.timeline)
+            last = StoppingSink(asked)
+            spans, markers = run_setup(setup, Sinks(*sinks, last), timeline=request.timeline)
     except KeyboardInterrupt:
         interrupted = True
     except BaseException:
@@ -138,7 +141,8 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
         raise
     if table is not None:
         table.close()
-    steps = frames.steps()
+    # A second Ctrl-C may fall between a step's row and its rollouts.
+    steps = frames.steps()[: last.steps_done]
     if not len(steps) or not (table is None or table.path.is_file()):
         raise KeyboardInterrupt
     warmup = min(setup.warmup_steps, len(steps) - 1)
@@ -149,8 +153,7 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
         _write_figures(folder, request, steps)
     if request.timeline is not None and spans:
         _write_timeline(folder, request, spans, markers)
-    settings = policy_settings_of(setup.scenario, request.policy)
-    manifest = run_manifest(setup, request.policy, settings) | {"steps_done": len(steps), "interrupted": interrupted}
+    manifest = run_manifest(setup, request.policy) | {"steps_done": len(steps), "interrupted": interrupted}
     folder.finish(manifest)
     return WrittenRun(request.folder, request.policy, steps, summary, manifest, warmup, interrupted)
 

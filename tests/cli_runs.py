@@ -34,9 +34,9 @@ TINY: dict[str, Any] = {
 }
 
 
-def write_scenario(folder: Path, name: str = "tiny.yaml", **changes: Any) -> Path:
+def write_scenario(folder: Path, file: str = "tiny.yaml", /, **changes: Any) -> Path:
     """The tiny scenario with some sections replaced, as a file."""
-    path = folder / name
+    path = folder / file
     path.write_text(yaml.safe_dump({**TINY, **changes}, sort_keys=False))
     return path
 

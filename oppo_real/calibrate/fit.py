@@ -31,11 +31,12 @@ FEATURES: Final[Mapping[str, Callable[[Point], float]]] = {
     "per_token": lambda point: float(point.tokens),
     "per_pair": lambda point: point.pairs,
     "per_piece": lambda point: float(point.n),
+    "per_padded_token": lambda point: float(point.padding),
 }
 DECODE_BASIS: Final = ("fixed", "per_rollout", "per_kv_token", "per_longest_kv_token")
 PREFILL_BASIS: Final = ("fixed", "per_token", "per_pair")
 SCORE_BASIS: Final = ("fixed", "per_token", "per_pair", "per_piece")
-TRAIN_BASIS: Final = ("fixed", "per_token", "per_pair")
+TRAIN_BASIS: Final = ("fixed", "per_token", "per_pair", "per_padded_token")
 
 RESAMPLES: Final = 400
 LEVEL: Final = 0.95

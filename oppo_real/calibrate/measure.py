@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from oppo_real.calibrate.plan import LEAD, TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point
 from oppo_real.engines.interface import Actor, NewTokens, Request, ScorePiece, Scorer
+from oppo_real.placement.events import Job, QueuedPiece
+from oppo_real.placement.host import ReplicaHost, ScorerHost
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.errors import OppoError
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from oppo_real.ppo.rollout import TrainRollout
 
 _STAGES = TRAINING_STAGES[:-1]
+_JOINS = 5
+_JOINS_WITHIN_S = 1.0
+_JOINS_AT_MOST = 1000
 
 
 @dataclass
@@ -38,12 +43,14 @@ class Bench:
     """A training update as ``PPOTrainer.update``; returns ``timing_s/*``."""
     weights: "Callable[[], Mapping[str, torch.Tensor]]"
     vocab_size: int
+    max_length: int
+    """Prompt and response together, tokens."""
     synchronize: Callable[[], None]
     """Waits for everything queued on the device."""
     scorer_with_ref: Scorer | None = None
     """A scorer that runs the reference model too."""
-    stop_token_id: int | None = None
-    """Kept out of prompts and pieces."""
+    close: Callable[[], None] = lambda: None
+    """Frees the engines."""
     next_id: int = 0
     version: int = 0
 
@@ -55,8 +62,6 @@ class Bench:
     def tokens(self, rollout_id: int, count: int) -> tuple[int, ...]:
         """Token ids by a hash of the rollout id."""
         drawn = np.random.default_rng(stream_key(rollout_id, "calibrate/tokens")).integers(self.vocab_size, size=count)
-        if self.stop_token_id is not None:
-            drawn[drawn == self.stop_token_id] = (self.stop_token_id + 1) % self.vocab_size
         return tuple(drawn.tolist())
 
 
@@ -96,37 +101,32 @@ class Visit:
 def visit_from_plain(plain: Mapping[str, Any], point: Point, number: int) -> Visit:
     """A visit as ``to_plain`` wrote it."""
     return Visit(
-        point, number, tuple(plain["seconds"]), tuple(plain.get("host_seconds", ())), {str(k): float(v) for k, v in plain.get("stages", {}).items()}
+        point,
+        number,
+        tuple(plain["seconds"]),
+        tuple(plain.get("host_seconds", ())),
+        {str(k): float(v) for k, v in plain.get("stages", {}).items()},
     )
 
 
-class LoopDriver:
-    """What a driver does with every iteration's tokens: it keeps them and their log-probabilities by rollout, notes who finished, and
-    cuts pieces for the scorer. Its time is part of an iteration in a real run."""
+class _TimedActor:
+    """An actor that notes how long its last iteration took and how many rollouts it decoded."""
 
-    def __init__(self, chunk_size: int) -> None:
-        self._chunk = chunk_size
-        self._tokens: dict[int, list[int]] = {}
-        self._log_probs: dict[int, list[float]] = {}
-        self._versions: dict[int, list[int]] = {}
-        self._cut: dict[int, int] = {}
-        self.pieces: list[ScorePiece] = []
-        self.finished: list[int] = []
+    def __init__(self, bench: Bench) -> None:
+        self._actor, self._synchronize = bench.actor, bench.synchronize
+        self.seconds = 0.0
+        self.decoded = 0
 
-    def take(self, news: Sequence[NewTokens]) -> None:
-        """One iteration."""
-        for new in news:
-            tokens = self._tokens.setdefault(new.rollout_id, [])
-            tokens.extend(new.tokens)
-            self._log_probs.setdefault(new.rollout_id, []).extend(new.log_probs)
-            self._versions.setdefault(new.rollout_id, []).extend([new.weight_version] * len(new.tokens))
-            cut = self._cut.setdefault(new.rollout_id, 0)
-            ended = new.finish_reason is not None
-            if ended or len(tokens) - cut >= self._chunk:
-                self.pieces.append(ScorePiece(new.rollout_id, tuple(tokens[cut:]), ended))
-                self._cut[new.rollout_id] = len(tokens)
-            if ended:
-                self.finished.append(new.rollout_id)
+    def step(self) -> list[NewTokens]:
+        start = perf_counter()
+        news = self._actor.step()
+        self._synchronize()
+        self.seconds = perf_counter() - start
+        self.decoded = len(news)
+        return news
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._actor, name)
 
 
 def visit_point(bench: Bench, point: Point, number: int) -> Visit:
@@ -141,48 +141,64 @@ def warm_up(bench: Bench, points: Sequence[Point]) -> None:
         same = sorted((point for point in points if point.kind == kind), key=lambda point: (point.kv_tokens + point.tokens, point.key))
         for point in dict.fromkeys((same[0], same[-1])):
             visit_point(bench, point, 0)
+    gc.collect()
+    gc.freeze()  # else collecting before each visit walks through the libraries again and again
 
 
 # ---- one function a kind --------------------------------------------------------------------------------------------------------
 
 
 def _decode(bench: Bench, point: Point, number: int) -> Visit:
-    iterations = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
-    ids = _submitted(bench, [context - LEAD for context, _ in point.rows], iterations + 1)
-    driver = LoopDriver(chunk_size=iterations)
-    _step(bench, point.n)
-    for _ in range(WARM_ITERATIONS):
-        driver.take(_step(bench, point.n))
+    actor = _TimedActor(bench)
+    # The replica's own loop: it keeps tokens, cuts chunks (one here, in the last timed iteration) and hands them out.
+    replica = ReplicaHost(0, cast(Actor, actor), True)
+    ids = bench.take_ids(point.n)
+    requests = _requests(bench, ids, [context - LEAD for context, _ in point.rows])
+    replica.submit([Job(request, 0) for request in requests])
+    replica.begin(perf_counter(), 1 + WARM_ITERATIONS + TIMED_ITERATIONS, None)
     seconds, host = [], []
+    joined = 0
+    while actor.decoded < point.n:  # an engine that splits prefills needs several iterations until all have joined
+        joined += 1
+        if not replica.iterate(perf_counter(), perf_counter) or joined > _JOINS_AT_MOST:
+            raise _cannot_run_together(actor.decoded, point.n)
+    for _ in range(WARM_ITERATIONS):
+        replica.iterate(perf_counter(), perf_counter)
     for _ in range(TIMED_ITERATIONS):
         start = perf_counter()
-        news = bench.actor.step()
-        bench.synchronize()
-        between = perf_counter()
-        driver.take(news)
+        replica.iterate(start, perf_counter)
+        replica.delivered()
         end = perf_counter()
-        _check_news(news, point.n)
+        if actor.decoded != point.n:
+            raise _cannot_run_together(actor.decoded, point.n)
         seconds.append(end - start)
-        host.append(end - between)
-    bench.actor.abort(ids)
+        host.append(end - start - actor.seconds)
+    replica.abort(ids)
     return Visit(point, number, tuple(seconds), tuple(host))
 
 
 def _prefill(bench: Bench, point: Point, number: int) -> Visit:
-    ids = _submitted(bench, [tokens for _, tokens in point.rows], WARM_ITERATIONS + TIMED_ITERATIONS + 1)
-    bench.synchronize()
-    start = perf_counter()
-    _step(bench, point.n)
-    joined = perf_counter() - start
-    for _ in range(WARM_ITERATIONS - 1):
-        _step(bench, point.n)
-    after = []
-    for _ in range(TIMED_ITERATIONS):
-        start = perf_counter()
-        _step(bench, point.n)
-        after.append(perf_counter() - start)
-    bench.actor.abort(ids)
-    return Visit(point, number, (joined - median(after),))
+    actor = _TimedActor(bench)
+    samples: list[float] = []
+    begun = perf_counter()
+    # One join says little where it takes as long as an iteration: short ones are repeated within the visit.
+    while not samples or (len(samples) < _JOINS and perf_counter() - begun < _JOINS_WITHIN_S):
+        ids = bench.take_ids(point.n)
+        bench.actor.submit(_requests(bench, ids, [tokens for _, tokens in point.rows]))
+        bench.synchronize()
+        joining: list[float] = []
+        actor.decoded = 0
+        while actor.decoded < point.n:
+            if not actor.step() or len(joining) > _JOINS_AT_MOST:
+                raise _cannot_run_together(actor.decoded, point.n)
+            joining.append(actor.seconds)
+        after = []
+        for _ in range(WARM_ITERATIONS + TIMED_ITERATIONS - 1):
+            actor.step()
+            after.append(actor.seconds)
+        bench.actor.abort(ids)
+        samples.append(sum(joining) - len(joining) * median(after))
+    return Visit(point, number, tuple(samples))
 
 
 def _score(bench: Bench, point: Point, number: int) -> Visit:
@@ -192,27 +208,33 @@ def _score(bench: Bench, point: Point, number: int) -> Visit:
 def _score_ref(bench: Bench, point: Point, number: int) -> Visit:
     """Reward and reference model together; what the reference model adds is found by subtracting ``score``."""
     if bench.scorer_with_ref is None:
-        raise OppoError("the scenario streams the reference model (training.stream_ref), and this engine's scorer cannot: use the torch engine")
+        raise OppoError(
+            "the scenario streams the reference model (training.stream_ref), and this engine's scorer cannot: use the torch engine"
+        )
     return _append(bench, bench.scorer_with_ref, point, number)
 
 
 def _append(bench: Bench, scorer: Scorer, point: Point, number: int) -> Visit:
     ids = bench.take_ids(point.n)
     whole = [bench.tokens(rollout_id, past + new) for rollout_id, (past, new) in zip(ids, point.rows, strict=True)]
-    held = [
-        ScorePiece(rollout_id, tokens[:past], False) for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True) if past
-    ]
-    for piece in held:
-        scorer.append([piece])
-    pieces = [ScorePiece(rollout_id, tokens[past:], True) for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True)]
+    for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True):
+        if past:
+            scorer.append([ScorePiece(rollout_id, tokens[:past], False)])
+    worker = ScorerHost(0, scorer, point.tokens)
+    worker.queue(
+        [
+            QueuedPiece(ScorePiece(rollout_id, tokens[past:], True), max(1, past))
+            for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True)
+        ]
+    )
     bench.synchronize()
     start = perf_counter()
-    scores = scorer.append(pieces)
+    scored = worker.serve(perf_counter)
     bench.synchronize()
     seconds = perf_counter() - start
     scorer.release(ids)
-    if len(scores) != point.n:
-        raise OppoError(f"the scorer scored {len(scores)} of {point.n} finished rollouts; it cannot be calibrated")
+    if len(scored.scores) != point.n:
+        raise OppoError(f"the scorer scored {len(scored.scores)} of {point.n} finished rollouts; it cannot be calibrated")
     return Visit(point, number, (seconds,))
 
 
@@ -258,24 +280,17 @@ _VISITS: dict[Kind, Callable[[Bench, Point, int], Visit]] = {
 }
 
 
-def _submitted(bench: Bench, prompts: Sequence[int], length: int) -> range:
-    ids = bench.take_ids(len(prompts))
-    bench.actor.submit(
-        [Request(rollout_id, bench.tokens(rollout_id, prompt), length, length) for rollout_id, prompt in zip(ids, prompts, strict=True)]
+def _requests(bench: Bench, ids: Sequence[int], prompts: Sequence[int]) -> list[Request]:
+    """Requests that go on as long as they may; a visit aborts them before."""
+    made = []
+    for rollout_id, prompt in zip(ids, prompts, strict=True):
+        left = bench.max_length - prompt
+        made.append(Request(rollout_id, bench.tokens(rollout_id, prompt), left, left))
+    return made
+
+
+def _cannot_run_together(decoded: int, wanted: int) -> OppoError:
+    return OppoError(
+        f"the actor decoded {decoded} of {wanted} rollouts together; give the scenario the limits that its engine has "
+        "(rollout.max_num_seqs, rollout.kv_capacity_tokens), or raise those of the engine (real.actor_args)"
     )
-    return ids
-
-
-def _step(bench: Bench, expected: int) -> list[NewTokens]:
-    news = bench.actor.step()
-    bench.synchronize()
-    _check_news(news, expected)
-    return news
-
-
-def _check_news(news: Sequence[NewTokens], expected: int) -> None:
-    if len(news) != expected:
-        raise OppoError(
-            f"the actor decoded {len(news)} of {expected} rollouts together; raise its max_num_seqs and KV capacity, or give the "
-            "scenario its limits (rollout.max_num_seqs, rollout.kv_capacity_tokens)"
-        )

@@ -91,6 +91,11 @@ class Point:
         return sum(new * past + new * new / 2.0 for past, new in self.rows)
 
     @property
+    def padding(self) -> int:
+        """Tokens that are missing to the longest rollout, over the whole batch."""
+        return self.n * self.longest - self.tokens
+
+    @property
     def mean_context(self) -> float:
         """Pairs a token."""
         return self.pairs / self.tokens
@@ -268,8 +273,8 @@ def _prefill(sizes: Sizes) -> list[Point]:
     points = []
     for total in totals:
         for length in lengths:
-            count = max(1, round(total / length))
-            if length > 1.5 * total or -(-total // count) > longest or count > sizes.max_running:
+            count = max(1, round(total / length), -(-total // longest))
+            if length > 1.5 * total or count > sizes.max_running:
                 continue
             rows = tuple((0, tokens) for tokens in even_split(total, count))
             if not _fits([tokens for _, tokens in rows], sizes):
@@ -306,21 +311,20 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
 
 
 def _train(sizes: Sizes) -> list[Point]:
-    """Batches of B rollouts of equal length, and one with a long tail."""
+    """Batches of B rollouts of equal length, and some with a long tail."""
     batch = sizes.rollout_batch_size
-    lengths = geometric(max(2, sizes.max_length // 8), sizes.max_length, 3)
+    lengths = geometric(max(2, sizes.max_length // 8), sizes.max_length, 4)
     points = []
     for length in lengths:
         prompt = max(1, min(length - 1, length * sizes.max_prompt_length // sizes.max_length))
         rows = ((prompt, length - prompt),) * batch
         points.append(Point("train", rows, (float(batch * length), 0.0), length in (lengths[0], lengths[-1])))
-    if batch >= 4 and len(lengths) == 3:
-        prompt = points[1].rows[0][0]
-        response = points[1].rows[0][1]
+    for even in points[1:-1] if batch >= 4 else []:
+        prompt, response = even.rows[0]
         tail = sizes.max_length - prompt
-        rest = even_split(batch * response - tail, batch - 1)
-        if min(rest) >= 1:
-            points.append(Point("train", ((prompt, tail), *((prompt, tokens) for tokens in rest))))
+        rest = batch * response - tail
+        if rest >= batch - 1:
+            points.append(Point("train", ((prompt, tail), *((prompt, tokens) for tokens in even_split(rest, batch - 1)))))
     return points
 
 

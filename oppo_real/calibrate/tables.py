@@ -122,10 +122,14 @@ def _too_little(table: str) -> OppoError:
 
 
 def tail_factor(data: Sequence[Measured]) -> float | None:
-    """Largest median of a long-tailed decode batch over that of the even batch with the same rollouts and total KV; None if none was run."""
-    even = {one.point.cell: one.median for one in data if one.point.cell is not None}
-    ratios = [one.median / even[key] for one in data if one.point.cell is None and (key := _even_twin(one.point)) in even]
-    return max(ratios, default=None)
+    """How much longer a decode batch with a long tail takes than an even one with the same rollouts and total KV: the largest ratio of
+    medians that the repeats confirm (even the fastest of the one is slower than the slowest of the other), at least 1; None if none was run.
+    """
+    even = {one.point.cell: one for one in data if one.point.cell is not None}
+    pairs = [(one, even[twin]) for one in data if one.point.cell is None and (twin := _even_twin(one.point)) in even]
+    if not pairs:
+        return None
+    return max([1.0, *(tail.median / flat.median for tail, flat in pairs if min(tail.repeats) > max(flat.repeats))])
 
 
 def _even_twin(point: Point) -> tuple[float, float]:

@@ -109,9 +109,7 @@ def calibrate_from(
     trained = [visit for visit in visits if visit.point.kind == "train"]
     stages = {stage: measured_points(trained, stage) for stage in TRAINING_STAGES[:-1]}
     training = training_table(stages)
-    fits += [
-        fit_table(stage, points, TRAIN_BASIS, seed) for stage, points in stages.items() if getattr(training, stage) is not None
-    ]
+    fits += [fit_table(stage, points, TRAIN_BASIS, seed) for stage, points in stages.items() if getattr(training, stage) is not None]
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
     profile = Profile(

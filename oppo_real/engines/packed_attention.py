@@ -6,6 +6,8 @@ Paths, chosen by probing and never by version:
 - ``flash``: one call of PyTorch's own FlashAttention for the whole batch, reading the arena in place through each sequence's start and
   used length. CUDA, 16-bit. Used only after ``verify_attention`` found it equal to the plain path on that device.
 - ``varlen`` (training, where nothing is cached): ``torch.nn.attention.varlen.varlen_attn``, CUDA, 16-bit, checked likewise, with gradients.
+
+The CUDA paths were written without a CUDA device at hand: they have not run yet, and are trusted only as far as these checks go.
 """
 
 from collections.abc import Sequence

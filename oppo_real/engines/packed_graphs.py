@@ -3,6 +3,7 @@
 A decode step launches thousands of small kernels; replaying them in one go pays wherever launching takes longer than computing. A step
 is captured for a row count and a bound on the context (both rounded up, missing rows write to the arena's scratch token), and compared with
 the same step run eagerly before it is used; a graph that differs, or cannot be captured, turns graphs off and says why.
+Recording has not been run on a CUDA device yet; everything around it has (tests/real/test_torch_graphs.py).
 """
 
 from collections.abc import Callable, Sequence

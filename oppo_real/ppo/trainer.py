@@ -46,9 +46,9 @@ class PPOTrainer:
         self._device = torch.device(device)
         self._policy = policy.to(self._device).eval()
         self._reference = None if reference is None else reference.to(self._device).eval()
-        if forward is None:
-            check_head(self._policy)
         self._forward = forward or PaddedForward()
+        if isinstance(self._forward, PaddedForward):
+            check_head(self._policy)
         self._critic = None if critic is None else critic.to(self._device).eval()
         self._value_head: nn.Linear | None = None
         actor_parameters = list(policy.parameters())

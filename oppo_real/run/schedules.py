@@ -83,6 +83,7 @@ class _Phased:
         if state.granularity == "batch":
             state.score_whole(outcome.trained)
         state.drop(outcome.dropped)
+        state.desk.settle()
         self._generated = Generated(self._plan, outcome, self._began, at)
 
     def await_phase(self) -> Generated:
@@ -150,7 +151,7 @@ class OneStepOffRun(_Phased):
             stages |= state.train(step, batch, self.go_on)
             upcoming = self.await_phase()
             stages["update_weights"] = state.update_weights(step)
-            state.close_row(step, stages, batch, self._plan, (0, 0), None)
+            state.close_row(step, stages, batch, self._plan, (0, 0), None, upcoming.outcome.trained)
             state.version += 1
             current = upcoming
             self.given.after_step(step)

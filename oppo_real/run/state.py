@@ -52,12 +52,15 @@ class RunState:
         self.decoding: set[int] = set()
         """Replicas that have not rested yet."""
         self.rested_at = 0.0
+        self.admitted_steps: list[int] = []
+        """Step of each admission, by id: what a resumed run repeats to its source."""
         self.made_in_round: dict[int, RealRollout] = {}
         self.spans: list[Span] = []
         self.markers: list[Marker] = []
         self.metrics: Metrics = {}
         """Of the last update."""
-        self.training_done_s = 0.0
+        self.batch: list[RealRollout] = []
+        """Trained last."""
         self._listener = listener
         self._step = given.first_step
         self._tally = Tally()
@@ -71,6 +74,7 @@ class RunState:
 
     def _make_rollout(self, rollout_id: int, step: int) -> RealRollout:
         drawn = self.given.source.draw(rollout_id, step)
+        self.admitted_steps.append(step)
         group = rollout_id // self.given.batch.group_size
         rollout = RealRollout(rollout_id, group, drawn.prompt, drawn.forced_length, drawn.trace_row, step, self.fleet.now())
         rollout.clipped = drawn.clipped
@@ -100,9 +104,7 @@ class RunState:
     def _job(self, rollout: RealRollout) -> Job:
         if rollout.tokens:
             self._resubmitted += rollout.prompt_length + len(rollout.tokens)
-        request = Request(
-            rollout.rollout_id, rollout.prompt, self.given.max_response_length, rollout.forced_length, tuple(rollout.tokens)
-        )
+        request = Request(rollout.rollout_id, rollout.prompt, self.given.max_response_length, rollout.forced_length, tuple(rollout.tokens))
         return Job(request, rollout.next_cut)
 
     def generate(self, plan: StepPlan) -> None:
@@ -293,10 +295,18 @@ class RunState:
             self.markers.append(Marker(name, "training", 0, at, step))
 
     def close_row(
-        self, step: int, stages: Stages, batch: list[RealRollout], plan: StepPlan, counts: tuple[int, int], last_score: BusyReading | None
+        self,
+        step: int,
+        stages: Stages,
+        batch: list[RealRollout],
+        plan: StepPlan,
+        counts: tuple[int, int],
+        last_score: BusyReading | None,
+        next_batch: Sequence[RealRollout] = (),
     ) -> None:
-        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus)."""
+        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch`` is generated already."""
         given, tally = self.given, self._tally
+        self.batch = batch
         end = self.read_busy()
         stages["step"] = end.at - self._begin.at
         if given.rewards is not None:
@@ -309,7 +319,7 @@ class RunState:
         tally.prefilled -= moved
         tally.recomputed += moved
         tally.pieces = self.desk.pieces
-        in_flight = sum([rollout.generated for rollout in self.ledger.unfinished.values()])
+        in_flight = sum([rollout.generated for rollout in (*self.ledger.unfinished.values(), *next_batch)])
         facts = StepFacts(
             step,
             self.version,
@@ -372,5 +382,3 @@ def _forced_length(rollout: RealRollout) -> int:
 
 def _by_id(rollout: RealRollout) -> int:
     return rollout.rollout_id
-
-

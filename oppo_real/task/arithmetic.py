@@ -45,7 +45,9 @@ class Problem:
 
     def prompt(self) -> tuple[int, ...]:
         """Token ids, at most MAX_PROMPT_LENGTH."""
-        chain = [word for label, (operator, operand) in zip(LABELS, self.operations, strict=False) for word in (label, operator, str(operand))]
+        chain: list[str] = []
+        for label, (operator, operand) in zip(LABELS, self.operations, strict=False):
+            chain += [label, operator, str(operand)]
         return encode(["<bos>", str(self.start), *chain, "?"])
 
 
@@ -59,8 +61,10 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not (self.median > 0 and self.sigma >= 0 and 1 <= self.largest <= MAX_OPERATIONS):
-            raise OppoError(f"lengths of the arithmetic task: median {self.median} must be above 0, sigma {self.sigma} at least 0 and largest "
-                            f"{self.largest} from 1 to {MAX_OPERATIONS}")  # fmt: skip
+            raise OppoError(
+                f"lengths of the arithmetic task: median {self.median} must be above 0, sigma {self.sigma} at least 0 "
+                f"and largest {self.largest} from 1 to {MAX_OPERATIONS}"
+            )
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,23 @@ def decode(tokens: Sequence[int]) -> str:
     return " ".join(VOCABULARY[token] if 0 <= token < len(VOCABULARY) else f"<{token}>" for token in tokens)
 
 
-def draw_problem(seed: int, index: int, lengths: Lengths = Lengths()) -> Problem:  # noqa: B008 - frozen
+ANY_LENGTH: Final = Lengths()
+NO_SLIPS: Final = Slips()
+
+
+def draw_problem(seed: int, index: int, lengths: Lengths = ANY_LENGTH) -> Problem:
     """The index-th problem of a seed; no draw depends on another problem."""
     size_key = stream_key(seed, "arithmetic/operations")
     size = min(max(round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index))), 1), lengths.largest)
     key = stream_key(seed, f"arithmetic/problem/{index}")
     operations = tuple(
-        (OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))], OPERANDS[draw_index(key, 2 * position + 2, len(OPERANDS))]) for position in range(size)
+        (OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))], OPERANDS[draw_index(key, 2 * position + 2, len(OPERANDS))])
+        for position in range(size)
     )
     return Problem(draw_index(key, 0, 10), operations)
 
 
-def demonstrate(problem: Problem, slips: Slips = Slips(), seed: int = 0, index: int = 0) -> tuple[int, ...]:  # noqa: B008 - frozen
+def demonstrate(problem: Problem, slips: Slips = NO_SLIPS, seed: int = 0, index: int = 0) -> tuple[int, ...]:
     """Token ids of a response with its slips drawn from (seed, index); without slips, the right one."""
     key = stream_key(seed, f"arithmetic/slips/{index}")
     words: list[str] = []

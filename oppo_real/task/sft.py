@@ -1,6 +1,7 @@
 """Fit the actor to demonstrations by supervised learning."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import nn
@@ -8,21 +9,23 @@ from torch import nn
 from oppo_real.ppo.batching import micro_batches
 from oppo_real.ppo.forward import Forward, PaddedForward
 from oppo_real.ppo.rollout import TokenRow
-from oppo_real.task.arithmetic import Lengths, Slips, demonstrate, draw_problem
+from oppo_real.task.arithmetic import ANY_LENGTH, Lengths, Slips, demonstrate, draw_problem
+
+OFTEN_WRONG: Final = Slips(wrong_result=0.2, give_up=0.1)
 
 
 @dataclass(frozen=True)
 class SftConfig:
     """The defaults give a mediocre actor: it knows the form, and is often wrong, as its demonstrations are."""
 
-    steps: int = 400
+    steps: int = 300
     batch_size: int = 32
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     warmup_steps: int = 20
     """The rate rises, then falls linearly to 0."""
     micro_batch_tokens: int = 2048
-    slips: Slips = Slips(wrong_result=0.15, give_up=0.1)
-    lengths: Lengths = Lengths()
+    slips: Slips = OFTEN_WRONG
+    lengths: Lengths = ANY_LENGTH
     seed: int = 0
 
 

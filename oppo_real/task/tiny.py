@@ -31,7 +31,7 @@ def new_actor(seed: int, config: Qwen2Config | None = None) -> Qwen2ForCausalLM:
     """A random causal model; ``seed`` alone decides its weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config or tiny_config()).eval()
+        return Qwen2ForCausalLM(config or tiny_config())
 
 
 def new_classifier(seed: int, config: Qwen2Config | None = None) -> Qwen2ForSequenceClassification:
@@ -40,9 +40,9 @@ def new_classifier(seed: int, config: Qwen2Config | None = None) -> Qwen2ForSequ
         torch.manual_seed(seed)
         config = config or tiny_config()
         config.num_labels = 1
-        model = Qwen2ForSequenceClassification(config)
+        model = Qwen2ForSequenceClassification(config)  # type: ignore[no-untyped-call]
         torch.nn.init.zeros_(model.score.weight)
-        return model.eval()
+        return model
 
 
 def critic_from(actor: Qwen2ForCausalLM, seed: int) -> Qwen2ForSequenceClassification:

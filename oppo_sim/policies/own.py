@@ -1,11 +1,13 @@
 """Policies of a user's own: whatever they raise, or answer in the wrong form, is said in one sentence."""
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import wraps
 from operator import index
+from pathlib import Path
 from typing import Any, get_args
 
 from oppo_sim.errors import OppoError
@@ -15,14 +17,19 @@ PolicyClass = Callable[[Batch, Mapping[str, Any]], Policy]
 
 
 def make_own(policy_class: PolicyClass, name: str, batch: Batch, settings: Mapping[str, Any]) -> Policy:
-    """A fresh policy of ``policy_class``, watched. Raises OppoError if it cannot be made or its attributes say nothing known."""
+    """A fresh policy of ``policy_class``, watched: what its methods raise is said with the step and the line.
+
+    Raises OppoError if it cannot be made, or has attributes that mean nothing.
+    """
     try:
         # A copy: what a run changes in a list must not reach the next run.
         policy = policy_class(batch, deepcopy(dict(settings)))
     except OppoError:
         raise
     except (Exception, SystemExit) as error:
-        raise OppoError(f"policy '{name}' cannot be made: it raised {_said(error)}; mend the policy, or its settings") from error
+        raise OppoError(
+            f"policy '{name}' cannot be made: it raised {_said(error, policy_class)}; mend the policy, or its settings"
+        ) from error
     _check_attributes(policy, name)
     for method, answer in _ANSWERS.items():
         setattr(policy, method, _watched(getattr(policy, method), name, method, answer))
@@ -56,7 +63,7 @@ def _watched(method: Callable[[Any], Any], name: str, called: str, answer: Calla
         except _WrongAnswerError as wrong:
             raise OppoError(f"policy '{name}', step {seen.step}: {called}() answered {wrong}; mend the policy") from None
         except (Exception, SystemExit) as error:
-            raise OppoError(f"policy '{name}', step {seen.step}: {called}() raised {_said(error)}; mend the policy") from error
+            raise OppoError(f"policy '{name}', step {seen.step}: {called}() raised {_said(error, method)}; mend the policy") from error
 
     return ask
 
@@ -116,9 +123,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _said(error: BaseException) -> str:
-    """``ValueError: message (mine.py, line 12)``."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+def _said(error: BaseException, raiser: Callable[..., Any]) -> str:
+    """``ValueError: message (mine.py, line 12)``: the innermost line in the file of ``raiser``, if it got there."""
+    try:
+        file = inspect.getsourcefile(raiser)
+    except TypeError:
+        file = None
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {message}' if message else ''}{where}"

@@ -124,7 +124,8 @@ def _validated(name: str, settings: Mapping[str, Any]) -> s.PolicySettings:
     except TypeError:
         raise OppoError(f"policy '{name}' has settings that are no plain values: give numbers, text, lists and dicts") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        # Of a union's complaints the one about the alternative that was meant: a rule that the values break, else the innermost.
+        first = max(error.errors(), key=lambda details: (details["type"] == "value_error", len(details["loc"])))
         where = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part in model.model_fields) or "settings"
         given = settings.get(where, first.get("input"))
         why = first["msg"].removeprefix("Value error, ")

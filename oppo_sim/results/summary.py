@@ -48,12 +48,14 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
         "padding_tokens": of(c.TOKENS_PADDING).total,
         "utilization": of(c.UTILIZATION_INFERENCE).mean,
     }
-    return totals | {c.timing(stage): of(c.timing(stage)).mean for stage in (*c.STAGES, "step")}
+    totals |= {c.timing(stage): of(c.timing(stage)).mean for stage in (*c.STAGES, "step")}
+    # A maximum of whole numbers is one; kept as text and read again it must be the same column.
+    return {name: float(value) for name, value in totals.items()}
 
 
 def summary_record(summary: "pd.DataFrame") -> dict[str, Mapping[str, Any]]:
     """The summary as plain nested values, for JSON; NaN becomes None."""
     return {
-        str(name): {key: None if value != value else float(value) for key, value in row.items()}  # noqa: PLR0124
+        str(name): {str(key): None if value != value else float(value) for key, value in row.items()}  # noqa: PLR0124
         for name, row in summary.to_dict(orient="index").items()
     }

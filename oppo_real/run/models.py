@@ -1,0 +1,118 @@
+"""The models of a run: given ones, or tiny ones that are random (replay) or fitted to the arithmetic task (train)."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oppo_real.config import RealConfig
+from oppo_real.engines.models import build_causal_lm, build_value_model
+from oppo_real.ppo.config import PPOConfig
+from oppo_real.ppo.forward import PaddedForward
+from oppo_real.ppo.trainer import PPOTrainer
+from oppo_real.run.training import FrozenTraining, PPOTraining
+from oppo_real.task.tiny import new_actor, new_classifier, tiny_config
+from oppo_sim.errors import OppoError
+
+
+@dataclass(frozen=True)
+class Models:
+    """What the engines are built from, and the policy that the driver keeps."""
+
+    policy: torch.nn.Module
+    actor: Any
+    """Source for the replicas."""
+    reward: Any
+    reference: Any
+    """Source for scoring workers that run the reference model; None: they do not."""
+    vocab_size: int
+    context_length: int
+    """Longest prompt + response that the model takes, tokens."""
+
+
+def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, stream_ref: bool) -> Models:
+    """Build or load the policy, and write to ``folder`` what engines can only read from a folder.
+
+    ``longest``: prompt + response, tokens. Raises OppoError for a model that cannot be built, does not fit, or is too short.
+    """
+    given, fitted = config.models, config.mode == "train"
+    actor = given.actor if given.actor is not None else _tiny(longest)
+    policy = build_causal_lm(actor, seed, config.training_dtype, config.devices.training)
+    if given.actor is None and fitted:
+        from oppo_real.task.sft import SftConfig, fit_actor
+
+        policy = new_actor(seed, tiny_config(max_position_embeddings=max(longest, 256))).to(config.devices.training)
+        fit_actor(policy, SftConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 1))
+    shape: Any = policy.config
+    shape = shape.get_text_config()
+    context = int(getattr(shape, "max_position_embeddings", None) or 1 << 30)
+    if longest > context:
+        raise OppoError(
+            f"prompt and response may have {longest} tokens together but the actor takes {context}: lower max_prompt_length or "
+            "max_response_length, or choose a model with a longer context (real.models.actor)"
+        )
+    kept = None
+    if config.engine == "vllm" or stream_ref:
+        kept = _save(policy, folder / "actor")
+    reward = given.reward if given.reward is not None else _tiny(longest)
+    if given.reward is None and fitted:
+        reward = _save(_fitted_reward_model(config, seed, longest), folder / "reward")
+    elif config.scorer == "vllm" and not (isinstance(reward, str) and Path(reward).is_dir()):
+        from oppo_real.engines.models import build_reward_model
+
+        reward = _save(build_reward_model(reward, seed + 2, config.dtype), folder / "reward")
+    source = kept if config.engine == "vllm" else actor
+    return Models(policy, source, reward, kept if stream_ref else None, int(shape.vocab_size), context)
+
+
+def build_training(config: RealConfig, ppo: PPOConfig | None, models: Models, seed: int, stream_ref: bool) -> PPOTraining | FrozenTraining:
+    """PPO on the policy, or nothing (``ppo`` None)."""
+    if ppo is None:
+        return FrozenTraining(models.policy)
+    device, dtype = config.devices.training, config.training_dtype
+    reference = None
+    if ppo.kl_coef > 0 or stream_ref:
+        given = config.models.reference
+        reference = copy.deepcopy(models.policy) if given is None else build_causal_lm(given, seed, dtype, device)
+    critic = None
+    if ppo.critic == "separate":
+        source = config.models.critic if config.models.critic is not None else config.models.actor
+        if source is None:
+            critic = _critic_of(models.policy, seed + 3)
+        else:
+            critic = build_value_model(source, seed + 3, dtype, device)
+    return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device, PaddedForward()))
+
+
+def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:
+    from transformers import Qwen2ForCausalLM
+
+    from oppo_real.task.tiny import critic_from
+
+    assert isinstance(policy, Qwen2ForCausalLM)
+    return critic_from(policy, seed)
+
+
+def _fitted_reward_model(config: RealConfig, seed: int, longest: int) -> torch.nn.Module:
+    from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model
+
+    model = new_classifier(seed + 2, tiny_config(max_position_embeddings=max(longest, 256)))
+    fit_reward_model(model, RewardModelConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 2))
+    return model
+
+
+def _tiny(longest: int) -> dict[str, Any]:
+    shown = tiny_config(max_position_embeddings=max(longest, 256))
+    names = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "max_position_embeddings", "tie_word_embeddings", "initializer_range",
+    )  # fmt: skip
+    return {"model_type": "qwen2", **{name: getattr(shown, name) for name in names}}
+
+
+def _save(model: torch.nn.Module, folder: Path) -> str:
+    writer: Any = model
+    writer.save_pretrained(str(folder))
+    return str(folder)

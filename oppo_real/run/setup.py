@@ -1,0 +1,256 @@
+"""From a scenario with a ``real:`` section to a run that can start. Whatever cannot run is refused here."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from oppo_real.config import RealConfig, real_config
+from oppo_real.engines.interface import Sampling
+from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
+from oppo_real.placement.interface import Fleet
+from oppo_real.run.given import RunInput
+from oppo_real.run.source import ReplaySource, Source, TaskSource
+from oppo_real.run.state import streams
+from oppo_sim.columns import STAGES, timing
+from oppo_sim.errors import OppoError
+from oppo_sim.policies.interface import Policy
+from oppo_sim.scenario.build import Setup, build_setup
+
+if TYPE_CHECKING:
+    from oppo_real.run.training import FrozenTraining, PPOTraining
+
+
+@dataclass(frozen=True)
+class RealSetup:
+    """A scenario, built as for the simulator, and how it is run for real."""
+
+    base: Setup
+    config: RealConfig
+    policy_name: str
+    seed: int
+    """Of weights, prompts and sampling."""
+
+    @property
+    def longest(self) -> int:
+        """Prompt and response together, tokens."""
+        return self.base.scenario.max_prompt_length + self.base.scenario.max_response_length
+
+
+@dataclass
+class OpenRun:
+    """A run with its engines up."""
+
+    setup: RealSetup
+    policy: Policy
+    fleet: Fleet
+    training: "PPOTraining | FrozenTraining"
+    source: Source
+    recorded_timing: Sequence[Mapping[str, float]] | None
+    resolved: dict[str, Any] = field(default_factory=dict)
+
+    def given(
+        self, timeline: tuple[int, int] | None = None, first_step: int = 0, after_step: Callable[[int], None] | None = None
+    ) -> RunInput:
+        """What the schedules take."""
+        base, config = self.setup.base, self.setup.config
+        replays = config.mode == "replay"
+        return RunInput(
+            self.policy,
+            base.batch,
+            base.machine,
+            self.fleet,
+            self.source,
+            self.training,
+            base.rewards() if replays else None,
+            base.scenario.max_response_length,
+            base.steps,
+            config.lock_step,
+            replays,
+            timeline,
+            self.recorded_timing,
+            first_step,
+            after_step or (lambda step: None),
+        )
+
+
+def build_real_setup(
+    scenario: Any, *, policy: str | None = None, steps: int | None = None, seed: int | None = None, settings: Mapping[str, Any] | None = None
+) -> RealSetup:
+    """Check a scenario for a real run. Raises OppoError for whatever cannot run, before anything is built."""
+    config = real_config(scenario)
+    base = build_setup(scenario, policy=policy, policy_settings=settings, steps=steps, seed=seed)
+    chosen = base.policy_factory()
+    require_engine("torch")
+    for engine in (config.engine, config.scorer):
+        require_engine(engine)
+    if base.machine.batching == "static":
+        raise OppoError("rollout.batching static is simulated only: set it to continuous for a real run")
+    if chosen.oracle and config.mode != "replay":
+        raise OppoError(f"policy '{chosen.name}' is an oracle: it needs lengths known beforehand, so set real.mode to replay")
+    if chosen.schedule != "synchronous" and config.placement.kind == "inline" and not config.lock_step:
+        raise OppoError(
+            f"the {chosen.schedule} policy generates during training, which needs engines in processes of their own: "
+            "set real.placement.kind to processes (or real.lock_step to true)"
+        )
+    if config.checkpoint_every is not None and chosen.schedule != "synchronous":
+        raise OppoError(f"a run of the {chosen.schedule} policy cannot be checkpointed: leave real.checkpoint_every out")
+    if scenario.training.stream_ref and config.scorer != "torch":
+        raise OppoError("training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer to torch")
+    return RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)
+
+
+@contextmanager
+def open_run(setup: RealSetup, elapsed: float = 0.0) -> Iterator[OpenRun]:
+    """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first, seconds.
+
+    Raises OppoError for a model that does not fit, an engine that does not start, and a worker that fails.
+    """
+    from oppo_real.run.models import build_training, prepare_models
+
+    base, config = setup.base, setup.config
+    scenario = base.scenario
+    stream_ref = scenario.training.stream_ref and config.trains
+    if config.placement.cores.driver is not None:
+        _pin_driver(config)
+    with TemporaryDirectory(prefix="oppo-models-") as folder:
+        models = prepare_models(config, setup.seed, setup.longest, Path(folder), stream_ref)
+        ppo = config.ppo_config(scenario.training) if config.trains else None
+        training = build_training(config, ppo, models, setup.seed, stream_ref)
+        policy = base.policy_factory()
+        rounds = policy.stop_check == "chunk" and policy.schedule == "synchronous"
+        granularity = policy.score_granularity if base.machine.streamable else "rollout"
+        options: dict[str, Any] = {
+            "stream": streams(granularity, rounds),
+            "max_scoring_tokens": base.machine.max_scoring_tokens,
+            "lock_step": config.lock_step,
+            "elapsed": elapsed,
+        }
+        actors = [_actor_spec(setup, models.actor, index) for index in range(base.machine.num_replicas)]
+        scorers = [_scorer_spec(setup, models.reward, models.reference, index) for index in range(base.machine.num_workers)]
+        fleet = _fleet(config, actors, scorers, training, options)
+        try:
+            fleet.load_weights(training.weights(), 0, True)
+            source: Source
+            if config.mode == "replay":
+                source = ReplaySource(
+                    base.replay,
+                    base.replay.cursor(),
+                    vocab_size=models.vocab_size,
+                    seed=setup.seed,
+                    group_size=base.batch.group_size,
+                )
+            else:
+                source = TaskSource(seed=setup.seed, group_size=base.batch.group_size)
+            yield OpenRun(setup, policy, fleet, training, source, _recorded_timing(config, scenario.base_dir), fleet.resolved_configs())
+        finally:
+            fleet.close()
+
+
+def _fleet(
+    config: RealConfig,
+    actors: Sequence[ActorSpec],
+    scorers: Sequence[ScorerSpec],
+    training: "PPOTraining | FrozenTraining",
+    options: dict[str, Any],
+) -> Fleet:
+    if config.placement.kind == "inline":
+        from oppo_real.placement.inline import InlineFleet
+
+        if config.placement.threads is not None:
+            import torch
+
+            torch.set_num_threads(config.placement.threads)
+        return InlineFleet([build_actor(spec) for spec in actors], [build_scorer(spec) for spec in scorers], **options)
+    from oppo_real.placement.processes import ProcessFleet
+
+    pins = _pins(config, len(actors), len(scorers))
+    return ProcessFleet(
+        list(zip(actors, pins[: len(actors)], strict=True)),
+        list(zip(scorers, pins[len(actors) :], strict=True)),
+        training.weights(),
+        **options,
+    )
+
+
+def _pins(config: RealConfig, replicas: int, workers: int) -> list[Any]:
+    from oppo_real.placement.worker import Pin
+
+    cores = config.placement.cores
+    share = max(1, len(os.sched_getaffinity(0)) // (replicas + workers))
+    pins = []
+    for lists, count in ((cores.rollout, replicas), (cores.scoring, workers)):
+        for index in range(count):
+            bound = None if lists is None else lists[index % len(lists)]
+            pins.append(Pin(bound, config.placement.threads or (share if bound is None else len(bound))))
+    return pins
+
+
+def _pin_driver(config: RealConfig) -> None:
+    from oppo_real.placement.worker import Pin, pin
+
+    cores = config.placement.cores.driver
+    assert cores is not None
+    pin(Pin(cores, config.placement.threads or len(cores)))
+
+
+def _actor_spec(setup: RealSetup, model: Any, index: int) -> ActorSpec:
+    config, machine = setup.config, setup.base.machine
+    devices = config.devices.rollout
+    stop = None
+    if config.mode == "train":
+        from oppo_real.task.arithmetic import EOS
+
+        stop = EOS
+    return ActorSpec(
+        config.engine,
+        model,
+        Sampling(config.temperature, config.top_p, stop, setup.seed),
+        setup.seed,
+        config.dtype,
+        devices[index % len(devices)],
+        setup.longest,
+        machine.kv_capacity_tokens,
+        machine.kv_block_tokens,
+        machine.max_num_seqs,
+        config.lock_step,
+        config.actor_args,
+    )
+
+
+def _scorer_spec(setup: RealSetup, model: Any, reference: Any, index: int) -> ScorerSpec:
+    config = setup.config
+    devices = config.devices.scoring
+    return ScorerSpec(
+        config.scorer,
+        model,
+        setup.seed + 2,
+        config.dtype,
+        devices[index % len(devices)],
+        setup.longest,
+        setup.base.machine.kv_block_tokens,
+        config.models.reference if reference is not None and config.models.reference is not None else reference,
+        setup.seed,
+        config.temperature,
+        config.scorer_args,
+    )
+
+
+def _recorded_timing(config: RealConfig, base_dir: Path | None) -> list[Mapping[str, float]] | None:
+    if config.recorded_timing is None:
+        return None
+    import pandas as pd
+
+    path = (base_dir or Path()) / config.recorded_timing
+    if path.is_dir():
+        path = path / "steps.parquet"
+    names = {stage: timing(stage) for stage in (*STAGES, "step")}
+    try:
+        table = pd.read_parquet(path, columns=list(names.values()))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise OppoError(f"real.recorded_timing: {path} holds no step table ({reason}): name a run folder or its steps.parquet") from None
+    return [{stage: float(row[column]) for stage, column in names.items()} for row in table.to_dict(orient="records")]

@@ -1,0 +1,144 @@
+"""Run a scenario for real; from Python in one call, returning pandas frames."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from oppo_real.checkpoint import Checkpoints
+from oppo_real.run.record import Record
+from oppo_real.run.schedules import start_run
+from oppo_real.run.setup import RealSetup, build_real_setup, open_run
+from oppo_sim.errors import OppoError
+from oppo_sim.manifest import run_manifest
+from oppo_sim.results.sinks import FrameSink, Sink, Sinks
+from oppo_sim.results.spans import Marker, Span
+from oppo_sim.results.summary import summarise
+from oppo_sim.scenario.build import policy_settings_of
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[int, Mapping[str, float]], None]
+"""Called with the number of steps done and the metrics of the last update."""
+
+PACKAGES = ("torch", "transformers", "vllm")
+
+
+@dataclass(frozen=True)
+class RealRun:
+    """A finished run; tables as of ``oppo_sim.simulate``, in measured seconds (lock-step: iterations)."""
+
+    policy: str
+    seed: int
+    steps: "pd.DataFrame"
+    rollouts: "pd.DataFrame"
+    summary: "pd.DataFrame"
+    trace: "pd.DataFrame"
+    """The lengths, prompts and rewards it made, as a length trace."""
+    training: "pd.DataFrame"
+    """One row a step: the trainer's metrics."""
+    manifest: dict[str, Any]
+    spans: list[Span] = field(repr=False)
+    markers: list[Marker] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What a run leaves beside its rows."""
+
+    record: Record
+    spans: list[Span]
+    markers: list[Marker]
+    resolved: Mapping[str, Any]
+
+
+def run_real(
+    scenario: Scenario | str,
+    *,
+    policy: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    timeline: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+) -> RealRun:
+    """Run a scenario (an object, a shipped name or a YAML path) over real engines and return its tables.
+
+    Raises OppoError for anything that cannot run, and for a worker that fails.
+    """
+    loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
+    setup = build_real_setup(loaded, policy=policy, steps=steps, seed=seed)
+    frames = FrameSink()
+    done = execute(setup, frames, timeline=timeline, progress=progress)
+    table = frames.steps()
+    return RealRun(
+        setup.policy_name,
+        setup.base.seed,
+        table,
+        frames.rollouts(),
+        summarise(table, setup.base.warmup_steps),
+        done.record.trace(),
+        done.record.training(),
+        real_manifest(setup, done.resolved),
+        done.spans,
+        done.markers,
+    )
+
+
+def execute(
+    setup: RealSetup,
+    sink: Sink,
+    *,
+    timeline: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Executed:
+    """Run all steps into a sink; with ``checkpoints``, from the last one if there is one. An interrupted run keeps what it recorded."""
+    steps = setup.base.steps
+    if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
+        raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last within them")
+    record = Record(setup)
+    sinks = Sinks(sink, record)
+    state = None if checkpoints is None else checkpoints.load()
+    with open_run(setup, 0.0 if state is None else state.elapsed_s) as opened:
+        first = 0 if state is None else state.next_step
+
+        def after_step(step: int) -> None:
+            record.after_step(step, run.state.batch, run.state.metrics)
+            if checkpoints is not None:
+                checkpoints.after_step(step, run.state, opened.training, record)
+            if progress is not None:
+                progress(step + 1, run.state.metrics)
+
+        run = start_run(opened.given(timeline, first, after_step), sinks)
+        if state is not None and checkpoints is not None:
+            checkpoints.restore(state, run.state, opened.training, record, sink)
+            if progress is not None:
+                progress(first, {})
+        record.resolved = opened.resolved
+        run.run()
+        return Executed(record, run.state.spans, run.state.markers, opened.resolved)
+
+
+def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Provenance of a measured run."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    manifest = run_manifest(setup.base, setup.policy_name, policy_settings_of(setup.base.scenario, setup.policy_name))
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return {
+        **manifest,
+        "kind": "measured",
+        "clock": "decode iterations" if setup.config.lock_step else "seconds",
+        "costs": {"kind": "run", "measured": True, "note": "measured on this run; the costs of the scenario were not used"},
+        "versions": manifest["versions"] | found,
+        "real": setup.config.model_dump(mode="json"),
+        "engines": dict(resolved),
+    }

@@ -1,0 +1,102 @@
+"""What is measured: it spans the scenario, tells total from longest KV, and its order hides no drift."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppo_real.calibrate.plan import Sizes, geometric, make_plan, sizes_of
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.load import load_scenario
+
+SIZES = Sizes(18, 112, 512, 2048, (128, 256, 512), 16384)
+
+
+def test_decode_spans_rollouts_and_lengths_and_has_long_tails() -> None:
+    points = [point for point in make_plan(SIZES).points if point.kind == "decode"]
+    assert {1, 18} <= {point.n for point in points}
+    even = [point for point in points if point.cell is not None]
+    ragged = [point for point in points if point.cell is None]
+    assert max(point.longest for point in even) >= 0.99 * SIZES.max_length
+    twins = {(point.n, point.kv_tokens): point for point in even}
+    assert len(ragged) >= 4
+    for point in ragged:
+        twin = twins[point.n, point.kv_tokens]
+        assert point.longest > 1.5 * twin.longest, "the same total, another longest"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 200),
+    st.integers(1, 300),
+    st.integers(1, 4000),
+    st.integers(16, 30_000),
+    st.lists(st.integers(1, 600), min_size=1, max_size=3),
+    st.integers(64, 40_000),
+)
+def test_every_point_can_be_run(running: int, batch: int, prompt: int, response: int, chunks: list[int], scoring: int) -> None:
+    chunk_sizes = tuple(sorted({min(chunk, response) for chunk in chunks}))
+    sizes = Sizes(running, batch, prompt, response, chunk_sizes, scoring)
+    for point in make_plan(sizes).points:
+        for past, new in point.rows:
+            assert past >= 0
+            assert new >= 1
+            assert past + new <= sizes.max_length
+        if point.kind in ("decode", "prefill"):
+            assert point.n <= max(2, running)
+        if point.kind == "train":
+            assert point.n == batch
+        if point.kind in ("prefill", "score") and point.cell is not None:
+            assert point.tokens == point.cell[0]
+
+
+def test_nothing_is_planned_that_kv_does_not_hold() -> None:
+    sizes = Sizes(18, 112, 512, 2048, (128,), 16384, kv_capacity_tokens=8192)
+    for point in make_plan(sizes).points:
+        if point.kind == "decode":
+            assert point.kv_tokens <= 8192
+        if point.kind == "prefill":
+            assert point.tokens <= 8192
+
+
+def test_chunk_sizes_are_measured_alone_and_together() -> None:
+    score = [point for point in make_plan(SIZES).points if point.kind == "score"]
+    for chunk in SIZES.chunk_sizes:
+        same = {point.n for point in score if {new for _, new in point.rows} == {chunk}}
+        assert 1 in same
+        assert len(same) > 1, chunk
+
+
+def test_the_order_is_shuffled_anew_each_pass_and_repeatable() -> None:
+    plan = make_plan(SIZES, seed=3)
+    order = [(point.key, number) for point, number in plan.visits(3)]
+    assert order == [(point.key, number) for point, number in make_plan(SIZES, seed=3).visits(3)]
+    passes = [[key for key, number in order if number == visit] for visit in range(3)]
+    assert all(sorted(one) == sorted(point.key for point in plan.points) for one in passes)
+    assert passes[1] != passes[2]
+    assert order != [(point.key, number) for point, number in make_plan(SIZES, seed=4).visits(3)]
+    essential = [point.essential for point, number in plan.visits(1)]
+    assert essential == sorted(essential, reverse=True), "without these there is no profile"
+
+
+def test_sizes_come_from_the_scenario() -> None:
+    scenario = load_scenario("paper-gsm8k-7b")
+    sizes = sizes_of(scenario)
+    assert sizes.rollout_batch_size == scenario.rollout_batch_size == 112
+    assert sizes.max_running * scenario.rollout.num_replicas >= 112 + 112 // 8
+    assert sizes.chunk_sizes == (128, 256, 512)
+    assert sizes.max_length == scenario.max_prompt_length + scenario.max_response_length
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 500), st.integers(0, 5000), st.integers(2, 6))
+def test_geometric_grids_rise_and_hold_both_ends(low: int, more: int, count: int) -> None:
+    grid = geometric(low, low + more, count)
+    assert grid[0] == low
+    assert grid[-1] == low + more
+    assert grid == sorted(set(grid))
+    assert len(grid) <= count
+
+
+def test_too_short_rollouts_are_refused() -> None:
+    with pytest.raises(OppoError, match="too short"):
+        make_plan(Sizes(4, 4, 4, 4, (4,), 64))

@@ -1,0 +1,220 @@
+"""A whole calibration of a tiny model on the torch engine: files, the simulator's view of them, going on after an interruption."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from oppo_real.calibrate import session as session_module
+from oppo_real.calibrate.cache import VisitCache
+from oppo_real.calibrate.match import check_profile_matches
+from oppo_real.calibrate.measure import Bench, Visit, visit_point
+from oppo_real.calibrate.plan import Point, Sizes, make_plan
+from oppo_real.calibrate.session import Effort, calibrate_to, measure_session
+from oppo_real.calibrate.subject import Subject, hardware
+from oppo_real.calibrate.write import Origin, calibrate_from
+from oppo_real.config import RealConfig, parse_real_config
+from oppo_sim.costs.build_profile import costs_from_profile
+from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.profile import Profile, load_profile
+from oppo_sim.costs.ranges import ProfileRangeWarning
+from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.errors import OppoError
+
+MODEL = {
+    "model_type": "qwen2",
+    "vocab_size": 48,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+}
+TRAINING = TrainingConfig(num_ppo_epochs=1)
+SIZES = Sizes(4, 4, 12, 36, (8, 16), 96)
+EFFORT = Effort(repeats=2, budget_s=120, contention=False)
+
+
+def config(**changes: object) -> RealConfig:
+    models = {"actor": MODEL, "reward": MODEL}
+    return parse_real_config({"models": models, "placement": {"threads": 1}, **changes})
+
+
+SUBJECT = Subject(config(), TRAINING)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def context(training: TrainingConfig) -> CostContext:
+    return CostContext(
+        num_replicas=1,
+        num_scoring_workers=1,
+        rollout_batch_size=4,
+        max_prompt_length=12,
+        max_response_length=36,
+        training=training,
+        colocated_training=True,
+        colocated_scoring=False,
+    )
+
+
+def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.json"
+    session, calibration, written = calibrate_to(path, "tiny", SUBJECT, SIZES, tmp_path / "cache", EFFORT)
+    assert session.fresh == session.planned_visits == len(session.visits)
+    assert not session.notes
+
+    profile = load_profile(path)
+    engine = profile.measured.engine
+    assert engine["actor"]["layers"] == 1  # type: ignore[index]
+    assert engine["subject"]["models"]["actor"] == MODEL  # type: ignore[index]
+    assert profile.measured.software["torch"] == torch.__version__.split("+")[0] or profile.measured.software["torch"] == torch.__version__
+    assert profile.measured.hardware == hardware("cpu")
+    assert profile.measured.repeats == 2
+
+    costs = costs_from_profile(profile, context(TRAINING))
+    for visit in session.visits:
+        point = visit.point
+        if point.kind == "decode" and point.cell is not None:
+            same = sorted(other.median for other in session.visits if other.point == point)
+            assert costs.actor.decode_time(point.n, point.kv_tokens) == pytest.approx(sum(same) / 2, rel=1e-9)
+    score = [visit for visit in session.visits if visit.point.kind == "score" and visit.point.cell is not None]
+    for visit in score:
+        assert costs.scorer.prefill_time(visit.point.tokens, visit.point.pairs) == pytest.approx(
+            sum(one.median for one in score if one.point == visit.point) / 2, rel=0.2
+        ), "a batch that missed its cell by rounding was moved there"
+    with pytest.warns(ProfileRangeWarning):
+        costs.actor.decode_time(4, 10_000.0)
+    assert profile.out_of_range["decode"] == 1
+
+    samples = [json.loads(line) for line in written.samples.read_text().splitlines()]
+    assert len(samples) == len(session.visits)
+    assert written.samples.name in profile.measured.raw_samples
+    report = json.loads(written.report.read_text())
+    assert {fit["name"] for fit in report["fits"]} >= {"decode", "host", "prefill", "score", "update_actor", "values"}
+    for fit in calibration.fits:
+        assert all(0 <= one.low <= one.value <= one.high for one in fit.coefficients)
+    assert check_profile_matches(profile, SUBJECT.config, TRAINING, hardware("cpu")) is None
+
+
+def test_an_interrupted_calibration_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[str, int]] = []
+    stop_after = 11
+    done_first = stop_after
+
+    def counting(bench: Bench, point: Point, number: int) -> Visit:
+        begun.append((point.key, number))
+        if len(begun) > stop_after:
+            raise KeyboardInterrupt
+        return visit_point(bench, point, number)
+
+    monkeypatch.setattr(session_module, "visit_point", counting)
+    with pytest.raises(KeyboardInterrupt):
+        measure_session(SUBJECT, SIZES, tmp_path, EFFORT)
+    first = begun[:done_first]
+    begun.clear()
+    stop_after = 10_000
+    second = measure_session(SUBJECT, SIZES, tmp_path, EFFORT)
+    assert len(second.visits) == second.planned_visits
+    assert second.fresh == second.planned_visits - done_first
+    assert not set(first) & set(begun), "nothing is measured twice"
+
+    begun.clear()
+    again = measure_session(SUBJECT, SIZES, tmp_path, EFFORT)
+    assert not begun
+    assert again.fresh == 0
+    assert again.visits == second.visits
+
+    other = replace(SUBJECT, config=config(models={"actor": {**MODEL, "hidden_size": 16}, "reward": MODEL}))
+    stop_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        measure_session(other, SIZES, tmp_path, EFFORT)  # another model begins anew
+
+
+def test_a_budget_that_is_too_small_says_what_to_do_and_keeps_what_is_done(tmp_path: Path) -> None:
+    with pytest.raises(OppoError, match="raise --budget-s"):
+        calibrate_to(tmp_path / "tiny.json", "tiny", SUBJECT, SIZES, tmp_path / "cache", replace(EFFORT, budget_s=0.001))
+    assert not (tmp_path / "tiny.json").exists()
+
+
+def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> None:
+    point = make_plan(SIZES).points[0]
+    cache = VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 64, "weight_version": 3}})
+    cache.put(Visit(point, 0, (0.5, 0.25)))
+    assert cache.get(point, 0) == Visit(point, 0, (0.5, 0.25))
+    assert cache.get(point, 1) is None
+    assert VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 64, "weight_version": 4}}).get(point, 0) is not None
+    assert VisitCache(tmp_path, {"torch": "2", "actor": {"kv_capacity_tokens": 64, "weight_version": 3}}).get(point, 0) is None
+    assert VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 32, "weight_version": 3}}).get(point, 0) is None
+    file = next(tmp_path.rglob("*-0.json"))
+    file.write_text(file.read_text()[:-10])
+    assert cache.get(point, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"models": {"actor": {**MODEL, "num_hidden_layers": 2}, "reward": MODEL}}, "models.actor.num_hidden_layers"),
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"engine": "vllm"}, "engine"),
+        ({"devices": {"rollout": ["cuda:0"]}}, "devices.rollout"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused_in_one_sentence(changes: dict[str, object], named: str) -> None:
+    profile = _profile()
+    check_profile_matches(profile, SUBJECT.config, TRAINING)
+    with pytest.raises(OppoError) as refused:
+        check_profile_matches(profile, config(**changes))
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_other_hardware_other_ppo_and_a_profile_of_unknown_origin_are_refused() -> None:
+    profile = _profile()
+    with pytest.raises(OppoError, match="measured on .* and this machine has"):
+        check_profile_matches(profile, SUBJECT.config, hardware_here="1 of 1 H200")
+    with pytest.raises(OppoError, match="ppo.num_ppo_epochs"):
+        check_profile_matches(profile, SUBJECT.config, TrainingConfig(num_ppo_epochs=4))
+    unknown = profile.model_copy(update={"measured": profile.measured.model_copy(update={"engine": {}})})
+    with pytest.raises(OppoError, match="does not say which models"):
+        check_profile_matches(unknown, SUBJECT.config)
+
+
+def _profile() -> Profile:
+    """A profile of synthetic seconds: what it is compared by does not depend on them."""
+    visits = []
+    for point in make_plan(SIZES).points:
+        seconds = 1e-3 + 1e-6 * (point.tokens + point.kv_tokens)
+        stages = {"update_actor": seconds, **dict.fromkeys(("old_log_prob", "ref", "values", "adv", "update_critic"), 0.0)}
+        host = (1e-6, 1e-6, 1e-6) if point.kind == "decode" else ()
+        visits.append(Visit(point, 0, (seconds,), host, stages if point.kind == "train" else {}))
+    origin = Origin(hardware("cpu"), {}, {"subject": SUBJECT.to_plain(), "actor": {"kv_capacity_tokens": 4096}})
+    return calibrate_from("synthetic", visits, (), origin, len(visits), "none").profile
+
+
+def test_kv_of_the_engine_and_stages_that_never_ran() -> None:
+    profile = _profile()
+    assert profile.kv_capacity_tokens == 4096
+    assert profile.training.ref is None
+    assert profile.training.update_actor
+
+
+def test_streamed_reference_model_is_measured_beside_the_reward_model(tmp_path: Path) -> None:
+    sizes = replace(SIZES, stream_ref=True)
+    subject = replace(SUBJECT, training=TrainingConfig(num_ppo_epochs=1, stream_ref=True))
+    _, calibration, _ = calibrate_to(tmp_path / "tiny.json", "tiny", subject, sizes, tmp_path / "cache", replace(EFFORT, repeats=1))
+    profile = load_profile(tmp_path / "tiny.json")
+    assert profile.score_ref is not None
+    costs = costs_from_profile(profile, context(subject.training))
+    assert costs.scorer.prefill_time(96, 96 * 12.0) > profile.score.seconds[-1][0] * 0.5
+    assert "score_ref" in {fit.name for fit in calibration.fits}

@@ -1,0 +1,81 @@
+"""Engines in processes: the same decisions in lock-step, real overlap in free running, and one sentence when a worker dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pandas as pd
+import pytest
+
+from oppo_real.run.start import run_real
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.results.spans import Span
+from tests.real.real_scenario import real_scenario
+
+PROCESSES = {"placement": {"kind": "processes", "threads": 1}}
+TWO = {"rollout": {"num_replicas": 2}}
+
+
+def overlap(one: list[Span], other: list[Span]) -> float:
+    """Seconds during which an activity of ``one`` and one of ``other`` went on together."""
+    return sum(max(0.0, min(a.end_s, b.end_s) - max(a.start_s, b.start_s)) for a in one for b in other)
+
+
+def test_lock_step_in_processes_equals_lock_step_in_one() -> None:
+    inline = run_real(real_scenario({"lock_step": True}, **TWO))
+    processes = run_real(real_scenario({"lock_step": True, **PROCESSES}, **TWO))
+    pd.testing.assert_frame_equal(inline.rollouts, processes.rollouts)
+    pd.testing.assert_frame_equal(inline.steps, processes.steps)
+
+
+def test_free_running_scores_while_it_decodes_and_orders_by_measured_instants() -> None:
+    run = run_real(real_scenario(PROCESSES, steps=3), timeline=(0, 2))
+    assert list(run.steps[c.STEP]) == [0, 1, 2]
+    assert (run.steps[c.timing("gen")] > 0).all()
+    decoding = [span for span in run.spans if span.stage == "decode"]
+    scoring = [span for span in run.spans if span.stage == "score"]
+    assert overlap(decoding, scoring) > 0
+    finished = run.rollouts.sort_values([c.TRAINED_STEP, c.TRAINED_RANK])
+    for _, batch in finished.groupby(c.TRAINED_STEP):
+        fresh = batch[batch[c.FINISHED_S] >= run.steps[c.START_S][batch[c.TRAINED_STEP].iloc[0]]]
+        assert fresh[c.FINISHED_S].is_monotonic_increasing
+    assert (run.rollouts[c.SCORED_S] >= run.rollouts[c.FINISHED_S]).all()
+    assert run.steps[c.TOKENS_DECODED].sum() == run.steps[c.TOKENS_TRAINED].sum() + run.steps[c.TOKENS_IN_FLIGHT].iloc[-1]
+    assert (run.steps[c.TIMING_STEP].cumsum().iloc[:-1].to_numpy() <= run.steps[c.START_S].iloc[1:].to_numpy() + 1e-6).all()
+
+
+def test_an_asynchronous_policy_decodes_during_training() -> None:
+    ppo = {"enabled": True, "num_ppo_epochs": 4, "learning_rate": 1e-4}
+    run = run_real(real_scenario({**PROCESSES, "ppo": ppo}, policy="async", steps=4, placement={"training": "separate"}), timeline=(0, 3))
+    decoding = [span for span in run.spans if span.stage == "decode"]
+    training = [span for span in run.spans if span.group == "training" and span.stage != "update_weights"]
+    assert overlap(decoding, training) > 0
+    assert run.steps[c.STALENESS_MAX].max() >= 1
+
+
+def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
+    import multiprocessing
+
+    def kill(done: int, metrics: object) -> None:
+        victim = next(process for process in multiprocessing.active_children() if process.name == "oppo scoring worker 0")
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+
+    with pytest.raises(OppoError, match=r"^scoring worker 0 \(process \d+\) was ended by signal 9: .*--resume$"):
+        run_real(real_scenario(PROCESSES, policy="sequential"), progress=kill)
+    assert not multiprocessing.active_children()
+
+
+def test_an_engine_that_cannot_be_built_says_why_once() -> None:
+    tiny = {"model_type": "qwen2", "vocab_size": 64, "hidden_size": 30, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1}
+    section = {**PROCESSES, "models": {"reward": {**tiny, "hidden_size": 32, "heads": 3}}}
+    with pytest.raises(OppoError, match="scoring worker 0: .*'heads'"):
+        run_real(real_scenario(section))
+
+
+def test_cores_that_do_not_exist_are_refused() -> None:
+    cores = {"rollout": [[4000]]}
+    with pytest.raises(OppoError, match=r"replica 0: .*cores \[4000\]; there are \["):
+        run_real(real_scenario({"placement": {"kind": "processes", "threads": 1, "cores": cores}}))

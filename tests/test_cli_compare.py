@@ -1,0 +1,319 @@
+"""``oppo compare`` as a user meets it: the folder, independence of the number of processes, bad input, going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from oppo_sim import columns as c
+from oppo_sim import compare, comparison
+from oppo_sim.cli.main import run
+from oppo_sim.report.run_folder import read_run_folder
+from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
+
+ARGUMENTS = ("compare", "tiny.yaml", "--policies", "intra,oppo", "--seeds", "2", "-o", "cmp", "--no-figures", "--jobs", "1")
+CELLS = 2 * (1 + 2 + 4)
+"""Runs of ``ARGUMENTS``: two seeds of the baseline, of intra and its batch scoring, of oppo and its three counterfactuals."""
+
+
+@pytest.fixture
+def oppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Oppo:
+    """The command, in a folder that holds ``tiny.yaml``."""
+    monkeypatch.chdir(tmp_path)
+    write_scenario(tmp_path)
+    return Oppo(capsys)
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Cell]:
+    """Every cell that is simulated from here on."""
+    cells: list[comparison.Cell] = []
+    run_cell = comparison.run_cell
+
+    def counted(scenario: Any, cell: comparison.Cell) -> comparison.Totals:
+        totals = run_cell(scenario, cell)
+        cells.append(cell)
+        return totals
+
+    monkeypatch.setattr(comparison, "run_cell", counted)
+    return cells
+
+
+# ---- what a comparison leaves -------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_folder_holds_tables_figures_timeline_and_manifest(oppo: Oppo) -> None:
+    printed = oppo("compare", "tiny.yaml", "--seeds", "2", "-o", "cmp", "--jobs", "1")
+    assert (printed.code, printed.err) == (0, "")
+    assert "1.00× [1.00, 1.00]" in printed.out
+    assert printed.out.endswith("wrote cmp\n")
+    folder = read_run_folder("cmp")
+    folder.verify()
+    figures = ("attribution", "gantt", "speedup", "step_time")
+    tables = ("attribution.parquet", "cells.parquet", "comparison.json", "comparison.parquet", "timeline.json")
+    assert folder.files == tuple(sorted((*tables, *(f"figures/{figure}.png" for figure in figures))))
+    policies = ["sequential", "rollout-overlap", "intra", "inter", "oppo"]
+    table = folder.frame("comparison.parquet")
+    assert table["policy"].tolist() == policies
+    assert folder.frame("attribution.parquet").columns.tolist() == ["policy", *comparison.ATTRIBUTION_COLUMNS]
+    own = {value for name, value in vars(c).items() if isinstance(value, str) and name.isupper()}
+    assert set(table.columns) - {"policy"} <= own
+    assert folder.manifest["seeds"] == [0, 1]
+    assert folder.manifest["baselines"] == dict.fromkeys(policies, "sequential")
+    assert folder.manifest["policy_settings"]["inter"] == {"chunk_size": 8, "overcommit": 2}
+    assert not list(Path().glob("*.jsonl"))
+
+
+def test_python_gives_the_tables_of_the_files_and_json_stands_alone(oppo: Oppo) -> None:
+    printed = oppo(*ARGUMENTS, "--json", "--set", "policy.overcommit={control: reward_slope}")
+    record = json.loads(printed.out)
+    assert printed.err.startswith("note: policy 'oppo' controls overcommit by rewards")
+    assert {key: record[key] for key in ("comparison", "attribution")} == read_run_folder("cmp").json("comparison.json")
+    result = compare("tiny.yaml", ["intra", "oppo"], seeds=2, overrides=["policy.overcommit={control: reward_slope}"])
+    folder = read_run_folder("cmp")
+    for name, frame in (("comparison", result.table), ("attribution", result.attribution)):
+        pd.testing.assert_frame_equal(frame, folder.frame(f"{name}.parquet").set_index("policy"))
+    pd.testing.assert_frame_equal(result.cells, folder.frame("cells.parquet"))
+    assert record["comparison"]["oppo"][c.SPEEDUP] == result.table.loc["oppo", c.SPEEDUP]
+
+
+def test_results_do_not_depend_on_the_number_of_processes(oppo: Oppo) -> None:
+    assert oppo(*ARGUMENTS).code == 0
+    assert oppo(*ARGUMENTS[:-1], "2", "-o", "two").code == 0
+    assert contents(Path("cmp")) == contents(Path("two"))
+
+
+def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[comparison.Cell]) -> None:
+    assert oppo(*ARGUMENTS, "--no-attribution").code == 0
+    assert len(simulated) == 2 * 3
+    attribution = read_run_folder("cmp").frame("attribution.parquet").set_index("policy")
+    assert attribution.isna().all(axis=None)
+
+
+def test_warnings_are_those_of_the_compared_policies(oppo: Oppo) -> None:
+    scenario = ("--set", "policy.overcommit={control: reward_slope}")
+    assert oppo("compare", "tiny.yaml", "--policies", "intra", "--seeds", "1", "-o", "a", "--no-figures", *scenario).err == ""
+
+
+# ---- bad input ----------------------------------------------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
+    "policy": (["--policies", "intra,opppo"], {}, ["unknown policy 'opppo'", "did you mean 'oppo'?"]),
+    "policy named twice": (["--policies", "oppo,inter,oppo"], {}, ["name oppo twice"]),
+    "no policy": (["--policies", " , "], {}, ["at least one name"]),
+    "seeds in order": (["--set", "trace.sampling=in_order"], {}, ["in_order", "seeds 1"]),
+    "no seeds": (["--seeds", "0"], {}, ["--seeds"]),
+    "field": (["--set", "scoring.workers=2"], {}, ["scoring.workers", "num_workers"]),
+    "policies section": (["--set", "policies.inter.overcomit=2"], {}, ["overcomit", "did you mean 'overcommit'?"]),
+    "async on shared devices": (["--policies", "intra,async", "--set", "placement.training=rollout"], {}, ["async", "separate"]),
+    "a KV that cannot hold one rollout": (["--set", "rollout.kv_capacity_tokens=40"], {}, ["kv_capacity_tokens 40"]),
+    "negative lengths": ([], {"trace": {"path": "negative.csv"}}, ["negative.csv", "-5"]),
+    "folder with other files": (["-o", "thesis"], {}, ["thesis holds no run"]),
+    "folder with other files, by force": (["-o", "thesis", "--force"], {}, ["thesis holds no run"]),
+    "output below a file": (["-o", "tiny.yaml/cmp"], {}, ["tiny.yaml/cmp", "a file stands where a folder is needed"]),
+    "output where none can be": (["-o", "/proc/none/cmp"], {}, ["/proc/none"]),
+    "here, where the scenario is": (["-o", "."], {}, [". holds no run"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_before_anything_is_simulated(
+    case: str, oppo: Oppo, tmp_path: Path, simulated: list[comparison.Cell]
+) -> None:
+    arguments, changes, words = BAD[case]
+    write_scenario(tmp_path, **changes)
+    (tmp_path / "negative.csv").write_text("prompt_length,response_length\n4,7\n4,-5\n")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    before = contents(tmp_path)
+    assert_refused(oppo("compare", "tiny.yaml", "--jobs", "1", *arguments), *words)
+    assert contents(tmp_path) == before
+    assert simulated == []
+
+
+def test_a_comparison_that_exists_is_replaced_only_by_force(oppo: Oppo) -> None:
+    oppo(*ARGUMENTS)
+    before = contents(Path("cmp"))
+    assert_refused(oppo(*ARGUMENTS), "cmp holds a finished run", "--force")
+    assert contents(Path("cmp")) == before
+    assert oppo(*ARGUMENTS, "--force", "--steps", "3").code == 0
+    assert read_run_folder("cmp").manifest["steps"] == 3
+
+
+def test_an_empty_folder_can_be_written_from_inside(oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert oppo("compare", "../tiny.yaml", "--policies", "intra", "--seeds", "1", "--no-figures", "-o", ".").code == 0
+    assert read_run_folder(".").manifest["policies"] == ["intra"]
+
+
+# ---- interruption -------------------------------------------------------------------------------------------------------------------
+
+
+def uninterrupted(folder: Path, *arguments: str) -> dict[str, bytes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_scenario(folder)
+        assert run([*arguments, "-o", "whole", "--jobs", "1"]) == 0
+    return contents(folder / "whole")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What ``ARGUMENTS`` writes without an interruption."""
+    return uninterrupted(tmp_path_factory.mktemp("whole"), *ARGUMENTS)
+
+
+@pytest.fixture(scope="module")
+def whole_long(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What ``LONG`` writes without an interruption."""
+    return uninterrupted(tmp_path_factory.mktemp("whole"), *LONG)
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
+    """Ctrl-C when that many cells have been simulated."""
+    run_cell, done = comparison.run_cell, 0
+
+    def interrupted(scenario: Any, cell: comparison.Cell) -> comparison.Totals:
+        nonlocal done
+        if done == cells:
+            raise KeyboardInterrupt
+        done += 1
+        return run_cell(scenario, cell)
+
+    monkeypatch.setattr(comparison, "run_cell", interrupted)
+
+
+def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(
+    oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(patch, 5)
+        printed = oppo(*ARGUMENTS)
+    sentence = "oppo: interrupted: finished runs are kept in cmp.cells.jsonl, the same command goes on from there\n"
+    assert (printed.code, printed.out, printed.err) == (130, "", sentence)
+    assert not Path("cmp").exists()
+    assert oppo(*ARGUMENTS).code == 0
+    assert len(simulated) == len(set(simulated)) == CELLS
+    assert contents(Path("cmp")) == whole
+    assert not Path("cmp.cells.jsonl").exists()
+
+
+def test_a_torn_last_line_is_run_again_however_often(oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell]) -> None:
+    journal = Path("cmp.cells.jsonl")
+    for finished in (3, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            interrupt_after(patch, finished)
+            oppo(*ARGUMENTS)
+        journal.write_bytes(journal.read_bytes()[:-40])
+    assert oppo(*ARGUMENTS).code == 0
+    # 3 + 2 runs, of which each tear cost one.
+    assert len(simulated) == CELLS + 2
+    assert contents(Path("cmp")) == whole
+
+
+def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(patch, 3)
+        oppo(*ARGUMENTS)
+    journal = Path("cmp.cells.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for damaged in (b"{}\n", b"\xff\xfe\n", b"[1]\n", b'{"key": "a", "totals": {"steps": "x"}}\n', lines[1][:20] + b"\n"):
+        journal.write_bytes(lines[0] + damaged + lines[2])
+        assert_refused(oppo(*ARGUMENTS), "cmp.cells.jsonl, line 2 is no finished run", "delete the file")
+        assert journal.read_bytes() == lines[0] + damaged + lines[2]
+    assert not Path("cmp").exists()
+
+
+@pytest.mark.parametrize("change", ["trace file", "policy file", "scenario", "steps"])
+def test_finished_runs_of_other_inputs_are_not_taken(change: str, oppo: Oppo, tmp_path: Path, simulated: list[comparison.Cell]) -> None:
+    trace, policy = tmp_path / "lengths.csv", tmp_path / "mine.py"
+    trace.write_text("prompt_length,response_length\n4,7\n4,30\n4,12\n")
+    policy.write_text("from oppo_sim import Policy\n\nclass Mine(Policy):\n    pass\n")
+    write_scenario(tmp_path, trace={"path": "lengths.csv"})
+    arguments = ["compare", "tiny.yaml", "--policies", "mine.py:Mine", "--seeds", "1", "-o", "cmp", "--jobs", "1", "--no-figures"]
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(patch, 2)
+        oppo(*arguments)
+    again = 1  # the counterfactual that was never run
+    if change == "trace file":
+        trace.write_text("prompt_length,response_length\n4,7\n4,31\n4,12\n")
+        again = 3
+    elif change == "policy file":
+        policy.write_text(policy.read_text() + "    chunk_size = 3\n")
+        again = 2  # the baseline is not theirs
+    elif change == "scenario":
+        arguments += ["--set", "costs.decode.fixed=0.2"]
+        again = 3
+    else:
+        arguments += ["--steps", "5"]
+        again = 3
+    simulated.clear()
+    assert oppo(*arguments).code == 0
+    assert len(simulated) == again
+
+
+def test_killed_while_the_folder_is_written_the_same_command_writes_it_again(
+    oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oppo_sim.comparison_folder._timelines", lambda _: signal.raise_signal(signal.SIGINT))
+        printed = oppo(*ARGUMENTS)
+    assert (printed.code, printed.err.count("\n")) == (130, 1)
+    assert Path("cmp/unfinished.json").is_file()
+    simulated.clear()
+    assert oppo(*ARGUMENTS).code == 0
+    assert simulated == []
+    assert contents(Path("cmp")) == whole
+
+
+def wait_for_lines(journal: Path, lines: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if journal.is_file() and journal.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.01)
+    raise AssertionError("no run was finished in time")
+
+
+LONG = ("compare", "tiny.yaml", "--policies", "intra", "--seeds", "4", "--steps", "300", "--no-figures", "--no-attribution")
+
+
+def alive(process_group: int) -> bool:
+    try:
+        os.killpg(process_group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_comparison_in_two_processes_goes_on_after(
+    number: signal.Signals, oppo: Oppo, tmp_path: Path, whole_long: dict[str, bytes], simulated: list[comparison.Cell]
+) -> None:
+    process = start_oppo(*LONG, "-o", "cmp", "--jobs", "2", cwd=tmp_path, start_new_session=True)
+    journal = tmp_path / "cmp.cells.jsonl"
+    wait_for_lines(journal, 2)
+    if number == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the command
+    _, err = process.communicate(timeout=30)
+    sentence = "oppo: interrupted: finished runs are kept in cmp.cells.jsonl, the same command goes on from there\n"
+    assert (process.returncode, err) == ((-signal.SIGKILL, "") if number == signal.SIGKILL else (130, sentence))
+    deadline = time.monotonic() + 20
+    while alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(process.pid)  # no worker is left behind
+    kept = journal.read_bytes().count(b"\n")
+    assert 2 <= kept < 8
+    assert oppo(*LONG, "-o", "cmp", "--jobs", "1").code == 0
+    assert len(simulated) == 8 - kept
+    assert contents(Path("cmp")) == whole_long

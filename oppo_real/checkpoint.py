@@ -61,10 +61,13 @@ class Checkpoints:
         self._every = every
         self._resume = resume
         self._steps = setup.base.steps
+        self._saved: Saved | None = None
 
     def load(self) -> Saved | None:
         """The checkpoint to go on from; None for a fresh run. Raises OppoError if it is missing, damaged, or another scenario's."""
-        return read_checkpoint(self._path, self._hash, self._steps) if self._resume else None
+        if self._resume and self._saved is None:
+            self._saved = read_checkpoint(self._path, self._hash, self._steps)
+        return self._saved
 
     def after_step(self, step: int, state: RunState, training: Trains, record: Record) -> None:
         """Write one if it is time for it. Raises OppoError when the disk refuses."""
@@ -77,7 +80,7 @@ class Checkpoints:
             "run": self._hash,
             "next_step": step + 1,
             "elapsed_s": state.fleet.now(),
-            "version": state.version + 1,
+            "version": state.version,
             "policy": state.given.policy.state_dict(),
             "ledger": ledger_state(state),
             "training": training.state_dict(),

@@ -92,7 +92,7 @@ class RealConfig(Strict):
     actor_args: dict[str, Any] = Field({}, description="further arguments of the replicas' engine")
     scorer_args: dict[str, Any] = Field({}, description="further arguments of the scoring workers' engine")
     ppo: PPOSection = PPOSection()
-    checkpoint_every: Count | None = Field(None, description="steps from one checkpoint to the next; null: none is written")
+    checkpoint_every: Count | None = Field(1, description="steps from one checkpoint of a run folder to the next; null: none is written")
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(None, description="of weights, prompts and sampling; null: the scenario's")
 
     @model_validator(mode="after")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from oppo_sim.errors import OppoError
+from oppo_sim.files import sha256_of
 from oppo_sim.traces import catalog
 from oppo_sim.traces.catalog import CatalogEntry, find_trace, list_traces, load_named, load_step_table, shipped_folder
-from oppo_sim.files import sha256_of
 from oppo_sim.traces.opening import open_trace
 
 ROLLOUTS = [entry for entry in list_traces() if entry.kind == "rollouts"]

@@ -21,7 +21,10 @@ class VisitCache:
     """A folder with one small JSON file a visit."""
 
     def __init__(self, folder: Path, context: Mapping[str, Any]) -> None:
-        """``context``: hardware, versions, resolved configurations, seed: whatever can change a second. Raises OppoError if the folder cannot be made."""
+        """``context``: hardware, versions, resolved configurations: whatever can change a second.
+
+        Raises OppoError if the folder cannot be made.
+        """
         fixed = {"method": [_METHOD, WARM_ITERATIONS, TIMED_ITERATIONS], "context": without_volatile(context)}
         self._context = hashlib.sha256(json.dumps(fixed, sort_keys=True, default=str).encode()).hexdigest()
         self._folder = folder / self._context[:16]

@@ -42,7 +42,8 @@ def _decode(axes: "Axes", data: Sequence[Measured], fit: Fit) -> None:
         _bars(axes, even, "o", colour, f"{n}")
         _bars(axes, ragged, "^", colour, None)
         axes.plot([one.point.kv_tokens for one in even], [1e3 * fit.predict(one.point) for one in even], "-", color=colour, linewidth=1)
-        axes.plot([one.point.kv_tokens for one in ragged], [1e3 * fit.predict(one.point) for one in ragged], "x", color=colour, markersize=5)
+        tails = [1e3 * fit.predict(one.point) for one in ragged]
+        axes.plot([one.point.kv_tokens for one in ragged], tails, "x", color=colour, markersize=5)
     axes.set(xscale="log", xlabel="KV tokens of the batch", ylabel="ms an iteration", ylim=(0, None))
     axes.set_title("decode: measured (points), fitted (lines)", fontsize=10)
     axes.legend(title="rollouts", fontsize=8, title_fontsize=8, frameon=False)

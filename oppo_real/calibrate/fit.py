@@ -1,10 +1,10 @@
 """Fits of measured seconds: a roofline basis with coefficients that cannot be negative, and how far each can be trusted.
 
 Every term is a cost that only adds: launching an iteration, handling a rollout, reading a token of KV, waiting for the longest rollout.
-So the fit is least squares with non-negative coefficients (Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23; scipy's ``nnls``), weighted to
-relative errors. Intervals come from a bootstrap of two levels: points within their batch-size regime, then repeats within a point; so both
-the noise of the clock and what the basis cannot say widen them. Held-out errors leave out one whole regime of batch sizes and predict it
-from the others: neighbours of a left-out row would give it away.
+So the fit is least squares with non-negative coefficients (Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23; ``nnls`` of
+scipy), weighted to relative errors. Intervals come from a bootstrap of two levels: points within their batch-size regime, then repeats
+within a point; so both the noise of the clock and what the basis cannot say widen them. Held-out errors leave out one whole regime of
+batch sizes and predict it from the others: neighbours of a left-out row would give it away.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -179,7 +179,7 @@ def fit_table(name: str, data: Sequence[Measured], basis: Sequence[str], seed: i
 
 
 def _weights(data: Sequence[Measured], medians: Floats) -> Floats:
-    """1 / seconds, so that small batches count as much as large ones; times lost in their own noise count no more than that noise allows."""
+    """1 / seconds, so that small batches count as much as large ones; times lost in noise count no more than that noise allows."""
     noise = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data])
     floor = max(float(np.max(np.abs(medians))) * 1e-6, 1e-12)
     weights: Floats = 1.0 / np.maximum(np.maximum(np.abs(medians), noise), floor)

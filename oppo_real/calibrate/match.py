@@ -44,7 +44,7 @@ def check_profile_matches(
 
 
 def _difference(where: str, there: Any, here: Any) -> tuple[str, Any, Any] | None:
-    """The first field that differs, with both values; device numbers do not count (cuda:0 and cuda:1 are alike, and so are lists of them)."""
+    """The first field that differs, with both values; numbers of devices do not count (cuda:0 and cuda:1 are alike)."""
     if where.startswith("devices."):
         there, here = _kinds(there), _kinds(here)
     if isinstance(there, Mapping) and isinstance(here, Mapping):

@@ -229,7 +229,8 @@ def _decode(sizes: Sizes) -> list[Point]:
             points += [_ragged(n, context, fitting[-1]) for context in fitting[1:-1]]
     if len({point.n for point in points}) < 2:
         raise OppoError(
-            f"kv_capacity_tokens {sizes.kv_capacity_tokens} holds two batch sizes of decode at no two lengths; raise it, or shorten the rollouts"
+            f"kv_capacity_tokens {sizes.kv_capacity_tokens} holds fewer than two batch sizes at two lengths each; raise it, or "
+            "shorten the rollouts"
         )
     return points
 

@@ -29,15 +29,15 @@ def remarks(calibration: Calibration) -> list[str]:
     tail = calibration.tail_factor
     if tail is not None and tail > 1.05:
         said.append(
-            f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total KV; the simulator counts the total only"
+            f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total KV; the simulator counts the "
+            "total only"
         )
     noisy = [fit.name for fit in calibration.fits if fit.repeat_spread > 0.1]
     if noisy:
-        said.append(f"repeats of {', '.join(noisy)} differ by more than 10 %: something else ran on the machine, or more --repeats are needed")
-    for one in calibration.contention:
-        if set(one.activities) == {"decode", "score"}:
-            said.append(f"for scoring on the rollout devices set placement.interference: {one.factor:.2f}")
-    return said
+        names = ", ".join(noisy)
+        said.append(f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more --repeats are needed")
+    together = [one.factor for one in calibration.contention if set(one.activities) == {"decode", "score"}]
+    return [*said, *(f"for scoring on the rollout devices set placement.interference: {factor:.2f}" for factor in together)]
 
 
 def _table(title: str, left: Sequence[str], right: Sequence[str]) -> "Table":

@@ -156,7 +156,8 @@ def _pair_key(pair: tuple[Activity, Activity], points: Mapping[Activity, Point],
 
 
 def _contention_from(plain: Mapping[str, Any]) -> Contention:
-    return Contention(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+    return Contention(**fields)
 
 
 def _context(subject: Subject, bench: Bench) -> dict[str, Any]:

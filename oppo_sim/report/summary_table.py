@@ -107,7 +107,9 @@ def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left", min_width=len(title) if len(title) <= 100 else None
+    )
     for head, justify in heads:
         table.add_column(Text(head), justify="left" if justify == "left" else "right", no_wrap=True)
     return table

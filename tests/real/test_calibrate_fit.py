@@ -1,5 +1,7 @@
 """Fits of measured seconds: known truths are found again within the intervals, and whole regimes are held out."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +81,7 @@ def test_a_regime_is_held_out_whole() -> None:
     sizes = [{data[index].point.n for index in group} for group in groups]
     assert len(groups) == 4
     assert sorted(index for group in groups for index in group) == list(range(len(data)))
-    assert all(max(a) < min(b) for a, b in zip(sizes, sizes[1:], strict=False)), "no batch size is in two regimes"
+    assert all(max(a) < min(b) for a, b in pairwise(sizes)), "no batch size is in two regimes"
     held = fit_table("decode", data, DECODE_BASIS).held_out
     assert held[-1].median_error > 0.3
     assert [one.extrapolated for one in held] == [True, False, False, True]

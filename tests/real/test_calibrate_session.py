@@ -181,9 +181,9 @@ def test_a_profile_of_something_else_is_refused_in_one_sentence(changes: dict[st
 
 def test_other_hardware_other_ppo_and_a_profile_of_unknown_origin_are_refused() -> None:
     profile = _profile()
-    with pytest.raises(OppoError, match="measured on .* and this machine has"):
+    with pytest.raises(OppoError, match=r"measured on .* and this machine has"):
         check_profile_matches(profile, SUBJECT.config, hardware_here="1 of 1 H200")
-    with pytest.raises(OppoError, match="ppo.num_ppo_epochs"):
+    with pytest.raises(OppoError, match=r"ppo\.num_ppo_epochs"):
         check_profile_matches(profile, SUBJECT.config, TrainingConfig(num_ppo_epochs=4))
     unknown = profile.model_copy(update={"measured": profile.measured.model_copy(update={"engine": {}})})
     with pytest.raises(OppoError, match="does not say which models"):

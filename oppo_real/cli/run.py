@@ -1,0 +1,111 @@
+"""``oppo run``: one policy on a scenario, over real engines."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oppo_sim.cli import options
+from oppo_sim.cli.main import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from oppo_real.run.folder import WrittenRealRun
+
+
+@click.command(epilog="Example: oppo run my.yaml --policy oppo --steps 20 --set real.placement.kind=processes -o runs/real")
+@click.argument("scenario")
+@click.option("--policy", help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.")
+@options.STEPS
+@options.SEED
+@options.OVERRIDES
+@options.OUTPUT
+@options.FORCE
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the run folder.")
+@options.FIGURES
+@click.option("--timeline", type=options.StepRange(), help="Steps on the timeline. Default: the three after the warm-up.")
+@options.JSON
+def command(
+    scenario: str,
+    policy: str | None,
+    steps: int | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    resume: bool,
+    figures: bool,
+    timeline: tuple[int, int] | None,
+    as_json: bool,
+) -> int:
+    """Run SCENARIO (a shipped name or a YAML file) over real engines, as its real: section says, and measure every step.
+
+    Writes the same run folder as simulate, in measured seconds, and trace.parquet: the lengths it made, to be simulated with.
+    With checkpoints (real.checkpoint_every) a run that ended early goes on with --resume, making the decisions it would have made.
+    """
+    from oppo_real.placement.engines import require_engine
+    from oppo_sim.scenario.build import policy_settings_of
+    from oppo_sim.scenario.load import load_scenario
+
+    require_engine("torch")
+    from oppo_real.run.folder import RealRequest, run_to_folder
+    from oppo_real.run.setup import build_real_setup
+
+    loaded = load_scenario(scenario, overrides)
+    name = policy or loaded.policy.name
+    setup = build_real_setup(loaded, policy=name, settings=policy_settings_of(loaded, name), steps=steps, seed=seed)
+    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.base.seed}-real"
+    if not resume:
+        options.refuse_taken(folder, force)
+    first = min(setup.base.warmup_steps, setup.base.steps - 1)
+    shown = timeline or (first, min(first + 2, setup.base.steps - 1))
+    title = f"{loaded.name}: {name}"
+    with options.progress_bar(title, setup.base.steps, as_json) as (bar, task):
+
+        def progress(done: int, row: Mapping[str, Any]) -> None:
+            bar.update(task, completed=done, description=f"{title}{_said(row)}")
+
+        written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress)
+    _show(written, as_json)
+    if written.interrupted:
+        done = len(written.steps)
+        click.echo(f"oppo: interrupted after {done} of {setup.base.steps} steps: {folder} is complete up to there", err=True)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    """The last step in a few words."""
+    from oppo_sim.columns import CHUNK_SIZE, OVERCOMMIT, REWARD_MEAN, TIMING_STEP, timing
+
+    if not row:
+        return ""
+    trained = row[TIMING_STEP] - row[timing("gen")] - row[timing("reward")]
+    parts = [f"gen {row[timing('gen')]:.2f}", f"reward {row[timing('reward')]:.2f}", f"train {trained:.2f}"]
+    return f"  {' '.join(parts)}  Δ {row[OVERCOMMIT]} chunk {row[CHUNK_SIZE]} score {row[REWARD_MEAN]:.3f}"
+
+
+def _show(run: "WrittenRealRun", as_json: bool) -> None:
+    import json
+
+    from oppo_sim.results.summary import summary_record
+
+    if as_json:
+        body = {
+            "folder": str(run.folder),
+            "policy": run.policy,
+            "steps": len(run.steps),
+            "warmup_steps": run.warmup_steps,
+            "interrupted": run.interrupted,
+            "summary": summary_record(run.summary),
+        }
+        click.echo(json.dumps(body, indent=1))
+        return
+    from oppo_sim.cli.present import table_console
+    from oppo_sim.report.summary_table import run_summary_table
+
+    kept = run.steps.iloc[run.warmup_steps :]
+    unit = "decode iterations" if run.manifest["clock"] == "decode iterations" else "measured seconds"
+    title = f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of warm-up ({unit})"
+    table_console().print(run_summary_table(kept, title))
+    click.echo(f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""))

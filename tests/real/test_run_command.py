@@ -1,0 +1,153 @@
+"""``oppo run`` and what it leaves on the disk; checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import oppo_real.cli.run as cli
+from oppo_real.run.folder import RealRequest, run_to_folder
+from oppo_real.run.setup import build_real_setup
+from oppo_real.run.start import run_real
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.report.run_folder import read_run_folder
+from oppo_sim.simulation import simulate
+from oppo_sim.traces.storage import load_trace
+from tests.real.real_scenario import real_scenario
+
+CONTROLLED = {
+    "name": "oppo",
+    "overcommit": {"control": "reward_slope", "initial": 1, "min": 0, "max": 3, "window": 2},
+    "chunk_size": {"control": "explore", "candidates": [3, 7], "explore_every": 4},
+}
+REWARDS = {"kind": "saturating", "noise": 1.0}
+PPO = {"enabled": True, "learning_rate": 1e-3, "num_ppo_epochs": 1}
+
+
+class Stop(Exception):
+    """Ends a run as a crash would."""
+
+
+def write(tmp_path: Path, **fields: Any) -> Path:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(real_scenario(**fields).to_plain()))
+    return path
+
+
+def request(folder: Path, real: dict[str, Any], *, resume: bool = False, steps: int = 8, **fields: Any) -> RealRequest:
+    setup = build_real_setup(real_scenario(real, policy=CONTROLLED, rewards=REWARDS, steps=steps, **fields))
+    return RealRequest(setup, folder, resume=resume, figures=False)
+
+
+def test_the_command_writes_a_measured_run_that_the_simulator_can_replay(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = CliRunner().invoke(cli.command, [str(write(tmp_path, steps=3)), "-o", str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "measured seconds" in result.output
+    run = read_run_folder(folder)
+    run.verify()
+    assert run.manifest["kind"] == "measured"
+    assert run.manifest["engines"]["actors"][0]["engine"] == "torch"
+    assert run.manifest["versions"]["torch"] != "not installed"
+    assert {"steps.parquet", "rollouts.parquet", "trace.parquet", "timeline.json", "figures/gantt.png"} <= set(run.files)
+    steps = run.frame("steps.parquet")
+    simulated = simulate(real_scenario(steps=3))
+    assert list(steps.columns) == list(simulated.steps.columns)
+    trace = load_trace(folder / "trace.parquet")
+    rollouts = run.frame("rollouts.parquet").sort_values(c.ROLLOUT_ID)
+    assert list(trace[c.RESPONSE_LENGTH]) == list(rollouts[c.RESPONSE_LENGTH])
+    again = simulate(real_scenario(trace={"path": str(folder / "trace.parquet"), "sampling": "in_order"}, steps=2))
+    assert len(again.steps) == 2
+
+
+def test_lock_step_from_a_scenario_equals_its_simulation() -> None:
+    scenario = real_scenario({"lock_step": True}, policy=CONTROLLED, rewards=REWARDS, steps=6)
+    real, simulated = run_real(scenario), simulate(scenario)
+    pd.testing.assert_frame_equal(real.rollouts, simulated.rollouts)
+    for column in (c.OVERCOMMIT, c.CHUNK_SIZE, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.TRACE_LENGTH_MEAN):
+        assert list(real.steps[column]) == list(simulated.steps[column])
+
+
+def test_recorded_stage_times_are_told_to_the_policy(tmp_path: Path) -> None:
+    table = pd.DataFrame({c.timing(stage): [0.0] * 6 for stage in (*c.STAGES, "step")})
+    table[c.TIMING_STEP] = [9.0, 1.0, 1.0, 1.0, 1.0, 1.0]  # the second candidate looks best
+    table.to_parquet(tmp_path / "steps.parquet")
+    scenario = real_scenario({"lock_step": True, "recorded_timing": str(tmp_path)}, policy=CONTROLLED, rewards=REWARDS, steps=6)
+    assert list(run_real(scenario).steps[c.CHUNK_SIZE]) == [3, 7, 7, 7, 3, 7]
+    with pytest.raises(OppoError, match="recorded stage times end at step 5"):
+        run_real(scenario, steps=7)
+
+
+@pytest.mark.parametrize("real", [{}, {"ppo": PPO}], ids=["replay", "trained"])
+def test_a_run_that_crashes_resumes_with_the_same_decisions(tmp_path: Path, real: dict[str, Any]) -> None:
+    section = {"lock_step": True, "checkpoint_every": 2, **real}
+    whole = run_to_folder(request(tmp_path / "whole", section), lambda done, row: None)
+
+    def crash(done: int, row: object) -> None:
+        if done == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_to_folder(request(tmp_path / "broken", section), crash)
+    seen: list[int] = []
+    run_to_folder(request(tmp_path / "broken", section, resume=True), lambda done, row: seen.append(done))
+    assert seen == [4, 5, 6, 7, 8]
+    expected, found = (read_run_folder(tmp_path / name) for name in ("whole", "broken"))
+    names = ["steps.parquet", "rollouts.parquet", *(["training.parquet"] if real else [])]
+    for name in names:
+        one, other = expected.frame(name), found.frame(name)
+        timing = [column for column in one.columns if column == "eps"]
+        # The workers lost their KV with the run: those columns count the work of making it again.
+        again = [c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES]
+        drop = [column for column in (*timing, *again) if column in one.columns]
+        pd.testing.assert_frame_equal(one.drop(columns=drop), other.drop(columns=drop))
+    assert found.manifest["resumed"] and not whole.manifest["resumed"]
+
+
+def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path) -> None:
+    section = {"lock_step": True}
+    run_to_folder(request(tmp_path / "run", section, steps=2), lambda done, row: None)
+    with pytest.raises(OppoError, match="belongs to another scenario, policy or seed"):
+        run_to_folder(request(tmp_path / "run", section, resume=True, rollout_batch_size=6), lambda done, row: None)
+    with pytest.raises(OppoError, match="nothing is left to do; raise steps"):
+        run_to_folder(request(tmp_path / "run", section, resume=True, steps=2), lambda done, row: None)
+    with pytest.raises(OppoError, match="there is no checkpoint"):
+        run_to_folder(request(tmp_path / "none", section, resume=True), lambda done, row: None)
+    assert not (tmp_path / "none").exists()
+    longer = run_to_folder(request(tmp_path / "run", section, resume=True, steps=4), lambda done, row: None)
+    assert list(longer.steps[c.STEP]) == [0, 1, 2, 3]
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(b"nonsense")
+    with pytest.raises(OppoError, match="is damaged"):
+        run_to_folder(request(tmp_path / "run", section, resume=True), lambda done, row: None)
+
+
+@pytest.mark.parametrize(
+    ("real", "fields", "words"),
+    [
+        ({}, {"max_response_length": 400}, "412 tokens together but the actor takes 256"),
+        ({}, {"policy": "async", "placement": {"training": "separate"}}, "set real.placement.kind to processes"),
+        ({"mode": "train"}, {"policy": "oracle"}, "set real.mode to replay"),
+        ({}, {"rollout": {"batching": "static"}}, "batching static is simulated only"),
+        ({"dtype": "float8"}, {}, "real.dtype"),
+        ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_sentence(tmp_path: Path, real: dict[str, Any], fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(OppoError, match=words) as raised:
+        run_to_folder(RealRequest(build_real_setup(real_scenario(real, **fields)), tmp_path / "run"), lambda done, row: None)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import oppo_real.placement.engines as engines
+
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else object())
+    with pytest.raises(OppoError, match=r"engine vllm needs vllm, which is not installed: pip install 'oppo-toolkit\[vllm\]'"):
+        build_real_setup(real_scenario({"engine": "vllm"}))

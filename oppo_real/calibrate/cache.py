@@ -13,8 +13,8 @@ from oppo_sim.errors import OppoError
 
 _METHOD = 1
 """Raised when what is timed changes."""
-_VOLATILE = frozenset({"weight_version", "kv_bytes_per_token", "cuda_graphs"})
-"""Entries of a resolved configuration that change while the engine runs."""
+_VOLATILE = frozenset({"seed", "weight_version", "kv_bytes_per_token", "cuda_graphs"})
+"""Entries of a resolved configuration that change while the engine runs, or that no second depends on."""
 
 
 class VisitCache:
@@ -70,7 +70,7 @@ class VisitCache:
 
 
 def without_volatile(value: Any) -> Any:
-    """A resolved configuration without what changes while the engine runs."""
+    """A resolved configuration without what changes while the engine runs, and without seeds."""
     if isinstance(value, Mapping):
         return {key: without_volatile(inner) for key, inner in value.items() if key not in _VOLATILE}
     if isinstance(value, list | tuple):

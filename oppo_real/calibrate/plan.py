@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -161,6 +161,18 @@ def sizes_of(scenario: "Scenario") -> Sizes:
         kv_capacity_tokens=capacity if isinstance(capacity, int) else None,
         kv_block_tokens=scenario.rollout.kv_block_tokens,
         stream_ref=scenario.training.stream_ref,
+    )
+
+
+def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
+    """Sizes within what an actor really has: KV tokens and rollouts of its resolved configuration, where it states them."""
+    capacity, rollouts = resolved.get("kv_capacity_tokens"), resolved.get("max_num_seqs")
+    known = [tokens for tokens in (sizes.kv_capacity_tokens, capacity) if isinstance(tokens, int)]
+    return replace(
+        sizes,
+        kv_capacity_tokens=min(known, default=None),
+        kv_block_tokens=int(resolved.get("kv_block_tokens") or sizes.kv_block_tokens),
+        max_running=min(sizes.max_running, rollouts) if isinstance(rollouts, int) else sizes.max_running,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from oppo_real.calibrate.cache import VisitCache
 from oppo_real.calibrate.contention import PAIRS, Activity, Contention, contention_points, measure_contention
 from oppo_real.calibrate.measure import Bench, Visit, visit_point, warm_up
-from oppo_real.calibrate.plan import Plan, Point, Sizes, make_plan
+from oppo_real.calibrate.plan import Plan, Point, Sizes, bounded, make_plan
 from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
 from oppo_real.calibrate.write import Calibration, Origin, Written, calibrate_from, samples_reference, samples_text, write_calibration
 
@@ -55,12 +55,13 @@ def measure_session(subject: Subject, sizes: Sizes, cache_folder: Path, effort: 
     Raises OppoError for engines that cannot be built or measured.
     """
     start = perf_counter()
-    plan = make_plan(sizes, effort.seed)
-    progress(0, len(plan.points) * effort.repeats, "engines")
+    make_plan(sizes, effort.seed)  # refuses what cannot be measured before anything is built
+    progress(0, 1, "engines")
     open_here = partial(open_bench, subject, sizes)
     bench = open_here(with_ref=sizes.stream_ref)
     building = perf_counter() - start
     try:
+        plan = make_plan(bounded(sizes, bench.actor.resolved_config()), effort.seed)
         cache = VisitCache(cache_folder, _context(subject, bench))
         reserve = _CONTENTION_SHARE * effort.budget_s if effort.contention else 0.0
         visits, fresh = _measure_plan(bench, plan, cache, effort, start, reserve, progress)

@@ -57,14 +57,17 @@ def command(
     if path.exists() and not force:
         raise OppoError(f"{path} exists: choose another file with -o, or replace it with --force (finished points are kept either way)")
     effort = Effort(repeats=repeats, budget_s=budget_s, contention=contention, seed=loaded.seed if seed is None else seed)
+    kept = cache or path.parent / ".oppo-calibrate"
     with options.progress_bar(f"calibrate {loaded.name}", 1, as_json) as (bar, task):
 
         def progress(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=f"calibrate {loaded.name}: {label}")
 
-        session, calibration, written = calibrate_to(
-            path, loaded.name, subject, sizes_of(loaded), cache or path.parent / ".oppo-calibrate", effort, progress
-        )
+        try:
+            session, calibration, written = calibrate_to(path, loaded.name, subject, sizes_of(loaded), kept, effort, progress)
+        except KeyboardInterrupt:
+            click.echo(f"what was measured is kept in {kept}: run the same command again to go on", err=True)
+            raise
     figure = path.with_name(f"{path.stem}.fit.png") if figures else None
     if figure is not None:
         save_figure(calibration_figure(session.visits, calibration.fits), figure)

@@ -1,0 +1,98 @@
+"""``oppo calibrate`` from a scenario file to the simulator."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+
+from oppo_real.calibrate import session as session_module
+from oppo_real.cli.calibrate import command
+from oppo_sim.costs.profile import load_profile
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.load import load_scenario
+
+SCENARIO: dict[str, Any] = {
+    "format": "oppo-scenario/1",
+    "name": "tiny run",
+    "steps": 2,
+    "rollout_batch_size": 4,
+    "max_prompt_length": 12,
+    "max_response_length": 36,
+    "trace": {"synth": {"parameters": {"mu": 2.5, "sigma": 0.5}, "rows": 50}, "prompt_length": 12},
+    "training": {"num_ppo_epochs": 1},
+    "scoring": {"max_scoring_tokens": 96},
+    "costs": {"kind": "linear", "decode": {"fixed": 0.01}},
+    "policy": {"name": "oppo", "chunk_size": 8, "overcommit": 1},
+    "real": {"placement": {"threads": 1}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def scenario_file(folder: Path, **changes: Any) -> str:
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**SCENARIO, **changes}))
+    return str(path)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
+    output = tmp_path / "tiny.json"
+    result = run(scenario_file(tmp_path), "-o", str(output), "--repeats", "1", "--budget-s", "100", "--no-contention", "--json")
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
+    assert printed["visits"]["fresh"] == printed["visits"]["planned"]
+    assert all(Path(file).stat().st_size > 0 for file in printed["files"].values())
+    assert Path(printed["files"]["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert load_profile(output).name == "tiny run"
+
+    measured = load_scenario(scenario_file(tmp_path, costs={"kind": "profile", "path": "tiny.json"}))
+    setup = build_setup(measured)
+    assert setup.costs.provenance["name"] == "tiny run"
+    assert 0 < setup.costs.actor.decode_time(4, 80.0) < 10
+
+    with pytest.raises(OppoError, match="exists"):
+        run(scenario_file(tmp_path), "-o", str(output))
+    again = run(scenario_file(tmp_path), "-o", str(output), "--force", "--repeats", "1", "--budget-s", "100", "--no-contention")
+    assert again.exit_code == 0
+    assert " 0 of them new" in again.stdout
+    assert "fitted costs" in again.stdout
+    assert "held out" in again.stdout
+
+
+def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session_module, "visit_point", interrupted)
+    result = CliRunner().invoke(command, [scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--no-contention"], standalone_mode=False)
+    assert isinstance(result.exception, KeyboardInterrupt | SystemExit) or result.exit_code != 0
+    assert ".oppo-calibrate" in result.stderr
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_a_scenario_without_a_real_section_is_refused() -> None:
+    with pytest.raises(OppoError, match="no real section"):
+        run("paper-gsm8k-7b")
+
+
+def test_a_model_that_is_too_short_is_refused_before_it_is_measured(tmp_path: Path) -> None:
+    model = {"model_type": "qwen2", "hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 16}
+    with pytest.raises(OppoError, match="the actor takes 16"):
+        run(scenario_file(tmp_path, real={"models": {"actor": model}}), "-o", str(tmp_path / "p.json"))
+

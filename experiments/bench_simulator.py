@@ -93,8 +93,6 @@ if __name__ == "__main__":
     print(f"B = 112, 7 replicas, chunk 256, overcommit 8: {1 / paper:8.0f} steps/s ({paper * 1e3:.2f} ms a step)")
     print(f"B = 112, 7 replicas, sequential:              {1 / sequential:8.0f} steps/s ({sequential * 1e3:.2f} ms a step)")
     print(f"B = 512, 8 replicas, chunk 256, overcommit 64: {large * 1e3:7.2f} ms a step")
-    print(
     print(f"bare SimPy timeouts: {simpy_rate:.0f} events/s; the first step costs {paper * simpy_rate:.0f} of them")
-    )
     print(f"memory added by 2,000 further steps, summary only: {memory_growth(2000 // factor):.1f} MiB")
     print(json.dumps({"paper_steps_per_s": 1 / paper, "large_step_ms": large * 1e3, "simpy_events_per_s": simpy_rate}))

@@ -20,7 +20,8 @@ FORMAT: Final = "oppo-real-checkpoint/1"
 FILE: Final = "checkpoint.pt"
 _KEPT: Final = (
     "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before", "group_id", "head_version",
-    "prompt_length", "replica", "rollout_id", "span", "tail_version", "admitted_s", "clipped", "cut", "incarnation", "next_cut", "preemptions",
+    "prompt_length", "replica", "rollout_id", "span", "tail_version",
+    "admitted_s", "clipped", "cut", "incarnation", "next_cut", "preemptions",
     "prompt_sent", "response_length", "scored_at", "sent_to_scorer", "trace_row", "was_prefilled", "withheld",
     "finish_reason", "forced_length", "log_probs", "prompt", "ref_log_probs", "score", "tokens", "versions",
 )  # fmt: skip
@@ -179,7 +180,13 @@ def _plain(rollout: RealRollout) -> dict[str, Any]:
 
 def _rollout(plain: Mapping[str, Any]) -> RealRollout:
     made = RealRollout(
-        plain["rollout_id"], plain["group_id"], tuple(plain["prompt"]), plain["forced_length"], plain["trace_row"], plain["admitted_step"], 0.0
+        plain["rollout_id"],
+        plain["group_id"],
+        tuple(plain["prompt"]),
+        plain["forced_length"],
+        plain["trace_row"],
+        plain["admitted_step"],
+        0.0,
     )
     for name in _KEPT:
         setattr(made, name, plain[name])

@@ -22,7 +22,7 @@ class ModelsConfig(Strict):
     """A transformers configuration (random weights), the path of a config.json, or a folder of ``save_pretrained``."""
 
     actor: Model = Field(None, description="null: a tiny model; random in mode replay, fitted to the arithmetic task in mode train")
-    reward: Model = Field(None, description="null: a tiny model; random in mode replay, a reward model of the arithmetic task in mode train")
+    reward: Model = Field(None, description="null: a tiny model; random in mode replay, fitted to judge the arithmetic task in mode train")
     reference: Model = Field(None, description="null: the actor before training")
     critic: Model = Field(None, description="null: the actor's configuration with random weights (replay) or its backbone (train)")
 
@@ -93,15 +93,16 @@ class RealConfig(Strict):
     scorer_args: dict[str, Any] = Field({}, description="further arguments of the scoring workers' engine")
     ppo: PPOSection = PPOSection()
     checkpoint_every: Count | None = Field(1, description="steps from one checkpoint of a run folder to the next; null: none is written")
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(None, description="of weights, prompts and sampling; null: the scenario's")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(None, description="of weights, prompts, sampling; null: the scenario's")
 
     @model_validator(mode="after")
     def _consistent(self) -> "RealConfig":
         if self.trains and self.temperature == 0:
-            raise ValueError("temperature 0 (greedy) has no log-probabilities to train on: give a number above 0, or set ppo.enabled to false")
+            raise ValueError("temperature 0 (greedy) gives nothing to train on: give a number above 0, or set ppo.enabled to false")
         if "temperature" in self.ppo.model_fields_set and self.ppo.temperature != self.temperature:
             raise ValueError(
-                f"ppo.temperature {self.ppo.temperature} differs from temperature {self.temperature} of the sampling: leave ppo.temperature out"
+                f"ppo.temperature {self.ppo.temperature} differs from temperature {self.temperature} of the sampling: "
+                "leave ppo.temperature out"
             )
         if self.recorded_timing is not None and not self.lock_step:
             raise ValueError("recorded_timing is for lock_step: true, where nothing is measured: leave it out")

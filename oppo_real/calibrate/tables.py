@@ -45,7 +45,8 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
     tokens = sorted({cell[0] for cell in at_cells})
     contexts = sorted({cell[1] for cell in at_cells})
     if len(tokens) < 2 or len(contexts) < 2:
-        raise _too_little(name)
+        lost = [one for one in data if one.point.cell is not None and not one.median > 0]
+        raise _lost_in_noise(name, lost[0].point.tokens) if lost else _too_little(name)
     seconds = {cell: _moved(one, cell, fit) for cell, one in at_cells.items()}
     measured = dict(seconds)
     for total in tokens:
@@ -54,9 +55,7 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
                 seconds[total, context] = _from_fit(total, context, measured, fit)
     worst = min(seconds, key=lambda cell: seconds[cell])
     if not seconds[worst] > 0:
-        raise OppoError(
-            f"{name} of {worst[0]:g} tokens took no time that could be told from noise; calibrate with more --repeats or longer rollouts"
-        )
+        raise _lost_in_noise(name, worst[0])
     table = PrefillTable(
         tokens=tuple(tokens),
         mean_context=tuple(contexts),
@@ -113,6 +112,13 @@ def _from_fit(total: float, context: float, measured: dict[tuple[float, float], 
     nearest = min(measured, key=distance)
     there = fitted(nearest)
     return fitted((total, context)) * (measured[nearest] / there if there > 0 else 1.0)
+
+
+def _lost_in_noise(table: str, tokens: float) -> OppoError:
+    return OppoError(
+        f"{table} of {tokens:g} tokens took no time that could be told from noise: calibrate on a quiet machine, with more --repeats, or "
+        "with longer rollouts"
+    )
 
 
 def _too_little(table: str) -> OppoError:

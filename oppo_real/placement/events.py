@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from oppo_real.engines.interface import ActorCounts, FinishReason, Request, ScorerCounts, ScorePiece
+from oppo_real.engines.interface import ActorCounts, FinishReason, Request, ScorePiece, ScorerCounts
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
@@ -51,7 +52,8 @@ class _Worker:
         self.process.join(_PATIENCE_S)
         code = self.process.exitcode
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        return OppoError(f"{self.name} (process {self.process.pid}) {how}: mend the cause, then go on from the last checkpoint with --resume")
+        mend = "mend the cause, then go on from the last checkpoint with --resume"
+        return OppoError(f"{self.name} (process {self.process.pid}) {how}: {mend}")
 
 
 class ProcessFleet:
@@ -189,10 +191,8 @@ class ProcessFleet:
 
     def close(self) -> None:
         for worker in self._all():
-            try:
+            with suppress(OSError):
                 worker.connection.send(("close",))
-            except OSError:
-                pass
         for worker in self._all():
             worker.process.join(_PATIENCE_S if worker.process.exitcode is None else 0)
             if worker.process.is_alive():

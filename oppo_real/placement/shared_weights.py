@@ -48,10 +48,11 @@ def shared_weights(weights: Mapping[str, torch.Tensor]) -> SharedWeights:
         places.append(_Place(name, tensor.dtype, tuple(tensor.shape), size))
         size += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
     try:
-        block = torch.empty(size, dtype=torch.uint8).share_memory_()
+        block: torch.Tensor = torch.empty(size, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise OppoError(f"no {size / 2**20:.0f} MiB of shared memory for the weights ({reason}): enlarge /dev/shm, or use placement inline") from None
+        mend = "enlarge /dev/shm, or set real.placement.kind to inline"
+        raise OppoError(f"no {size / 2**20:.0f} MiB of shared memory for the weights ({reason}): {mend}") from None
     shared = SharedWeights(block, tuple(places))
     shared.write(weights)
     return shared

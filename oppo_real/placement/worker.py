@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
@@ -92,10 +93,8 @@ def _guarded(connection: Connection, body: Any) -> None:
 
 
 def _last_words(connection: Connection, sentence: str) -> None:
-    try:
+    with suppress(OSError):
         connection.send(("failed", " ".join(sentence.split())))
-    except OSError:
-        pass
 
 
 def _serve_replica(connection: Connection, host: ReplicaHost, weights: Any) -> None:

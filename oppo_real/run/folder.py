@@ -143,5 +143,6 @@ def _write_timeline(folder: RunFolder, request: RealRequest, spans: list[Span], 
     if request.figures:
         from oppo_sim.report.gantt import gantt_figure
 
-        title = f"{request.setup.base.scenario.name}, {request.setup.policy_name}, measured, steps {request.timeline[0]} to {request.timeline[1]}"
+        first, last = request.timeline
+        title = f"{request.setup.base.scenario.name}, {request.setup.policy_name}, measured, steps {first} to {last}"
         folder.write_figure(GANTT, gantt_figure(spans, markers, request.timeline, title))

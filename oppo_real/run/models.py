@@ -43,7 +43,8 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     if given.actor is None and fitted:
         from oppo_real.task.sft import SftConfig, fit_actor
 
-        policy = new_actor(seed, tiny_config(max_position_embeddings=max(longest, 256))).to(config.devices.training)
+        policy = new_actor(seed, tiny_config(max_position_embeddings=max(longest, 256)))
+        policy.to(torch.device(config.devices.training))  # type: ignore[arg-type]
         fit_actor(policy, SftConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 1))
     shape: Any = policy.config
     shape = shape.get_text_config()
@@ -79,10 +80,7 @@ def build_training(config: RealConfig, ppo: PPOConfig | None, models: Models, se
     critic = None
     if ppo.critic == "separate":
         source = config.models.critic if config.models.critic is not None else config.models.actor
-        if source is None:
-            critic = _critic_of(models.policy, seed + 3)
-        else:
-            critic = build_value_model(source, seed + 3, dtype, device)
+        critic = _critic_of(models.policy, seed + 3) if source is None else build_value_model(source, seed + 3, dtype, device)
     return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device, PaddedForward()))
 
 

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 from oppo_real.run.given import RunInput
 from oppo_real.run.rollout import RealRollout
-from oppo_real.run.state import RunState, new_stages
+from oppo_real.run.state import RunState, Stages, new_stages
 from oppo_sim.errors import OppoError
 from oppo_sim.instants import by_instant_then_id
+from oppo_sim.model.row import BusyReading
 from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
 from oppo_sim.schedule.ledger import PhaseOutcome
@@ -19,6 +20,14 @@ class Generated(NamedTuple):
     outcome: PhaseOutcome[RealRollout]
     began: float
     ended: float
+
+
+class Collected(NamedTuple):
+    """A batch that is generated and scored."""
+
+    generated: Generated
+    last_score: BusyReading
+    stages: Stages
 
 
 class _Phased:
@@ -111,6 +120,11 @@ class SynchronousRun(_Phased):
 
     def step(self, step: int) -> None:
         """One step."""
+        collected = self.collect(step)
+        self.conclude(step, collected, self.state.train(step, collected.generated.outcome.trained))
+
+    def collect(self, step: int) -> Collected:
+        """Generate and score the batch of a step."""
         state = self.state
         state.begin_row(step)
         began = state.fleet.now()
@@ -120,8 +134,14 @@ class SynchronousRun(_Phased):
         state.mark("gen_end", generated.ended, step)
         last = self.await_scores(batch)
         last_score = state.read_busy()._replace(at=max(last, generated.ended))
-        stages = new_stages(generated.ended - began, max(0.0, last - generated.ended))
-        stages |= state.train(step, batch)
+        return Collected(generated, last_score, new_stages(generated.ended - began, max(0.0, last - generated.ended)))
+
+    def conclude(self, step: int, collected: Collected, trained: Stages) -> None:
+        """Bring the new weights to the replicas and write the row; ``trained``: seconds of the training stages."""
+        state = self.state
+        generated, last_score, stages = collected
+        batch = generated.outcome.trained
+        stages |= trained
         stages["update_weights"] = state.update_weights(step)
         outcome = generated.outcome
         state.close_row(step, stages, batch, generated.plan, (outcome.deferred, outcome.surplus), last_score)

@@ -12,15 +12,18 @@ from oppo_real.config import RealConfig, real_config
 from oppo_real.engines.interface import Sampling
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
 from oppo_real.placement.interface import Fleet
-from oppo_real.run.given import RunInput
-from oppo_real.run.source import ReplaySource, Source, TaskSource
+from oppo_real.run.given import RunInput, Training
+from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
 from oppo_real.run.state import streams
 from oppo_sim.columns import STAGES, timing
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Policy
 from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
+    import torch
+
     from oppo_real.run.training import FrozenTraining, PPOTraining
 
 
@@ -45,6 +48,15 @@ class RealSetup:
         return self.base.scenario.max_prompt_length + self.base.scenario.max_response_length
 
 
+@dataclass(frozen=True)
+class OwnLoop:
+    """What a caller brings who trains by himself."""
+
+    prompts: Callable[[int], Sequence[int]] | None = None
+    """Group number → token ids; None: prompts as ``real.mode`` says."""
+    stop_token_id: int | None = None
+
+
 @dataclass
 class OpenRun:
     """A run with its engines up."""
@@ -54,23 +66,28 @@ class OpenRun:
     fleet: Fleet
     training: "PPOTraining | FrozenTraining"
     source: Source
+    policy_model: "torch.nn.Module"
     recorded_timing: Sequence[Mapping[str, float]] | None
     resolved: dict[str, Any] = field(default_factory=dict)
 
     def given(
-        self, timeline: tuple[int, int] | None = None, first_step: int = 0, after_step: Callable[[int], None] | None = None
+        self,
+        timeline: tuple[int, int] | None = None,
+        first_step: int = 0,
+        after_step: Callable[[int], None] | None = None,
+        training: Training | None = None,
     ) -> RunInput:
-        """What the schedules take."""
+        """What the schedules take; ``training`` replaces its own."""
         base, config = self.setup.base, self.setup.config
-        replays = config.mode == "replay"
+        replays = isinstance(self.source, ReplaySource)
         return RunInput(
             self.policy,
             base.batch,
             base.machine,
             self.fleet,
             self.source,
-            self.training,
-            base.rewards() if replays else None,
+            training or self.training,
+            base.rewards() if replays and training is None else None,
             base.scenario.max_response_length,
             base.steps,
             config.lock_step,
@@ -83,7 +100,12 @@ class OpenRun:
 
 
 def build_real_setup(
-    scenario: Any, *, policy: str | None = None, steps: int | None = None, seed: int | None = None, settings: Mapping[str, Any] | None = None
+    scenario: Scenario,
+    *,
+    policy: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> RealSetup:
     """Check a scenario for a real run. Raises OppoError for whatever cannot run, before anything is built."""
     config = real_config(scenario)
@@ -107,8 +129,9 @@ def build_real_setup(
 
 
 @contextmanager
-def open_run(setup: RealSetup, elapsed: float = 0.0) -> Iterator[OpenRun]:
-    """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first, seconds.
+def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None) -> Iterator[OpenRun]:
+    """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first, seconds. ``own``: the caller
+    trains.
 
     Raises OppoError for a model that does not fit, an engine that does not start, and a worker that fails.
     """
@@ -116,12 +139,13 @@ def open_run(setup: RealSetup, elapsed: float = 0.0) -> Iterator[OpenRun]:
 
     base, config = setup.base, setup.config
     scenario = base.scenario
-    stream_ref = scenario.training.stream_ref and config.trains
+    trains = config.trains and own is None
+    stream_ref = scenario.training.stream_ref and (trains or own is not None)
     if config.placement.cores.driver is not None:
         _pin_driver(config)
     with TemporaryDirectory(prefix="oppo-models-") as folder:
         models = prepare_models(config, setup.seed, setup.longest, Path(folder), stream_ref)
-        ppo = config.ppo_config(scenario.training) if config.trains else None
+        ppo = config.ppo_config(scenario.training) if trains else None
         training = build_training(config, ppo, models, setup.seed, stream_ref)
         policy = base.policy_factory()
         rounds = policy.stop_check == "chunk" and policy.schedule == "synchronous"
@@ -132,13 +156,16 @@ def open_run(setup: RealSetup, elapsed: float = 0.0) -> Iterator[OpenRun]:
             "lock_step": config.lock_step,
             "elapsed": elapsed,
         }
-        actors = [_actor_spec(setup, models.actor, index) for index in range(base.machine.num_replicas)]
+        stop = _stop_token(config) if own is None or own.stop_token_id is None else own.stop_token_id
+        actors = [_actor_spec(setup, models.actor, stop, index) for index in range(base.machine.num_replicas)]
         scorers = [_scorer_spec(setup, models.reward, models.reference, index) for index in range(base.machine.num_workers)]
         fleet = _fleet(config, actors, scorers, training, options)
         try:
             fleet.load_weights(training.weights(), 0, True)
             source: Source
-            if config.mode == "replay":
+            if own is not None and own.prompts is not None:
+                source = PromptSource(own.prompts, base.batch.group_size)
+            elif config.mode == "replay":
                 source = ReplaySource(
                     base.replay,
                     base.replay.cursor(),
@@ -148,7 +175,9 @@ def open_run(setup: RealSetup, elapsed: float = 0.0) -> Iterator[OpenRun]:
                 )
             else:
                 source = TaskSource(seed=setup.seed, group_size=base.batch.group_size)
-            yield OpenRun(setup, policy, fleet, training, source, _recorded_timing(config, scenario.base_dir), fleet.resolved_configs())
+            yield OpenRun(
+                setup, policy, fleet, training, source, models.policy, _recorded_timing(config, scenario.base_dir), fleet.resolved_configs()
+            )
         finally:
             fleet.close()
 
@@ -200,14 +229,17 @@ def _pin_driver(config: RealConfig) -> None:
     pin(Pin(cores, config.placement.threads or len(cores)))
 
 
-def _actor_spec(setup: RealSetup, model: Any, index: int) -> ActorSpec:
+def _stop_token(config: RealConfig) -> int | None:
+    if config.mode == "replay":
+        return None
+    from oppo_real.task.arithmetic import EOS
+
+    return EOS
+
+
+def _actor_spec(setup: RealSetup, model: Any, stop: int | None, index: int) -> ActorSpec:
     config, machine = setup.config, setup.base.machine
     devices = config.devices.rollout
-    stop = None
-    if config.mode == "train":
-        from oppo_real.task.arithmetic import EOS
-
-        stop = EOS
     return ActorSpec(
         config.engine,
         model,

@@ -1,5 +1,6 @@
 """Where prompts come from: random tokens with the lengths of a trace, or the arithmetic task."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from oppo_real.task.arithmetic import Problem, draw_problem
@@ -45,6 +46,20 @@ class ReplaySource:
 
     def mean_response_length(self, step: int) -> float:
         return self._rows.mean_response_length(step)
+
+
+class PromptSource:
+    """Prompts that a function gives, one a group."""
+
+    def __init__(self, prompts: Callable[[int], Sequence[int]], group_size: int) -> None:
+        self._prompts = prompts
+        self._group_size = group_size
+
+    def draw(self, rollout_id: int, step: int) -> Drawn:
+        return Drawn(tuple(self._prompts(rollout_id // self._group_size)), None, False, rollout_id)
+
+    def mean_response_length(self, step: int) -> float:
+        return float("nan")
 
 
 class TaskSource:

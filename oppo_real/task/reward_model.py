@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import nn
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
 from oppo_real.ppo.batching import micro_batches
 from oppo_real.ppo.forward import hidden_states
 from oppo_real.ppo.rollout import TokenRow
 from oppo_real.task.arithmetic import ANY_LENGTH, EOS, VOCABULARY, Lengths, Problem, Slips, demonstrate, draw_problem
 from oppo_real.task.sft import rate_factor
+from oppo_real.task.tiny import new_classifier
 from oppo_sim.draws import draw_index, draw_uniform, stream_key
 
 SOMETIMES_WRONG: Final = Slips(wrong_result=0.08, give_up=0.05)
@@ -21,7 +23,7 @@ SOMETIMES_WRONG: Final = Slips(wrong_result=0.08, give_up=0.05)
 class RewardModelConfig:
     """The defaults make about every other response wrong."""
 
-    steps: int = 400
+    steps: int = 300
     batch_size: int = 32
     learning_rate: float = 3e-3
     warmup_steps: int = 20
@@ -29,12 +31,17 @@ class RewardModelConfig:
     slips: Slips = SOMETIMES_WRONG
     wrong_token: float = 0.25
     """Probability that one token of the response, anywhere, is replaced by another."""
+    first_error_weight: float = 4.0
+    """Of the first wrong token in the loss; a right one has 1."""
+    after_error_weight: float = 0.3
+    """Of the tokens behind it, which only have to remember."""
+    language_coef: float = 0.5
+    """Of an auxiliary loss, in training only: predict the next token while the response is right. It teaches what right is."""
     lengths: Lengths = ANY_LENGTH
     seed: int = 1
 
 
-@dataclass(frozen=True)
-class LabelledResponse:
+class LabelledResponse(NamedTuple):
     """A response, and for each of its tokens whether all up to it is right."""
 
     row: TokenRow
@@ -64,12 +71,14 @@ def training_example(config: RewardModelConfig, index: int) -> LabelledResponse:
 
 
 def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) -> list[float]:
-    """Train a sequence classifier with one label in place; returns the mean loss (nats a response token) of each step.
+    """Train a sequence classifier with one label in place; returns the mean loss (a response token) of each step.
 
     Binary cross-entropy at every response token, so that an error teaches at the place where it is made.
     """
     settings = config or RewardModelConfig()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    language_head = _language_head(model, settings.seed)
+    parameters = [*model.parameters(), *language_head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     losses = []
     for step in range(settings.steps):
         for group in optimizer.param_groups:
@@ -77,33 +86,80 @@ def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) 
         examples = [training_example(settings, step * settings.batch_size + position) for position in range(settings.batch_size)]
         tokens = sum(len(example.row.response) for example in examples)
         total = 0.0
-        for indices in micro_batches(
-            [len(example.row.prompt) + len(example.row.response) for example in examples], settings.micro_batch_tokens
-        ):
-            rows = [examples[index].row for index in indices]
-            logits = torch.cat([scores[len(row.prompt) :] for row, scores in zip(rows, token_scores(model, rows), strict=True)])
-            labels = torch.tensor([float(label) for index in indices for label in examples[index].right_so_far], device=logits.device)
-            loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / tokens
+        for indices in micro_batches([_size(example.row) for example in examples], settings.micro_batch_tokens):
+            loss = _loss(model, language_head, [examples[index] for index in indices], settings) / tokens
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
     return losses
 
 
+def reward_model_from(actor: Qwen2ForCausalLM, seed: int, num_hidden_layers: int = 3) -> Qwen2ForSequenceClassification:
+    """An untrained reward model whose embeddings and first layers are the actor's; the layers above can compare with what they predict."""
+    model = new_classifier(
+        seed, Qwen2Config.from_dict(actor.config.to_dict() | {"num_hidden_layers": num_hidden_layers, "layer_types": None})
+    )
+    model.model.embed_tokens.load_state_dict(actor.model.embed_tokens.state_dict())
+    for own, given in zip(model.model.layers, actor.model.layers, strict=False):
+        own.load_state_dict(given.state_dict())
+    return model
+
+
+def _size(row: TokenRow) -> int:
+    return len(row.prompt) + len(row.response)
+
+
+def _language_head(model: nn.Module, seed: int) -> nn.Linear:
+    weight = model.get_submodule("score").weight
+    assert isinstance(weight, torch.Tensor)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(weight.shape[1], len(VOCABULARY), bias=False).to(weight)
+
+
+def _loss(model: nn.Module, language_head: nn.Module, examples: Sequence[LabelledResponse], settings: RewardModelConfig) -> torch.Tensor:
+    """Sum over the response tokens of one padded batch."""
+    states = hidden_states(model, [example.row.prompt + example.row.response for example in examples])
+    at, before = [], []
+    labels: list[bool] = []
+    weights: list[float] = []
+    targets: list[int] = []
+    for index, (row, right_so_far) in enumerate(examples):
+        start, end = len(row.prompt), _size(row)
+        at.append(states[index, start:end])
+        before.append(states[index, start - 1 : end - 1])
+        labels += right_so_far
+        weights += _weights(right_so_far, settings)
+        targets += row.response
+    device = states.device
+    right = torch.tensor(labels, device=device)
+    scores = model.get_submodule("score")(torch.cat(at)).squeeze(-1).float()
+    judged = nn.functional.binary_cross_entropy_with_logits(scores, right.float(), torch.tensor(weights, device=device), reduction="sum")
+    logits = language_head(torch.cat(before)).float()
+    predicted = nn.functional.cross_entropy(logits[right], torch.tensor(targets, device=device)[right], reduction="sum")
+    return judged + settings.language_coef * predicted
+
+
+def _weights(right_so_far: Sequence[bool], settings: RewardModelConfig) -> list[float]:
+    right = sum(right_so_far)
+    wrong = len(right_so_far) - right
+    return [1.0] * right + [settings.first_error_weight] * min(wrong, 1) + [settings.after_error_weight] * max(wrong - 1, 0)
+
+
 def token_scores(model: nn.Module, rows: Sequence[TokenRow]) -> list[torch.Tensor]:
     """The head's output at every token of each row, prompt first, float32; one padded batch, with gradients."""
     scores = model.get_submodule("score")(hidden_states(model, [row.prompt + row.response for row in rows])).squeeze(-1).float()
-    return [scores[index, : len(row.prompt) + len(row.response)] for index, row in enumerate(rows)]
+    return [scores[index, : _size(row)] for index, row in enumerate(rows)]
 
 
 @torch.no_grad()
 def score_rows(model: nn.Module, rows: Sequence[TokenRow], micro_batch_tokens: int = 16384) -> list[float]:
     """The score of each whole row, in one go: the logit at its last token."""
     scores = [0.0] * len(rows)
-    for indices in micro_batches([len(row.prompt) + len(row.response) for row in rows], micro_batch_tokens):
+    for indices in micro_batches([_size(row) for row in rows], micro_batch_tokens):
         for index, row_scores in zip(indices, token_scores(model, [rows[index] for index in indices]), strict=True):
             scores[index] = float(row_scores[-1])
     return scores

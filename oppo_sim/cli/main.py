@@ -27,6 +27,8 @@ class Subcommand(NamedTuple):
 SUBCOMMANDS = {
     "simulate": Subcommand("oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."),
     "compare": Subcommand("oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."),
+    "run": Subcommand("oppo_real.cli.run", "command", "Make one real run of a scenario on real engines."),
+    "calibrate": Subcommand("oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."),
     "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
     "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, fit, synthesise, resample and convert length traces."),
 }

@@ -43,13 +43,14 @@ class LockstepCase:
     name: str
     policy: str
     settings: dict[str, Any] = field(default_factory=dict)
-    machine: MachineSetup = MachineSetup()
+    machine: MachineSetup = MachineSetup()  # noqa: RUF009 (frozen)
     batch: int = 4
     group_size: int = 1
     steps: int = 8
 
 
 TWO = MachineSetup(num_replicas=2, num_workers=2, max_scoring_tokens=20)
+FIXED = {"overcommit": 2, "chunk_size": 6}
 CONTROLLED = {
     "overcommit": {"control": "reward_slope", "initial": 1, "min": 0, "max": 3, "window": 2},
     "chunk_size": {"control": "explore", "candidates": [3, 7], "explore_every": 4},
@@ -61,10 +62,10 @@ LOCKSTEP_CASES = [
     LockstepCase("inter", "inter", {"overcommit": 3}, TWO),
     LockstepCase("oppo", "oppo", {"overcommit": 2, "chunk_size": 4}),
     LockstepCase("oppo, controlled", "oppo", CONTROLLED, TWO, steps=12),
-    LockstepCase("oppo, KV kept", "oppo", {"overcommit": 2, "chunk_size": 6}, MachineSetup(num_replicas=2, clear_kv_cache_on_weight_sync=False)),
+    LockstepCase("oppo, KV kept", "oppo", FIXED, MachineSetup(num_replicas=2, clear_kv_cache_on_weight_sync=False)),
     LockstepCase("oppo, little KV", "oppo", {"overcommit": 4, "chunk_size": 6}, MachineSetup(kv_capacity_tokens=96, kv_block_tokens=4)),
     LockstepCase("oppo, few sequences", "oppo", {"overcommit": 2, "chunk_size": 6}, MachineSetup(num_replicas=2, max_num_seqs=2)),
-    LockstepCase("oppo, scorer's KV", "oppo", {"overcommit": 2, "chunk_size": 3}, MachineSetup(num_workers=2, scorer_kv_capacity_tokens=30)),
+    LockstepCase("oppo, scorer's KV", "oppo", FIXED, MachineSetup(num_workers=2, scorer_kv_capacity_tokens=30)),
     LockstepCase("oppo, rounds", "oppo", {"overcommit": 2, "chunk_size": 6, "stop_check": "chunk"}, TWO),
     LockstepCase("oppo, waits", "oppo", {"overcommit": 3, "chunk_size": 6, "max_deferrals": 1}, TWO),
     LockstepCase("oppo, groups", "oppo", {"overcommit": 2, "chunk_size": 6}, TWO, group_size=2),
@@ -79,19 +80,20 @@ LOCKSTEP_CASES = [
 ]  # fmt: skip
 
 ALIKE = (
-    c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")), c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
+    c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")),
+    c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
     c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
     c.STALENESS_HISTOGRAM, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
     c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
 )  # fmt: skip
-"""Columns in which simulator and real run agree. Left out are batches of the scorer, which at no cost are a matter of order inside an instant."""
+"""Columns in which simulator and real run agree; batches of the scorer, at no cost, are a matter of order inside an instant."""
 
 
 class UntrainedWeights:
     """Training that changes nothing and takes no time."""
 
-    def __init__(self) -> None:
-        self._weights = {name: tensor.detach() for name, tensor in build_causal_lm(MODEL).state_dict().items()}
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
     def train(self, batch: Any, version: int) -> dict[str, float]:
         return {}
@@ -111,7 +113,8 @@ def torch_engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
 def lengths() -> Lengths:
     """A small trace with a tail."""
     key = stream_key(0, "lockstep")
-    responses = [1 + draw_index(key, i, 12) + (draw_index(key, 1000 + i, 4) == 0) * draw_index(key, 2000 + i, LONGEST - 12) for i in range(57)]
+    tail = [(draw_index(key, 1000 + i, 4) == 0) * draw_index(key, 2000 + i, LONGEST - 12) for i in range(57)]
+    responses = [1 + draw_index(key, i, 12) + tail[i] for i in range(57)]
     return Lengths([1 + draw_index(key, 3000 + i, 9) for i in range(57)], responses)
 
 
@@ -128,8 +131,8 @@ class RealResult:
     rollouts: pd.DataFrame
 
 
-def run_real(case: LockstepCase, engines: Engines) -> RealResult:
-    """The case over engines in this process."""
+def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None = None) -> RealResult:
+    """The case over engines in this process; ``model``: the actors', if it is not MODEL."""
     torch.set_num_threads(1)
     shape = Batch(case.batch, case.group_size)
     policy = make_policy(case.policy, shape, case.settings)
@@ -147,7 +150,7 @@ def run_real(case: LockstepCase, engines: Engines) -> RealResult:
     )
     reward_model = RewardModel(SeriesRewards(values=tuple(rewards())), 0, None)
     given = RunInput(
-        policy, shape, case.machine, fleet, source, UntrainedWeights(), reward_model, LONGEST, case.steps, lock_step=True, replays=True
+        policy, shape, case.machine, fleet, source, UntrainedWeights(model or build_causal_lm(MODEL)), reward_model, LONGEST, case.steps, lock_step=True, replays=True
     )
     assert granularity_of(given) == granularity and runs_in_rounds(given) == rounds
     sink = FrameSink()
@@ -156,9 +159,9 @@ def run_real(case: LockstepCase, engines: Engines) -> RealResult:
     return RealResult(sink.steps(), sink.rollouts())
 
 
-def assert_same_decisions(case: LockstepCase, engines: Engines) -> None:
+def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.Module | None = None) -> None:
     """Same rollouts in the same steps and order, and the same rows, as the simulator at one second an iteration and no other cost."""
-    real = run_real(case, engines)
+    real = run_real(case, engines, model)
     rows = lengths()
     simulated = run(
         case.policy,

@@ -146,7 +146,7 @@ def test_what_cannot_run_is_refused_in_one_sentence(tmp_path: Path, real: dict[s
 
 
 def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import oppo_real.placement.engines as engines
+    from oppo_real.placement import engines
 
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else object())
     with pytest.raises(OppoError, match=r"engine vllm needs vllm, which is not installed: pip install 'oppo-toolkit\[vllm\]'"):

@@ -1,8 +1,8 @@
 """One clock, forced lengths: the real run makes the simulator's decisions, row by row."""
 
-from tests.real.lockstep import LOCKSTEP_CASES, LockstepCase, assert_same_decisions, torch_engines
-
 import pytest
+
+from tests.real.lockstep import LOCKSTEP_CASES, LockstepCase, assert_same_decisions, torch_engines
 
 
 @pytest.mark.parametrize("case", LOCKSTEP_CASES, ids=lambda case: case.name)

@@ -12,7 +12,7 @@ from oppo_real.run.start import run_real
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.results.spans import Span
-from tests.real.real_scenario import real_scenario
+from tests.real.real_scenario import MODEL, real_scenario
 
 PROCESSES = {"placement": {"kind": "processes", "threads": 1}}
 TWO = {"rollout": {"num_replicas": 2}}
@@ -69,9 +69,8 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
 
 
 def test_an_engine_that_cannot_be_built_says_why_once() -> None:
-    tiny = {"model_type": "qwen2", "vocab_size": 64, "hidden_size": 30, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1}
-    section = {**PROCESSES, "models": {"reward": {**tiny, "hidden_size": 32, "heads": 3}}}
-    with pytest.raises(OppoError, match="scoring worker 0: .*'heads'"):
+    section = {**PROCESSES, "models": {"reward": {**MODEL, "heads": 3}}}
+    with pytest.raises(OppoError, match=r"scoring worker 0: .*'heads'"):
         run_real(real_scenario(section))
 
 

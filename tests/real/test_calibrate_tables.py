@@ -1,0 +1,88 @@
+"""From measured points to tables: what was measured stays, what was not is filled by the fit, and what cannot be told is refused."""
+
+import pytest
+
+from oppo_real.calibrate.fit import FEATURES, PREFILL_BASIS, SCORE_BASIS, Measured, fit_table
+from oppo_real.calibrate.plan import Point, Sizes, bounded, make_plan
+from oppo_real.calibrate.tables import decode_table, difference, forward_table, tail_factor, training_table
+from oppo_sim.errors import OppoError
+
+SIZES = Sizes(16, 16, 100, 411, (32, 64), 2048)
+PLAN = make_plan(SIZES)
+TRUTH = {"fixed": 2e-3, "per_token": 5e-6, "per_pair": 1e-8}
+
+
+def measured(kind: str, truth: dict[str, float], repeats: int = 3) -> list[Measured]:
+    return [
+        Measured(point, (sum(value * FEATURES[name](point) for name, value in truth.items()),) * repeats)
+        for point in PLAN.points
+        if point.kind == kind
+    ]
+
+
+@pytest.mark.parametrize(("kind", "basis"), [("prefill", PREFILL_BASIS), ("score", SCORE_BASIS)])
+def test_every_cell_of_a_linear_truth_is_exact_measured_or_not(kind: str, basis: tuple[str, ...]) -> None:
+    data = measured(kind, TRUTH)
+    table, filled = forward_table(kind, data, fit_table(kind, data, basis, resamples=5))
+    for tokens, row in zip(table.tokens, table.seconds, strict=True):
+        for context, seconds in zip(table.mean_context, row, strict=True):
+            assert seconds == pytest.approx(TRUTH["fixed"] + tokens * (TRUTH["per_token"] + TRUTH["per_pair"] * context), rel=1e-6)
+    assert filled.measured + filled.fitted == len(table.tokens) * len(table.mean_context)
+    assert (filled.fitted > 0) == (kind == "prefill"), "a prefill has no context longer than itself"
+
+
+def test_a_cell_that_was_not_run_follows_its_neighbours_not_only_the_fit() -> None:
+    """The machine is twice as slow as any fit says at the largest batch: a hole in that row is filled at twice the fit, too."""
+    data = measured("score", TRUTH)
+    most = max(one.point.cell[0] for one in data if one.point.cell)
+    hole = next(one for one in data if one.point.cell and one.point.cell[0] == most)
+    fit = fit_table("score", data, SCORE_BASIS, resamples=5)
+    slow = [Measured(one.point, (2 * one.median,)) if one.point.tokens == most else one for one in data if one is not hole]
+    table, filled = forward_table("score", slow, fit)
+    assert hole.point.cell is not None
+    found = table.seconds[table.tokens.index(most)][table.mean_context.index(hole.point.cell[1])]
+    assert found == pytest.approx(2 * hole.median, rel=0.02)
+    assert filled.fitted == 1
+
+
+def test_times_lost_in_noise_are_refused() -> None:
+    data = [Measured(one.point, (-1e-6, 0.0, 1e-9)) for one in measured("prefill", TRUTH)]
+    with pytest.raises(OppoError, match="told from noise"):
+        forward_table("prefill", data, fit_table("prefill", data, PREFILL_BASIS, resamples=5))
+
+
+def test_too_few_batch_sizes_are_refused() -> None:
+    one_row = [one for one in measured("decode", {"fixed": 1e-3}) if one.point.n == 1]
+    with pytest.raises(OppoError, match="too little of decode"):
+        decode_table(one_row)
+    with pytest.raises(OppoError, match="too little of training"):
+        training_table({"update_actor": measured("train", {"fixed": 1.0})[:1]})
+
+
+def test_the_tail_is_what_the_repeats_confirm() -> None:
+    flat = {"fixed": 1e-3, "per_kv_token": 1e-7}
+    assert tail_factor(measured("decode", flat)) == 1.0
+    found = tail_factor(measured("decode", {**flat, "per_longest_kv_token": 1e-5}))
+    assert found is not None
+    assert found > 1.5
+    noisy = [
+        Measured(one.point, (one.median, 1.3 * one.median) if one.point.cell is None else (one.median, 1.1 * one.median))
+        for one in measured("decode", flat)
+    ]
+    assert tail_factor(noisy) == 1.0
+    assert tail_factor([one for one in measured("decode", flat) if one.point.cell is not None]) is None
+
+
+def test_what_a_second_model_adds() -> None:
+    alone = [Measured(Point("score", rows), (1.0, 2.0, 3.0)) for rows in (((0, 8),), ((8, 8),))]
+    both = [Measured(Point("score_ref", rows), (4.0, 5.0)) for rows in (((0, 8),), ((16, 8),))]
+    assert [one.repeats for one in difference(both, alone)] == [(2.0, 3.0)]
+
+
+def test_the_plan_keeps_within_what_the_engine_has() -> None:
+    assert bounded(SIZES, {}) == SIZES
+    small = bounded(SIZES, {"kv_capacity_tokens": 1024, "kv_block_tokens": 32, "max_num_seqs": 6})
+    assert (small.kv_capacity_tokens, small.kv_block_tokens, small.max_running) == (1024, 32, 6)
+    assert all(point.n <= 6 and point.kv_tokens <= 1024 for point in make_plan(small).points if point.kind == "decode")
+    own = Sizes(16, 16, 100, 411, (32,), 2048, kv_capacity_tokens=800)
+    assert bounded(own, {"kv_capacity_tokens": 4096}).kv_capacity_tokens == 800

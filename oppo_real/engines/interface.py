@@ -12,7 +12,10 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the actor samples; temperature 0 is greedy. ``seed`` and a rollout's id and token position fix every draw."""
+    """How the actor samples; temperature 0 is greedy.
+
+    ``seed``, a rollout's id and the token's position fix every draw (vLLM: as long as the rollout is not held or restored in between).
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -39,7 +42,7 @@ class NewTokens:
     rollout_id: int
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of the tokens, under the weights and temperature they were sampled with."""
+    """Of the tokens, under the weights and temperature they were sampled with (torch: before the ``top_p`` cut; vLLM: after it)."""
     weight_version: int
     finish_reason: FinishReason | None
     """None while unfinished."""

@@ -23,7 +23,7 @@ SOMETIMES_WRONG: Final = Slips(wrong_result=0.08, give_up=0.05)
 class RewardModelConfig:
     """The defaults make about every other response wrong."""
 
-    steps: int = 300
+    steps: int = 500
     batch_size: int = 32
     learning_rate: float = 3e-3
     warmup_steps: int = 20

@@ -30,7 +30,7 @@ from oppo_real.task.tiny import new_actor
 from oppo_sim.errors import OppoError
 
 PROBLEM = Problem(3, (("+", 5), ("-", 4), ("+", 9)))
-SHORT = Lengths(largest=6)
+SHORT = Lengths(largest=4)
 
 
 def words(text: str) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def test_labels_say_where_a_response_goes_wrong() -> None:
 def test_rates_rise_and_fall() -> None:
     rates = [rate_factor(step, 10, 100) for step in range(100)]
     assert rates[0] == 0.1
-    assert max(rates) == rates[9] == 1.0 or max(rates) == pytest.approx(1.0)
+    assert max(rates) == rates[9] == 1.0
     assert 0 < rates[-1] < 0.02
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
@@ -132,12 +132,12 @@ def test_rates_rise_and_fall() -> None:
 def actor() -> Any:
     torch.set_num_threads(1)
     model = new_actor(0)
-    fit_actor(model, SftConfig(steps=220, batch_size=24, lengths=SHORT))
+    fit_actor(model, SftConfig(steps=250, batch_size=24, lengths=SHORT))
     return model
 
 
 def test_the_fitted_actor_knows_the_form_and_beats_guessing(actor: Any) -> None:
-    problems = [draw_problem(9, index, SHORT) for index in range(100)]
+    problems = [draw_problem(9, index, SHORT) for index in range(40)]
     right, formal = [], []
     for problem in problems:
         prompt = torch.tensor([problem.prompt()])
@@ -160,13 +160,14 @@ def test_fitting_is_the_same_every_time() -> None:
 def test_the_learned_reward_model_tells_right_from_wrong(actor: Any) -> None:
     model = reward_model_from(actor, seed=1)
     before = copy.deepcopy(actor.state_dict())
-    settings = RewardModelConfig(steps=220, batch_size=24, lengths=SHORT)
+    settings = RewardModelConfig(steps=300, batch_size=24, lengths=SHORT)
     losses = fit_reward_model(model, settings)
     assert mean(losses[-10:]) < 0.5 * mean(losses[:10])
     fresh = [training_example(RewardModelConfig(seed=77, lengths=SHORT), index) for index in range(300)]
     scores = score_rows(model, [example.row for example in fresh], micro_batch_tokens=1500)
     right = [score for score, example in zip(scores, fresh, strict=True) if example.right_so_far[-1]]
     wrong = [score for score, example in zip(scores, fresh, strict=True) if not example.right_so_far[-1]]
+    print(mean(high > low for high in right for low in wrong))
     assert mean(high > low for high in right for low in wrong) > 0.85  # area under the curve
     assert all(torch.equal(before[name], tensor) for name, tensor in actor.state_dict().items())
 

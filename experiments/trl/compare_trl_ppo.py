@@ -2,19 +2,21 @@
 
     python experiments/trl/compare_trl_ppo.py
 
-Needs TRL 1.12.0 (``pip install 'oppo-toolkit[trl]'``). Trains a tiny model on the CPU (see ``long_tail.py``). Each arm trains the same number
-of steps, in turn, several times; what counts is the time from one step's end to the next, past the warm-up. The unmodified trainer and
-``sequential`` are laid side by side and must agree in every metric. Writes results/compare_trl_ppo.json and .png.
+Needs TRL 1.12.0 (``pip install 'oppo-toolkit[trl]'``). Trains a tiny model on the CPU (see ``long_tail.py``). Each arm trains in a process of
+its own, and they take turns step by step, so that whatever else the machine does falls on all of them alike; what counts are the
+steps past the warm-up. The unmodified trainer and ``sequential`` are laid side by side and must agree in every metric. Writes
+results/compare_trl_ppo.json and .png.
 """
 
 import gc
 import json
+import multiprocessing
 import platform
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -42,7 +44,7 @@ class Trained:
 
     metrics: list[dict[str, float]]
     seconds: list[float]
-    """Of each step, from the end of the one before (of the first: from the call)."""
+    """Of each step, from its turn to its end."""
     cpu_seconds: list[float]
     """Of the training process, in each step: on a machine that others use too, the steadier figure. The scoring process is not in it."""
     lengths: list[list[int]]
@@ -50,31 +52,45 @@ class Trained:
     stages: list[dict[str, float]]
 
 
-def run(arm: Arm, task: Any, taught: Any, arguments: Mapping[str, Any], seed: int) -> Trained:
-    """Train once, from the same weights, prompts and seeds as every other arm."""
+def train(
+    connection: "Connection[Any, Any]", arm: Arm, task: Any, weights: Mapping[str, Any], arguments: Mapping[str, Any], seed: int
+) -> None:
+    """A process: train once, a step at a turn, from the same weights, prompts and seeds as every other arm; then send what came of it."""
     import long_tail
     import numpy as np
+    import torch
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
     from oppo_real.trl_client import OppoPPOTrainer
 
-    ends: list[float] = []
-    used: list[float] = []
+    torch.set_num_threads(1)  # the other core is the scorer's
+    seconds: list[float] = []
+    cpu_seconds: list[float] = []
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            ends.append(perf_counter())
-            used.append(process_time())
+    class Turns(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.wait()
+
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            seconds.append(perf_counter() - self.began)
+            cpu_seconds.append(process_time() - self.used)
+            connection.send(seconds[-1])
+            if state.global_step < state.max_steps:
+                self.wait()
+
+        def wait(self) -> None:
+            connection.recv()
+            self.began, self.used = perf_counter(), process_time()
 
     with tempfile.TemporaryDirectory() as folder:
         given = {
-            **long_tail.models(task, taught, seed),
+            **long_tail.models(task, weights, seed),
             "args": PPOConfig(output_dir=folder, seed=seed, **arguments),
             "processing_class": long_tail.tokenizer(),
             "train_dataset": Dataset.from_dict({"input_ids": long_tail.prompts(task, 4096, seed)}),
-            "callbacks": [Clock()],
+            "callbacks": [Turns()],
         }
         ours = {} if arm.policy is None else {"policy": arm.policy, "generation": arm.generation}
         trainer = OppoPPOTrainer(**given, **ours) if ours else PPOTrainer(**given)
@@ -82,20 +98,34 @@ def run(arm: Arm, task: Any, taught: Any, arguments: Mapping[str, Any], seed: in
         gc.collect()
         # TRL collects garbage several times a step, which at this size would be a large part of it; frozen objects are not searched.
         gc.freeze()
-        began, used_before = perf_counter(), process_time()
         trainer.train()
     records = getattr(trainer, "steps", [])
-    return Trained(
-        [{key: float(value) for key, value in entry.items()} for entry in trainer.state.log_history if SHOWN[0] in entry],
-        _differences([began, *ends]),
-        _differences([used_before, *used]),
-        [list(record.response_lengths) for record in records],
-        [dict(record.timing_s) for record in records],
-    )
+    metrics = [{key: float(value) for key, value in entry.items()} for entry in trainer.state.log_history if SHOWN[0] in entry]
+    lengths = [list(record.response_lengths) for record in records]
+    connection.send(Trained(metrics, seconds, cpu_seconds, lengths, [dict(record.timing_s) for record in records]))
 
 
-def _differences(moments: Sequence[float]) -> list[float]:
-    return [end - start for start, end in pairwise(moments)]
+def take_turns(arms: Sequence[Arm], steps: int, *given: Any) -> list[Trained]:
+    """All arms, a step each in turn, in an order that rotates."""
+    context = multiprocessing.get_context("spawn")
+    ends = []
+    processes = []
+    for arm in arms:
+        near, far = context.Pipe()
+        process = context.Process(target=train, args=(far, arm, *given))
+        process.start()
+        far.close()
+        ends.append(near)
+        processes.append(process)
+    for step in range(steps):
+        for place in range(len(arms)):
+            connection = ends[(place + step) % len(arms)]
+            connection.send("go")
+            connection.recv()
+    found = [connection.recv() for connection in ends]
+    for process in processes:
+        process.join()
+    return found
 
 
 def side_by_side(unmodified: Trained, sequential: Trained) -> None:
@@ -111,7 +141,7 @@ def side_by_side(unmodified: Trained, sequential: Trained) -> None:
 
 
 def summary(label: str, runs: Sequence[Trained], baseline: Sequence[Trained], lengths: Sequence[Trained], warmup: int) -> dict[str, Any]:
-    """Means over the steps that count, medians over the repeats. ``lengths``: runs that tell what was trained (of the unmodified trainer: those of ``sequential``)."""
+    """Means over the steps that count, medians over the repeats. ``lengths``: runs that tell what was trained."""
     means = [statistics.fmean(one.seconds[warmup:]) for one in runs]
     paired = _ratios([one.seconds for one in baseline], [one.seconds for one in runs], warmup)
     by_cpu = _ratios([one.cpu_seconds for one in baseline], [one.cpu_seconds for one in runs], warmup)
@@ -186,7 +216,6 @@ def main(steps: int, warmup: int, repeats: int, batch: int, overcommit: int, chu
     import transformers
     import trl
 
-    torch.set_num_threads(1)  # the other core is the scorer's
     task = long_tail.Task()
     began = perf_counter()
     taught = long_tail.teach(task, seed, updates)
@@ -222,9 +251,8 @@ def main(steps: int, warmup: int, repeats: int, batch: int, overcommit: int, chu
     ]
     found: dict[str, list[Trained]] = {arm.label: [] for arm in arms}
     for repeat in range(repeats):
-        order = arms if repeat % 2 == 0 else arms[::-1]
-        for arm in order:
-            result = run(arm, task, taught, {**arguments, "total_episodes": steps * batch}, seed + repeat)
+        results = take_turns(arms, steps, task, taught.state_dict(), {**arguments, "total_episodes": steps * batch}, seed + repeat)
+        for arm, result in zip(arms, results, strict=True):
             found[arm.label].append(result)
             click.echo(f"repeat {repeat}  {arm.label:<34} {statistics.fmean(result.seconds[warmup:]):8.3f} s a step")
     unmodified, sequential = found[arms[0].label], found[arms[1].label]
@@ -238,8 +266,8 @@ def main(steps: int, warmup: int, repeats: int, batch: int, overcommit: int, chu
     for row in rows:
         low, high = row["speedup_range"]
         click.echo(
-            f"{row['label']:<34} {row['step_s_mean']:>9.3f} {row['speedup_of_mean_step']:>9.2f} {f'{low:.2f}..{high:.2f}':>14} "
-            f"{row['trained_tokens_per_step']:>14.0f} {row['microseconds_per_trained_token']:>11.0f}"
+            f"{row['label']:<34} {row['step_s']:>9.3f} {row['speedup']:>9.2f} {f'{low:.2f}..{high:.2f}':>12} "
+            f"{row['step_cpu_s']:>7.3f} {row['cpu_speedup']:>9.2f} {row['trained_tokens_per_step']:>14.0f} {row['microseconds_per_trained_token']:>11.0f}"
         )
     lengths = [length for one in sequential for step in one.lengths for length in step]
     folder = Path(out)

@@ -4,7 +4,7 @@ A tiny Qwen2 with random weights is taught that (next-token distributions that a
 prompts have short responses, some long ones, each geometrically distributed up to the cap.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,14 +102,14 @@ def teach(task: Task, seed: int, updates: int, rows: int = 8, length: int = 256)
     return model.eval()
 
 
-def models(task: Task, taught: Any, seed: int) -> dict[str, Any]:
-    """Policy and reference as taught, reward model and critic with random weights."""
+def models(task: Task, taught: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Policy and reference with the weights ``taught``, reward model and critic with random weights."""
     from transformers import Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
     torch.manual_seed(seed)
     policy, reference = Qwen2ForCausalLM(config(task)), Qwen2ForCausalLM(config(task))
     for model in (policy, reference):
-        model.load_state_dict(taught.state_dict())
+        model.load_state_dict(taught)
     scored = config(task, num_labels=1)
     reward, value = Qwen2ForSequenceClassification(scored), Qwen2ForSequenceClassification(scored)
     return {"model": policy, "ref_model": reference, "reward_model": reward, "value_model": value}

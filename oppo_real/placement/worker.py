@@ -1,6 +1,5 @@
 """What a worker process does: build its engine, then obey and report. A replica decodes and a scorer scores without being asked again."""
 
-import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +8,7 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
+from oppo_real.placement.cores import bind
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer
 from oppo_real.placement.events import Event
 from oppo_real.placement.host import ReplicaHost, ScorerHost
@@ -36,24 +36,11 @@ class Clock:
         return self.told if self.origin is None else monotonic() - self.origin
 
 
-def pin(to: Pin) -> None:
-    """Bind this process to its cores. Raises OppoError for cores that it may not use."""
-    if to.cores is not None:
-        try:
-            os.sched_setaffinity(0, to.cores)
-        except OSError:
-            allowed = sorted(os.sched_getaffinity(0))
-            raise OppoError(f"real.placement: a process cannot be bound to cores {list(to.cores)}; there are {allowed}") from None
-    import torch
-
-    torch.set_num_threads(to.threads)
-
-
 def replica_main(connection: Connection, index: int, spec: ActorSpec, stream: bool, to: Pin, weights: Any) -> None:
     """Entry of a replica's process; ``weights`` are ``SharedWeights``."""
 
     def body() -> None:
-        pin(to)
+        bind(to.cores, to.threads)
         actor = build_actor(spec)
         connection.send(("ready", actor.resolved_config()))
         try:
@@ -68,7 +55,7 @@ def scorer_main(connection: Connection, index: int, spec: ScorerSpec, max_scorin
     """Entry of a scoring worker's process."""
 
     def body() -> None:
-        pin(to)
+        bind(to.cores, to.threads)
         scorer = build_scorer(spec)
         connection.send(("ready", scorer.resolved_config()))
         try:

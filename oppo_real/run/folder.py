@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from oppo_real.checkpoint import FILE, Checkpoints
 from oppo_real.run.record import Record
 from oppo_real.run.setup import RealSetup
-from oppo_real.run.start import Executed, Progress, execute, real_manifest
+from oppo_real.run.start import Progress, execute, real_manifest
 from oppo_sim.columns import RESPONSE_LENGTH, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.report.run_folder import JOURNAL, RunFolder, open_run_folder
@@ -74,9 +74,8 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRealRun:
         path.unlink(missing_ok=True)
     frames, record = FrameSink(), Record(setup)
     interrupted = False
-    done = Executed(record, [], [], {})
     try:
-        done = execute(setup, frames, timeline=request.timeline, progress=progress, checkpoints=checkpoints, record=record)
+        execute(setup, frames, timeline=request.timeline, progress=progress, checkpoints=checkpoints, record=record)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -98,8 +97,8 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRealRun:
     folder.write_json(SUMMARY, summary_record(summary))
     if request.figures:
         _write_figures(folder, setup, steps, rollouts)
-    if request.timeline is not None and done.spans:
-        _write_timeline(folder, request, done.spans, done.markers)
+    if request.timeline is not None and record.spans:
+        _write_timeline(folder, request, record.spans, record.markers)
     manifest = real_manifest(setup, record.resolved) | {
         "steps_done": count,
         "interrupted": interrupted,

@@ -38,12 +38,12 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     ``longest``: prompt + response, tokens. Raises OppoError for a model that cannot be built, does not fit, or is too short.
     """
     given, fitted = config.models, config.mode == "train"
-    actor = given.actor if given.actor is not None else _tiny(longest)
+    actor = given.actor if given.actor is not None else _tiny(longest, config.engine)
     policy = build_causal_lm(actor, seed, config.training_dtype, config.devices.training)
     if given.actor is None and fitted:
         from oppo_real.task.sft import SftConfig, fit_actor
 
-        policy = new_actor(seed, tiny_config(max_position_embeddings=max(longest, 256)))
+        policy = new_actor(seed, _tiny_config(longest, config.engine))
         policy.to(torch.device(config.devices.training))  # type: ignore[arg-type]
         fit_actor(policy, SftConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 1))
     shape: Any = policy.config
@@ -57,7 +57,7 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     kept = None
     if config.engine == "vllm" or stream_ref:
         kept = _save(policy, folder / "actor")
-    reward = given.reward if given.reward is not None else _tiny(longest)
+    reward = given.reward if given.reward is not None else _tiny(longest, config.scorer)
     if given.reward is None and fitted:
         reward = _save(_fitted_reward_model(config, seed, longest), folder / "reward")
     elif config.scorer == "vllm" and not (isinstance(reward, str) and Path(reward).is_dir()):
@@ -96,13 +96,19 @@ def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:
 def _fitted_reward_model(config: RealConfig, seed: int, longest: int) -> torch.nn.Module:
     from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model
 
-    model = new_classifier(seed + 2, tiny_config(max_position_embeddings=max(longest, 256)))
+    model = new_classifier(seed + 2, _tiny_config(longest, config.scorer))
     fit_reward_model(model, RewardModelConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 2))
     return model
 
 
-def _tiny(longest: int) -> dict[str, Any]:
-    shown = tiny_config(max_position_embeddings=max(longest, 256))
+def _tiny_config(longest: int, engine: str) -> Any:
+    # vLLM has no attention for heads of 16 on a CPU.
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2} if engine == "vllm" else {}
+    return tiny_config(max_position_embeddings=max(longest, 256), **heads)
+
+
+def _tiny(longest: int, engine: str) -> dict[str, Any]:
+    shown = _tiny_config(longest, engine)
     names = (
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
         "max_position_embeddings", "tie_word_embeddings", "initializer_range",

@@ -19,6 +19,7 @@ from oppo_sim.columns import (
     STEP,
     timing,
 )
+from oppo_sim.results.spans import Marker, Span
 from oppo_sim.traces.schema import check_frame
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Record:
         self.trace_rows: list[dict[str, Any]] = []
         self.metric_rows: list[dict[str, float]] = []
         self.resolved: Mapping[str, Any] = {}
+        self.spans: list[Span] = []
+        self.markers: list[Marker] = []
 
     def on_step(self, row: Mapping[str, Any]) -> None:
         self.step_rows.append(dict(row))

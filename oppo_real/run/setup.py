@@ -1,6 +1,5 @@
 """From a scenario with a ``real:`` section to a run that can start. Whatever cannot run is refused here."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.config import RealConfig, real_config
 from oppo_real.engines.interface import Sampling
+from oppo_real.placement.cores import available_cores, bound, check_cores
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
 from oppo_real.placement.interface import Fleet
 from oppo_real.run.given import RunInput, Training
@@ -114,6 +114,11 @@ def build_real_setup(
     require_engine("torch")
     for engine in (config.engine, config.scorer):
         require_engine(engine)
+    cores = config.placement.cores
+    for where, lists in (("driver", [cores.driver]), ("rollout", cores.rollout), ("scoring", cores.scoring)):
+        for listed in lists or ():
+            if listed is not None:
+                check_cores(listed, f"real.placement.cores.{where}")
     if base.machine.batching == "static":
         raise OppoError("rollout.batching static is simulated only: set it to continuous for a real run")
     if chosen.oracle and config.mode != "replay":
@@ -141,8 +146,6 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
     scenario = base.scenario
     trains = config.trains and own is None
     stream_ref = scenario.training.stream_ref and (trains or own is not None)
-    if config.placement.cores.driver is not None:
-        _pin_driver(config)
     with TemporaryDirectory(prefix="oppo-models-") as folder:
         models = prepare_models(config, setup.seed, setup.longest, Path(folder), stream_ref)
         ppo = config.ppo_config(scenario.training) if trains else None
@@ -160,6 +163,8 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
         actors = [_actor_spec(setup, models.actor, stop, index) for index in range(base.machine.num_replicas)]
         scorers = [_scorer_spec(setup, models.reward, models.reference, index) for index in range(base.machine.num_workers)]
         fleet = _fleet(config, actors, scorers, training, options)
+        cores = config.placement.cores.driver
+        threads = config.placement.threads or (None if cores is None else len(cores))
         try:
             fleet.load_weights(training.weights(), 0, True)
             source: Source
@@ -175,9 +180,10 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
                 )
             else:
                 source = TaskSource(seed=setup.seed, group_size=base.batch.group_size)
-            yield OpenRun(
-                setup, policy, fleet, training, source, models.policy, _recorded_timing(config, scenario.base_dir), fleet.resolved_configs()
-            )
+            timing_told = _recorded_timing(config, scenario.base_dir)
+            # Not before the workers were started, which would inherit the binding.
+            with bound(cores, threads):
+                yield OpenRun(setup, policy, fleet, training, source, models.policy, timing_told, fleet.resolved_configs())
         finally:
             fleet.close()
 
@@ -192,10 +198,6 @@ def _fleet(
     if config.placement.kind == "inline":
         from oppo_real.placement.inline import InlineFleet
 
-        if config.placement.threads is not None:
-            import torch
-
-            torch.set_num_threads(config.placement.threads)
         return InlineFleet([build_actor(spec) for spec in actors], [build_scorer(spec) for spec in scorers], **options)
     from oppo_real.placement.processes import ProcessFleet
 
@@ -212,21 +214,13 @@ def _pins(config: RealConfig, replicas: int, workers: int) -> list[Any]:
     from oppo_real.placement.worker import Pin
 
     cores = config.placement.cores
-    share = max(1, len(os.sched_getaffinity(0)) // (replicas + workers))
+    share = max(1, len(available_cores()) // (replicas + workers))
     pins = []
     for lists, count in ((cores.rollout, replicas), (cores.scoring, workers)):
         for index in range(count):
             bound = None if lists is None else lists[index % len(lists)]
             pins.append(Pin(bound, config.placement.threads or (share if bound is None else len(bound))))
     return pins
-
-
-def _pin_driver(config: RealConfig) -> None:
-    from oppo_real.placement.worker import Pin, pin
-
-    cores = config.placement.cores.driver
-    assert cores is not None
-    pin(Pin(cores, config.placement.threads or len(cores)))
 
 
 def _stop_token(config: RealConfig) -> int | None:

@@ -44,16 +44,6 @@ class RealRun:
     markers: list[Marker] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Executed:
-    """What a run leaves beside its rows."""
-
-    record: Record
-    spans: list[Span]
-    markers: list[Marker]
-    resolved: Mapping[str, Any]
-
-
 def run_real(
     scenario: Scenario | str,
     *,
@@ -79,8 +69,8 @@ def run_real(
         table,
         frames.rollouts(),
         summarise(table, setup.base.warmup_steps),
-        done.record.trace(),
-        done.record.training(),
+        done.trace(),
+        done.training(),
         real_manifest(setup, done.resolved),
         done.spans,
         done.markers,
@@ -95,7 +85,7 @@ def execute(
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
     record: Record | None = None,
-) -> Executed:
+) -> Record:
     """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is filled as the run goes."""
     steps = setup.base.steps
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
@@ -119,8 +109,9 @@ def execute(
             if progress is not None:
                 progress(first, {})
         record.resolved = opened.resolved
+        record.spans, record.markers = run.state.spans, run.state.markers
         run.run()
-        return Executed(record, run.state.spans, run.state.markers, opened.resolved)
+    return record
 
 
 def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Models small enough to be trained on a CPU in a minute."""
 
+import copy
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def new_classifier(seed: int, config: Qwen2Config | None = None) -> Qwen2ForSequ
     """A random model with one score a token and a zero head: a critic, or a reward model before its training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = config or tiny_config()
+        config = copy.deepcopy(config) if config else tiny_config()
         config.num_labels = 1
         model = Qwen2ForSequenceClassification(config)  # type: ignore[no-untyped-call]
         torch.nn.init.zeros_(model.score.weight)

@@ -150,7 +150,17 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     )
     reward_model = RewardModel(SeriesRewards(values=tuple(rewards())), 0, None)
     given = RunInput(
-        policy, shape, case.machine, fleet, source, UntrainedWeights(model or build_causal_lm(MODEL)), reward_model, LONGEST, case.steps, lock_step=True, replays=True
+        policy,
+        shape,
+        case.machine,
+        fleet,
+        source,
+        UntrainedWeights(model or build_causal_lm(MODEL)),
+        reward_model,
+        LONGEST,
+        case.steps,
+        lock_step=True,
+        replays=True,
     )
     assert granularity_of(given) == granularity and runs_in_rounds(given) == rounds
     sink = FrameSink()

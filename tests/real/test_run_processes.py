@@ -1,18 +1,13 @@
-"""Engines in processes: the same decisions in lock-step, real overlap in free running, and one sentence when a worker dies."""
+"""Engines in processes: the same decisions in lock-step, and real overlap in free running."""
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pandas as pd
-import pytest
 
 from oppo_real.run.start import run_real
 from oppo_sim import columns as c
-from oppo_sim.errors import OppoError
 from oppo_sim.results.spans import Span
-from tests.real.real_scenario import MODEL, real_scenario
+from tests.real.real_scenario import real_scenario
 
 PROCESSES = {"placement": {"kind": "processes", "threads": 1}}
 TWO = {"rollout": {"num_replicas": 2}}
@@ -53,28 +48,3 @@ def test_an_asynchronous_policy_decodes_during_training() -> None:
     training = [span for span in run.spans if span.group == "training" and span.stage != "update_weights"]
     assert overlap(decoding, training) > 0
     assert run.steps[c.STALENESS_MAX].max() >= 1
-
-
-def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
-    import multiprocessing
-
-    def kill(done: int, metrics: object) -> None:
-        victim = next(process for process in multiprocessing.active_children() if process.name == "oppo scoring worker 0")
-        assert victim.pid is not None
-        os.kill(victim.pid, signal.SIGKILL)
-
-    with pytest.raises(OppoError, match=r"^scoring worker 0 \(process \d+\) was ended by signal 9: .*--resume$"):
-        run_real(real_scenario(PROCESSES, policy="sequential"), progress=kill)
-    assert not multiprocessing.active_children()
-
-
-def test_an_engine_that_cannot_be_built_says_why_once() -> None:
-    section = {**PROCESSES, "models": {"reward": {**MODEL, "heads": 3}}}
-    with pytest.raises(OppoError, match=r"scoring worker 0: .*'heads'"):
-        run_real(real_scenario(section))
-
-
-def test_cores_that_do_not_exist_are_refused() -> None:
-    cores = {"rollout": [[4000]]}
-    with pytest.raises(OppoError, match=r"replica 0: .*cores \[4000\]; there are \["):
-        run_real(real_scenario({"placement": {"kind": "processes", "threads": 1, "cores": cores}}))

@@ -1,0 +1,49 @@
+"""Which CPU cores a process computes on, where the system lets us choose (Linux)."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from oppo_sim.errors import OppoError
+
+
+def available_cores() -> set[int]:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def check_cores(cores: Sequence[int], where: str) -> None:
+    """Raise OppoError for cores that this process may not use, or where processes cannot be bound at all."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise OppoError(f"{where}: this system cannot bind processes to cores; leave it out")
+    missing = sorted(set(cores) - available_cores())
+    if missing:
+        raise OppoError(
+            f"{where} names core {missing[0]}, which is not among the {len(available_cores())} that may be used here: choose others"
+        )
+
+
+def bind(cores: Sequence[int] | None, threads: int | None) -> None:
+    """Bind this process to cores (None: as it is) and give torch so many threads (None: as it has)."""
+    import torch
+
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def bound(cores: Sequence[int] | None, threads: int | None) -> Iterator[None]:
+    """``bind`` for the time of the block."""
+    import torch
+
+    cores_before = sorted(available_cores()) if cores is not None else None
+    threads_before = torch.get_num_threads() if threads is not None else None
+    bind(cores, threads)
+    try:
+        yield
+    finally:
+        bind(cores_before, threads_before)

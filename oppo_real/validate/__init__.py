@@ -1,0 +1,1 @@
+"""Real runs beside predictions from the calibrated profile: how far seconds, speed-ups and decisions agree (docs/validate.md)."""

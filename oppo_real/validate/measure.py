@@ -1,0 +1,190 @@
+"""Real runs, one after the other; each that is finished is kept at once, so that an interrupted validation goes on."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from oppo_real.calibrate.cache import without_volatile
+from oppo_real.run.setup import build_real_setup
+from oppo_real.run.start import execute
+from oppo_real.validate.plan import Turn
+from oppo_real.validate.views import StepView, view_from_plain, views_of
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.files import disk_errors_said, make_durable
+from oppo_sim.results.sinks import FrameSink
+from oppo_sim.scenario.schema import Scenario
+
+Progress = Callable[[str, int, int], None]
+"""What runs now, steps done in all, steps in all."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A finished real run."""
+
+    turn: Turn
+    views: tuple[StepView, ...]
+    resolved: Mapping[str, Any]
+    """Configurations of the engines as they really ran."""
+    load: float | None
+    """Processes that wanted a core when it began (mean of the minute before), None where the system does not say."""
+    wall_s: float
+    """Start and end of the engines included, seconds."""
+    rewards: tuple[float, ...]
+    """Mean of each trained batch."""
+    lengths: Mapping[int, tuple[int, int]]
+    """Mode train: prompt and response tokens by rollout id; under replay empty, since the trace gives them."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "policy": self.turn.policy,
+            "repeat": self.turn.repeat,
+            "views": [view.to_plain() for view in self.views],
+            "resolved": without_volatile(dict(self.resolved)),
+            "load": self.load,
+            "wall_s": self.wall_s,
+            "rewards": list(self.rewards),
+            "lengths": [[rollout_id, *tokens] for rollout_id, tokens in self.lengths.items()],
+        }
+
+
+def run_from_plain(plain: Mapping[str, Any]) -> MeasuredRun:
+    """A run as ``to_plain`` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
+    return MeasuredRun(
+        Turn(str(plain["policy"]), int(plain["repeat"])),
+        tuple(view_from_plain(view) for view in plain["views"]),
+        dict(plain["resolved"]),
+        None if plain["load"] is None else float(plain["load"]),
+        float(plain["wall_s"]),
+        tuple(float(value) for value in plain["rewards"]),
+        {int(rollout_id): (int(prompt), int(response)) for rollout_id, prompt, response in plain["lengths"]},
+    )
+
+
+class RunJournal:
+    """Finished runs, one JSON line each, appended durably."""
+
+    def __init__(self, path: Path, inputs: str) -> None:
+        """Read what is there; ``inputs`` stands for all that the runs depend on, and runs that others gave are not taken.
+
+        Raises OppoError for a damaged file, and for a disk that refuses.
+        """
+        self.path = path
+        self._inputs = inputs
+        self._done: dict[Turn, MeasuredRun] = {}
+        with disk_errors_said(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a+b") as file:
+                file.seek(0)
+                *lines, torn = file.read().split(b"\n")
+                if torn:  # a process that was killed leaves half a line
+                    file.truncate(file.tell() - len(torn))
+        for number, line in enumerate(lines, 1):
+            self._take(line, number)
+
+    def _take(self, line: bytes, number: int) -> None:
+        try:
+            entry = json.loads(line)
+            if entry["inputs"] == self._inputs:
+                run = run_from_plain(entry["run"])
+                self._done[run.turn] = run
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise OppoError(f"{self.path}, line {number} is no finished run: delete the file to start the validation anew") from None
+
+    def known(self, turn: Turn) -> MeasuredRun | None:
+        """A run that an earlier attempt finished."""
+        return self._done.get(turn)
+
+    def add(self, run: MeasuredRun) -> None:
+        """Keep a finished run. Raises OppoError when the disk refuses."""
+        self._done[run.turn] = run
+        with disk_errors_said(self.path), self.path.open("ab") as file:
+            file.write(json.dumps({"inputs": self._inputs, "run": run.to_plain()}).encode() + b"\n")
+            make_durable(file)
+
+    def remove(self) -> None:
+        """Delete the file."""
+        with disk_errors_said(self.path):
+            self.path.unlink(missing_ok=True)
+
+
+def inputs_digest(scenario: Scenario, trace_sha256: str, steps: int, hardware: str, versions: Mapping[str, str]) -> str:
+    """SHA-256 (hex) over all that real runs of a scenario depend on; costs and the choice of policy, which they do not, left out."""
+    plain = scenario.to_plain()
+    for name in ("costs", "name", "description"):
+        del plain[name]
+    content = [plain, trace_sha256, steps, hardware, dict(versions)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def measure_runs(
+    scenario: Scenario, turns: Sequence[Turn], steps: int, journal: RunJournal, progress: Progress = lambda *_: None
+) -> list[MeasuredRun]:
+    """Run every turn that the journal does not have. Raises OppoError for engines that fail; what is finished stays in the journal."""
+    runs = []
+    total = len(turns) * steps
+    for index, turn in enumerate(turns):
+        run = journal.known(turn)
+        label = f"{turn.policy}, repeat {turn.repeat + 1}"
+        if run is None:
+            progress(label, index * steps, total)
+            run = _measure(scenario, turn, steps, lambda done, index=index, label=label: progress(label, index * steps + done, total))  # type: ignore[misc]
+            journal.add(run)
+        runs.append(run)
+        progress(label, (index + 1) * steps, total)
+    return runs
+
+
+def _measure(scenario: Scenario, turn: Turn, steps: int, progress: Callable[[int], None]) -> MeasuredRun:
+    setup = build_real_setup(scenario, policy=turn.policy, steps=steps)
+    frames = FrameSink()
+    load = load_now()
+    begun = perf_counter()
+    with own_cores_kept():
+        done = execute(setup, frames, progress=lambda count, _: progress(count))
+    wall = perf_counter() - begun
+    table, rollouts = frames.steps(), frames.rollouts()
+    lengths = {}
+    if setup.config.mode == "train":
+        columns = [rollouts[name].tolist() for name in (c.ROLLOUT_ID, c.PROMPT_LENGTH, c.RESPONSE_LENGTH)]
+        lengths = {int(rollout_id): (int(prompt), int(response)) for rollout_id, prompt, response in zip(*columns, strict=True)}
+    means = table[c.REWARD_MEAN].fillna(0.0).tolist()
+    return MeasuredRun(turn, views_of(table, rollouts), done.resolved, load, wall, tuple(float(mean) for mean in means), lengths)
+
+
+@contextmanager
+def own_cores_kept(cores: Sequence[int] | None = None) -> Iterator[None]:
+    """Bind this process to ``cores`` (None: leave it); afterwards cores and torch threads are what they were."""
+    import torch
+
+    threads = torch.get_num_threads()
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    try:
+        if cores is not None and before is not None:
+            try:
+                os.sched_setaffinity(0, cores)
+            except OSError:
+                raise OppoError(
+                    f"real.placement: a process cannot be bound to cores {list(cores)}; there are {sorted(before)}"
+                ) from None
+        yield
+    finally:
+        if before is not None:
+            os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)
+
+
+def load_now() -> float | None:
+    """Mean number of processes that wanted a core in the last minute; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return None

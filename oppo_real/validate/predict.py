@@ -1,0 +1,156 @@
+"""The same runs, simulated: seconds from the profile alone, memory from the engines' resolved configuration, the same rollouts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oppo_real.config import RealConfig
+from oppo_real.validate.measure import MeasuredRun
+from oppo_real.validate.views import StepView, views_of
+from oppo_sim.costs.build import build_costs
+from oppo_sim.costs.build_profile import costs_from_profile
+from oppo_sim.costs.config import Demands, DemandShares, LinearCostConfig, LinearDecode
+from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.profile import Profile, TrainingTable
+from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.errors import OppoError
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.results.sinks import FrameSink
+from oppo_sim.rewards import RewardModel, SeriesRewards
+from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import run_setup
+
+_NO_DEMAND = DemandShares()
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What the replicas really have: tokens and rollouts of one replica, None where there is no limit."""
+
+    kv_capacity_tokens: int | None
+    kv_block_tokens: int | None
+    max_num_seqs: int | None
+
+
+def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
+    """From the resolved configurations of a run's engines; of unlike replicas the smallest. Raises OppoError where none is stated."""
+    actors: Sequence[Mapping[str, Any]] = resolved.get("actors", ())
+    if not actors or any("kv_capacity_tokens" not in actor for actor in actors):
+        raise OppoError("the engines do not state their KV capacity (resolved_config), so that nothing can be predicted for them")
+
+    def least(name: str) -> int | None:
+        stated = [int(actor[name]) for actor in actors if actor.get(name) is not None]
+        return min(stated, default=None)
+
+    return EngineLimits(least("kv_capacity_tokens"), least("kv_block_tokens"), least("max_num_seqs"))
+
+
+def predict(
+    scenario: Scenario, config: RealConfig, policy: str, steps: int, profile: Profile | None, run: MeasuredRun
+) -> tuple[StepView, ...]:
+    """Simulate ``policy`` as the real run ``run`` was made; of the run only resolved limits are used, and in mode train the lengths
+    and rewards, which nobody can know before.
+
+    Args:
+        profile: None in lock-step, where an iteration takes 1 and nothing else takes any time.
+
+    Raises OppoError where the profile lacks what the scenario asks for.
+    """
+    setup = build_setup(scenario, policy=policy, steps=steps)
+    schedule = setup.policy_factory().schedule
+    machine = _limited(setup.machine, limits_of(run.resolved))
+    machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)
+    if profile is None:
+        costs = build_costs(
+            LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)), shape=cost_context(scenario), base_dir=None
+        )
+    else:
+        machine, costs = _with_interference(machine, as_run(profile, config), scenario, schedule)
+    setup = replace(setup, machine=machine, costs=costs)
+    if run.lengths:
+        setup = _replaying(setup, run)
+    frames = FrameSink()
+    run_setup(setup, frames)
+    return views_of(frames.steps(), frames.rollouts())
+
+
+def as_run(profile: Profile, config: RealConfig) -> Profile:
+    """The profile with the training stages that the run has: none takes time where nothing is trained."""
+    table = profile.training
+    nothing = (0.0,) * len(table.tokens)
+    names = [name for name in TrainingTable.model_fields if name != "tokens"]
+    stages = {name: nothing if not config.trains or getattr(table, name) is None else getattr(table, name) for name in names}
+    return profile.model_copy(update={"training": TrainingTable(tokens=table.tokens, **stages)})
+
+
+def cost_context(scenario: Scenario) -> CostContext:
+    """All stages run, one after the other, as the trainer does; which of them take time is the profile's to say."""
+    return CostContext(
+        num_replicas=scenario.rollout.num_replicas,
+        num_scoring_workers=scenario.scoring.num_workers,
+        rollout_batch_size=scenario.rollout_batch_size,
+        max_prompt_length=scenario.max_prompt_length,
+        max_response_length=scenario.max_response_length,
+        training=TrainingConfig(stream_ref=scenario.training.stream_ref),
+        colocated_training=scenario.placement.training == "rollout",
+        colocated_scoring=scenario.placement.scoring != "separate",
+    )
+
+
+def _limited(machine: MachineSetup, limits: EngineLimits) -> MachineSetup:
+    return replace(
+        machine,
+        kv_capacity_tokens=limits.kv_capacity_tokens,
+        kv_block_tokens=limits.kv_block_tokens or machine.kv_block_tokens,
+        max_num_seqs=machine.max_num_seqs if limits.max_num_seqs is None else limits.max_num_seqs,
+    )
+
+
+def _with_interference(machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str) -> tuple[MachineSetup, Costs]:
+    """Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring slows both.
+
+    The simulator knows interference of one device only. Processes on cores of their own are put on one that serves all at full speed
+    (no demands), slowed by the measured factor alone.
+    """
+    factor = max(machine.interference, profile.contention_factor)
+    if machine.scoring_on != "separate" or factor == 1.0 or schedule != "synchronous":
+        return replace(machine, interference=factor), costs_from_profile(profile, cost_context(scenario))
+    free = Demands(decode=_NO_DEMAND, prefill=_NO_DEMAND, score=_NO_DEMAND, training=_NO_DEMAND, update_weights=_NO_DEMAND)
+    together = replace(machine, scoring_on="rollout", training_on="rollout", interference=factor)
+    return together, costs_from_profile(profile.model_copy(update={"demands": free}), cost_context(scenario))
+
+
+@dataclass(frozen=True)
+class _MadeRows:
+    """Rollouts with the lengths that a run made; those that it did not finish have the longest response."""
+
+    prompt_lengths: Sequence[int]
+    response_lengths: Sequence[int]
+    clipped: Sequence[bool]
+
+    def mean_response_length(self, step: int) -> float:
+        return float("nan")
+
+    def cursor(self) -> "_InOrder":
+        return _InOrder(len(self.response_lengths))
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    rows: int
+
+    def draw(self, rollout_id: int, step: int) -> int:
+        return min(rollout_id, self.rows - 1)
+
+
+def _replaying(setup: Setup, run: MeasuredRun) -> Setup:
+    longest = setup.scenario.max_response_length
+    count = max(run.lengths) + 1
+    prompt = max(prompt for prompt, _ in run.lengths.values())
+    made = [run.lengths.get(rollout_id, (prompt, longest)) for rollout_id in range(count)]
+    made.append((prompt, longest))
+    rows: Any = _MadeRows([p for p, _ in made], [r for _, r in made], [r >= longest for _, r in made])
+    series = RewardModel(SeriesRewards(values=run.rewards), setup.seed, None)
+    return replace(setup, replay=rows, rewards=lambda: series)

@@ -1,0 +1,76 @@
+"""What is compared of a step, the same from a real run and from a simulated one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim import columns as c
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STAGES: Final = (*c.STAGES, "step")
+WORK: Final = (c.TOKENS_DECODED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_SCORED, c.SCORER_BATCHES)
+"""Counts that seconds come from."""
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step."""
+
+    seconds: Mapping[str, float]
+    """By stage; ``step`` is the whole. Lock-step: decode iterations."""
+    trained: tuple[int, ...]
+    """Rollout ids in order of selection."""
+    deferred: int
+    surplus: int
+    overcommit: int
+    chunk_size: int
+    work: Mapping[str, float]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "seconds": dict(self.seconds),
+            "trained": list(self.trained),
+            "deferred": self.deferred,
+            "surplus": self.surplus,
+            "overcommit": self.overcommit,
+            "chunk_size": self.chunk_size,
+            "work": dict(self.work),
+        }
+
+
+Views = Sequence[StepView]
+"""A run, step by step."""
+
+
+def view_from_plain(plain: Mapping[str, Any]) -> StepView:
+    """A step as ``to_plain`` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
+    return StepView(
+        {str(name): float(value) for name, value in plain["seconds"].items()},
+        tuple(int(rollout_id) for rollout_id in plain["trained"]),
+        int(plain["deferred"]),
+        int(plain["surplus"]),
+        int(plain["overcommit"]),
+        int(plain["chunk_size"]),
+        {str(name): float(value) for name, value in plain["work"].items()},
+    )
+
+
+def views_of(steps: "pd.DataFrame", rollouts: "pd.DataFrame") -> tuple[StepView, ...]:
+    """Step and rollout tables of a run, as views."""
+    ordered = rollouts.sort_values([c.TRAINED_STEP, c.TRAINED_RANK])
+    trained = ordered.groupby(c.TRAINED_STEP)[c.ROLLOUT_ID].apply(list).to_dict()
+    return tuple(
+        StepView(
+            {stage: float(row[c.timing(stage)]) for stage in STAGES},
+            tuple(int(rollout_id) for rollout_id in trained[row[c.STEP]]),
+            int(row[c.ROLLOUTS_DEFERRED]),
+            int(row[c.ROLLOUTS_SURPLUS]),
+            int(row[c.OVERCOMMIT]),
+            int(row[c.CHUNK_SIZE]),
+            {name: float(row[name]) for name in WORK},
+        )
+        for row in steps.to_dict(orient="records")
+    )

@@ -2,10 +2,10 @@
 
     python experiments/trl/compare_trl_ppo.py
 
-Needs TRL 1.12.0 (``pip install 'oppo-toolkit[trl]'``). Trains a tiny model on the CPU (see ``long_tail.py``). Each arm trains in a process of
-its own, and they take turns step by step, so that whatever else the machine does falls on all of them alike; what counts are the
-steps past the warm-up. The unmodified trainer and ``sequential`` are laid side by side and must agree in every metric. Writes
-results/compare_trl_ppo.json and .png.
+Needs TRL 1.12.0 (``pip install 'oppo-toolkit[trl]'``). Trains a tiny model on the CPU (see ``long_tail.py``). Each arm trains in a process
+of its own, and they take turns step by step, so that whatever else the machine does falls on all of them alike; what counts are the
+steps past the warm-up. The unmodified trainer and ``sequential`` are laid side by side and must agree in every metric.
+Writes results/compare_trl_ppo.json and .png.
 """
 
 import gc
@@ -267,7 +267,8 @@ def main(steps: int, warmup: int, repeats: int, batch: int, overcommit: int, chu
         low, high = row["speedup_range"]
         click.echo(
             f"{row['label']:<34} {row['step_s']:>9.3f} {row['speedup']:>9.2f} {f'{low:.2f}..{high:.2f}':>12} "
-            f"{row['step_cpu_s']:>7.3f} {row['cpu_speedup']:>9.2f} {row['trained_tokens_per_step']:>14.0f} {row['microseconds_per_trained_token']:>11.0f}"
+            f"{row['step_cpu_s']:>7.3f} {row['cpu_speedup']:>9.2f} "
+            f"{row['trained_tokens_per_step']:>14.0f} {row['microseconds_per_trained_token']:>11.0f}"
         )
     lengths = [length for one in sequential for step in one.lengths for length in step]
     folder = Path(out)

@@ -1,0 +1,284 @@
+"""Predicted against measured: seconds by stage and step, speed-ups with intervals, ranks, decisions. Knows views only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+from statistics import fmean, median
+from typing import Final
+
+import numpy as np
+
+from oppo_real.validate.views import STAGES, WORK, StepView, Views
+from oppo_sim.draws import stream_key
+from oppo_sim.errors import OppoError
+
+RESAMPLES: Final = 2000
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number predicted and measured; seconds, lock-step iterations, or a count."""
+
+    predicted: float
+    measured: float
+    low: float
+    """Lowest and highest of the repeats."""
+    high: float
+
+    @property
+    def error(self) -> float:
+        """predicted / measured − 1; NaN where nothing was measured."""
+        return self.predicted / self.measured - 1.0 if self.measured else nan
+
+    @property
+    def spread(self) -> float:
+        """(highest − lowest) / measured, over the repeats."""
+        return (self.high - self.low) / self.measured if self.measured else nan
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Of a policy against the baseline, by trained rollouts."""
+
+    policy: str
+    predicted: float
+    predicted_low: float
+    predicted_high: float
+    measured: float
+    measured_low: float
+    measured_high: float
+
+    @property
+    def error(self) -> float:
+        """predicted / measured − 1."""
+        return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Decisions of one real run beside those of its prediction, over all steps, warm-up included."""
+
+    policy: str
+    repeat: int
+    steps: int
+    alike: int
+    """Steps with the same decisions."""
+    first: int | None
+    """First step that differs; None: none does."""
+    why: str
+    """What differs there; empty where nothing does."""
+    trained_alike: float
+    """Share of trained rollouts that the prediction trained in the same step."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All of it, by policy in the order of the request; the first policy is the baseline of the speed-ups."""
+
+    stages: Mapping[str, Mapping[str, Cell]]
+    """Mean of the steps after the warm-up, by stage."""
+    steps: Mapping[str, Sequence[Mapping[str, Cell]]]
+    """Every step, warm-up included."""
+    work: Mapping[str, Mapping[str, Cell]]
+    """Counts a step, after the warm-up."""
+    speedups: Sequence[Speedup]
+    rank_agreement: float
+    """Kendall's tau-b of the policies by step time, 1: the same order."""
+    agreements: Sequence[Agreement]
+    warmup_steps: int
+
+    def largest_error(self, policy: str) -> tuple[str, float]:
+        """The stage whose error moves the step most, and by what share of the measured step."""
+        cells = self.stages[policy]
+        whole = cells["step"].measured
+        shares = {stage: (cell.predicted - cell.measured) / whole for stage, cell in cells.items() if stage != "step"}
+        worst = max(shares, key=lambda stage: abs(shares[stage]))
+        return worst, shares[worst]
+
+
+def compare(
+    predicted: Mapping[str, Sequence[Views]],
+    measured: Mapping[str, Sequence[Views]],
+    warmup_steps: int,
+    alternatives: Sequence[Mapping[str, Views]] = (),
+    seed: int = 0,
+) -> Comparison:
+    """Compare runs of each policy with their predictions.
+
+    Args:
+        predicted: by policy, one run, or one for each repeat where lengths are not known before.
+        measured: by policy, one run a repeat; repeat r of all policies lies in round r.
+        warmup_steps: first steps, left out of means.
+        alternatives: predictions from resampled calibrations, for the intervals of predicted speed-ups.
+
+    A step's number is the median over repeats, a stage's the mean of its steps. Raises OppoError for runs of unlike length.
+    """
+    for policy, runs in measured.items():
+        counts = {len(views) for views in (*runs, *predicted[policy])}
+        if len(counts) != 1 or counts.pop() <= warmup_steps:
+            raise OppoError(f"runs of policy '{policy}' have unlike numbers of steps, or none after the warm-up: validate anew")
+    return Comparison(
+        stages={policy: _means(predicted[policy], measured[policy], warmup_steps) for policy in measured},
+        steps={policy: _by_step(predicted[policy], measured[policy]) for policy in measured},
+        work={policy: _work(predicted[policy], measured[policy], warmup_steps) for policy in measured},
+        speedups=_speedups(predicted, measured, warmup_steps, alternatives, seed),
+        rank_agreement=rank_agreement(
+            [mean_seconds(runs, "step", warmup_steps) for runs in predicted.values()],
+            [mean_seconds(measured[policy], "step", warmup_steps) for policy in predicted],
+        ),
+        agreements=[
+            agreement(policy, repeat, predicted[policy][min(repeat, len(predicted[policy]) - 1)], views)
+            for policy, runs in measured.items()
+            for repeat, views in enumerate(runs)
+        ],
+        warmup_steps=warmup_steps,
+    )
+
+
+def mean_seconds(runs: Sequence[Views], stage: str, warmup_steps: int) -> float:
+    """Median over runs of each step, then the mean of the steps after the warm-up."""
+    return fmean(median(step.seconds[stage] for step in same) for same in _kept(runs, warmup_steps))
+
+
+def _kept(runs: Sequence[Views], warmup_steps: int) -> list[tuple[StepView, ...]]:
+    return list(zip(*(views[warmup_steps:] for views in runs), strict=True))
+
+
+def _means(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Cell]:
+    cells = {}
+    for stage in STAGES:
+        alone = [mean_seconds([views], stage, warmup) for views in measured]
+        cells[stage] = Cell(mean_seconds(predicted, stage, warmup), mean_seconds(measured, stage, warmup), min(alone), max(alone))
+    return cells
+
+
+def _by_step(predicted: Sequence[Views], measured: Sequence[Views]) -> list[dict[str, Cell]]:
+    rows = []
+    for there, here in zip(_kept(predicted, 0), _kept(measured, 0), strict=True):
+        row = {}
+        for stage in STAGES:
+            repeats = [step.seconds[stage] for step in here]
+            row[stage] = Cell(median(step.seconds[stage] for step in there), median(repeats), min(repeats), max(repeats))
+        rows.append(row)
+    return rows
+
+
+def _work(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Cell]:
+    def mean(views: Views, name: str) -> float:
+        return fmean(step.work[name] for step in views[warmup:])
+
+    cells = {}
+    for name in WORK:
+        repeats = [mean(views, name) for views in measured]
+        cells[name] = Cell(median(mean(views, name) for views in predicted), median(repeats), min(repeats), max(repeats))
+    return cells
+
+
+# ---- speed-ups ------------------------------------------------------------------------------------------------------------------
+
+
+def _speedups(
+    predicted: Mapping[str, Sequence[Views]],
+    measured: Mapping[str, Sequence[Views]],
+    warmup: int,
+    alternatives: Sequence[Mapping[str, Views]],
+    seed: int,
+) -> list[Speedup]:
+    baseline = next(iter(measured))
+    found = []
+    for policy in measured:
+        if policy == baseline:
+            continue
+        there = mean_seconds(predicted[baseline], "step", warmup) / mean_seconds(predicted[policy], "step", warmup)
+        here = mean_seconds(measured[baseline], "step", warmup) / mean_seconds(measured[policy], "step", warmup)
+        others = [
+            mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup) for runs in alternatives
+        ]
+        low, high = percentile_interval(others)
+        measured_low, measured_high = bootstrap_speedup(
+            _seconds(measured[baseline], warmup), _seconds(measured[policy], warmup), stream_key(seed, f"validate/bootstrap/{policy}")
+        )
+        found.append(Speedup(policy, there, low, high, here, measured_low, measured_high))
+    return found
+
+
+def _seconds(runs: Sequence[Views], warmup: int) -> list[list[float]]:
+    return [[step.seconds["step"] for step in views[warmup:]] for views in runs]
+
+
+def bootstrap_speedup(baseline: Sequence[Sequence[float]], policy: Sequence[Sequence[float]], key: int) -> tuple[float, float]:
+    """95 % percentile interval of the speed-up: whole rounds are drawn anew, so that what a round's runs share stays shared.
+
+    Args:
+        baseline, policy: step seconds, one row a repeat, shape (repeats, steps).
+        key: of the draws.
+
+    NaN for fewer than two repeats.
+    """
+    if len(baseline) < 2:
+        return nan, nan
+    there, here = np.array(baseline), np.array(policy)
+    rounds = np.random.default_rng(key).integers(len(there), size=(RESAMPLES, len(there)))
+    ratios = np.median(there[rounds], axis=1).mean(axis=1) / np.median(here[rounds], axis=1).mean(axis=1)
+    return percentile_interval(ratios.tolist())
+
+
+def percentile_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The middle 95 %; NaN for fewer than two values, or where one is not finite."""
+    if len(values) < 2 or not all(map(isfinite, values)):
+        return nan, nan
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low, high = np.quantile(np.array(values), [tail, 1.0 - tail])
+    return float(low), float(high)
+
+
+def rank_agreement(predicted: Sequence[float], measured: Sequence[float]) -> float:
+    """Kendall's tau-b: 1 where both order the policies alike, −1 where the order is reversed; NaN where all are equal."""
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(list(predicted), list(measured)).statistic)
+
+
+# ---- decisions ------------------------------------------------------------------------------------------------------------------
+
+
+def agreement(policy: str, repeat: int, predicted: Views, measured: Views) -> Agreement:
+    """Which steps made the same decisions, and what the first other one did."""
+    reasons = [difference(there, here) for there, here in zip(predicted, measured, strict=True)]
+    first = next((step for step, reason in enumerate(reasons) if reason), None)
+    same = sum([len(set(there.trained) & set(here.trained)) for there, here in zip(predicted, measured, strict=True)])
+    return Agreement(
+        policy=policy,
+        repeat=repeat,
+        steps=len(reasons),
+        alike=reasons.count(""),
+        first=first,
+        why="" if first is None else reasons[first],
+        trained_alike=same / sum([len(here.trained) for here in measured]),
+    )
+
+
+def difference(predicted: StepView, measured: StepView) -> str:
+    """What a step decided otherwise, the cause before its consequences; empty where it decided alike (order of selection left out)."""
+    for name, there, here in (
+        ("overcommit", predicted.overcommit, measured.overcommit),
+        ("chunk size", predicted.chunk_size, measured.chunk_size),
+    ):
+        if there != here:
+            return f"{name} {here} instead of {there}"
+    added = sorted(set(measured.trained) - set(predicted.trained))
+    missing = sorted(set(predicted.trained) - set(measured.trained))
+    if added or missing:
+        return f"trained {_ids(added)} instead of {_ids(missing)}"
+    if (predicted.deferred, predicted.surplus) != (measured.deferred, measured.surplus):
+        return (
+            f"{measured.deferred} deferred and {measured.surplus} surplus instead of {predicted.deferred} and {predicted.surplus}"
+            + (": rollouts finished while generation was being stopped" if measured.surplus > predicted.surplus else "")
+        )
+    return ""
+
+
+def _ids(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[:4]))
+    return f"rollout{'s' if len(ids) != 1 else ''} {shown}{' …' if len(ids) > 4 else ''}"

@@ -1,0 +1,106 @@
+"""Pictures of a validation."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oppo_real.validate.compare import Comparison
+from oppo_real.validate.views import STAGES
+from oppo_sim.report.canvas import legend_below, new_figure
+from oppo_sim.report.palette import FAINT, INK, TRAINED, stage_colour
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LEAST = 0.002  # of the longest step; thinner stages are not drawn
+
+
+def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
+    """Two bars a policy, predicted over measured, stacked by stage; the line at the measured one is the spread of its repeats."""
+    from matplotlib.patches import Patch
+
+    policies = list(found.stages)
+    figure, (axis,) = new_figure([0.62 * len(policies) + 1.1], below=0.5)
+    longest = max(max(cells["step"].measured, cells["step"].predicted) for cells in found.stages.values())
+    drawn: dict[str, str] = {}
+    for row, policy in enumerate(policies):
+        cells = found.stages[policy]
+        for offset, side in ((-0.19, "predicted"), (0.19, "measured")):
+            left = 0.0
+            for stage in STAGES[:-1]:
+                seconds = getattr(cells[stage], side)
+                if seconds < _LEAST * longest:
+                    continue
+                drawn[stage] = stage_colour(stage)
+                axis.barh(row + offset, seconds, left=left, height=0.34, color=drawn[stage], alpha=1.0 if side == "measured" else 0.6)
+                left += seconds
+            axis.text(left + 0.01 * longest, row + offset, side, va="center", fontsize=8, color=INK)
+        step = cells["step"]
+        axis.plot([step.low, step.high], [row + 0.19] * 2, color=INK, linewidth=1.4)
+    axis.set_yticks(range(len(policies)), policies)
+    axis.invert_yaxis()
+    axis.set_xlim(0, longest * 1.2)
+    axis.set_xlabel(f"step after the warm-up ({unit})")
+    axis.set_title(title, fontsize=10, loc="left")
+    legend_below(figure, [Patch(facecolor=colour) for colour in drawn.values()], list(drawn))
+    return figure
+
+
+def speedups_figure(found: Comparison, baseline: str, title: str = "") -> "Figure":
+    """Predicted against measured speed-up with 95 % intervals; the band is ±10 %."""
+    figure, (axis,) = new_figure([4.2])
+    values = [1.0, *(number for one in found.speedups for number in (one.predicted, one.measured))]
+    low, high = min(values) * 0.88, max(values) * 1.12
+    line = np.array([low, high])
+    axis.fill_between(line, line * 0.9, line * 1.1, color=FAINT, alpha=0.18, linewidth=0)
+    axis.plot(line, line, color=FAINT, linewidth=1.0)
+    for one in found.speedups:
+        axis.errorbar(
+            one.measured,
+            one.predicted,
+            xerr=_reach(one.measured, one.measured_low, one.measured_high),
+            yerr=_reach(one.predicted, one.predicted_low, one.predicted_high),
+            fmt="o",
+            color=TRAINED,
+            ecolor=INK,
+            elinewidth=1.0,
+            capsize=2.5,
+        )
+        axis.annotate(one.policy, (one.measured, one.predicted), textcoords="offset points", xytext=(7, -10), fontsize=9)
+    axis.set_xlim(low, high)
+    axis.set_ylim(low, high)
+    axis.set_xlabel(f"measured speed-up against {baseline} (95 % interval)")
+    axis.set_ylabel("predicted (95 % interval)")
+    axis.set_title(title, fontsize=10, loc="left")
+    return figure
+
+
+def steps_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
+    """Each policy's steps: measured with the spread of the repeats, and predicted."""
+    policies = list(found.steps)
+    columns = 2
+    figure, axes = new_figure([2.1] * -(-len(policies) // columns), columns=columns, below=0.4)
+    for axis, policy in zip(axes, policies, strict=False):
+        cells = [row["step"] for row in found.steps[policy]]
+        at = np.arange(len(cells))
+        axis.fill_between(at, [cell.low for cell in cells], [cell.high for cell in cells], color=TRAINED, alpha=0.2, linewidth=0)
+        measured = axis.plot(at, [cell.measured for cell in cells], color=TRAINED, marker="o", markersize=3)[0]
+        predicted = axis.plot(at, [cell.predicted for cell in cells], color=INK, linestyle=(0, (4, 2)), marker="x", markersize=4)[0]
+        if found.warmup_steps:
+            axis.axvspan(-0.5, found.warmup_steps - 0.5, color=FAINT, alpha=0.15, linewidth=0)
+        axis.set_title(policy, fontsize=9, loc="left")
+        axis.set_ylim(0)
+        axis.set_xticks(at)
+        axis.set_ylabel(unit, fontsize=8)
+    for axis in axes[len(policies) :]:
+        axis.set_axis_off()
+    legend_below(figure, [measured, predicted], ["measured (band: all repeats; grey: warm-up)", "predicted"])
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _reach(middle: float, low: float, high: float) -> "np.ndarray | None":  # type: ignore[type-arg]
+    """Distances of an interval's ends, shape (2, 1); None where there is no interval."""
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return None
+    return np.maximum(0.0, np.array([[middle - low], [high - middle]]))

@@ -1,0 +1,263 @@
+"""A validation for the terminal, as JSON, and as a page."""
+
+import json
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from oppo_real.validate.compare import Cell, Comparison, Speedup
+from oppo_real.validate.session import Validated
+from oppo_real.validate.views import STAGES
+from oppo_sim.report.plain_json import plain
+from oppo_sim.report.units import NOTHING, format_percent, significant
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FORMAT: Final = "oppo-validation/1"
+LEAST_SHARE: Final = 0.001
+"""Of the step: stages below it on both sides are left out of tables (not of the JSON)."""
+Rows = list[tuple[str, ...]]
+
+
+# ---- JSON -----------------------------------------------------------------------------------------------------------------------
+
+
+def record(validated: Validated) -> dict[str, Any]:
+    """Everything, as nested values."""
+    found, request = validated.comparison, validated.request
+    return {
+        "format": FORMAT,
+        "scenario": request.scenario.name,
+        "unit": unit_of(validated),
+        "policies": list(request.policies),
+        "repeats": request.repeats,
+        "steps": request.steps,
+        "warmup_steps": found.warmup_steps,
+        "speedups": [
+            {
+                "policy": one.policy,
+                "baseline": request.policies[0],
+                "predicted": one.predicted,
+                "predicted_interval": [one.predicted_low, one.predicted_high],
+                "measured": one.measured,
+                "measured_interval": [one.measured_low, one.measured_high],
+                "error": one.error,
+            }
+            for one in found.speedups
+        ],
+        "rank_agreement": found.rank_agreement,
+        "stages": {policy: {stage: _cell(cell) for stage, cell in cells.items()} for policy, cells in found.stages.items()},
+        "largest_error": {policy: dict(zip(("stage", "of_step"), found.largest_error(policy), strict=True)) for policy in found.stages},
+        "by_step": {
+            policy: [{stage: _cell(cell) for stage, cell in row.items()} for row in rows] for policy, rows in found.steps.items()
+        },
+        "work": {policy: {name: _cell(cell) for name, cell in cells.items()} for policy, cells in found.work.items()},
+        "decisions": [
+            {
+                "policy": one.policy,
+                "repeat": one.repeat,
+                "steps": one.steps,
+                "alike": one.alike,
+                "first_difference": one.first,
+                "why": one.why,
+                "trained_alike": one.trained_alike,
+            }
+            for one in found.agreements
+        ],
+        "runs": [
+            {"policy": run.turn.policy, "repeat": run.turn.repeat, "load": run.load, "wall_s": run.wall_s} for run in validated.runs
+        ],
+        "load_at_calibration": validated.load_at_calibration,
+        "interference": None if validated.profile is None else validated.profile.contention_factor,
+        "notes": list(validated.notes),
+    }
+
+
+def _cell(cell: Cell) -> dict[str, float]:
+    return {
+        "predicted": cell.predicted,
+        "measured": cell.measured,
+        "lowest": cell.low,
+        "highest": cell.high,
+        "error": cell.error,
+        "spread": cell.spread,
+    }
+
+
+def unit_of(validated: Validated) -> str:
+    """What the numbers count."""
+    return "decode iterations" if validated.profile is None else "seconds"
+
+
+# ---- rows that terminal and page share ------------------------------------------------------------------------------------------
+
+SPEEDUP_HEADS: Final = ("policy", "predicted", "95 %", "measured", "95 %", "error")
+STAGE_HEADS: Final = ("policy", "stage", "predicted", "measured", "lowest to highest", "error", "spread", "error, of the step")
+STEP_HEADS: Final = ("policy", "step", "predicted", "measured", "error", "spread", "gen", "reward")
+DECISION_HEADS: Final = ("policy", "repeat", "steps alike", "trained in the same step", "first difference")
+
+
+def speedup_rows(found: Comparison) -> Rows:
+    """One a policy."""
+    return [
+        (
+            one.policy,
+            f"{significant(one.predicted)}×",
+            _interval(one.predicted_low, one.predicted_high),
+            f"{significant(one.measured)}×",
+            _interval(one.measured_low, one.measured_high),
+            signed(one.error),
+        )
+        for one in found.speedups
+    ]
+
+
+def stage_rows(found: Comparison) -> Rows:
+    """One a policy and stage that takes time."""
+    rows = []
+    for policy, cells in found.stages.items():
+        whole = cells["step"]
+        for stage in STAGES:
+            cell = cells[stage]
+            if max(cell.measured / whole.measured, cell.predicted / whole.predicted) < LEAST_SHARE:
+                continue
+            share = (cell.predicted - cell.measured) / whole.measured
+            rows.append(
+                (
+                    policy,
+                    stage,
+                    significant(cell.predicted),
+                    significant(cell.measured),
+                    f"{significant(cell.low)} to {significant(cell.high)}",
+                    signed(cell.error),
+                    format_percent(cell.spread),
+                    signed(share),
+                )
+            )
+    return rows
+
+
+def step_rows(found: Comparison) -> Rows:
+    """One a policy and step: the whole, and the errors of gen and reward."""
+    rows = []
+    for policy, steps in found.steps.items():
+        for number, cells in enumerate(steps):
+            whole = cells["step"]
+            label = f"{number} (warm-up)" if number < found.warmup_steps else str(number)
+            errors = (signed(cells["gen"].error), signed(cells["reward"].error))
+            values = (significant(whole.predicted), significant(whole.measured), signed(whole.error), format_percent(whole.spread))
+            rows.append((policy, label, *values, *errors))
+    return rows
+
+
+def decision_rows(found: Comparison) -> Rows:
+    """One a real run."""
+    return [
+        (
+            one.policy,
+            str(one.repeat + 1),
+            f"{one.alike} of {one.steps}",
+            format_percent(one.trained_alike),
+            "none" if one.first is None else f"step {one.first}: {one.why}",
+        )
+        for one in found.agreements
+    ]
+
+
+def signed(share: float) -> str:
+    """A share of 1 in percent with its sign."""
+    return f"{share * 100:+.1f} %" if isfinite(share) else NOTHING
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{significant(low)} to {significant(high)}" if isfinite(low) and isfinite(high) else NOTHING
+
+
+def sentences(validated: Validated) -> Iterator[str]:
+    """What the tables come to."""
+    found = validated.comparison
+    yield f"rank agreement of the policies by step time (Kendall's tau): {significant(found.rank_agreement)}"
+    if found.speedups:
+        worst: Speedup = max(found.speedups, key=lambda one: abs(one.error))
+        yield f"largest error of a predicted speed-up: {signed(worst.error)} ({worst.policy})"
+    if validated.profile is not None:
+        for policy in found.stages:
+            stage, share = found.largest_error(policy)
+            yield f"{policy}: the error of {stage} moves the step most, by {signed(share)} of it"
+    if validated.profile is not None:
+        yield f"interference of decoding beside scoring, as calibrated: {significant(validated.profile.contention_factor)}"
+    loads = [run.load for run in validated.runs if run.load is not None]
+    if loads:
+        yield f"load of the machine when the runs began: {significant(min(loads))} to {significant(max(loads))} processes"
+
+
+# ---- terminal -------------------------------------------------------------------------------------------------------------------
+
+
+def show(validated: Validated, as_json: bool) -> None:
+    """On standard output."""
+    folder = validated.request.work
+    if as_json:
+        click.echo(json.dumps(plain({"folder": str(folder), **record(validated)}), indent=1))
+        return
+    from oppo_sim.cli.present import table_console
+
+    found = validated.comparison
+    console = table_console()
+    unit = unit_of(validated)
+    console.print(_table(f"speed-up against {validated.request.policies[0]}", SPEEDUP_HEADS, speedup_rows(found)))
+    console.print(_table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found)))
+    console.print(_table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
+    for sentence in sentences(validated):
+        click.echo(sentence)
+    for note in validated.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(f"wrote {folder} (its page: {folder / 'validation.md'})")
+
+
+def _table(title: str, heads: Sequence[str], rows: Rows, left: Sequence[int] = (0,)) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="left" if index in left or head == "stage" else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+# ---- page -----------------------------------------------------------------------------------------------------------------------
+
+
+def page(validated: Validated, figures: Sequence[str]) -> str:
+    """The validation in Markdown."""
+    found, request = validated.comparison, validated.request
+    parts = [
+        f"# {request.scenario.name}: predicted and measured",
+        f"{request.repeats} real run(s) of each policy, interleaved, {request.steps} steps of which {found.warmup_steps} are warm-up; "
+        f"numbers are {unit_of(validated)}. A step's number is the median over repeats, a stage's the mean of the steps after the warm-up; "
+        "the spread is highest less lowest of the repeats. Predictions come from the calibrated profile alone.",
+        f"Machine: {validated.hardware}. Versions: {', '.join(f'{name} {number}' for name, number in validated.versions.items())}.",
+        *[f"![{name}]({name})" for name in figures],
+        "## Speed-ups",
+        _markdown(SPEEDUP_HEADS, speedup_rows(found)),
+        "\n".join(f"- {sentence}" for sentence in sentences(validated)),
+        "## Stages",
+        _markdown(STAGE_HEADS, stage_rows(found)),
+        "## Steps",
+        _markdown(STEP_HEADS, step_rows(found)),
+        "## Decisions",
+        _markdown(DECISION_HEADS, decision_rows(found)),
+    ]
+    if validated.notes:
+        parts += ["## Notes", "\n".join(f"- {note}" for note in validated.notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(heads: Sequence[str], rows: Rows) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

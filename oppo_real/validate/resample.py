@@ -1,0 +1,85 @@
+"""How far a prediction rests on noise of the calibration: profiles from visits drawn anew."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from oppo_real.calibrate.measure import Visit
+from oppo_sim.columns import TRAINING_STAGES
+from oppo_sim.costs.profile import PrefillTable, Profile
+from oppo_sim.draws import stream_key
+
+_Ratios = Mapping[tuple[float, float], float]
+
+
+def resampled_profiles(profile: Profile, visits: Sequence[Visit], count: int, seed: int) -> Iterator[Profile]:
+    """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew / median of them).
+
+    Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no point has two visits.
+    """
+    grouped: dict[str, list[Visit]] = {}
+    for visit in visits:
+        grouped.setdefault(visit.point.key, []).append(visit)
+    if all(len(group) < 2 for group in grouped.values()):
+        return
+    generator = np.random.default_rng(stream_key(seed, "validate/resample"))
+    for _ in range(count):
+        drawn = {key: [group[i] for i in generator.integers(len(group), size=len(group))] for key, group in grouped.items()}
+        yield _scaled(profile, grouped, drawn)
+
+
+def _scaled(profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapping[str, Sequence[Visit]]) -> Profile:
+    def ratios(kind: str, stage: str | None = None) -> _Ratios:
+        found = {}
+        for key, group in visits.items():
+            cell = group[0].point.cell
+            if group[0].point.kind == kind and cell is not None:
+                before, now = _median(group, stage), _median(drawn[key], stage)
+                if before > 0 and now > 0:
+                    found[cell] = now / before
+        return found
+
+    decode = ratios("decode")
+    rows = tuple(
+        row.model_copy(
+            update={
+                "seconds": tuple(
+                    second * decode.get((float(row.n_running), kv), 1.0) for kv, second in zip(row.kv_tokens, row.seconds, strict=True)
+                )
+            }
+        )
+        for row in profile.decode.rows
+    )
+    stages: dict[str, Any] = {}
+    for stage in TRAINING_STAGES[:-1]:
+        column = getattr(profile.training, stage)
+        if column is not None:
+            by_tokens = ratios("train", stage)
+            stages[stage] = tuple(
+                second * by_tokens.get((tokens, 0.0), 1.0) for tokens, second in zip(profile.training.tokens, column, strict=True)
+            )
+    sync = [group for group in visits.values() if group[0].point.kind == "sync"]
+    now = _median(drawn[sync[0][0].point.key], None) / _median(sync[0], None) if sync and _median(sync[0], None) > 0 else 1.0
+    return profile.model_copy(
+        update={
+            "decode": profile.decode.model_copy(update={"rows": rows}),
+            "prefill": _table(profile.prefill, ratios("prefill")),
+            "score": _table(profile.score, ratios("score")),
+            "training": profile.training.model_copy(update=stages),
+            "update_weights": profile.update_weights * now,
+        }
+    )
+
+
+def _table(table: PrefillTable, ratios: _Ratios) -> PrefillTable:
+    seconds = tuple(
+        tuple(second * ratios.get((tokens, context), 1.0) for context, second in zip(table.mean_context, row, strict=True))
+        for tokens, row in zip(table.tokens, table.seconds, strict=True)
+    )
+    return table.model_copy(update={"seconds": seconds})
+
+
+def _median(group: Sequence[Visit], stage: str | None) -> float:
+    return median(visit.median if stage is None else visit.stages.get(stage, 0.0) for visit in group)

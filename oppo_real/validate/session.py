@@ -1,0 +1,151 @@
+"""A validation from start to end: calibrate (or take a profile), run for real, predict, compare."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_real.calibrate.match import check_profile_matches
+from oppo_real.calibrate.measure import Visit
+from oppo_real.calibrate.plan import sizes_of
+from oppo_real.calibrate.session import Effort, calibrate_to
+from oppo_real.calibrate.subject import hardware, software_versions, subject_of
+from oppo_real.config import RealConfig, real_config
+from oppo_real.run.setup import build_real_setup
+from oppo_real.validate.compare import Comparison, compare
+from oppo_real.validate.measure import MeasuredRun, RunJournal, inputs_digest, load_now, measure_runs, own_cores_kept
+from oppo_real.validate.plan import plan_turns
+from oppo_real.validate.predict import predict
+from oppo_real.validate.resample import resampled_profiles
+from oppo_sim.costs.profile import Profile, load_profile
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.schema import Scenario
+
+PROFILES: Final = 200
+"""Resampled calibrations behind the interval of a predicted speed-up."""
+DEFAULT_POLICIES: Final = ("sequential", "intra", "inter", "oppo")
+
+Progress = Callable[[str, int, int], None]
+"""What happens now, done, in all."""
+
+
+@dataclass(frozen=True)
+class ValidateRequest:
+    """What to validate, and where it may keep what is finished."""
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    repeats: int
+    steps: int
+    profile: Path | None
+    """None: calibrate first (in lock-step nothing is)."""
+    work: Path
+    """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is the result."""
+    calibration: Effort = Effort(repeats=5, budget_s=240.0)  # noqa: RUF009 (frozen)
+
+    def beside(self, suffix: str) -> Path:
+        """A file beside the run folder."""
+        named = self.work if self.work.name not in ("", "..") else self.work.resolve()
+        return named.with_name(named.name + suffix)
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A finished validation."""
+
+    request: ValidateRequest
+    comparison: Comparison
+    runs: tuple[MeasuredRun, ...]
+    profile: Profile | None
+    hardware: str
+    versions: Mapping[str, str]
+    load_at_calibration: float | None
+    notes: tuple[str, ...]
+
+
+def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> Validated:
+    """Run it. Whatever cannot run is refused before anything is measured; finished runs are kept beside the folder.
+
+    Raises OppoError.
+    """
+    scenario = request.scenario
+    if scenario.real is None:
+        raise OppoError(f"{scenario.source} has no real section, so it cannot be run for real: add real: with models (docs/real.md)")
+    config = real_config(scenario)
+    turns = plan_turns(request.policies, request.repeats, scenario.seed)
+    setups = {policy: build_real_setup(scenario, policy=policy, steps=request.steps) for policy in request.policies}
+    here = hardware(config.devices.rollout[0])
+    notes = [] if scenario.warmup_steps else ["warmup_steps is 0, so the first step counts: it pays for what an engine does once"]
+    load = load_now()
+    profile, visits = _profile(request, config, here, notes, progress)
+    trace = setups[request.policies[0]].base.replay.content_hash
+    versions = software_versions()
+    journal = RunJournal(request.beside(".runs.jsonl"), inputs_digest(scenario, trace, request.steps, here, versions))
+    runs = measure_runs(scenario, turns, request.steps, journal, progress)
+    measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
+
+    @cache
+    def views_of_repeat(policy: str, repeat: int) -> Any:
+        return predict(scenario, config, policy, request.steps, profile, measured[policy][repeat])
+
+    # Where lengths come from a trace, all repeats have one prediction.
+    counted = {policy: len(runs) if any(run.lengths for run in runs) else 1 for policy, runs in measured.items()}
+    predicted = {policy: [views_of_repeat(policy, repeat) for repeat in range(counted[policy])] for policy in measured}
+    alternatives = []
+    if profile is not None:
+        for number, other in enumerate(resampled_profiles(profile, visits, PROFILES, scenario.seed)):
+            progress("simulating", number, PROFILES)
+            alternatives.append(
+                {policy: predict(scenario, config, policy, request.steps, other, own[0]) for policy, own in measured.items()}
+            )
+        if not alternatives:
+            notes.append("predicted speed-ups have no interval: this needs a calibration of the same command, with two visits a point")
+        if profile.out_of_range:
+            asked = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
+            notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
+    comparison = compare(
+        predicted,
+        {policy: [run.views for run in own] for policy, own in measured.items()},
+        scenario.warmup_steps,
+        alternatives,
+        scenario.seed,
+    )
+    return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
+
+
+def _profile(
+    request: ValidateRequest, config: RealConfig, here: str, notes: list[str], progress: Progress
+) -> tuple[Profile | None, Sequence[Visit]]:
+    if config.lock_step:
+        if request.profile is not None:
+            raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
+        notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
+        return None, ()
+    training = request.scenario.training
+    cores = None if config.placement.cores.rollout is None else config.placement.cores.rollout[0]
+    if request.profile is not None:
+        profile = load_profile(request.profile)
+        check_profile_matches(profile, config, training)
+        with own_cores_kept(cores):
+            pinned = hardware(config.devices.rollout[0])
+        if profile.measured.hardware != pinned:
+            check_profile_matches(profile, config, training, here)
+        return profile, ()
+    subject = subject_of(request.scenario)
+    sizes = sizes_of(request.scenario)
+    bound = [one for lists in (config.placement.cores.rollout, config.placement.cores.scoring) for one in lists or ()]
+    # As in the run: one engine's process on its own cores, and two processes together on those of both.
+    effort = replace(request.calibration, cores=tuple(sorted({core for one in bound for core in one})) or None)
+    with own_cores_kept(cores):
+        session, calibration, _ = calibrate_to(
+            request.beside(".profile.json"),
+            request.scenario.name,
+            subject,
+            sizes,
+            request.beside(".points"),
+            effort,
+            lambda done, total, label: progress(f"calibrating: {label}", done, total),
+        )
+    notes.extend(session.notes)
+    return calibration.profile, session.visits

@@ -1,0 +1,95 @@
+"""A validation into a run folder: tables, page, figures, JSON, the profile it rests on, manifest."""
+
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+from oppo_real.calibrate.cache import without_volatile
+from oppo_real.validate.present import page, record, unit_of
+from oppo_real.validate.session import Validated
+from oppo_sim.costs.profile import profile_text
+from oppo_sim.manifest import versions
+from oppo_sim.report.run_folder import RunFolder, open_run_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULT = "validation.json"
+PAGE = "validation.md"
+STEPS = "steps.parquet"
+RUNS = "runs.json"
+PROFILE = "profile.json"
+
+
+def write_validation(validated: Validated, *, force: bool = False, figures: bool = True) -> None:
+    """Write the run folder, and remove the journal and the measured points beside it, which are in it or no longer needed.
+
+    Raises OppoError for a folder that is taken and a disk that refuses; what is finished then stays beside it.
+    """
+    request = validated.request
+    folder = open_run_folder(request.work, force=force)
+    folder.write_json(RESULT, record(validated))
+    folder.write_json(RUNS, [run.to_plain() for run in validated.runs])
+    folder.write_frame(STEPS, step_frame(validated))
+    if validated.profile is not None:
+        folder.write_text(PROFILE, profile_text(validated.profile))
+    drawn = _write_figures(folder, validated) if figures else []
+    folder.write_text(PAGE, page(validated, drawn))
+    folder.finish(_manifest(validated))
+    request.beside(".runs.jsonl").unlink(missing_ok=True)
+    rmtree(request.beside(".points"), ignore_errors=True)
+
+
+def step_frame(validated: Validated) -> "pd.DataFrame":
+    """One row a policy, step and stage: predicted, measured, lowest and highest of the repeats."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "policy": policy,
+                "step": number,
+                "stage": stage,
+                "predicted": cell.predicted,
+                "measured": cell.measured,
+                "lowest": cell.low,
+                "highest": cell.high,
+            }
+            for policy, rows in validated.comparison.steps.items()
+            for number, cells in enumerate(rows)
+            for stage, cell in cells.items()
+        ]
+    )
+
+
+def _write_figures(folder: RunFolder, validated: Validated) -> list[str]:
+    from oppo_real.validate import figures
+
+    found, unit, name = validated.comparison, unit_of(validated), validated.request.scenario.name
+    drawn = {"figures/stages.png": figures.stages_figure(found, unit, f"{name}: predicted and measured")}
+    if found.speedups:
+        drawn["figures/speedups.png"] = figures.speedups_figure(found, validated.request.policies[0], name)
+    drawn["figures/steps.png"] = figures.steps_figure(found, unit, name)
+    for path, figure in drawn.items():
+        folder.write_figure(path, figure)
+    return list(drawn)
+
+
+def _manifest(validated: Validated) -> dict[str, Any]:
+    request, scenario = validated.request, validated.request.scenario
+    measured = None if validated.profile is None else validated.profile.measured.model_dump(mode="json")
+    return {
+        "kind": "validation",
+        "scenario": scenario.name,
+        "scenario_sha256": scenario.content_hash,
+        "scenario_yaml": scenario.to_yaml(),
+        "policies": list(request.policies),
+        "repeats": request.repeats,
+        "steps": request.steps,
+        "warmup_steps": scenario.warmup_steps,
+        "seed": scenario.seed,
+        "costs": {"kind": "profile", "measured": measured} if measured else {"kind": "lock-step", "measured": False},
+        "hardware": validated.hardware,
+        "versions": versions() | dict(validated.versions),
+        "engines": without_volatile(dict(validated.runs[0].resolved)),
+        "warnings": list(validated.notes),
+    }

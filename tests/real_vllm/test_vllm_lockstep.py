@@ -1,0 +1,50 @@
+"""Replaying one trace in lock-step over vLLM, simulator and real run decide alike, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oppo_real.engines.interface import Actor, Sampling, Scorer
+from oppo_real.engines.models import build_causal_lm, build_reward_model
+from oppo_real.engines.vllm_actor import VllmActor
+from oppo_real.engines.vllm_engine import KvMemory
+from oppo_real.engines.vllm_scorer import VllmScorer
+from oppo_sim.model.setup import MachineSetup
+from tests.real.lockstep import LOCKSTEP_CASES, MODEL, LockstepCase, assert_same_decisions
+from tests.real_vllm.drive import QUIET
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in QUIET]
+
+# vLLM's attention on the CPU refuses heads of 16.
+SHAPE: dict[str, Any] = MODEL | {"hidden_size": 64}
+CASES = [case for case in LOCKSTEP_CASES if case.name in {"sequential", "intra", "inter", "oppo", "oppo, controlled", "oppo, KV kept"}]
+KV = KvMemory(memory_bytes=1 << 26)
+
+
+@pytest.fixture(scope="module")
+def actor_model() -> torch.nn.Module:
+    return build_causal_lm(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, actor_model: Any) -> tuple[Path, Path]:
+    actor, reward = tmp_path_factory.mktemp("actor"), tmp_path_factory.mktemp("reward")
+    actor_model.save_pretrained(actor)
+    build_reward_model(SHAPE).save_pretrained(reward)
+    return actor, reward
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_simulator_and_vllm_decide_alike(case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module) -> None:
+    def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
+        actors: list[Actor] = [
+            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, kv=KV) for _ in range(machine.num_replicas)
+        ]
+        scorers: list[Scorer] = [VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, kv=KV) for _ in range(machine.num_workers)]
+        return actors, scorers
+
+    assert_same_decisions(case, engines, actor_model)

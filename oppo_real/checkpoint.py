@@ -149,29 +149,12 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
 
 def ledger_state(state: RunState) -> dict[str, Any]:
     """The ledger between two steps, as plain values."""
-    ledger = state.ledger
-    return {
-        "admitted": ledger.admitted,
-        "admitted_steps": list(state.admitted_steps),
-        "load": list(ledger.load),
-        "unfinished": [_plain(rollout) for rollout in ledger.unfinished.values()],
-        "finished": [_plain(rollout) for rollout in ledger.finished],
-        "shelved": [_plain(rollout) for rollout in ledger.shelved.values()],
-        "missing": dict(ledger._missing),
-        "finished_count": ledger.finished_count,
-    }
+    return state.ledger.state_dict(_plain) | {"admitted_steps": list(state.admitted_steps)}
 
 
 def restore_ledger(state: RunState, saved: Mapping[str, Any]) -> None:
     """Put a ledger back; its rollouts are with no engine yet."""
-    ledger = state.ledger
-    ledger.admitted = int(saved["admitted"])
-    ledger.load[:] = saved["load"]
-    ledger.unfinished = {rollout.rollout_id: rollout for rollout in map(_rollout, saved["unfinished"])}
-    ledger.finished = [_rollout(plain) for plain in saved["finished"]]
-    ledger.shelved = {rollout.rollout_id: rollout for rollout in map(_rollout, saved["shelved"])}
-    ledger._missing = dict(saved["missing"])
-    ledger._finished_count = int(saved["finished_count"])
+    state.ledger.load_state_dict(saved, _rollout)
 
 
 def _plain(rollout: RealRollout) -> dict[str, Any]:

@@ -201,22 +201,25 @@ def draw(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], warmup: int,
 
 @click.command()
 @click.option("--steps", default=30, show_default=True, help="steps of a timed run")
-@click.option("--warmup", default=10, show_default=True, help="first steps that do not count")
+@click.option("--warmup", default=8, show_default=True, help="first steps that do not count")
 @click.option("--repeats", default=3, show_default=True, help="timed runs of each arm, in turn")
 @click.option("--batch", default=16, show_default=True, help="rollouts a step")
+@click.option("--hidden-size", default=32, show_default=True, help="of all four models; the smaller, the more of a step is decoding")
 @click.option("--overcommit", default=6, show_default=True, help="Δ of the fixed arms")
 @click.option("--chunk-size", default=64, show_default=True)
 @click.option("--teach", "updates", default=300, show_default=True, help="updates that teach the task")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", default=str(RESULTS), show_default=False, help="folder of the results")
-def main(steps: int, warmup: int, repeats: int, batch: int, overcommit: int, chunk_size: int, updates: int, seed: int, out: str) -> None:
+def main(
+    steps: int, warmup: int, repeats: int, batch: int, hidden_size: int, overcommit: int, chunk_size: int, updates: int, seed: int, out: str
+) -> None:
     """Compare, print, and write the results."""
     import long_tail
     import torch
     import transformers
     import trl
 
-    task = long_tail.Task()
+    task = long_tail.Task(hidden_size=hidden_size)
     began = perf_counter()
     taught = long_tail.teach(task, seed, updates)
     click.echo(f"taught the task in {perf_counter() - began:.0f} s\n")

@@ -1,13 +1,11 @@
 """The rows of a real run, made by the simulator's own row code from measured counts."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from oppo_real.run.rollout import RealRollout
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearTraining
-from oppo_sim.model.machine import Machine
 from oppo_sim.model.row import BusyReading, StepFacts, rollout_rows, step_row
 from oppo_sim.model.tally import Tally
 
@@ -17,8 +15,7 @@ UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {}
 
 def real_step_row(num_replicas: int, num_workers: int, tally: Tally, facts: StepFacts) -> dict[str, Any]:
     """One row of the step table, columns as the simulator's."""
-    shape = SimpleNamespace(tally=tally, replicas=range(num_replicas), scorer=SimpleNamespace(workers=range(num_workers)))
-    return step_row(cast(Machine, shape), UNKNOWN_PEAKS, facts)
+    return step_row(tally, num_replicas, num_workers, UNKNOWN_PEAKS, facts)
 
 
 def real_rollout_rows(step: int, weight_version: int, batch: Sequence[RealRollout]) -> list[tuple[Any, ...]]:

@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 from oppo_real.run.given import RunInput
 from oppo_real.run.rollout import RealRollout
-from oppo_real.run.state import RunState, Stages, new_stages
+from oppo_real.run.state import RunState
 from oppo_sim.errors import OppoError
 from oppo_sim.instants import by_instant_then_id
 from oppo_sim.model.row import BusyReading
 from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
 from oppo_sim.schedule.ledger import PhaseOutcome
+from oppo_sim.schedule.rules import Stages, new_stages
 
 
 class Generated(NamedTuple):

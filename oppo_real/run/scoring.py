@@ -22,14 +22,7 @@ class ScoringDesk:
 
     def hand_over(self, rollout: RealRollout, last: bool) -> None:
         """A piece: what the rollout has made since its last cut, with the prompt if it is the first."""
-        past = rollout.cut
-        new = rollout.generated - past
-        if rollout.prompt_sent:
-            past += rollout.prompt_length
-        else:
-            new += rollout.prompt_length
-            rollout.prompt_sent = True
-        rollout.cut = rollout.generated
+        new, past = rollout.take_piece()
         self._inbox.append((rollout.rollout_id, len(self._inbox), rollout, new, past, last))
 
     def settle(self) -> None:

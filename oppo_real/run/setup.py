@@ -14,12 +14,12 @@ from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, buil
 from oppo_real.placement.interface import Fleet
 from oppo_real.run.given import RunInput, Training
 from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
-from oppo_real.run.state import streams
 from oppo_sim.columns import STAGES, timing
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Policy
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.schedule.rules import streams_pieces
 
 if TYPE_CHECKING:
     import torch
@@ -151,10 +151,8 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
         ppo = config.ppo_config(scenario.training) if trains else None
         training = build_training(config, ppo, models, setup.seed, stream_ref)
         policy = base.policy_factory()
-        rounds = policy.stop_check == "chunk" and policy.schedule == "synchronous"
-        granularity = policy.score_granularity if base.machine.streamable else "rollout"
         options: dict[str, Any] = {
-            "stream": streams(granularity, rounds),
+            "stream": streams_pieces(policy, base.machine.streamable),
             "max_scoring_tokens": base.machine.max_scoring_tokens,
             "lock_step": config.lock_step,
             "elapsed": elapsed,

@@ -1,7 +1,7 @@
 """What every schedule of a real run shares: the ledger, the desk, rows, reports, events of the machines."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from oppo_real.engines.interface import ActorCounts, Request, ScorerCounts
@@ -11,16 +11,15 @@ from oppo_real.run.rollout import RealRollout
 from oppo_real.run.row import Meter, real_rollout_rows, real_step_row
 from oppo_real.run.scoring import ScoringDesk
 from oppo_sim.columns import TRAINING_STAGES, timing
-from oppo_sim.errors import OppoError
 from oppo_sim.model.row import BusyReading, StepFacts
 from oppo_sim.model.tally import Tally
 from oppo_sim.policies.interface import StepPlan, StepReport
 from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.ledger import Begun, Ledger
+from oppo_sim.schedule.rules import Stages, effective_granularity, runs_in_rounds, told_timing
 
 T = TypeVar("T")
-Stages = dict[str, float]
 WAIT_S = 0.02  # how long events are awaited while a thread trains
 
 
@@ -43,8 +42,8 @@ class RunState:
         self.fleet = given.fleet
         self.sink = sink
         self.version = 0
-        self.granularity = granularity_of(given)
-        self.rounds = runs_in_rounds(given)
+        self.granularity = effective_granularity(given.policy, given.machine.streamable)
+        self.rounds = runs_in_rounds(given.policy)
         self.ledger: Ledger[RealRollout] = Ledger(
             given.policy, given.batch, machine.num_replicas, self._make_rollout, _forced_length if given.replays else None
         )
@@ -341,38 +340,10 @@ class RunState:
         self.sink.on_step(real_step_row(given.machine.num_replicas, given.machine.num_workers, tally, facts))
         self.sink.on_rollouts(real_rollout_rows(step, self.version, batch))
         self.mark("step_end", end.at, step)
-        told: Mapping[str, float] = stages if given.recorded_timing is None else self._recorded(step)
+        told = told_timing(given.recorded_timing, step, stages)
         tokens = sum([rollout.response_length for rollout in batch])
         ids = tuple([rollout.rollout_id for rollout in batch])
         given.policy.observe(StepReport(step, told, ids, tokens, reward, deferred, surplus, plan.overcommit, plan.chunk_size))
-
-    def _recorded(self, step: int) -> Mapping[str, float]:
-        series = self.given.recorded_timing
-        assert series is not None
-        if step >= len(series):
-            raise OppoError(f"the recorded stage times end at step {len(series) - 1}: record {step + 1} steps, or run fewer")
-        return series[step]
-
-
-def granularity_of(given: RunInput) -> str:
-    """``chunk`` becomes ``rollout`` where the reward model cannot stream (docs/model.md C12)."""
-    granularity = given.policy.score_granularity
-    return "rollout" if granularity == "chunk" and not given.machine.streamable else granularity
-
-
-def runs_in_rounds(given: RunInput) -> bool:
-    """Generation pauses every ``chunk_size`` iterations."""
-    return given.policy.stop_check == "chunk" and given.policy.schedule == "synchronous"
-
-
-def streams(given_granularity: str, rounds: bool) -> bool:
-    """Replicas cut pieces while they decode."""
-    return given_granularity == "chunk" and not rounds
-
-
-def new_stages(gen: float, reward: float) -> Stages:
-    """Stage times of a row, training to be filled in."""
-    return {"gen": gen, "reward": reward, **dict.fromkeys(TRAINING_STAGES, 0.0)}
 
 
 def _forced_length(rollout: RealRollout) -> int:

@@ -112,8 +112,11 @@ def compare(
         warmup_steps: first steps, left out of means.
         alternatives: predictions from resampled calibrations, for the intervals of predicted speed-ups.
 
-    A step's number is the median over repeats, a stage's the mean of its steps. Raises OppoError for runs of unlike length.
+    A step's number is the median over repeats, a stage's the mean of its steps. Raises OppoError for runs of unlike length
+    or number.
     """
+    if len({len(runs) for runs in measured.values()}) != 1:
+        raise OppoError("the policies have unlike numbers of repeats: validate anew")
     for policy, runs in measured.items():
         counts = {len(views) for views in (*runs, *predicted[policy])}
         if len(counts) != 1 or counts.pop() <= warmup_steps:
@@ -192,9 +195,7 @@ def _speedups(
             continue
         there = mean_seconds(predicted[baseline], "step", warmup) / mean_seconds(predicted[policy], "step", warmup)
         here = mean_seconds(measured[baseline], "step", warmup) / mean_seconds(measured[policy], "step", warmup)
-        others = [
-            mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup) for runs in alternatives
-        ]
+        others = [mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup) for runs in alternatives]
         low, high = percentile_interval(others)
         measured_low, measured_high = bootstrap_speedup(
             _seconds(measured[baseline], warmup), _seconds(measured[policy], warmup), stream_key(seed, f"validate/bootstrap/{policy}")
@@ -272,9 +273,8 @@ def difference(predicted: StepView, measured: StepView) -> str:
     if added or missing:
         return f"trained {_ids(added)} instead of {_ids(missing)}"
     if (predicted.deferred, predicted.surplus) != (measured.deferred, measured.surplus):
-        return (
-            f"{measured.deferred} deferred and {measured.surplus} surplus instead of {predicted.deferred} and {predicted.surplus}"
-            + (": rollouts finished while generation was being stopped" if measured.surplus > predicted.surplus else "")
+        return f"{measured.deferred} deferred and {measured.surplus} surplus instead of {predicted.deferred} and {predicted.surplus}" + (
+            ": rollouts finished while generation was being stopped" if measured.surplus > predicted.surplus else ""
         )
     return ""
 

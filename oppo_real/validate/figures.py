@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oppo_real.validate.compare import Comparison
 from oppo_real.validate.views import STAGES
@@ -99,8 +100,8 @@ def steps_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
     return figure
 
 
-def _reach(middle: float, low: float, high: float) -> "np.ndarray | None":  # type: ignore[type-arg]
+def _reach(middle: float, low: float, high: float) -> "NDArray[np.float64] | None":
     """Distances of an interval's ends, shape (2, 1); None where there is no interval."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return None
-    return np.maximum(0.0, np.array([[middle - low], [high - middle]]))
+    return np.array([[max(0.0, middle - low)], [max(0.0, high - middle)]])

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import perf_counter, thread_time
+from typing import Any, Final
 
 from oppo_real.calibrate.cache import without_volatile
+from oppo_real.config import RealConfig
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
 from oppo_real.validate.plan import Turn
@@ -21,6 +22,7 @@ from oppo_sim.files import disk_errors_said, make_durable
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.schema import Scenario
 
+_PROBE_S: Final = 0.25
 Progress = Callable[[str, int, int], None]
 """What runs now, steps done in all, steps in all."""
 
@@ -35,6 +37,8 @@ class MeasuredRun:
     """Configurations of the engines as they really ran."""
     load: float | None
     """Processes that wanted a core when it began (mean of the minute before), None where the system does not say."""
+    core_share: float | None
+    """Share of a core that a busy process got just before, the least of the run's cores: 1 on a quiet machine. None as above."""
     wall_s: float
     """Start and end of the engines included, seconds."""
     rewards: tuple[float, ...]
@@ -50,6 +54,7 @@ class MeasuredRun:
             "views": [view.to_plain() for view in self.views],
             "resolved": without_volatile(dict(self.resolved)),
             "load": self.load,
+            "core_share": self.core_share,
             "wall_s": self.wall_s,
             "rewards": list(self.rewards),
             "lengths": [[rollout_id, *tokens] for rollout_id, tokens in self.lengths.items()],
@@ -63,6 +68,7 @@ def run_from_plain(plain: Mapping[str, Any]) -> MeasuredRun:
         tuple(view_from_plain(view) for view in plain["views"]),
         dict(plain["resolved"]),
         None if plain["load"] is None else float(plain["load"]),
+        None if plain["core_share"] is None else float(plain["core_share"]),
         float(plain["wall_s"]),
         tuple(float(value) for value in plain["rewards"]),
         {int(rollout_id): (int(prompt), int(response)) for rollout_id, prompt, response in plain["lengths"]},
@@ -146,7 +152,7 @@ def measure_runs(
 def _measure(scenario: Scenario, turn: Turn, steps: int, progress: Callable[[int], None]) -> MeasuredRun:
     setup = build_real_setup(scenario, policy=turn.policy, steps=steps)
     frames = FrameSink()
-    load = load_now()
+    load, share = load_now(), core_share(cores_of(setup.config))
     begun = perf_counter()
     with own_cores_kept():
         done = execute(setup, frames, progress=lambda count, _: progress(count))
@@ -157,7 +163,7 @@ def _measure(scenario: Scenario, turn: Turn, steps: int, progress: Callable[[int
         columns = [rollouts[name].tolist() for name in (c.ROLLOUT_ID, c.PROMPT_LENGTH, c.RESPONSE_LENGTH)]
         lengths = {int(rollout_id): (int(prompt), int(response)) for rollout_id, prompt, response in zip(*columns, strict=True)}
     means = table[c.REWARD_MEAN].fillna(0.0).tolist()
-    return MeasuredRun(turn, views_of(table, rollouts), done.resolved, load, wall, tuple(float(mean) for mean in means), lengths)
+    return MeasuredRun(turn, views_of(table, rollouts), done.resolved, load, share, wall, tuple(float(mean) for mean in means), lengths)
 
 
 @contextmanager
@@ -172,14 +178,36 @@ def own_cores_kept(cores: Sequence[int] | None = None) -> Iterator[None]:
             try:
                 os.sched_setaffinity(0, cores)
             except OSError:
-                raise OppoError(
-                    f"real.placement: a process cannot be bound to cores {list(cores)}; there are {sorted(before)}"
-                ) from None
+                raise OppoError(f"real.placement: a process cannot be bound to cores {list(cores)}; there are {sorted(before)}") from None
         yield
     finally:
         if before is not None:
             os.sched_setaffinity(0, before)
         torch.set_num_threads(threads)
+
+
+def cores_of(config: RealConfig) -> tuple[int, ...]:
+    """Cores that the run's processes are bound to, in order; empty where they are not bound."""
+    cores = config.placement.cores
+    lists = [cores.driver or (), *(cores.rollout or ()), *(cores.scoring or ())]
+    return tuple(sorted({core for one in lists for core in one}))
+
+
+def core_share(cores: Sequence[int]) -> float | None:
+    """Spin on each of ``cores`` in turn (none: wherever the system likes), and say what share of the time it was let.
+
+    None where processes cannot be bound. Raises OppoError for cores that do not exist.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    shares = []
+    for core in cores or (None,):
+        with own_cores_kept(None if core is None else (core,)):
+            begun, used = perf_counter(), thread_time()
+            while perf_counter() - begun < _PROBE_S:
+                pass
+            shares.append((thread_time() - used) / (perf_counter() - begun))
+    return min(1.0, *shares)
 
 
 def load_now() -> float | None:

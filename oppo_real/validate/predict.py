@@ -1,5 +1,6 @@
 """The same runs, simulated: seconds from the profile alone, memory from the engines' resolved configuration, the same rollouts."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from oppo_sim.costs.config import Demands, DemandShares, LinearCostConfig, Linea
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile, TrainingTable
+from oppo_sim.costs.ranges import ProfileRangeWarning
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
@@ -63,16 +65,16 @@ def predict(
     machine = _limited(setup.machine, limits_of(run.resolved))
     machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)
     if profile is None:
-        costs = build_costs(
-            LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)), shape=cost_context(scenario), base_dir=None
-        )
+        costs = build_costs(LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)), shape=cost_context(scenario), base_dir=None)
     else:
         machine, costs = _with_interference(machine, as_run(profile, config), scenario, schedule)
     setup = replace(setup, machine=machine, costs=costs)
     if run.lengths:
         setup = _replaying(setup, run)
     frames = FrameSink()
-    run_setup(setup, frames)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProfileRangeWarning)  # the session reports how often
+        run_setup(setup, frames)
     return views_of(frames.steps(), frames.rollouts())
 
 

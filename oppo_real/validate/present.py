@@ -51,9 +51,7 @@ def record(validated: Validated) -> dict[str, Any]:
         "rank_agreement": found.rank_agreement,
         "stages": {policy: {stage: _cell(cell) for stage, cell in cells.items()} for policy, cells in found.stages.items()},
         "largest_error": {policy: dict(zip(("stage", "of_step"), found.largest_error(policy), strict=True)) for policy in found.stages},
-        "by_step": {
-            policy: [{stage: _cell(cell) for stage, cell in row.items()} for row in rows] for policy, rows in found.steps.items()
-        },
+        "by_step": {policy: [{stage: _cell(cell) for stage, cell in row.items()} for row in rows] for policy, rows in found.steps.items()},
         "work": {policy: {name: _cell(cell) for name, cell in cells.items()} for policy, cells in found.work.items()},
         "decisions": [
             {
@@ -68,7 +66,8 @@ def record(validated: Validated) -> dict[str, Any]:
             for one in found.agreements
         ],
         "runs": [
-            {"policy": run.turn.policy, "repeat": run.turn.repeat, "load": run.load, "wall_s": run.wall_s} for run in validated.runs
+            {"policy": run.turn.policy, "repeat": run.turn.repeat, "load": run.load, "core_share": run.core_share, "wall_s": run.wall_s}
+            for run in validated.runs
         ],
         "load_at_calibration": validated.load_at_calibration,
         "interference": None if validated.profile is None else validated.profile.contention_factor,
@@ -117,7 +116,7 @@ def speedup_rows(found: Comparison) -> Rows:
 
 def stage_rows(found: Comparison) -> Rows:
     """One a policy and stage that takes time."""
-    rows = []
+    rows: Rows = []
     for policy, cells in found.stages.items():
         whole = cells["step"]
         for stage in STAGES:
@@ -142,7 +141,7 @@ def stage_rows(found: Comparison) -> Rows:
 
 def step_rows(found: Comparison) -> Rows:
     """One a policy and step: the whole, and the errors of gen and reward."""
-    rows = []
+    rows: Rows = []
     for policy, steps in found.steps.items():
         for number, cells in enumerate(steps):
             whole = cells["step"]
@@ -192,6 +191,10 @@ def sentences(validated: Validated) -> Iterator[str]:
     loads = [run.load for run in validated.runs if run.load is not None]
     if loads:
         yield f"load of the machine when the runs began: {significant(min(loads))} to {significant(max(loads))} processes"
+    shares = [run.core_share for run in validated.runs if run.core_share is not None]
+    if shares:
+        said = f"{format_percent(min(shares))} to {format_percent(max(shares))}"
+        yield f"share of its core that a busy process got just before a run: {said} (100 % on a quiet machine)"
 
 
 # ---- terminal -------------------------------------------------------------------------------------------------------------------

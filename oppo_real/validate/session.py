@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from time import perf_counter
+from typing import Final
 
 from oppo_real.calibrate.match import check_profile_matches
 from oppo_real.calibrate.measure import Visit
@@ -78,22 +78,35 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     here = hardware(config.devices.rollout[0])
     notes = [] if scenario.warmup_steps else ["warmup_steps is 0, so the first step counts: it pays for what an engine does once"]
     load = load_now()
-    profile, visits = _profile(request, config, here, notes, progress)
+    given = _given_profile(request, config, here)
     trace = setups[request.policies[0]].base.replay.content_hash
     versions = software_versions()
     journal = RunJournal(request.beside(".runs.jsonl"), inputs_digest(scenario, trace, request.steps, here, versions))
-    runs = measure_runs(scenario, turns, request.steps, journal, progress)
+    calibrating = Calibrating(request, config) if given is None and not config.lock_step else None
+    runs: list[MeasuredRun] = []
+    for repeat in range(request.repeats):
+        # A pass before each round: a machine that grows slower does so for the profile and for the runs.
+        if calibrating is not None:
+            calibrating.next_pass(progress)
+        runs += measure_runs(scenario, [turn for turn in turns if turn.repeat == repeat], request.steps, journal, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
-
-    @cache
-    def views_of_repeat(policy: str, repeat: int) -> Any:
-        return predict(scenario, config, policy, request.steps, profile, measured[policy][repeat])
+    profile, visits = (given, ()) if calibrating is None else calibrating.result()
+    if calibrating is not None:
+        notes.extend(calibrating.notes)
+    elif profile is None:
+        notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
 
     # Where lengths come from a trace, all repeats have one prediction.
     counted = {policy: len(runs) if any(run.lengths for run in runs) else 1 for policy, runs in measured.items()}
-    predicted = {policy: [views_of_repeat(policy, repeat) for repeat in range(counted[policy])] for policy in measured}
+    predicted = {
+        policy: [predict(scenario, config, policy, request.steps, profile, run) for run in own[: counted[policy]]]
+        for policy, own in measured.items()
+    }
     alternatives = []
     if profile is not None:
+        if profile.out_of_range:
+            asked = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
+            notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
         for number, other in enumerate(resampled_profiles(profile, visits, PROFILES, scenario.seed)):
             progress("simulating", number, PROFILES)
             alternatives.append(
@@ -101,9 +114,6 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             )
         if not alternatives:
             notes.append("predicted speed-ups have no interval: this needs a calibration of the same command, with two visits a point")
-        if profile.out_of_range:
-            asked = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
-            notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
     comparison = compare(
         predicted,
         {policy: [run.views for run in own] for policy, own in measured.items()},
@@ -114,38 +124,66 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
 
-def _profile(
-    request: ValidateRequest, config: RealConfig, here: str, notes: list[str], progress: Progress
-) -> tuple[Profile | None, Sequence[Visit]]:
-    if config.lock_step:
-        if request.profile is not None:
-            raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
-        notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
-        return None, ()
-    training = request.scenario.training
-    cores = None if config.placement.cores.rollout is None else config.placement.cores.rollout[0]
-    if request.profile is not None:
-        profile = load_profile(request.profile)
-        check_profile_matches(profile, config, training)
-        with own_cores_kept(cores):
-            pinned = hardware(config.devices.rollout[0])
-        if profile.measured.hardware != pinned:
-            check_profile_matches(profile, config, training, here)
-        return profile, ()
-    subject = subject_of(request.scenario)
-    sizes = sizes_of(request.scenario)
-    bound = [one for lists in (config.placement.cores.rollout, config.placement.cores.scoring) for one in lists or ()]
-    # As in the run: one engine's process on its own cores, and two processes together on those of both.
-    effort = replace(request.calibration, cores=tuple(sorted({core for one in bound for core in one})) or None)
-    with own_cores_kept(cores):
-        session, calibration, _ = calibrate_to(
-            request.beside(".profile.json"),
-            request.scenario.name,
-            subject,
-            sizes,
-            request.beside(".points"),
+class Calibrating:
+    """A calibration in as many passes as there are rounds of runs."""
+
+    def __init__(self, request: ValidateRequest, config: RealConfig) -> None:
+        self.notes: tuple[str, ...] = ()
+        self._request = request
+        self._passes = 0
+        self._spent = 0.0
+        self._found: tuple[Profile, Sequence[Visit]] | None = None
+        self._cores = first_cores(config)
+        # As in the run: one engine's process on its own cores, and two processes together on those of both.
+        bound = [one for lists in (config.placement.cores.rollout, config.placement.cores.scoring) for one in lists or ()]
+        self._together = tuple(sorted({core for one in bound for core in one})) or None
+
+    def next_pass(self, progress: Progress) -> None:
+        """Visit every point once more; activities are measured together in the last pass. Raises OppoError."""
+        request, effort = self._request, self._request.calibration
+        self._passes += 1
+        last = self._passes == request.repeats
+        effort = replace(
             effort,
-            lambda done, total, label: progress(f"calibrating: {label}", done, total),
+            repeats=self._passes,
+            budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
+            contention=effort.contention and last,
+            cores=self._together,
         )
-    notes.extend(session.notes)
-    return calibration.profile, session.visits
+        begun = perf_counter()
+        with own_cores_kept(self._cores):
+            session, calibration, _ = calibrate_to(
+                request.beside(".profile.json"),
+                request.scenario.name,
+                subject_of(request.scenario),
+                sizes_of(request.scenario),
+                request.beside(".points"),
+                effort,
+                lambda done, total, label: progress(f"calibrating: {label}", done, total),
+            )
+        self._spent += perf_counter() - begun
+        self.notes = session.notes
+        self._found = calibration.profile, session.visits
+
+    def result(self) -> tuple[Profile, Sequence[Visit]]:
+        """The profile of all passes, and what it was made from."""
+        assert self._found is not None, "a request has one repeat at least"
+        return self._found
+
+
+def first_cores(config: RealConfig) -> tuple[int, ...] | None:
+    """Cores of the first replica; None where it is not bound."""
+    lists = config.placement.cores.rollout
+    return None if lists is None else lists[0]
+
+
+def _given_profile(request: ValidateRequest, config: RealConfig, here: str) -> Profile | None:
+    if request.profile is None:
+        return None
+    if config.lock_step:
+        raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
+    profile = load_profile(request.profile)
+    with own_cores_kept(first_cores(config)):
+        bound = hardware(config.devices.rollout[0])
+    check_profile_matches(profile, config, request.scenario.training, bound if profile.measured.hardware == bound else here)
+    return profile

@@ -8,9 +8,10 @@ from simpy.events import Event
 from oppo_sim.instants import by_instant_then_id
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
-from oppo_sim.model.run import ModelInput, RunState, effective_granularity, new_stages
+from oppo_sim.model.run import ModelInput, RunState
 from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
+from oppo_sim.schedule.rules import new_stages, streams_pieces
 
 
 class AsyncRun:
@@ -22,7 +23,7 @@ class AsyncRun:
             given.machine,
             given.costs,
             self,
-            stream=effective_granularity(given) == "chunk",
+            stream=streams_pieces(given.policy, given.machine.streamable),
             counterfactual=given.counterfactual,
             timeline=given.timeline_steps is not None,
         )

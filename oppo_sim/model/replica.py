@@ -455,14 +455,7 @@ class Replica:
 
     def hand_over(self, rollout: Rollout, last: bool) -> None:
         """Give the scorer what the rollout has made since its last cut (``generated`` must be current)."""
-        past = rollout.cut
-        new = rollout.generated - past
-        if rollout.prompt_sent:
-            past += rollout.prompt_length
-        else:
-            new += rollout.prompt_length
-            rollout.prompt_sent = True
-        rollout.cut = rollout.generated
+        new, past = rollout.take_piece()
         self.on_piece(rollout, new, past, last)
 
     def _work_line(self, rows: int) -> tuple[float, float, float, float] | None:

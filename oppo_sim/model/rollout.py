@@ -64,6 +64,18 @@ class Rollout(Flight):
         """Tokens the scorer's KV had no room for; they are scored at the finish."""
         self.held_by_scorer = 0
 
+    def take_piece(self) -> tuple[int, int]:
+        """(new, past): tokens made since the last cut, with the prompt in the first piece, and what the scorer has had before."""
+        past = self.cut
+        new = self.generated - past
+        if self.prompt_sent:
+            past += self.prompt_length
+        else:
+            new += self.prompt_length
+            self.prompt_sent = True
+        self.cut = self.generated
+        return new, past
+
     def restart(self) -> None:
         super().restart()
         self.incarnation += 1

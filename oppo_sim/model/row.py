@@ -8,6 +8,7 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.model.device import Device
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
+from oppo_sim.model.tally import Tally
 
 NAN = float("nan")
 
@@ -56,9 +57,9 @@ class StepFacts(NamedTuple):
     training_flops: float | None
 
 
-def step_row(machine: Machine, costs: Costs, facts: StepFacts) -> dict[str, Any]:
-    """One row of the step table."""
-    batch, tally, begin, end = facts.batch, machine.tally, facts.begin, facts.end
+def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: StepFacts) -> dict[str, Any]:
+    """One row of the step table, of a machine with so many replicas and scoring workers."""
+    batch, begin, end = facts.batch, facts.begin, facts.end
     size = len(batch)
     seconds = facts.timing_s["step"]
     lengths = [rollout.response_length for rollout in batch]
@@ -107,7 +108,6 @@ def step_row(machine: Machine, costs: Costs, facts: StepFacts) -> dict[str, Any]
     row[c.BUSY_TRAINING] = _share(begin.training, end.training, seconds)
     row[c.UTILIZATION_INFERENCE] = _share(inference[0], inference[1], scored.at - begin.at)
     actor, scorer, training = costs.actor.peak, costs.scorer.peak, costs.training.peak
-    replicas, workers = len(machine.replicas), len(machine.scorer.workers)
     row[c.FLOPS_ROLLOUT] = NAN if actor is None else tally.rollout_flops / seconds
     row[c.FLOPS_SCORING] = NAN if scorer is None else tally.scoring_flops / seconds
     row[c.FLOPS_TRAINING] = NAN if facts.training_flops is None else facts.training_flops / seconds

@@ -4,20 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from oppo_sim.columns import STAGES
 from oppo_sim.costs.interface import Costs
-from oppo_sim.errors import OppoError
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.row import BusyReading, StepFacts, read_busy, rollout_rows, step_row
 from oppo_sim.model.setup import MachineSetup
-from oppo_sim.model.training import Stages, Trainer
+from oppo_sim.model.training import Trainer
 from oppo_sim.policies.interface import KEEP, Batch, Policy, StepPlan, StepReport
 from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker
 from oppo_sim.rewards import RewardModel
 from oppo_sim.schedule.ledger import Begun, Ledger
+from oppo_sim.schedule.rules import Stages, effective_granularity, told_timing
 
 
 class Rows(Protocol):
@@ -73,7 +72,7 @@ class RunState:
         self.sink = sink
         self.machine = machine
         self.version = 0
-        self.granularity = effective_granularity(given)
+        self.granularity = effective_granularity(given.policy, given.machine.streamable)
         self.ledger: Ledger[Rollout] = Ledger(
             given.policy, given.batch, given.machine.num_replicas, self._make_rollout, lambda rollout: rollout.response_length
         )
@@ -203,32 +202,11 @@ class RunState:
             end,
             self.trainer.flops,
         )
-        row = step_row(self.machine, given.costs, facts)
+        row = step_row(self.machine.tally, len(self.machine.replicas), len(self.machine.scorer.workers), given.costs, facts)
         self.sink.on_step(row)
         self.sink.on_rollouts(rollout_rows(step, self.version, batch))
         self.mark("step_end", end.at, step)
-        told = stages if given.recorded_timing is None else self._recorded(step)
+        told = told_timing(given.recorded_timing, step, stages)
         tokens = sum([rollout.response_length for rollout in batch])
         ids = tuple([rollout.rollout_id for rollout in batch])
         given.policy.observe(StepReport(step, told, ids, tokens, reward, deferred, surplus, plan.overcommit, plan.chunk_size))
-
-    def _recorded(self, step: int) -> Mapping[str, float]:
-        series = self.given.recorded_timing
-        assert series is not None
-        if step >= len(series):
-            raise OppoError(f"the recorded stage times end at step {len(series) - 1}: record {step + 1} steps, or simulate fewer")
-        return series[step]
-
-
-def effective_granularity(given: ModelInput) -> str:
-    """``chunk`` becomes ``rollout`` where the reward model cannot stream (docs/model.md C12)."""
-    granularity = given.policy.score_granularity
-    return "rollout" if granularity == "chunk" and not given.machine.streamable else granularity
-
-
-def new_stages(gen: float, reward: float) -> Stages:
-    """Stage times of a row, training to be filled in."""
-    stages = dict.fromkeys(STAGES, 0.0)
-    stages["gen"] = gen
-    stages["reward"] = reward
-    return stages

@@ -8,10 +8,11 @@ from simpy.events import Event
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.row import read_busy
-from oppo_sim.model.run import ModelInput, RunState, effective_granularity, new_stages
+from oppo_sim.model.run import ModelInput, RunState
 from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
 from oppo_sim.schedule.ledger import PhaseOutcome
+from oppo_sim.schedule.rules import new_stages, runs_in_rounds, streams_pieces
 
 
 class Generated(NamedTuple):
@@ -28,14 +29,12 @@ class PhasedRun:
 
     def __init__(self, given: ModelInput, sink: Sink) -> None:
         self.given = given
-        granularity = effective_granularity(given)
-        self.rounds = given.policy.stop_check == "chunk" and given.policy.schedule == "synchronous"
-        stream = granularity == "chunk" and not self.rounds
+        self.rounds = runs_in_rounds(given.policy)
         self.machine = Machine(
             given.machine,
             given.costs,
             self,
-            stream=stream,
+            stream=streams_pieces(given.policy, given.machine.streamable),
             counterfactual=given.counterfactual,
             timeline=given.timeline_steps is not None,
         )

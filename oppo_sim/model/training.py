@@ -11,11 +11,10 @@ from oppo_sim.model.device import Runner
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.results.spans import Span
+from oppo_sim.schedule.rules import Stages
 
 PARALLEL = ("old_log_prob", "ref", "values")
 SYNC = "update_weights"
-
-Stages = dict[str, float]
 
 
 class Trainer:

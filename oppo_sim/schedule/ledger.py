@@ -6,7 +6,7 @@ and never looks at the length of a response that has not finished.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from oppo_sim.errors import OppoError
 from oppo_sim.instants import by_instant_then_id
@@ -228,6 +228,27 @@ class Ledger(Generic[F]):
                 self._awaited.discard(member.rollout_id)
         self._arrivals.append((at, group, members))
         self._finished_count += len(members)
+
+    def state_dict(self, plain: Callable[[F], Any]) -> dict[str, Any]:
+        """The ledger between two steps; ``plain`` turns a rollout's record into plain values."""
+        return {
+            "admitted": self.admitted,
+            "load": list(self.load),
+            "unfinished": [plain(flight) for flight in self.unfinished.values()],
+            "finished": [plain(flight) for flight in self.finished],
+            "shelved": [plain(flight) for flight in self.shelved.values()],
+            "missing": dict(self._missing),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], made: Callable[[Any], F]) -> None:
+        """Restore what ``state_dict`` gave; ``made`` turns plain values into a rollout's record."""
+        self.admitted = int(state["admitted"])
+        self.load[:] = state["load"]
+        self.unfinished = {flight.rollout_id: flight for flight in map(made, state["unfinished"])}
+        self.finished = [made(plain) for plain in state["finished"]]
+        self.shelved = {flight.rollout_id: flight for flight in map(made, state["shelved"])}
+        self._missing = dict(state["missing"])
+        self._finished_count = len(self.finished)
 
     def phase_over(self) -> bool:
         """True when what ends the phase has happened."""

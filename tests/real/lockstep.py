@@ -17,7 +17,6 @@ from oppo_real.placement.inline import InlineFleet
 from oppo_real.run.given import RunInput
 from oppo_real.run.schedules import start_run
 from oppo_real.run.source import ReplaySource
-from oppo_real.run.state import granularity_of, runs_in_rounds, streams
 from oppo_sim import columns as c
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.model.setup import MachineSetup
@@ -25,6 +24,7 @@ from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import RewardModel, SeriesRewards
+from oppo_sim.schedule.rules import streams_pieces
 from tests.small import Lengths, run
 
 VOCABULARY = 32
@@ -139,12 +139,10 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     rows = lengths()
     source = ReplaySource(rows, rows, vocab_size=VOCABULARY, seed=0, group_size=case.group_size)
     actors, scorers = engines(case.machine)
-    granularity = "rollout" if policy.score_granularity == "chunk" and not case.machine.streamable else policy.score_granularity
-    rounds = policy.stop_check == "chunk" and policy.schedule == "synchronous"
     fleet = InlineFleet(
         actors,
         scorers,
-        stream=streams(granularity, rounds),
+        stream=streams_pieces(policy, case.machine.streamable),
         max_scoring_tokens=case.machine.max_scoring_tokens,
         lock_step=True,
     )
@@ -162,7 +160,6 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
         lock_step=True,
         replays=True,
     )
-    assert granularity_of(given) == granularity and runs_in_rounds(given) == rounds
     sink = FrameSink()
     start_run(given, sink).run()
     fleet.close()

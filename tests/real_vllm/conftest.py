@@ -9,7 +9,13 @@ import pytest
 
 if importlib.util.find_spec("vllm") is None and "OPPO_REQUIRE_VLLM" not in os.environ:
     # Only what can be said without vLLM; where the tests are meant to run in full, OPPO_REQUIRE_VLLM=1 turns its absence into failures.
-    collect_ignore = ["test_vllm_actor.py", "test_vllm_free_running.py", "test_vllm_scorer.py", "test_vllm_features.py", "test_vllm_lockstep.py"]
+    collect_ignore = [
+        "test_vllm_actor.py",
+        "test_vllm_free_running.py",
+        "test_vllm_scorer.py",
+        "test_vllm_features.py",
+        "test_vllm_lockstep.py",
+    ]
 
 VOCAB, POSITIONS = 96, 256
 

@@ -1,0 +1,113 @@
+"""The statistics of a validation, on numbers that can be checked by hand."""
+
+from math import isnan, nan
+
+import pytest
+
+from oppo_real.validate.compare import agreement, bootstrap_speedup, compare, difference, mean_seconds, percentile_interval, rank_agreement
+from oppo_real.validate.plan import Turn, plan_turns
+from oppo_real.validate.views import STAGES, WORK, StepView, view_from_plain
+from oppo_sim.errors import OppoError
+
+
+def view(
+    step_s: float, gen_s: float = 0.0, trained: tuple[int, ...] = (0, 1), deferred: int = 0, surplus: int = 0, delta: int = 0
+) -> StepView:
+    seconds = dict.fromkeys(STAGES, 0.0) | {"gen": gen_s, "step": step_s}
+    return StepView(seconds, trained, deferred, surplus, delta, 8, dict.fromkeys(WORK, 10.0))
+
+
+def run(*step_s: float) -> list[StepView]:
+    return [view(seconds, seconds / 2) for seconds in step_s]
+
+
+def test_a_step_is_the_median_of_its_repeats_and_warm_up_is_left_out() -> None:
+    repeats = [run(99, 1, 5), run(99, 2, 6), run(99, 9, 40)]
+    assert mean_seconds(repeats, "step", 1) == (2 + 6) / 2
+    assert mean_seconds(repeats, "gen", 1) == (1 + 3) / 2
+
+
+def test_errors_spread_and_speed_ups() -> None:
+    measured = {"sequential": [run(50, 10, 10), run(50, 12, 12)], "oppo": [run(50, 5, 5), run(50, 6, 6)]}
+    predicted = {"sequential": [run(7, 11, 11)], "oppo": [run(7, 5, 5)]}
+    found = compare(predicted, measured, 1)
+    whole = found.stages["sequential"]["step"]
+    assert (whole.predicted, whole.measured, whole.low, whole.high) == (11, 11, 10, 12)
+    assert whole.error == 0
+    assert whole.spread == pytest.approx(2 / 11)
+    oppo = found.stages["oppo"]["step"]
+    assert oppo.error == pytest.approx(5 / 5.5 - 1)
+    (speedup,) = found.speedups
+    assert (speedup.policy, speedup.predicted, speedup.measured) == ("oppo", 11 / 5, 11 / 5.5)
+    assert speedup.error == pytest.approx(0.1)
+    # Both rounds have the same ratio, so drawing rounds anew changes nothing.
+    assert (speedup.measured_low, speedup.measured_high) == (2, 2)
+    assert isnan(speedup.predicted_low)
+    assert found.rank_agreement == 1
+    assert found.steps["oppo"][0]["step"].error == pytest.approx(7 / 50 - 1)
+    assert found.largest_error("oppo") == ("gen", pytest.approx(-0.25 / 5.5))
+
+
+def test_the_interval_of_a_predicted_speed_up_is_that_of_resampled_calibrations() -> None:
+    measured = {"a": [run(4)], "b": [run(2)]}
+    others = [{"a": run(4), "b": run(4 / ratio)} for ratio in (1.0, 2.0, 3.0)]
+    (speedup,) = compare({"a": [run(4)], "b": [run(2)]}, measured, 0, others).speedups
+    assert (speedup.predicted_low, speedup.predicted_high) == pytest.approx((1.05, 2.95))
+
+
+def test_a_bootstrap_draws_whole_rounds() -> None:
+    # Round 2 ran on a machine twice as slow: it moves both policies, and no ratio.
+    assert bootstrap_speedup([[4.0], [8.0]], [[2.0], [4.0]], key=1) == (2, 2)
+    low, high = bootstrap_speedup([[4.0], [4.0], [4.0]], [[1.0], [2.0], [4.0]], key=1)
+    assert (low, high) == (1, 4)
+    assert all(map(isnan, bootstrap_speedup([[1.0]], [[1.0]], key=1)))
+    assert all(map(isnan, percentile_interval([1.0, nan])))
+
+
+def test_rank_agreement_is_kendalls_tau() -> None:
+    assert rank_agreement([1, 2, 3, 4], [10, 20, 30, 40]) == 1
+    assert rank_agreement([1, 2, 3, 4], [40, 30, 20, 10]) == -1
+    # Of six pairs one is turned: (5 − 1) / 6.
+    assert rank_agreement([1, 2, 3, 4], [10, 30, 20, 40]) == pytest.approx(4 / 6)
+
+
+def test_the_first_other_decision_is_named_with_its_cause() -> None:
+    predicted = [view(1, trained=(0, 1)), view(1, trained=(2, 3)), view(1, trained=(4, 5))]
+    measured = [view(1, trained=(1, 0)), view(1, trained=(2, 5)), view(1, trained=(3, 4))]
+    found = agreement("oppo", 0, predicted, measured)
+    assert (found.alike, found.steps, found.first) == (1, 3, 1)
+    assert found.why == "trained rollout 5 instead of rollout 3"
+    assert found.trained_alike == pytest.approx(4 / 6)
+    assert difference(view(1, delta=2), view(1, delta=3)) == "overcommit 3 instead of 2"
+    assert difference(view(1, deferred=2), view(1, deferred=1, surplus=1)).startswith("1 deferred and 1 surplus instead of 2 and 0")
+    assert agreement("oppo", 0, predicted, predicted).why == ""
+
+
+def test_runs_of_unlike_length_are_refused() -> None:
+    with pytest.raises(OppoError, match="unlike numbers of steps"):
+        compare({"a": [run(1, 2)], "b": [run(1, 2)]}, {"a": [run(1, 2)], "b": [run(1)]}, 0)
+
+
+def test_rounds_hold_every_policy_once_in_changing_order() -> None:
+    policies = ("sequential", "intra", "inter", "oppo")
+    turns = plan_turns(policies, 6, seed=0)
+    rounds = [turns[4 * number : 4 * number + 4] for number in range(6)]
+    assert all({turn.policy for turn in round_} == set(policies) for round_ in rounds)
+    assert all({turn.repeat for turn in round_} == {number} for number, round_ in enumerate(rounds))
+    assert len({tuple(turn.policy for turn in round_) for round_ in rounds}) > 1
+    assert turns == plan_turns(policies, 6, seed=0)
+    assert turns[0] in {Turn(policy, 0) for policy in policies}
+
+
+@pytest.mark.parametrize(
+    ("policies", "repeats", "sentence"),
+    [(("oppo",), 1, "two or more"), (("oppo", "intra", "oppo"), 1, "named twice"), (("oppo", "intra"), 0, "repeats 0")],
+)
+def test_plans_that_compare_nothing_are_refused(policies: tuple[str, ...], repeats: int, sentence: str) -> None:
+    with pytest.raises(OppoError, match=sentence):
+        plan_turns(policies, repeats, 0)
+
+
+def test_a_view_survives_json() -> None:
+    one = view(1.5, 0.5, (3, 1), 2, 1, 4)
+    assert view_from_plain(one.to_plain()) == one

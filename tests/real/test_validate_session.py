@@ -1,0 +1,195 @@
+"""``oppo validate`` end to end on tiny models: shape of the report, decisions in lock-step, going on, and what is refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from oppo_real.cli.validate import command
+from oppo_real.validate import measure
+from oppo_real.validate.measure import RunJournal, core_share
+from oppo_real.validate.predict import EngineLimits, limits_of
+from oppo_sim.errors import OppoError
+from oppo_sim.report.run_folder import read_run_folder
+
+MODEL = {
+    "model_type": "qwen2", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256,
+}  # fmt: skip
+REAL: dict[str, Any] = {"models": {"actor": MODEL, "reward": MODEL}, "placement": {"threads": 1}}
+SCENARIO: dict[str, Any] = {
+    "format": "oppo-scenario/1",
+    "name": "tiny",
+    "steps": 3,
+    "warmup_steps": 1,
+    "rollout_batch_size": 4,
+    "max_prompt_length": 12,
+    "max_response_length": 40,
+    "trace": {"synth": {"mean": 12, "p99": 36, "rows": 60, "seed": 1}, "prompt_length": 6},
+    "training": {"num_ppo_epochs": 1, "old_log_prob": "behaviour", "ref": False, "critic": "value_head"},
+    "scoring": {"max_scoring_tokens": 96},
+    "costs": {"kind": "linear", "decode": {"fixed": 1.0}},
+    "policy": {"name": "oppo", "overcommit": 2, "chunk_size": 5},
+    "policies": {"inter": {"overcommit": 2}},
+    "real": REAL,
+}
+CALIBRATED = ("--budget-s", "15", "--no-contention", "--no-figures")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def scenario_file(folder: Path, name: str = "tiny.yaml", **changes: Any) -> str:
+    path = folder / name
+    path.write_text(json.dumps({**SCENARIO, **changes}))  # JSON is YAML
+    return str(path)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+def test_in_lock_step_every_decision_agrees(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True}, rollout={"kv_capacity_tokens": 128})
+    result = run(file, "-o", str(tmp_path / "out"), "--repeats", "2", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["unit"] == "decode iterations"
+    assert len(found["decisions"]) == 8
+    assert all(one["alike"] == 3 and one["first_difference"] is None and one["trained_alike"] == 1 for one in found["decisions"])
+    assert found["rank_agreement"] == 1
+    assert all(one["error"] == 0 for one in found["speedups"])
+    assert found["speedups"][-1]["measured"] > 1
+    folder = read_run_folder(tmp_path / "out")
+    folder.verify()
+    assert folder.manifest["kind"] == "validation"
+    assert folder.manifest["engines"]["actors"][0]["kv_capacity_tokens"] == 128
+    assert all(folder.path(f"figures/{name}.png").read_bytes().startswith(b"\x89PNG") for name in ("stages", "speedups", "steps"))
+    assert "](figures/speedups.png)" in folder.path("validation.md").read_text()
+    assert not list(tmp_path.glob("out.*"))
+
+
+def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "ppo": {"enabled": True}})
+    output = tmp_path / "out"
+    result = run(file, "--policies", "sequential,oppo", "--repeats", "2", "-o", str(output), *CALIBRATED)
+    assert result.exit_code == 0
+    assert "speed-up against sequential" in result.stdout
+    assert "Kendall's tau" in result.stdout
+    folder = read_run_folder(output)
+    found = folder.json("validation.json")
+    whole = found["stages"]["oppo"]["step"]
+    assert whole["predicted"] > 0
+    assert 0 < whole["lowest"] <= whole["measured"] <= whole["highest"]
+    assert whole["error"] == pytest.approx(whole["predicted"] / whole["measured"] - 1)
+    assert found["stages"]["sequential"]["update_actor"]["predicted"] > 0
+    (speedup,) = found["speedups"]
+    for side in ("predicted", "measured"):
+        low, high = speedup[f"{side}_interval"]
+        assert 0 < low <= high
+    assert len(found["by_step"]["oppo"]) == 3
+    assert len(found["runs"]) == 4
+    # With one replica and no overcommit, who is trained when does not depend on seconds.
+    assert all(one["alike"] == 3 for one in found["decisions"] if one["policy"] == "sequential")
+    frame = folder.frame("steps.parquet")
+    assert set(frame.columns) == {"policy", "step", "stage", "predicted", "measured", "lowest", "highest"}
+
+    # The profile it wrote serves again, for these models alone.
+    profile = str(folder.path("profile.json"))
+    again = run(file, "--policies", "sequential,intra", "--repeats", "1", "--profile", profile, "-o", str(tmp_path / "two"), "--json")
+    assert again.exit_code == 0
+    assert any("no interval" in note for note in json.loads(again.stdout)["notes"])
+    wider = {**MODEL, "hidden_size": 64}
+    other = scenario_file(tmp_path, "other.yaml", real={**REAL, "models": {"actor": wider, "reward": MODEL}, "ppo": {"enabled": True}})
+    with pytest.raises(OppoError, match="was measured with models.actor.hidden_size 32 and the scenario's real section has 64"):
+        run(other, "--profile", profile, "-o", str(tmp_path / "three"))
+
+
+def test_lengths_of_a_training_run_come_from_the_run_itself(tmp_path: Path) -> None:
+    train = {"mode": "train", "lock_step": True, "placement": {"threads": 1}, "sft": {"steps": 2, "batch_size": 4}}
+    file = scenario_file(tmp_path, real=train, max_prompt_length=24, max_response_length=12, steps=2)
+    result = run(file, "--policies", "sequential,oppo", "--repeats", "1", "-o", str(tmp_path / "out"), "--no-figures", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert all(one["alike"] == 2 for one in found["decisions"])
+    assert found["work"]["oppo"]["tokens/decoded"]["error"] == 0
+
+
+def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    arguments = (file, "--policies", "sequential,oppo", "--repeats", "2", "-o", str(tmp_path / "out"), "--no-figures", "--json")
+    execute, begun = measure.execute, []
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return execute(*given, **named)
+
+    monkeypatch.setattr(measure, "execute", interrupted)
+    first = run(*arguments)
+    assert first.exit_code == 0  # click's own runner: the number is the command's answer
+    assert "goes on from there" in first.stderr
+    assert not (tmp_path / "out").exists()
+    assert run(*arguments).exit_code == 0
+    assert len(begun) == 3 + 2
+    assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "out.runs.jsonl"
+    path.write_text('{"inputs": "x", "run": 3}\n')
+    RunJournal(path, "other inputs")
+    with pytest.raises(OppoError, match="line 1 is no finished run"):
+        RunJournal(path, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "sentence"),
+    [
+        ({"real": None}, (), "no real section"),
+        ({}, ("--policies", "sequential,opo"), "unknown policy 'opo'"),
+        ({}, ("--policies", "oppo"), "two or more"),
+        ({}, ("--policies", "sequential,one-step-off"), "training its own devices"),
+        ({"real": {**REAL, "lock_step": True}}, ("--profile", "p.json"), "leave --profile out"),
+        ({}, ("--profile", "missing.json"), "cannot read the cost profile"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_measured(
+    tmp_path: Path, changes: dict[str, Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(OppoError, match=sentence):
+        run(scenario_file(tmp_path, **changes), *arguments, "-o", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for name in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(OppoError, match="vllm"):
+        run(scenario_file(tmp_path, real={**REAL, "engine": "vllm"}), "-o", str(tmp_path / "out"))
+
+
+def test_memory_is_what_the_engines_resolved() -> None:
+    actors = [{"kv_capacity_tokens": 960, "kv_block_tokens": 16, "max_num_seqs": None}, {"kv_capacity_tokens": 640, "max_num_seqs": 8}]
+    assert limits_of({"actors": actors}) == EngineLimits(640, 16, 8)
+    with pytest.raises(OppoError, match="KV capacity"):
+        limits_of({"actors": [{"max_num_seqs": 8}]})
+
+
+def test_a_core_that_does_not_exist_cannot_be_probed() -> None:
+    assert 0 < (core_share(()) or 1.0) <= 1
+    with pytest.raises(OppoError, match="cannot be bound to cores"):
+        core_share((100_000,))

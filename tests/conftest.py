@@ -1,10 +1,19 @@
-"""Tests of the real engines are collected where the engines are installed: ``[torch]`` for tests/real, ``[vllm]`` for tests/real_vllm."""
+"""What holds for all tests: which need an engine, and that no test fails for being slow on a busy machine."""
 
+import os
 from importlib.util import find_spec
 
-NEEDS = {"real": "torch", "real_vllm": "vllm"}
+NEEDS = {"real": "torch"}  # tests/real_vllm and tests/real_trl look after themselves
 
+# An engine's tests are collected where it is installed; CI installs each and demands it.
 collect_ignore = [folder for folder, package in NEEDS.items() if find_spec(package) is None]
+
+if find_spec("hypothesis") is not None:  # the engines' own environments may lack it
+    from hypothesis import HealthCheck, settings
+
+    # In CI the same examples every time: a landing must not hang on a draw.
+    settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ)
+    settings.load_profile("steady")
 
 
 def pytest_report_header() -> list[str]:

@@ -12,7 +12,7 @@ from tests.cases import STAGES, Case, cases
 from tests.reference.config import ReferenceConfig, ReferenceResult
 from tests.reference.stepper import run as run_reference
 
-EXAMPLES = settings(max_examples=300, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 

@@ -45,7 +45,9 @@ def test_errors_spread_and_speed_ups() -> None:
     assert isnan(speedup.predicted_low)
     assert found.rank_agreement == 1
     assert found.steps["oppo"][0]["step"].error == pytest.approx(7 / 50 - 1)
-    assert found.largest_error("oppo") == ("gen", pytest.approx(-0.25 / 5.5))
+    stage, share = found.largest_error("oppo")
+    assert stage == "gen"
+    assert share == pytest.approx(-0.25 / 5.5)
 
 
 def test_the_interval_of_a_predicted_speed_up_is_that_of_resampled_calibrations() -> None:

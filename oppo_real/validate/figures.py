@@ -22,7 +22,7 @@ def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
 
     policies = list(found.stages)
     figure, (axis,) = new_figure([0.62 * len(policies) + 1.1], below=0.5)
-    longest = max(max(cells["step"].measured, cells["step"].predicted) for cells in found.stages.values())
+    longest = max(max(cells["step"].high, cells["step"].predicted) for cells in found.stages.values())
     drawn: dict[str, str] = {}
     for row, policy in enumerate(policies):
         cells = found.stages[policy]
@@ -35,7 +35,8 @@ def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
                 drawn[stage] = stage_colour(stage)
                 axis.barh(row + offset, seconds, left=left, height=0.34, color=drawn[stage], alpha=1.0 if side == "measured" else 0.6)
                 left += seconds
-            axis.text(left + 0.01 * longest, row + offset, side, va="center", fontsize=8, color=INK)
+            end = max(left, cells["step"].high) if side == "measured" else left  # beyond the line of the spread
+            axis.text(end + 0.01 * longest, row + offset, side, va="center", fontsize=8, color=INK)
         step = cells["step"]
         axis.plot([step.low, step.high], [row + 0.19] * 2, color=INK, linewidth=1.4)
     axis.set_yticks(range(len(policies)), policies)

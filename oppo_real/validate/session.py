@@ -107,11 +107,17 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         if profile.out_of_range:
             asked = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
             notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
+        unanswered = 0
         for number, other in enumerate(resampled_profiles(profile, visits, PROFILES, scenario.seed)):
             progress("simulating", number, PROFILES)
-            alternatives.append(
-                {policy: predict(scenario, config, policy, request.steps, other, own[0]) for policy, own in measured.items()}
-            )
+            try:
+                predictions = {policy: predict(scenario, config, policy, request.steps, other, own[0]) for policy, own in measured.items()}
+            except OppoError:  # below its tables a noisy draw can extrapolate to no time at all
+                unanswered += 1
+                continue
+            alternatives.append(predictions)
+        if unanswered:
+            notes.append(f"{unanswered} of {PROFILES} resampled profiles extrapolate to no time at all somewhere, and are left out")
         if not alternatives:
             notes.append("predicted speed-ups have no interval: this needs a calibration of the same command, with two visits a point")
     comparison = compare(

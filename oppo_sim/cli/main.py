@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "compare": Subcommand("oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."),
     "run": Subcommand("oppo_real.cli.run", "command", "Make one real run of a scenario on real engines."),
     "calibrate": Subcommand("oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."),
+    "validate": Subcommand("oppo_real.cli.validate", "command", "Run policies for real and compare with their predictions."),
     "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
     "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, fit, synthesise, resample and convert length traces."),
 }

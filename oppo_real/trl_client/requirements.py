@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from oppo_sim.errors import OppoError
 
@@ -70,7 +70,7 @@ def _missing(module: Any) -> str | None:
         function: Any = getattr(module, name, None)
         if not callable(function) or train.__globals__.get(name) is not function or name not in used:
             return f"its train() does not call {name}()"
-        if tuple(inspect.signature(function).parameters)[: len(parameters)] != parameters:
+        if tuple(inspect.signature(cast(Callable[..., Any], function)).parameters)[: len(parameters)] != parameters:
             return f"{name}() takes other arguments"
     unused = [name for name in _ATTRIBUTES if name not in used]
     return f"its train() does not use self.{unused[0]}" if unused else None

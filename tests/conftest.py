@@ -1,9 +1,13 @@
 """What holds for all tests: which need an engine, and that no test fails for being slow on a busy machine."""
 
 import os
+import signal
 from importlib.util import find_spec
 
 NEEDS = {"real": "torch"}  # tests/real_vllm and tests/real_trl look after themselves
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that; here it must be as at a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An engine's tests are collected where it is installed; CI installs each and demands it.
 collect_ignore = [folder for folder, package in NEEDS.items() if find_spec(package) is None]

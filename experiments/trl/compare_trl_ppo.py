@@ -26,6 +26,7 @@ import click
 RESULTS = Path(__file__).parent / "results"
 SHOWN = ("objective/scores", "objective/kl", "loss/policy_avg", "loss/value_avg", "val/ratio")
 WALL_CLOCK = {"eps"}
+THREADS = 1  # of a trainer: another core is the scorer's
 STAGES = ("gen", "reward", "ref", "values", "update_actor", "update_weights")
 
 
@@ -65,7 +66,7 @@ def train(
 
     from oppo_real.trl_client import OppoPPOTrainer
 
-    torch.set_num_threads(1)  # the other core is the scorer's
+    torch.set_num_threads(THREADS)
     seconds: list[float] = []
     cpu_seconds: list[float] = []
 
@@ -282,11 +283,11 @@ def main(
         "settings": {"steps": steps, "warmup": warmup, "repeats": repeats, "batch": batch, "teach": updates, "seed": seed, **fixed},
         "ppo": arguments,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__},
-        "machine": {"processor": platform.machine(), "python": platform.python_version(), "threads": torch.get_num_threads()},
+        "machine": {"processor": platform.machine(), "python": platform.python_version(), "threads_of_a_trainer": THREADS},
         "equal_metrics": sorted(set(unmodified[0].metrics[0]) - WALL_CLOCK),
         "arms": rows,
     }
-    (folder / "compare_trl_ppo.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    (folder / "compare_trl_ppo.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
     draw(rows, lengths, warmup, folder / "compare_trl_ppo.png")
 
 

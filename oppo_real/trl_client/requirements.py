@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from oppo_sim.errors import OppoError
 
 MODULE: Final = "trl.experimental.ppo.ppo_trainer"
-INSTALL: Final = "install the last one that has it: pip install 'trl==1.12.0' (or the extra: pip install 'oppo-toolkit[trl]')"
+INSTALL: Final = "TRL 1.0 to 1.12 work, install the last: pip install 'trl==1.12.0' (or the extra: pip install 'oppo-toolkit[trl]')"
 
 # The module functions whose results a policy may supply, and the arguments that ``train`` gives them, in order.
 FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {

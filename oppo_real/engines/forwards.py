@@ -29,6 +29,8 @@ class ResponseLogProbs:
     log_probs: list[torch.Tensor]
     entropies: list[torch.Tensor] | None
     """Of the distribution each token was drawn from; None unless asked for."""
+    values: list[torch.Tensor] | None = None
+    """Of the state before each token, float32; None without a value head."""
 
 
 def micro_batches(sequences: Sequence[PromptResponse], max_tokens: int) -> list[list[int]]:
@@ -55,11 +57,13 @@ def response_log_probs(
     entropy: bool = False,
     grad: bool = False,
     logit_tokens: int = 1024,
+    value_head: torch.nn.Module | None = None,
 ) -> ResponseLogProbs:
     """log p(response token | all before it) under ``model`` at ``temperature``; 0 stands for greedy sampling and is read as 1.
 
     ``model``: a causal language model; it keeps packed attention from now on. ``logit_tokens``: rows of logits that exist at once
-    (recomputed in the backward pass, so that [tokens, vocabulary] never does). Raises OppoError for an empty prompt or response.
+    (recomputed in the backward pass, so that [tokens, vocabulary] never does). ``value_head``: maps a hidden state to one number.
+    Raises OppoError for an empty prompt or response.
     """
     if not temperature >= 0:
         raise OppoError(f"temperature is {temperature}; give 0 (greedy) or more.")
@@ -67,6 +71,7 @@ def response_log_probs(
     head = head_of(model)
     log_probs: list[torch.Tensor] = []
     entropies: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
     for batch in _batches(model, sequences, max_tokens):
         with torch.set_grad_enabled(grad):
             hidden = _before_response_tokens(model, batch)
@@ -76,18 +81,24 @@ def response_log_probs(
             log_probs.extend(torch.split(torch.cat([chunk[0] for chunk in found]), lengths))
             if entropy:
                 entropies.extend(torch.split(torch.cat([chunk[1] for chunk in found]), lengths))
-    return ResponseLogProbs(log_probs, entropies if entropy else None)
+            if value_head is not None:
+                values.extend(torch.split(value_head(hidden).float().squeeze(1), lengths))
+    return ResponseLogProbs(log_probs, entropies if entropy else None, None if value_head is None else values)
 
 
 def response_values(
-    model: torch.nn.Module, sequences: Sequence[PromptResponse], max_tokens: int = 16384, grad: bool = False
+    model: torch.nn.Module,
+    sequences: Sequence[PromptResponse],
+    max_tokens: int = 16384,
+    grad: bool = False,
+    value_head: torch.nn.Module | None = None,
 ) -> list[torch.Tensor]:
     """The critic's value before each response token, a float32 tensor [response_length] for every sequence.
 
     Entry t is the value of the state prompt + response[:t], read off the hidden state of the token before response token t: aligned
-    with the log-probabilities. ``model``: a value model of ``models.build_value_model``.
+    with the log-probabilities. ``model``: a value model of ``models.build_value_model``, or any with a ``value_head`` instead of its own.
     """
-    head = head_of(model)
+    head = head_of(model) if value_head is None else value_head
     values: list[torch.Tensor] = []
     for batch in _batches(model, sequences, max_tokens):
         with torch.set_grad_enabled(grad):

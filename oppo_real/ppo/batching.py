@@ -8,19 +8,19 @@ import torch
 from oppo_sim.draws import draw_index, stream_key
 
 
-def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices in groups whose size times longest length (tokens, padding counted) is at most ``max_tokens``; a longer one goes alone.
+def micro_batches(lengths: Sequence[int], max_tokens: int, pads: bool = True) -> list[list[int]]:
+    """Indices in groups of at most ``max_tokens`` tokens; a longer one goes alone. ``pads``: each counts as long as the longest of its group.
 
     Longest first, so that neighbours in length share a group and little is padded.
     """
     groups: list[list[int]] = []
-    longest = 0
+    longest = room = 0
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if groups and (len(groups[-1]) + 1) * longest <= max_tokens:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-            longest = lengths[index]
+        if not groups or room < (longest if pads else lengths[index]):
+            groups.append([])
+            longest, room = lengths[index], max_tokens
+        groups[-1].append(index)
+        room -= longest if pads else lengths[index]
     return groups
 
 

@@ -67,12 +67,12 @@ def make_batch(rollouts: Sequence[TrainRollout], version: int, config: PPOConfig
 
 @torch.no_grad()
 def in_micro_batches(
-    run: Callable[[Sequence[TokenRow]], torch.Tensor], rows: Sequence[TokenRow], max_tokens: int, device: torch.device
+    run: Callable[[Sequence[TokenRow]], torch.Tensor], rows: Sequence[TokenRow], max_tokens: int, device: torch.device, pads: bool
 ) -> torch.Tensor:
     """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in the order of the rows."""
     lengths = [len(row.response) for row in rows]
     pieces, positions = [], []
-    for group in micro_batches([len(row.prompt) + len(row.response) for row in rows], max_tokens):
+    for group in micro_batches([len(row.prompt) + len(row.response) for row in rows], max_tokens, pads):
         pieces.append(run([rows[index] for index in group]))
         positions.append(token_positions(group, lengths, device))
     joined = torch.cat(pieces, dim=-1)

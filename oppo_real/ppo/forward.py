@@ -24,6 +24,10 @@ class PolicyOutputs(NamedTuple):
 class Forward(Protocol):
     """How the trainer runs its models; gradients flow unless the caller switched them off."""
 
+    @property
+    def pads(self) -> bool:
+        """Whether rows that go together are padded to the longest of them."""
+
     def policy(self, model: nn.Module, rows: Sequence[TokenRow], temperature: float, value_head: nn.Module | None = None) -> PolicyOutputs:
         """``model`` is a causal language model; ``value_head`` maps its last hidden states to one number."""
 
@@ -33,6 +37,8 @@ class Forward(Protocol):
 
 class PaddedForward:
     """One right-padded batch. A causal model's outputs at real tokens do not depend on what follows, so no mask is needed."""
+
+    pads = True
 
     def __init__(self, autocast_dtype: torch.dtype | None = None) -> None:
         """``autocast_dtype``: run the models in mixed precision, their weights staying what they are."""

@@ -8,25 +8,25 @@ from torch import nn
 from oppo_real.engines.forwards import PromptResponse, response_log_probs, response_values
 from oppo_real.ppo.forward import PolicyOutputs
 from oppo_real.ppo.rollout import TokenRow
-from oppo_sim.errors import OppoError
 
 
 class PackedForward:
-    """For a separate critic; models keep packed attention from their first forward on."""
+    """Models keep packed attention from their first forward on."""
+
+    pads = False
 
     def policy(self, model: nn.Module, rows: Sequence[TokenRow], temperature: float, value_head: nn.Module | None = None) -> PolicyOutputs:
-        """See ``forward.Forward``. Raises OppoError with a value head, whose hidden states the packed forward does not give."""
-        if value_head is not None:
-            raise OppoError("the packed forward gives no values of a value head: take critic separate, or the padded forward")
-        found = response_log_probs(model, _sequences(rows), temperature, _total(rows), entropy=True, grad=torch.is_grad_enabled())
+        """See ``forward.Forward``."""
+        found = response_log_probs(
+            model, _sequences(rows), temperature, _total(rows), entropy=True, grad=torch.is_grad_enabled(), value_head=value_head
+        )
         assert found.entropies is not None
-        return PolicyOutputs(torch.cat(found.log_probs), torch.cat(found.entropies).detach(), None)
+        values = None if found.values is None else torch.cat(found.values)
+        return PolicyOutputs(torch.cat(found.log_probs), torch.cat(found.entropies).detach(), values)
 
     def values(self, model: nn.Module, head: nn.Module, rows: Sequence[TokenRow]) -> torch.Tensor:
-        """See ``forward.Forward``; ``head`` must be the model's own."""
-        if head is not getattr(model, "score", None):
-            raise OppoError("the packed forward gives values of a separate critic only: take critic separate, or the padded forward")
-        return torch.cat(response_values(model, _sequences(rows), _total(rows), grad=torch.is_grad_enabled()))
+        """See ``forward.Forward``."""
+        return torch.cat(response_values(model, _sequences(rows), _total(rows), grad=torch.is_grad_enabled(), value_head=head))
 
 
 def _sequences(rows: Sequence[TokenRow]) -> list[PromptResponse]:

@@ -46,7 +46,7 @@ class PPOTrainer:
         self._device = torch.device(device)
         self._policy = policy.to(self._device).eval()
         self._reference = None if reference is None else reference.to(self._device).eval()
-        self._forward = forward or PaddedForward()
+        self._forward: Forward = forward or PaddedForward()
         if isinstance(self._forward, PaddedForward):
             check_head(self._policy)
         self._critic = None if critic is None else critic.to(self._device).eval()
@@ -169,7 +169,7 @@ class PPOTrainer:
             outputs = self._forward.policy(self._policy, rows, self._config.temperature, self._value_head)
             return torch.stack([outputs.log_probs] if outputs.values is None else [outputs.log_probs, outputs.values])
 
-        columns = in_micro_batches(run, data.rows, self._config.micro_batch_tokens, self._device)
+        columns = in_micro_batches(run, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads)
         return columns[0], columns[1] if len(columns) > 1 else None
 
     def _ref_log_probs(self, batch: Sequence[TrainRollout], data: Batch) -> torch.Tensor | None:
@@ -185,12 +185,12 @@ class PPOTrainer:
                 return self._forward.policy(reference, rows, self._config.temperature).log_probs
 
             rows = [data.rows[index] for index in missing]
-            computed = in_micro_batches(run, rows, self._config.micro_batch_tokens, self._device)
+            computed = in_micro_batches(run, rows, self._config.micro_batch_tokens, self._device, self._forward.pads)
             known[token_positions(missing, data.lengths, self._device)] = computed
         return known
 
     def _values(self, data: Batch) -> torch.Tensor:
-        return in_micro_batches(self._value_forward, data.rows, self._config.micro_batch_tokens, self._device)
+        return in_micro_batches(self._value_forward, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads)
 
     def _value_forward(self, rows: Sequence[TokenRow]) -> torch.Tensor:
         if self._critic is not None:
@@ -204,7 +204,7 @@ class PPOTrainer:
         """Rows and flat token positions of the micro-batches of a mini-batch."""
         sizes = [len(data.rows[index].prompt) + data.lengths[index] for index in part]
         groups = []
-        for group in micro_batches(sizes, self._config.micro_batch_tokens):
+        for group in micro_batches(sizes, self._config.micro_batch_tokens, self._forward.pads):
             chosen = [part[index] for index in group]
             groups.append(([data.rows[index] for index in chosen], token_positions(chosen, data.lengths, self._device)))
         return groups

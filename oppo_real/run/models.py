@@ -10,7 +10,7 @@ import torch
 from oppo_real.config import RealConfig
 from oppo_real.engines.models import build_causal_lm, build_value_model
 from oppo_real.ppo.config import PPOConfig
-from oppo_real.ppo.forward import PaddedForward
+from oppo_real.ppo.packed_forward import PackedForward
 from oppo_real.ppo.trainer import PPOTrainer
 from oppo_real.run.training import FrozenTraining, PPOTraining
 from oppo_real.task.tiny import new_actor, new_classifier, tiny_config
@@ -59,7 +59,7 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
         kept = _save(policy, folder / "actor")
     reward = given.reward if given.reward is not None else _tiny(longest, config.scorer)
     if given.reward is None and fitted:
-        reward = _save(_fitted_reward_model(config, seed, longest), folder / "reward")
+        reward = _save(_fitted_reward_model(config, seed, longest, policy if given.actor is None else None), folder / "reward")
     elif config.scorer == "vllm" and not (isinstance(reward, str) and Path(reward).is_dir()):
         from oppo_real.engines.models import build_reward_model
 
@@ -81,7 +81,7 @@ def build_training(config: RealConfig, ppo: PPOConfig | None, models: Models, se
     if ppo.critic == "separate":
         source = config.models.critic if config.models.critic is not None else config.models.actor
         critic = _critic_of(models.policy, seed + 3) if source is None else build_value_model(source, seed + 3, dtype, device)
-    return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device, PaddedForward()))
+    return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device, PackedForward()))
 
 
 def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:
@@ -93,11 +93,14 @@ def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:
     return critic_from(policy, seed)
 
 
-def _fitted_reward_model(config: RealConfig, seed: int, longest: int) -> torch.nn.Module:
-    from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model
+def _fitted_reward_model(config: RealConfig, seed: int, longest: int, fitted: Any) -> torch.nn.Module:
+    """Begun from the fitted actor where there is one: it ranks far better than one begun from nothing (docs/ppo.md)."""
+    from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model, reward_model_from
 
-    model = new_classifier(seed + 2, _tiny_config(longest, config.scorer))
-    fit_reward_model(model, RewardModelConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 2))
+    alike = fitted is not None and (config.engine == "vllm") == (config.scorer == "vllm")
+    model = reward_model_from(fitted, seed + 2) if alike else new_classifier(seed + 2, _tiny_config(longest, config.scorer))
+    # It needs more steps than the actor: 500 beside 300.
+    fit_reward_model(model, RewardModelConfig(steps=config.sft.steps * 5 // 3, batch_size=config.sft.batch_size, seed=seed + 2))
     return model
 
 

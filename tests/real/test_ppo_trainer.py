@@ -165,6 +165,24 @@ def test_gradient_is_that_of_a_plain_loop(micro_batch_tokens: int, forward: Any,
     assert found["val/ratio"] == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("micro_batch_tokens", [12, 10_000])
+def test_packed_and_padded_forwards_train_a_value_head_alike(micro_batch_tokens: int) -> None:
+    settings = config(critic="value_head", micro_batch_tokens=micro_batch_tokens, num_ppo_epochs=2, num_mini_batches=2)
+    found = []
+    for forward in (PaddedForward(), PackedForward()):
+        policy = new_actor(0, small_config())
+        made = PPOTrainer(policy, new_actor(1, small_config()), None, settings, "cpu", forward)
+        metrics = [made.update(batch(new_actor(0, small_config())), step) for step in range(2)]
+        found.append((made.state_dict(), metrics))
+    (padded, seen), (packed, also) = found
+    assert distance(packed["policy"], padded["policy"]) < 1e-5
+    assert distance(packed["critic"], padded["critic"]) < 1e-5
+    assert float(padded["critic"]["weight"].abs().max()) > 0
+    for one, other in zip(seen, also, strict=True):
+        assert one["loss/value_avg"] == pytest.approx(other["loss/value_avg"], abs=1e-5)
+
+
+
 def test_gradient_agrees_with_finite_differences_of_the_loss() -> None:
     policy = new_actor(0, small_config()).double()
     rows = [rollout.row for rollout in batch(new_actor(0, small_config()))]

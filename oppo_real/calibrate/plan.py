@@ -22,6 +22,7 @@ TIMED_ITERATIONS: Final = 3
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
 """Tokens that a rollout has made when the middle timed iteration begins: a prompt is shorter than the planned context by these."""
 SHORTEST_CONTEXT: Final = LEAD + 1
+_SMALL_PIECE: Final = 4
 TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
 """Tokens left free behind the planned context, for those that a visit makes."""
 
@@ -303,6 +304,8 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
     largest = max(whole, min(sizes.max_scoring_tokens, sizes.rollout_batch_size * whole))
     totals = geometric(max(1, min(small, whole // 4)), largest, 4)
     contexts = sorted({max(1.0, min(small, totals[0]) / 2.0), whole / 4.0, whole - min(small, totals[0]) / 2.0})
+    if totals[0] > _SMALL_PIECE:  # a response rarely ends with a whole chunk: its last piece can be this short
+        totals = [_SMALL_PIECE, *totals]
     points = []
     for total in totals:
         for context in contexts:

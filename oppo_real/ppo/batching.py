@@ -9,7 +9,7 @@ from oppo_sim.draws import draw_index, stream_key
 
 
 def micro_batches(lengths: Sequence[int], max_tokens: int, pads: bool = True) -> list[list[int]]:
-    """Indices in groups of at most ``max_tokens`` tokens; a longer one goes alone. ``pads``: each counts as long as the longest of its group.
+    """Indices in groups of at most ``max_tokens`` tokens; a longer one goes alone. ``pads``: each counts as the longest of its group.
 
     Longest first, so that neighbours in length share a group and little is padded.
     """

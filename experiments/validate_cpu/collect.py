@@ -8,7 +8,7 @@ from oppo_sim.report.run_folder import read_run_folder
 
 HERE = Path(__file__).parent
 COMMAND = (
-    "oppo validate experiments/validate_cpu/scenario.yaml --policies sequential,intra,inter,oppo --repeats 3 --budget-s 180 "
+    "oppo validate experiments/validate_cpu/scenario.yaml --policies sequential,intra,inter,oppo --repeats 3 --budget-s 240 "
     "-o runs/validate-cpu"
 )
 

@@ -1,6 +1,7 @@
 """What holds for all tests: which need an engine, and that no test fails for being slow on a busy machine."""
 
 import os
+import shutil
 import signal
 from importlib.util import find_spec
 
@@ -11,6 +12,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An engine's tests are collected where it is installed; CI installs each and demands it.
 collect_ignore = [folder for folder, package in NEEDS.items() if find_spec(package) is None]
+if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+    collect_ignore.append("browser")
 
 if find_spec("hypothesis") is not None:  # the engines' own environments may lack it
     from hypothesis import HealthCheck, settings
@@ -21,4 +24,4 @@ if find_spec("hypothesis") is not None:  # the engines' own environments may lac
 
 
 def pytest_report_header() -> list[str]:
-    return [f"tests/{folder}: not collected, {NEEDS[folder]} is not installed" for folder in collect_ignore]
+    return [f"tests/{folder}: not collected, {NEEDS.get(folder, 'chromium with chromedriver')} is not installed" for folder in collect_ignore]

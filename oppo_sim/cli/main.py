@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "calibrate": Subcommand("oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."),
     "validate": Subcommand("oppo_real.cli.validate", "command", "Run policies for real and compare with their predictions."),
     "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
-    "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, fit, synthesise, resample and convert length traces."),
+    "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, import, fit, synthesise, resample and convert length traces."),
 }
 
 

@@ -1,0 +1,54 @@
+"""AReaL: ``rollout.dump_to_file`` (``{tail_version}/{task_id}.jsonl``), lengths and versions logged."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.lines import json_records
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+
+def _recognises(peek: Peek) -> bool:
+    return peek.has("seqlen", "prompt_len")
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    for place, record in json_records(path, reading):
+        if "seqlen" not in record or "prompt_len" not in record:
+            raise place.error("there is no seqlen or prompt_len: is it a file of rollout.dump_to_file?")
+        total, prompt = place.whole(record["seqlen"], "seqlen"), place.whole(record["prompt_len"], "prompt_len")
+        if prompt > total:
+            raise place.error(f"prompt_len {prompt} is above seqlen {total}: correct the line, or leave it out")
+        head, tail = record.get("head_version"), record.get("tail_version")
+        # A version of -1 means that no token was generated.
+        first = place.whole(head, "head_version") if head is not None and head != -1 else None
+        last = place.whole(tail, "tail_version") if tail is not None and tail != -1 else None
+        step = reading.pick(record, place, "step")
+        task = reading.pick(record, place, "prompt_id", "task_id")
+        sample = reading.pick(record, place, "sample_id", "sample_idx")
+        yield Rollout(
+            line=place.line,
+            response_length=total - prompt,
+            prompt_length=prompt,
+            step=place.whole(step, "step") if step is not None else first if first is not None else last,
+            prompt_id=None if task is None else str(task),
+            sample_id=None if sample is None else str(sample),
+            finish_reason=reading.reason(reading.pick(record, place, "finish_reason", "finish_reason", "stop_reason")),
+            reward=reading.reward(record, place, "reward"),
+            head_version=first,
+            tail_version=last,
+        )
+
+
+AREAL: Final = Importer(
+    name="areal",
+    what="rollout.dump_to_file (VERSION/TASK.jsonl)",
+    lengths="logged",
+    example="oppo trace import --from areal generated/ --max-response-length 16384 -o areal.parquet",
+    patterns=("*.jsonl",),
+    recognises=_recognises,
+    read=_read,
+    notes=("step is the weight version of the first token (head_version): the step in which a rollout began",),
+)

@@ -1,0 +1,63 @@
+"""Azure LLM inference traces of 2023 and 2024: CSV of TIMESTAMP, ContextTokens, GeneratedTokens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim.columns import PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.lines import plain_name
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import ARRIVAL_S
+from oppo_sim.traces.importers.serving_csv import csv_tables, text, whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TIME, _PROMPT, _RESPONSE = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
+
+
+def _recognises(peek: Peek) -> bool:
+    return {_TIME, _PROMPT, _RESPONSE} <= set(peek.columns)
+
+
+def _read(path: Path, _reading: Reading) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    checks = {_TIME: text(), _PROMPT: whole(_PROMPT), _RESPONSE: whole(_RESPONSE)}
+    first: Any = None
+    part = plain_name(path).removesuffix(".csv")
+    for block in csv_tables(path, checks):
+        # 2024 ends its times with the zone, always UTC.
+        plain = pc.replace_substring_regex(block[_TIME], r"(\+00:00|Z)$", "")
+        try:
+            times = plain.cast(pa.timestamp("ns")).cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise OppoError(
+                f"{path} has a {_TIME} that is no time ({str(error).splitlines()[0][:100]}): correct or remove the row"
+            ) from None
+        if first is None:
+            first = next((each.as_py() for each in times if each.is_valid), None)
+        seconds = pc.divide(pc.cast(pc.subtract(times, first), pa.float64()), 1e9) if first is not None else times.cast(pa.float64())
+        yield pa.table(
+            {
+                SOURCE: pa.array([part] * len(block), pa.large_string()),
+                PROMPT_LENGTH: block[_PROMPT],
+                RESPONSE_LENGTH: block[_RESPONSE],
+                ARRIVAL_S: seconds,
+            }
+        )
+
+
+AZURE: Final = Importer(
+    name="azure",
+    what="Azure LLM inference traces 2023 and 2024 (AzureLLMInferenceTrace_*.csv)",
+    lengths="logged",
+    example="oppo trace import --from azure AzureLLMInferenceTrace_conv.csv -o azure_conv.parquet",
+    patterns=("AzureLLMInferenceTrace_*.csv",),
+    recognises=_recognises,
+    read=_read,
+    notes=("requests of a serving system: no step, no prompt identity, no reward, and no finish reason",),
+)

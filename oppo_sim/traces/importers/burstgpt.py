@@ -1,0 +1,60 @@
+"""BurstGPT: CSV of Timestamp, Model, Request tokens, Response tokens, Total tokens, Log Type."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oppo_sim.columns import PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import ARRIVAL_S
+from oppo_sim.traces.importers.serving_csv import csv_tables, real, text, whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TIME, _MODEL, _PROMPT, _RESPONSE, _KIND = "Timestamp", "Model", "Request tokens", "Response tokens", "Log Type"
+
+
+def _recognises(peek: Peek) -> bool:
+    return {_PROMPT, _RESPONSE} <= set(peek.columns)
+
+
+def _read(path: Path, reading: Reading) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    checks = {_TIME: real(_TIME), _MODEL: text(), _PROMPT: whole(_PROMPT), _RESPONSE: whole(_RESPONSE), _KIND: text()}
+    for block in csv_tables(path, checks):
+        answered = block.filter(pc.greater(block[_RESPONSE], 0))
+        if len(answered) < len(block):
+            reading.left_out["request that failed (no response tokens)"] += len(block) - len(answered)
+        if not len(answered):
+            continue
+        yield pa.table(
+            {
+                SOURCE: pc.binary_join_element_wise(_named(answered[_MODEL]), _named(answered[_KIND]), pa.scalar("/", pa.large_string())),
+                PROMPT_LENGTH: answered[_PROMPT],
+                RESPONSE_LENGTH: answered[_RESPONSE],
+                ARRIVAL_S: answered[_TIME],
+            }
+        )
+
+
+def _named(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.fill_null(column, pa.scalar("unknown", pa.large_string()))
+
+
+BURSTGPT: Final = Importer(
+    name="burstgpt",
+    what="BurstGPT (BurstGPT_*.csv)",
+    lengths="logged",
+    example="oppo trace import --from burstgpt BurstGPT_1.csv -o burstgpt.parquet",
+    patterns=("BurstGPT*.csv",),
+    recognises=_recognises,
+    read=_read,
+    notes=("requests of a serving system: no step, no prompt identity, no reward, and no finish reason",),
+)

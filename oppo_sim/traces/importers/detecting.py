@@ -1,0 +1,130 @@
+"""Which files of a log to read, whether they hold rollouts or figures a step, and whose log it is."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.figures import chosen
+from oppo_sim.traces.importers.finding import files_of, matching, natural
+from oppo_sim.traces.importers.generic import GENERIC, has_known_length
+from oppo_sim.traces.importers.importer import Importer, Peek, peek_at
+from oppo_sim.traces.importers.metric_files import PATTERNS as METRIC_PATTERNS
+from oppo_sim.traces.importers.metric_files import read_metrics
+from oppo_sim.traces.importers.options import ImportOptions
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.registry import IMPORTERS
+
+_MOST_PEEKED: Final = 40
+_MOST_FIGURES: Final = 400
+OTHER_KIND: Final = "file of another kind"
+EMPTY: Final = "empty file"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Files to read, in order."""
+
+    files: list[Path]
+    aggregated: bool
+    """They hold figures a step, no rollouts."""
+    files_left_out: dict[str, int] = field(default_factory=dict)
+
+
+def choose_files(importer: Importer, path: Path, options: ImportOptions) -> Chosen:
+    """The files of a log. Raises OppoError if there are none that the importer reads."""
+    files = files_of(path)
+    figures = importer.metrics is not None and bool(importer.metrics.mean or "mean" in options.fields)
+    if "mean" in options.fields and figures:
+        return Chosen(_metric_files(files, path), True)
+    if path.is_file():
+        peek = peek_at(path)
+        named = bool(matching(files, importer.patterns))
+        if importer is GENERIC or importer.recognises(peek) or not figures or (named and not _holds_figures(path, importer, options)):
+            return Chosen(files, False)
+        return Chosen(files, True)
+    left_out: Tally[str] = Tally()
+    kept = _of_format(importer, matching(files, importer.patterns), left_out)
+    if importer.select is not None:
+        kept, dropped = importer.select(kept)
+        left_out.update(dropped)
+    if kept:
+        return Chosen(kept, False, dict(left_out))
+    if figures and (found := _metric_files(files, path)):
+        return Chosen(found, True)
+    looked = " or ".join(importer.patterns or METRIC_PATTERNS)
+    raise OppoError(f"{path} holds no file of {importer.name} (looked for {looked}): is it the right folder, and the right --from?")
+
+
+def detect(path: Path, options: ImportOptions) -> Importer:
+    """The importer whose format the files have. Raises OppoError if there is none, or more than one."""
+    files = files_of(path)
+    if not files:
+        raise OppoError(f"{path} is empty: give a log's file or folder")
+    peeks = [peek_at(file) for file in _some(files)]
+    found = [each for each in IMPORTERS if any(each.recognises(peek) for peek in peeks)]
+    if not found:
+        found = _by_figures([peek.path for peek in peeks], options)
+    if not found and any(has_known_length(peek.record, peek.columns) for peek in peeks):
+        found = [GENERIC]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise OppoError(f"{path} looks like logs of {' and of '.join(each.name for each in found)}: say which with --from")
+    raise OppoError(
+        f"{path} looks like no log that is known here: say whose it is with --from (see 'oppo trace import --list'), "
+        "or name its fields with --from generic --field response_length=NAME"
+    )
+
+
+def _some(files: list[Path]) -> list[Path]:
+    """Evenly spread, so that a folder of thousands is quickly recognised."""
+    if len(files) <= _MOST_PEEKED:
+        return files
+    return [files[at * len(files) // _MOST_PEEKED] for at in range(_MOST_PEEKED)]
+
+
+def _of_format(importer: Importer, files: list[Path], left_out: "Tally[str]") -> list[Path]:
+    """Those that hold rollouts of the format, and those that should but cannot be understood: their reader says what is wrong."""
+    kept = []
+    for file in files:
+        peek = peek_at(file)
+        if importer is GENERIC or importer.recognises(peek) or _damaged(peek):
+            kept.append(file)
+        else:
+            left_out[OTHER_KIND if file.stat().st_size else EMPTY] += 1
+    return sorted(kept, key=lambda file: natural(file.as_posix()))
+
+
+def _damaged(peek: Peek) -> bool:
+    return peek.record is None and (bool(peek.text) or (peek.path.suffix == ".parquet" and not peek.columns))
+
+
+def _metric_files(files: list[Path], path: Path) -> list[Path]:
+    return files if path.is_file() else matching(files, METRIC_PATTERNS)
+
+
+def _by_figures(files: list[Path], options: ImportOptions) -> list[Importer]:
+    for file in matching(files, METRIC_PATTERNS):
+        found = [each for each in IMPORTERS if each.metrics is not None and each.metrics.mean and _holds_figures(file, each, options)]
+        if found:
+            return found
+    return []
+
+
+def _holds_figures(file: Path, importer: Importer, options: ImportOptions) -> bool:
+    if importer.metrics is None:
+        return False
+    try:
+        return any("mean" in chosen(figures, importer.metrics, options.fields) for figures in _first_figures(file, options))
+    except OppoError:
+        return False
+
+
+def _first_figures(file: Path, options: ImportOptions) -> Iterable[dict[str, float]]:
+    for number, (_, figures) in enumerate(read_metrics(file, Reading(options, None))):
+        if number >= _MOST_FIGURES:
+            return
+        yield figures

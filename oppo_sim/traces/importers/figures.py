@@ -1,0 +1,73 @@
+"""The figures of a log a step, gathered from its files under the names that drawing uses."""
+
+from collections.abc import Mapping
+from dataclasses import fields as fields_of
+from pathlib import Path
+from typing import Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.gathering import OUTSIDE
+from oppo_sim.traces.importers.metric_files import read_metrics
+from oppo_sim.traces.importers.reading import Reading
+
+_PREFIXES: Final = ("", "train/", "training/", "metrics/")
+
+
+def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str, str]) -> dict[str, float]:
+    """Figures by ``METRIC_FIELDS``: those that the user named, else the first of the framework's names that is there."""
+    result = {}
+    for each in fields_of(names):
+        target = each.name
+        wanted = (given[target],) if target in given else getattr(names, target)
+        prefixes = ("",) if target in given else _PREFIXES
+        found = next((name for want in wanted for prefix in prefixes if (name := _there(prefix + want, figures)) is not None), None)
+        if found is not None:
+            result[target] = figures[found]
+    return result
+
+
+def _there(name: str, figures: Mapping[str, float]) -> str | None:
+    # TensorBoard writes the / of a name as _ in the names of exported files.
+    return name if name in figures else flat if (flat := name.replace("/", "_")) in figures and "/" in name else None
+
+
+def figures_by_step(path: Path, names: MetricNames, reading: Reading, steps: dict[int, dict[str, float]]) -> int:
+    """Add the figures of one file to ``steps``; returns how many lines had any. Figures of a step from several files come together;
+    of a step that was logged twice the later ones count, as after a resumed run.
+    """
+    given = reading.options.fields
+    lines = 0
+    for logged, figures in read_metrics(path, reading):
+        found = chosen(figures, names, given)
+        if not found:
+            continue
+        for target in found:
+            if target in given:
+                reading.used_fields.add(target)
+        if logged is None:
+            if "mean" not in found:
+                continue
+            reading.notes["the log has no steps, so its lines were counted from 0"] = 1
+        known = steps.setdefault(lines if logged is None else logged, {})
+        lines += 1
+        if "mean" in found and "mean" in known:
+            reading.notes["steps logged twice: the later figures count"] += 1
+        known.update(found)
+    return lines
+
+
+def usable_steps(steps: Mapping[int, dict[str, float]], reading: Reading, where: str) -> dict[int, dict[str, float]]:
+    """Steps within --steps that have a mean. Raises OppoError if there are none."""
+    kept = {}
+    chosen_steps = reading.options.steps
+    for step, figures in steps.items():
+        if chosen_steps is not None and not chosen_steps[0] <= step <= chosen_steps[1]:
+            reading.left_out[OUTSIDE] += 1
+        elif "mean" not in figures:
+            reading.left_out["step without a mean length"] += 1
+        else:
+            kept[step] = figures
+    if not kept:
+        raise OppoError(f"{where} has no step with a mean response length: name the metric with --field mean=NAME, or change --steps")
+    return kept

@@ -1,0 +1,108 @@
+"""What an importer is: the files it reads, how it recognises them, and its reader."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.lines import plain_name, raw_lines
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEAD_LINES: Final = 400
+
+
+@dataclass(frozen=True)
+class Peek:
+    """The beginning of a file, by which a format is recognised."""
+
+    path: Path
+    record: Any = None
+    """First value of a JSON lines file."""
+    columns: tuple[str, ...] = ()
+    """Of a CSV or Parquet file."""
+    text: str = ""
+    """First lines of a text file."""
+
+    def has(self, *names: str) -> bool:
+        """Whether the first record has all these fields."""
+        return isinstance(self.record, dict) and all(name in self.record for name in names)
+
+
+def _never(_peek: Peek) -> bool:
+    return False
+
+
+def _no_step(_path: Path) -> int | None:
+    return None
+
+
+def _nothing(path: Path, _reading: Reading) -> "Iterator[Rollout | pa.Table]":
+    raise OppoError(f"{path} holds no rollouts that this importer reads")
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One framework's or serving system's logs."""
+
+    name: str
+    what: str
+    """What it reads, for the list."""
+    lengths: str
+    """Where lengths come from: logged, token ids, text (tokenizer), or fitted."""
+    example: str
+    patterns: tuple[str, ...] = ()
+    """Names of files with rollouts, in a folder."""
+    recognises: Callable[[Peek], bool] = _never
+    """Whether a file holds rollouts of this format."""
+    read: "Callable[[Path, Reading], Iterator[Rollout | pa.Table]]" = _nothing
+    step_of: Callable[[Path], int | None] = _no_step
+    """The step in a file's name or folder, so that files outside --steps are not opened."""
+    select: Callable[[list[Path]], tuple[list[Path], dict[str, int]]] | None = None
+    """Which of the matching files to read, and how many are left out for which reason."""
+    metrics: MetricNames | None = None
+    """Names of per-step figures, where rollouts are not logged."""
+    notes: tuple[str, ...] = field(default=())
+    """What is not known from these logs."""
+
+
+def peek_at(path: Path) -> Peek:
+    """The beginning of a file; of one that cannot be understood, its path alone. Raises OppoError for a file that cannot be read."""
+    name = plain_name(path)
+    if name.endswith(".parquet"):
+        return Peek(path, columns=_parquet_columns(path))
+    if name.endswith((".pt", ".pth", ".pkl", ".pickle", ".wandb")) or "tfevents" in name:
+        return Peek(path)
+    lines = []
+    for line in raw_lines(path):
+        lines.append(line)
+        if len(lines) >= _HEAD_LINES or (len(lines) == 1 and name.endswith((".jsonl", ".csv"))):
+            break
+    if not lines:
+        return Peek(path)
+    first = next((line for line in lines if line.strip()), b"")
+    if name.endswith(".csv"):
+        import csv
+
+        header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
+        return Peek(path, columns=tuple(column.strip() for column in header))
+    try:
+        return Peek(path, record=json.loads(first), text=first[:100_000].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return Peek(path, text=b"".join(lines)[:100_000].decode("utf-8", "replace"))
+
+
+def _parquet_columns(path: Path) -> tuple[str, ...]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return tuple(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError, ValueError):
+        return ()

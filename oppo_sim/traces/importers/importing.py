@@ -1,0 +1,159 @@
+"""Import a log: find its files, read them one after another, and say where every row came from."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.files import sha256_of
+from oppo_sim.traces.importers.aggregates import Account, draw_steps
+from oppo_sim.traces.importers.detecting import Chosen, choose_files, detect
+from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
+from oppo_sim.traces.importers.finding import shown_name
+from oppo_sim.traces.importers.gathering import Gathering
+from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, make_options
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.registry import AUTO, find_importer
+from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.tokens import make_counter
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT: Final = "oppo-import/1"
+Progress = Callable[[int, int], None]
+"""Called with the files done and the files there are."""
+
+
+def import_log(source: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> "tuple[pd.DataFrame, dict[str, Any]]":
+    """The rollouts of a log as a trace (columns as ``schema.checked_frame``), and its provenance as plain data.
+
+    ``source`` is the name of an importer (``IMPORTERS``) or ``auto``; ``options`` are those of ``options.make_options``: tokenizer,
+    chars_per_token, fields, max_response_length, steps, name, rows_per_step, like. Files are read one after another, and of every
+    rollout only lengths, ids, finish reason and reward are kept. Raises OppoError naming file and line.
+    """
+    path = Path(path)
+    said = make_options(**options)
+    importer = detect(path, said) if source.strip().lower() == AUTO else find_importer(source)
+    chosen = choose_files(importer, path, said)
+    reading = Reading(said, make_counter(said))
+    gathering = Gathering(said.name or importer.name, reading)
+    records: list[dict[str, Any]] = []
+    account = Account()
+    if chosen.aggregated:
+        _read_figures(importer, chosen, path, reading, gathering, records, account, progress)
+    else:
+        _read_rollouts(importer, chosen, path, reading, gathering, records, progress)
+    _refuse_unused(importer, chosen.aggregated, reading)
+    frame = gathering.frame(str(path))
+    return frame, _provenance(importer, source, chosen, reading, gathering, records, account)
+
+
+def _read_rollouts(
+    importer: Importer,
+    chosen: Chosen,
+    root: Path,
+    reading: Reading,
+    gathering: Gathering,
+    records: list[dict[str, Any]],
+    progress: Progress | None,
+) -> None:
+    steps = reading.options.steps
+    for number, file in enumerate(chosen.files):
+        step = importer.step_of(file)
+        if steps is not None and step is not None and "step" not in reading.options.fields and not steps[0] <= step <= steps[1]:
+            reading.notes["files outside --steps were not opened"] += 1
+            continue
+        before = gathering.read
+        for each in importer.read(file, reading):
+            if isinstance(each, Rollout):
+                gathering.add(file, each)
+            else:
+                gathering.add_table(file, each)
+        records.append(_file_record(file, root, gathering.read - before))
+        if progress is not None:
+            progress(number + 1, len(chosen.files))
+
+
+def _read_figures(
+    importer: Importer,
+    chosen: Chosen,
+    root: Path,
+    reading: Reading,
+    gathering: Gathering,
+    records: list[dict[str, Any]],
+    account: Account,
+    progress: Progress | None,
+) -> None:
+    assert importer.metrics is not None
+    steps: dict[int, dict[str, float]] = {}
+    for number, file in enumerate(chosen.files):
+        lines = figures_by_step(file, importer.metrics, reading, steps)
+        if lines:
+            records.append(_file_record(file, root, lines))
+        if progress is not None:
+            progress(number + 1, len(chosen.files))
+    if not records:
+        wanted = ", ".join(importer.metrics.mean) or "named by --field mean=NAME"
+        raise OppoError(f"{root} holds neither rollouts nor metrics of {importer.name} (a mean length: {wanted}): is it the right file?")
+    usable = usable_steps(steps, reading, str(root))
+    for rollout in draw_steps(usable, reading, account, str(root)):
+        gathering.add(root, rollout)
+
+
+def _file_record(file: Path, root: Path, rows: int) -> dict[str, Any]:
+    return {"name": shown_name(file, root), "bytes": file.stat().st_size, "sha256": sha256_of(file), "rows": rows}
+
+
+def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> None:
+    """What was said and could not have any effect was meant otherwise."""
+    for target, name in reading.options.fields.items():
+        if target not in reading.used_fields:
+            kind = "figures a step" if aggregated else "rollouts"
+            usual = METRIC_FIELDS if aggregated else ROLLOUT_FIELDS
+            raise OppoError(
+                f"--field {target}={name} has no effect on {kind} of {importer.name}: leave it out, or name one of {', '.join(usual)} "
+                "(--from generic reads any of them)"
+            )
+
+
+def _provenance(
+    importer: Importer, source: str, chosen: Chosen, reading: Reading, gathering: Gathering, records: list[dict[str, Any]], account: Account
+) -> dict[str, Any]:
+    if chosen.aggregated:
+        ways = ", ".join(f"{way} ({count} steps)" for way, count in sorted((account.ways or {}).items()))
+        lengths = f"drawn, not measured: {reading.options.rows_per_step} a step from a distribution fitted to each step's {ways}"
+    elif reading.by_text and reading.counter is not None:
+        ending = "; one end token added to each response that was not cut" if reading.counter.end_tokens else ""
+        lengths = f"{reading.counter.described}{ending}"
+    else:
+        lengths = "as logged"
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "package": version("oppo-toolkit"),
+        "framework": importer.name,
+        "detected": source.strip().lower() == AUTO,
+        "lengths": lengths,
+        "measured": not chosen.aggregated and not (reading.by_text and reading.counter is not None and reading.counter.estimate),
+        "options": reading.options.record(),
+        "files": records,
+        "files_left_out": chosen.files_left_out,
+        "rows_read": gathering.read + (0 if chosen.aggregated else sum(reading.left_out.values()) - _counted_twice(reading)),
+        "rows_kept": gathering.kept,
+        "rows_left_out": dict(reading.left_out),
+        "finish_reasons": {name: gathering.reasons.get(name, 0) for name in ("log", "length", "unknown")},
+        "notes": [*importer.notes, *(f"{note} ({count:,}×)" if count > 1 else note for note, count in reading.notes.items())],
+    }
+    if chosen.aggregated:
+        record["steps"] = account.steps
+        record["worst_mean_error"] = round(account.worst_mean_error, 6)
+    return record
+
+
+def _counted_twice(reading: Reading) -> int:
+    """Rows outside --steps are counted as read already."""
+    from oppo_sim.traces.importers.gathering import OUTSIDE
+
+    return reading.left_out[OUTSIDE]

@@ -1,0 +1,220 @@
+"""Per-step figures from metric logs: JSON lines, console output, and what wandb and TensorBoard export.
+
+Every reader yields (step or None, {metric name: value}); None where the log has no step, then the order counts.
+"""
+
+import csv
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.files import said
+from oppo_sim.traces.importers.lines import json_values, plain_name, raw_lines
+from oppo_sim.traces.importers.places import Place
+from oppo_sim.traces.importers.reading import Reading
+
+PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
+STEP_NAMES: Final = ("step", "_step", "global_step", "training/global_step", "train/global_step", "rollout/step", "rollout_step", "Step")
+
+_PAIR: Final = re.compile(
+    r"""['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
+)
+_STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d+)\b", re.IGNORECASE)
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_MOST_LINE: Final = 1 << 20
+
+Figures = tuple[int | None, dict[str, float]]
+
+
+def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
+    """The figures of one file, by its name's ending. Raises OppoError naming file and line."""
+    name = plain_name(path)
+    if "tfevents" in name:
+        yield from _events(path)
+    elif name.endswith(".wandb"):
+        raise OppoError(
+            f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or JSON lines, and import that"
+        )
+    elif name.endswith(".csv"):
+        yield from _csv(path)
+    elif name.endswith(".jsonl"):
+        for line, value in json_values(path, reading):
+            yield _one(value, Place(path, line))
+    elif name.endswith(".json"):
+        yield from _json(path)
+    else:
+        yield from console_lines(raw_lines(path))
+
+
+def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
+    """Figures in the output of a training run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``; other lines are passed over."""
+    for raw in lines:
+        if len(raw) > _MOST_LINE:
+            continue
+        line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
+        pairs = {name: float(value) for name, value in _PAIR.findall(line)}
+        figures = {name: value for name, value in pairs.items() if math.isfinite(value)}
+        if not any("/" in name or "length" in name or "len" in name for name in figures):
+            continue
+        named = next((figures[name] for name in STEP_NAMES if name in figures), None)
+        found = _STEP.search(line)
+        step = int(named) if named is not None and named == int(named) and named >= 0 else int(found.group(1)) if found else None
+        yield step, figures
+
+
+def _one(value: Any, place: Place) -> Figures:
+    if not isinstance(value, dict):
+        raise place.error("this is not a JSON object of named metrics: is it the right file?")
+    inner = value.get("data")
+    named = {**inner, **{name: value[name] for name in STEP_NAMES if name in value}} if isinstance(inner, dict) else value
+    figures = {name: float(number) for name, number in named.items() if _is_number(number)}
+    step = next((named[name] for name in STEP_NAMES if _is_number(named.get(name))), None)
+    return (None if step is None else place.whole(step, "step")), figures
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _json(path: Path) -> Iterator[Figures]:
+    """A list of objects, the ``log_history`` of a ``trainer_state.json``, or TensorBoard's ``[[wall time, step, value], …]``."""
+    text = b"".join(raw_lines(path))
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OppoError(f"{path} is no JSON ({str(error).splitlines()[0][:80]}): copy it again") from None
+    if isinstance(value, dict):
+        value = value.get("log_history", value.get("history"))
+    if not isinstance(value, list):
+        raise OppoError(f"{path} holds no list of metrics (a log_history, or a list of objects): is it the right file?")
+    for number, each in enumerate(value, start=1):
+        place = Place(path, number, "entry")
+        if isinstance(each, list):
+            if len(each) != 3 or not all(_is_number(part) for part in each):
+                raise place.error("this is not [wall time, step, value] as TensorBoard exports: export it again")
+            yield place.whole(each[1], "step"), {tag_of(path): float(each[2])}
+        else:
+            yield _one(each, place)
+
+
+def _csv(path: Path) -> Iterator[Figures]:
+    lines = (line.decode("utf-8-sig", "replace") for line in raw_lines(path))
+    rows = csv.reader(lines)
+    header = next(rows, None)
+    if header is None:
+        return
+    steps = [at for at, name in enumerate(header) if name.strip().strip('"') in STEP_NAMES]
+    tensorboard = [name.strip() for name in header] == ["Wall time", "Step", "Value"]
+    # wandb names a column 'run - metric' and adds its least and largest value.
+    names = [tag_of(path)] * 3 if tensorboard else [name.rsplit(" - ", 1)[-1].strip() for name in header]
+    for number, row in enumerate(rows, start=2):
+        if not any(row):
+            continue
+        place = Place(path, number)
+        if len(row) != len(header):
+            raise place.error(f"there are {len(row)} values but the header names {len(header)}: correct the line")
+        kept = [2] if tensorboard else [at for at in range(len(row)) if at not in steps and not header[at].endswith(("__MIN", "__MAX"))]
+        figures = {names[at]: figure for at in kept if (figure := _real_or_none(row[at])) is not None}
+        step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
+        if figures:
+            yield step, figures
+
+
+def _real_or_none(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def tag_of(path: Path) -> str:
+    """The metric in the name of a file that TensorBoard exported, ``/`` written as ``_`` there: ``run-x-tag-a_b.csv``."""
+    stem = plain_name(path).rsplit(".", 1)[0]
+    return stem.split("tag-", 1)[-1]
+
+
+def _events(path: Path) -> Iterator[Figures]:
+    """Scalars of a TensorBoard event file: records of (length, check, data, check), the data an ``Event`` message."""
+    with said(path), path.open("rb") as file:
+        while head := file.read(12):
+            if len(head) < 12:
+                return
+            (length,) = struct.unpack("<Q", head[:8])
+            if length > _MOST_LINE * 64:
+                raise OppoError(f"{path} is no TensorBoard event file, or a damaged one: copy it again")
+            data = file.read(length)
+            if len(data) < length or len(file.read(4)) < 4:
+                return  # a run that was still writing
+            try:
+                step, figures = _event(data)
+            except (ValueError, IndexError, struct.error):
+                raise OppoError(f"{path} is no TensorBoard event file, or a damaged one: copy it again") from None
+            if figures:
+                yield step, figures
+
+
+def _event(data: bytes) -> tuple[int, dict[str, float]]:
+    # tensorflow/core/util/event.proto: 2 step, 5 summary; summary.proto: 1 value with 1 tag, 2 simple_value, 8 tensor.
+    step, figures = 0, dict[str, float]()
+    for number, value in _message(data):
+        if number == 2 and isinstance(value, int):
+            step = value
+        elif number == 5 and isinstance(value, bytes):
+            for inner, part in _message(value):
+                if inner == 1 and isinstance(part, bytes):
+                    fields = dict(_message(part))
+                    scalar = _scalar(fields)
+                    if scalar is not None and math.isfinite(scalar):
+                        figures[bytes(fields.get(1, b"")).decode("utf-8", "replace")] = scalar
+    return step, figures
+
+
+def _scalar(fields: dict[int, int | bytes]) -> float | None:
+    simple, tensor = fields.get(2), fields.get(8)
+    if isinstance(simple, bytes) and len(simple) == 4:
+        return float(struct.unpack("<f", simple)[0])
+    if not isinstance(tensor, bytes):
+        return None
+    inside = dict(_message(tensor))
+    raw = inside.get(4) or inside.get(5)  # tensor_content or float_val
+    return float(struct.unpack("<f", raw)[0]) if inside.get(1) == 1 and isinstance(raw, bytes) and len(raw) == 4 else None
+
+
+def _message(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(field number, value) of a protocol buffer message; fixed-width numbers as their bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError("unknown wire type")
+        if at + size > len(data):
+            raise ValueError("beyond the end")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("too long a number")

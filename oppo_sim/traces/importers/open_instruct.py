@@ -1,0 +1,55 @@
+"""open-instruct: ``save_traces`` with ``rollouts_save_path`` (``{run}_rollouts_{shard}.jsonl``, token ids), and its metrics."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.lines import json_records
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+
+def _recognises(peek: Peek) -> bool:
+    return peek.has("prompt_tokens", "response_tokens", "finish_reason")
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    for place, record in json_records(path, reading):
+        response = reading.pick(record, place, "response_length", "response_tokens")
+        if response is None:
+            raise place.error("there is no field 'response_tokens': is it a file of rollouts_save_path?")
+        prompt = reading.pick(record, place, "prompt_length", "prompt_tokens")
+        step = reading.pick(record, place, "step", "step")
+        dataset: Any = record.get("dataset")
+        while isinstance(dataset, list) and len(dataset) == 1:
+            dataset = dataset[0]
+        yield Rollout(
+            line=place.line,
+            response_length=place.tokens(response, "response_tokens"),
+            prompt_length=None if prompt is None else place.tokens(prompt, "prompt_tokens"),
+            step=None if step is None else place.whole(step, "step"),
+            prompt_id=_text(reading.pick(record, place, "prompt_id", "prompt_idx")),
+            sample_id=_text(reading.pick(record, place, "sample_id", "sample_idx")),
+            finish_reason=reading.reason(reading.pick(record, place, "finish_reason", "finish_reason")),
+            reward=reading.reward(record, place, "reward"),
+            source=dataset if isinstance(dataset, str) and dataset else None,
+        )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+OPEN_INSTRUCT: Final = Importer(
+    name="open_instruct",
+    what="rollouts_save_path (RUN_rollouts_N.jsonl); metrics: wandb, TensorBoard",
+    lengths="token ids, or fitted to the metrics",
+    example="oppo trace import --from open_instruct rollouts/ -o open_instruct.parquet",
+    patterns=("*_rollouts_*.jsonl",),
+    recognises=_recognises,
+    read=_read,
+    metrics=MetricNames(mean=("val/sequence_lengths",), max=("val/sequence_lengths_max",), min=("val/sequence_lengths_min",)),
+    notes=("response_tokens counts tool output too, in runs with tools",),
+)

@@ -1,0 +1,81 @@
+"""What a reader of one file needs: the options, the token counter, and where to say what it left out."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oppo_sim.columns import FINISH_REASON
+from oppo_sim.traces.importers.options import ImportOptions
+from oppo_sim.traces.importers.places import Place, known_reason
+from oppo_sim.traces.importers.tokens import Counter
+
+NO_COUNTER = (
+    "there is only text, so its tokens must be counted: give --tokenizer (a tokenizer.json, or the model's folder), "
+    "or an estimate with --chars-per-token"
+)
+
+
+@dataclass
+class Reading:
+    """Shared by the readers of all files of one import."""
+
+    options: ImportOptions
+    counter: Counter | None
+    left_out: "Tally[str]" = field(default_factory=Tally)
+    """Rows left out, by reason."""
+    notes: "Tally[str]" = field(default_factory=Tally)
+    """What a user should know of the rows kept, and how many it concerns."""
+    used_fields: set[str] = field(default_factory=set)
+    by_text: int = 0
+    """Responses whose tokens were counted from text."""
+
+    def pick(self, record: Mapping[str, Any], place: Place, target: str, *names: str) -> Any:
+        """The value that stands for ``target``: the field the user named, else the first of ``names`` that is there, else None."""
+        given = self.options.fields.get(target)
+        if given is not None:
+            self.used_fields.add(target)
+            return place.dig(record, given)
+        return next((record[name] for name in names if name in record), None)
+
+    def response_from(self, text: str, place: Place) -> tuple[int, str | None]:
+        """Tokens of a response's text and, where ``max_response_length`` is known, its finish reason.
+
+        A finished response has an end token that its text leaves out; a cut one has not. An estimate tells no reason.
+        Raises OppoError without a counter.
+        """
+        counter = self._counter(place)
+        self.by_text += 1
+        count, most = counter.count(text), self.options.max_response_length
+        if most is None:
+            return count + counter.end_tokens, None
+        if counter.estimate:
+            self.notes["finish reasons are left empty: an estimate cannot tell which responses were cut"] = 1
+            return min(count, most), None
+        return (most, "length") if count >= most else (count + counter.end_tokens, "stop")
+
+    def prompt_from(self, text: str, place: Place) -> int:
+        """Tokens of a prompt's text. Raises OppoError without a counter."""
+        return self._counter(place).count(text)
+
+    def reason(self, value: Any) -> str | None:
+        """The finish reason for a framework's word; an unknown word is left empty, and counted."""
+        if value is None or value == "":
+            return None
+        found = known_reason(value)
+        if found is None:
+            self.notes[f"{FINISH_REASON} '{str(value)[:40]}' is not known here and left empty"] += 1
+        return found
+
+    def reward(self, record: Mapping[str, Any], place: Place, *names: str) -> float | None:
+        """The reward; a table of several is left empty, and counted."""
+        value = self.pick(record, place, "reward", *names)
+        if isinstance(value, Mapping) or (isinstance(value, list) and len(value) != 1):
+            self.notes["reward holds several values and is left empty: name one with --field reward=NAME"] += 1
+            return None
+        return place.real(value, "reward")
+
+    def _counter(self, place: Place) -> Counter:
+        if self.counter is None:
+            raise place.error(NO_COUNTER)
+        return self.counter

@@ -1,0 +1,101 @@
+"""ROLL: ``rollout_dump_dir`` (``rollout_dump_data.step_{N}.jsonl``: one JSON object of columns, text), and its metrics."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.lines import json_records, plain_name
+from oppo_sim.traces.importers.places import Place, short_id
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+_NAME: Final = re.compile(r"rollout_dump_data\.step_(\d{1,15})\.jsonl")
+
+
+def _recognises(peek: Peek) -> bool:
+    return peek.has("responses", "global_step") and isinstance(peek.record["responses"], list)
+
+
+def _step_of(path: Path) -> int | None:
+    found = _NAME.fullmatch(plain_name(path))
+    return int(found.group(1)) if found else None
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    first = 0
+    for place, columns in json_records(path, reading):
+        if not isinstance(columns.get("responses"), list):
+            raise place.error("there is no list 'responses': is it a file of rollout_dump_dir?")
+        rows = len(columns["responses"])
+        uneven = next((name for name, values in columns.items() if not isinstance(values, list) or len(values) != rows), None)
+        if uneven is not None:
+            raise place.error(
+                f"column '{uneven}' does not have one value for each of the {rows} responses: correct the file, or leave it out"
+            )
+        for row in range(rows):
+            first += 1
+            yield _rollout({name: values[row] for name, values in columns.items()}, Place(path, first, "row"), reading)
+
+
+def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollout:
+    said = _generation(record.get("sampling_params"))
+    length, reason = said
+    inferred = length is None
+    if length is None:
+        text = reading.pick(record, place, "response", "responses")
+        length, reason = reading.response_from(place.text(text, "responses"), place)
+    prompt = reading.pick(record, place, "prompt", "prompt")
+    step = reading.pick(record, place, "step", "global_step")
+    named = reading.pick(record, place, "prompt_id", "id")
+    words = place.text(prompt, "prompt") if prompt is not None else None
+    domain = record.get("domain")
+    return Rollout(
+        line=place.line,
+        response_length=length,
+        prompt_length=reading.prompt_from(words, place) if words is not None and reading.counter else None,
+        step=place.whole(step, "global_step") if step is not None else _step_of(place.path),
+        prompt_id=str(named) if named is not None else None if words is None else short_id(words),
+        sample_id=None,
+        finish_reason=reading.reason(reason),
+        reward=reading.reward(record, place, "scores"),
+        source=domain if isinstance(domain, str) and domain else None,
+        reason_inferred=inferred,
+    )
+
+
+def _generation(sampling_params: Any) -> tuple[int | None, str | None]:
+    """Tokens and finish reason where ``sampling_params`` carries this sample's own (``output_token_ids``, ``finish_reasons``)."""
+    try:
+        named = json.loads(sampling_params) if isinstance(sampling_params, str) else sampling_params
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(named, Mapping):
+        return None, None
+    ids, reason = named.get("output_token_ids"), named.get("finish_reasons")
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        return None, None
+    return len(ids), reason if isinstance(reason, str) else None
+
+
+ROLL: Final = Importer(
+    name="roll",
+    what="rollout_dump_dir (rollout_dump_data.step_N.jsonl, text); metrics: wandb, TensorBoard",
+    lengths="text with a tokenizer, token ids where a dump has them, or fitted to the metrics",
+    example="oppo trace import --from roll dumps/ --tokenizer model/tokenizer.json -o roll.parquet",
+    patterns=("rollout_dump_data.step_*.jsonl",),
+    recognises=_recognises,
+    read=_read,
+    step_of=_step_of,
+    metrics=MetricNames(
+        mean=("token/response_length/mean",),
+        max=("token/response_length/max",),
+        min=("token/response_length/min",),
+        prompt_mean=("token/prompt_length/mean",),
+        reward_mean=("critic/score/mean",),
+    ),
+    notes=("a file is one JSON object, and is in memory as a whole",),
+)

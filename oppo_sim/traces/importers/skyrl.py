@@ -1,0 +1,98 @@
+"""SkyRL: ``trainer.dump_data_batch`` (``global_step_{N}_training_input.pkl``), read without running it, and its metrics."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Batch, Refused, load_pickle
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_NAME: Final = re.compile(r"global_step_(\d{1,15})_training_input\.pkl")
+
+
+def _recognises(peek: Peek) -> bool:
+    return peek.path.suffix in (".pkl", ".pickle")
+
+
+def _step_of(path: Path) -> int | None:
+    found = _NAME.fullmatch(path.name)
+    return int(found.group(1)) if found else None
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    batch = load_pickle(path)
+    state = batch.state if isinstance(batch, Batch) else None
+    fields = state.get("batch_dict") if isinstance(state, Mapping) else None
+    if not isinstance(fields, Mapping):
+        raise OppoError(f"{path} holds no training batch: is it a file of trainer.dump_data_batch?")
+    mask = _numbers(fields, "response_mask", path)
+    if mask is None:
+        mask = _numbers(fields, "loss_mask", path)
+        reading.notes["response lengths are sums of loss_mask, since there is no response_mask"] += 1
+    if mask is None or mask.ndim != 2:
+        raise OppoError(f"{path} has no response_mask and no loss_mask: is it a file of trainer.dump_data_batch?")
+    attended, rewards = _numbers(fields, "attention_mask", path), _numbers(fields, "rewards", path)
+    metadata = state.get("metadata") if isinstance(state, Mapping) else None
+    uids, padding = _metadata(metadata)
+    for row in range(len(mask)):
+        if row >= len(mask) - padding:
+            reading.left_out["row that only fills the batch up"] += 1
+            continue
+        length = int((mask[row] != 0).sum())
+        total = None if attended is None or len(attended) != len(mask) else int((attended[row] != 0).sum())
+        yield Rollout(
+            line=row + 1,
+            response_length=length,
+            prompt_length=None if total is None or total < length else total - length,
+            step=_step_of(path),
+            prompt_id=uids[row] if row < len(uids) else None,
+            reward=float(rewards[row].sum()) if rewards is not None and len(rewards) == len(mask) else None,
+        )
+
+
+def _metadata(metadata: Any) -> tuple[list[str], int]:
+    if not isinstance(metadata, Mapping):
+        return [], 0
+    uids, padding = metadata.get("uids"), metadata.get("pad_size")
+    return [str(each) for each in uids] if isinstance(uids, list) else [], padding if isinstance(padding, int) and padding > 0 else 0
+
+
+def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> "npt.NDArray[np.float64] | None":
+    held = fields.get(name)
+    if not isinstance(held, Mapping) or held.get("format", "numpy") != "numpy":
+        return None
+    raw, shape, kind = held.get("data"), held.get("shape"), held.get("dtype")
+    if not isinstance(raw, bytes) or not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        return None
+    try:
+        return Array(shape, str(kind), lambda: raw).values().astype(float)  # type: ignore[no-any-return]
+    except Refused as error:
+        raise OppoError(f"{path}: field {name} has {error}: {HOW_TO_CONVERT}") from None
+
+
+SKYRL: Final = Importer(
+    name="skyrl",
+    what="dump_data_batch (global_step_N_training_input.pkl, read without running it); metrics: wandb, TensorBoard",
+    lengths="token ids (sum of response_mask), or fitted to the metrics",
+    example="oppo trace import --from skyrl exports/dumped_data/ --max-response-length 1024 -o skyrl.parquet",
+    patterns=("*_training_input.pkl",),
+    recognises=_recognises,
+    read=_read,
+    step_of=_step_of,
+    metrics=MetricNames(
+        mean=("generate/avg_num_tokens",),
+        max=("generate/max_num_tokens",),
+        min=("generate/min_num_tokens",),
+        std=("generate/std_num_tokens",),
+    ),
+    notes=("response_mask spans tool output too, in multi-turn runs",),
+)

@@ -1,0 +1,101 @@
+"""slime and APRIL: ``--save-debug-rollout-data`` (``.pt`` files of samples) and their metrics."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.pickles import Array, load_pickle
+from oppo_sim.traces.importers.places import Place
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+
+def _recognises(peek: Peek) -> bool:
+    return peek.path.suffix == ".pt"
+
+
+def _step_of(path: Path) -> int | None:
+    found = re.findall(r"\d+", path.stem)
+    return int(found[-1]) if found and len(found[-1]) < 16 else None
+
+
+def _select(files: list[Path]) -> tuple[list[Path], dict[str, int]]:
+    kept = [file for file in files if not file.name.startswith("eval")]
+    return kept, {"file of an evaluation": len(files) - len(kept)} if len(kept) < len(files) else {}
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    dump = load_pickle(path)
+    samples = dump.get("samples") if isinstance(dump, Mapping) else None
+    if not isinstance(samples, list):
+        raise OppoError(f"{path} holds no list 'samples': is it a file of --save-debug-rollout-data?")
+    rollout_id = dump.get("rollout_id")
+    for number, sample in enumerate(samples, start=1):
+        place = Place(path, number, "sample")
+        if not isinstance(sample, Mapping):
+            raise place.error("this is not a table of fields: is it a file of --save-debug-rollout-data?")
+        rollout = _rollout(sample, place, reading, _step_of(path) if rollout_id is None else rollout_id)
+        if rollout is not None:
+            yield rollout
+
+
+def _rollout(sample: Mapping[str, Any], place: Place, reading: Reading, rollout_id: Any) -> Rollout | None:
+    status = reading.pick(sample, place, "finish_reason", "status")
+    if status == "pending":
+        reading.left_out["sample never generated (status pending)"] += 1
+        return None
+    length = reading.pick(sample, place, "response_length", "response_length")
+    if length is None:
+        raise place.error("there is no response_length: is it a file of --save-debug-rollout-data?")
+    response = place.tokens(length, "response_length")
+    total = _count(sample.get("tokens"))
+    step = reading.pick(sample, place, "step")
+    prompt = reading.pick(sample, place, "prompt_length")
+    if prompt is None and total is not None and total >= response:
+        prompt = total - response
+    group, index = reading.pick(sample, place, "prompt_id", "group_index"), reading.pick(sample, place, "sample_id", "index")
+    versions = [int(each) for each in sample.get("weight_versions") or () if str(each).isdecimal()]
+    return Rollout(
+        line=place.line,
+        response_length=response,
+        prompt_length=None if prompt is None else place.tokens(prompt, "prompt_length"),
+        step=place.whole(rollout_id if step is None else step, "rollout_id") if (step is not None or rollout_id is not None) else None,
+        prompt_id=None if group is None else str(group),
+        sample_id=None if index is None else str(index),
+        finish_reason=reading.reason(status),
+        reward=reading.reward(sample, place, "reward"),
+        head_version=min(versions, default=None),
+        tail_version=max(versions, default=None),
+    )
+
+
+def _count(tokens: Any) -> int | None:
+    if isinstance(tokens, Array):
+        return tokens.shape[0] if len(tokens.shape) == 1 else None
+    return len(tokens) if isinstance(tokens, Sequence) and not isinstance(tokens, str) and tokens else None
+
+
+SLIME: Final = Importer(
+    name="slime",
+    what="--save-debug-rollout-data (N.pt, read without running it); metrics: console, wandb, TensorBoard",
+    lengths="logged, or fitted to the metrics",
+    example="oppo trace import --from slime debug_rollouts/ -o slime.parquet",
+    patterns=("*.pt",),
+    recognises=_recognises,
+    read=_read,
+    step_of=_step_of,
+    select=_select,
+    metrics=MetricNames(
+        mean=("rollout/response_len/mean",),
+        max=("rollout/response_len/max",),
+        min=("rollout/response_len/min",),
+        median=("rollout/response_len/median",),
+        clip_ratio=("rollout/truncated_ratio",),
+        reward_mean=("rollout/raw_reward",),
+    ),
+    notes=("response_length counts tool output too, in multi-turn runs",),
+)

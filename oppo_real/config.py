@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from oppo_real.ppo.config import PPOConfig
-from oppo_sim.costs.strict import Count, NonNegative, Share, Strict
+from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.problems import problems_of
@@ -43,17 +43,49 @@ class CoresConfig(Strict):
     scoring: Annotated[tuple[Cores, ...], Field(min_length=1)] | None = None
 
 
+class RayShare(Strict):
+    """What one worker takes of a Ray cluster."""
+
+    num_cpus: Positive = 1.0
+    num_gpus: NonNegative | None = Field(None, description="null: one for each device of an engine on cuda, else 0; 0.5 shares one")
+    resources: dict[str, Positive] = Field({}, description="custom resources of Ray, such as those that mark a machine")
+
+
+class RaySection(Strict):
+    """Where Ray places the workers (``kind: ray``)."""
+
+    address: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="null: start Ray on this machine for this run; auto or host:port: join a cluster that this machine belongs to"
+    )
+    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    rollout: RayShare = RayShare()
+    scoring: RayShare = RayShare()
+    shared_folder: str | None = Field(
+        None, description="a folder that all machines see, for models that engines read from one; null: one of this machine"
+    )
+    start_timeout_s: Positive = Field(60.0, description="how long the cluster may take to make room")
+
+    @model_validator(mode="after")
+    def _member(self) -> "RaySection":
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ValueError("address is a Ray client's: run this command on a machine of the cluster, with address auto")
+        return self
+
+
 class RealPlacement(Strict):
     """Where engines run."""
 
     kind: Literal["inline", "processes", "ray"] = Field("inline", description="inline: all in one process, nothing overlaps")
     cores: CoresConfig = CoresConfig()
     threads: Count | None = Field(None, description="torch threads of each process; null: its cores, or an equal share of them all")
+    cluster: RaySection = Field(RaySection(), description="kind ray: which cluster, and what of it")
 
     @model_validator(mode="after")
     def _possible(self) -> "RealPlacement":
-        if self.kind == "ray":
-            raise ValueError("engines on several machines (ray) are not part of this version: choose processes, on one machine")
+        if self.kind == "ray" and self.cluster.address is not None and (self.cores.rollout or self.cores.scoring):
+            raise ValueError(
+                "cores.rollout and cores.scoring are cores of this machine, but cluster.address names others: give cluster.*.num_cpus"
+            )
         return self
 
 

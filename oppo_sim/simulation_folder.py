@@ -1,6 +1,5 @@
 """``simulate`` into a run folder: tables as they come, then figures, timeline and manifest."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,11 +9,12 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
+from oppo_sim.errors import OppoError
 from oppo_sim.manifest import run_manifest
-from oppo_sim.report.run_folder import RunFolder, open_run_folder
+from oppo_sim.report.run_folder import open_run_folder
+from oppo_sim.report.written_run import ROLLOUTS, RunMade, WrittenRun, finish_run
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
-from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.scenario.build import Setup
 from oppo_sim.simulation import ProgressSink, check_timeline, run_setup
 
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oppo_sim.report.parquet_table import ParquetTable
-
-STEPS = "steps.parquet"
-ROLLOUTS = "rollouts.parquet"
-SUMMARY = "summary.json"
-TIMELINE = "timeline.json"
-GANTT = "figures/gantt.png"
 
 
 @dataclass(frozen=True)
@@ -41,19 +35,6 @@ class RunRequest:
     timeline: tuple[int, int] | None = None
     rollouts: bool = True
     figures: bool = True
-
-
-@dataclass(frozen=True)
-class WrittenRun:
-    """A run and where it was written."""
-
-    folder: Path
-    policy: str
-    steps: "pd.DataFrame"
-    summary: "pd.DataFrame"
-    manifest: Mapping[str, Any]
-    warmup_steps: int
-    interrupted: bool
 
 
 class RolloutTableSink:
@@ -114,7 +95,7 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
     """Simulate and write a run folder. An interruption (Ctrl-C) ends the run after the step in progress, a second one at once;
     either way the folder is finished with the steps that are done.
 
-    Raises OppoError for a folder that is taken and a disk that refuses.
+    Raises OppoError for a folder that is taken, a disk that refuses, and a run that fails, of which nothing is kept.
     """
     from oppo_sim.report.parquet_table import ParquetTable
 
@@ -135,70 +116,36 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
             spans, markers = run_setup(setup, Sinks(*sinks, last), timeline=request.timeline)
     except KeyboardInterrupt:
         interrupted = True
-    except BaseException:
+    except BaseException as error:
         if table is not None:
             table.abandon()
+        folder.withdraw()
+        done = len(frames.steps())
+        if isinstance(error, OppoError) and done:
+            raise OppoError(f"{error} (step {done - 1} was done; nothing of the run is kept in {request.folder})") from error
         raise
     if table is not None:
         table.close()
     # A second Ctrl-C may fall between a step's row and its rollouts.
     steps = frames.steps()[: last.steps_done]
     if not len(steps) or not (table is None or table.path.is_file()):
+        folder.withdraw()
         raise KeyboardInterrupt
-    warmup = min(setup.warmup_steps, len(steps) - 1)
-    summary = summarise(steps, warmup)
-    folder.write_frame(STEPS, steps)
-    folder.write_json(SUMMARY, summary_record(summary))
-    if request.figures:
-        _write_figures(folder, request, steps)
-    if request.timeline is not None and spans:
-        _write_timeline(folder, request, spans, markers)
-    manifest = run_manifest(setup, request.policy) | {"steps_done": len(steps), "interrupted": interrupted}
-    folder.finish(manifest)
-    return WrittenRun(request.folder, request.policy, steps, summary, manifest, warmup, interrupted)
-
-
-def _write_figures(folder: RunFolder, request: RunRequest, steps: "pd.DataFrame") -> None:
-    from oppo_sim.report import figures
-
-    title = f"{request.setup.scenario.name}, {request.policy}"
-    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(steps, title))
-    folder.write_figure("figures/staleness.png", figures.staleness_figure(steps, title))
-    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(steps, title))
-    controls = figures.controls_figure(steps, title)
-    if controls is not None:
-        folder.write_figure("figures/controls.png", controls)
-    if request.rollouts:
-        import pandas as pd
-
-        lengths = pd.read_parquet(folder.root / ROLLOUTS, columns=[TRAINED_STEP, RESPONSE_LENGTH])
-        folder.write_figure(
-            "figures/response_length.png", figures.response_length_figure(lengths, request.setup.replay.response_lengths, title)
-        )
-
-
-def _write_timeline(folder: RunFolder, request: RunRequest, spans: list[Span], markers: list[Marker]) -> None:
-    from oppo_sim.report.perfetto import write_trace
-
-    assert request.timeline is not None
-    write_trace({"": (spans, markers)}, folder.path(TIMELINE))
-    if request.figures:
-        from oppo_sim.report.gantt import gantt_figure
-
-        title = f"{request.setup.scenario.name}, {request.policy}, steps {request.timeline[0]} to {request.timeline[1]}"
-        folder.write_figure(GANTT, gantt_figure(spans, markers, request.timeline, title))
-
-
-def run_record(run: WrittenRun) -> str:
-    """The run as one JSON document for scripts."""
-    return json.dumps(
-        {
-            "folder": str(run.folder),
-            "policy": run.policy,
-            "steps": len(run.steps),
-            "warmup_steps": run.warmup_steps,
-            "interrupted": run.interrupted,
-            "summary": summary_record(run.summary),
-        },
-        indent=1,
+    made = RunMade(
+        policy=request.policy,
+        title=f"{setup.scenario.name}, {request.policy}",
+        steps=steps,
+        warmup_steps=setup.warmup_steps,
+        lengths=None if table is None else lambda: _lengths(table.path),
+        trace_lengths=setup.replay.response_lengths,
+        spans=spans,
+        markers=markers,
+        interrupted=interrupted,
     )
+    return finish_run(folder, made, run_manifest(setup, request.policy), timeline=request.timeline, figures=request.figures)
+
+
+def _lengths(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.read_parquet(path, columns=[TRAINED_STEP, RESPONSE_LENGTH])

@@ -317,3 +317,18 @@ def test_a_bad_policy_of_ones_own_is_one_sentence(oppo: Oppo, tmp_path: Path) ->
     (tmp_path / "mine.py").write_text(source)
     printed = oppo("simulate", "tiny.yaml", "--policy", "mine.py:Mine", "-o", "run")
     assert_refused(printed, "policy 'mine.py:Mine', step 0: plan() raised KeyError: 0 (mine.py, line 5); mend the policy")
+    assert not Path("run").exists()
+
+
+def test_a_run_that_fails_midway_says_so_and_does_not_stand_in_the_way_of_the_next(oppo: Oppo, tmp_path: Path) -> None:
+    late = "from oppo_sim import Policy\n\nclass Mine(Policy):\n    def select(self, pool):\n"
+    mistake = "        return [] if pool.step == 3 else super().select(pool)\n"
+    (tmp_path / "mine.py").write_text(late + mistake)
+    arguments = ("simulate", "tiny.yaml", "--policy", "mine.py:Mine", "-o", "run", "--no-figures")
+    for _ in range(2):
+        assert_refused(
+            oppo(*arguments), "step 3: select() must name 4", "mend the policy (step 2 was done; nothing of the run is kept in run)"
+        )
+        assert not Path("run").exists()
+    (tmp_path / "mine.py").write_text(late + mistake.replace("== 3", "< 0"))
+    assert oppo(*arguments).code == 0

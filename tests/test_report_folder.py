@@ -112,6 +112,18 @@ def test_an_unfinished_run_is_recognised_and_can_be_replaced(tmp_path: Path) -> 
     assert not (tmp_path / "rollouts.parquet.partial").exists()
 
 
+def test_a_run_that_is_withdrawn_leaves_what_is_not_its_own(tmp_path: Path) -> None:
+    for others in ((), ("mine.txt",)):
+        folder = open_run_folder(tmp_path / "run")
+        folder.write_json("summary.json", {"a": 1})
+        folder.path("figures/one.png").with_name("one.png.partial").write_bytes(b"half")
+        for name in others:
+            (tmp_path / "run" / name).write_text("keep")
+        folder.withdraw()
+        left = set(contents(tmp_path / "run")) if (tmp_path / "run").exists() else None
+        assert left == (set(others) if others else None)
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../b", "manifest.json", "unfinished.json", ".", "", "a//b"])
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OppoError, match="plain relative name"):

@@ -47,6 +47,8 @@ class Subject:
             return placement.threads
         if placement.cores.rollout is not None:
             return len(placement.cores.rollout[0])
+        if placement.kind == "ray":
+            return max(1, int(placement.cluster.rollout.num_cpus))
         return max(1, len(os.sched_getaffinity(0)) // self.processes)
 
     def ppo(self) -> "PPOConfig":
@@ -103,7 +105,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
     with ExitStack() as opening:
         folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-")))
         models = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
-        trainer = build_training(config, subject.ppo(), models, subject.seed, with_ref)
+        trainer = build_training(config, subject.ppo() if sizes.training else None, models, subject.seed, with_ref)
         actor = build_actor(
             ActorSpec(
                 config.engine,

@@ -10,7 +10,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from oppo_real.run.folder import WrittenRealRun
+    from oppo_sim.report.written_run import WrittenRun
 
 
 @click.command(epilog="Example: oppo run my.yaml --policy oppo --steps 20 --set real.placement.kind=processes -o runs/real")
@@ -85,21 +85,11 @@ def _said(row: Mapping[str, Any]) -> str:
     return f"  {' '.join(parts)}  Δ {row[OVERCOMMIT]} chunk {row[CHUNK_SIZE]} score {row[REWARD_MEAN]:.3f}"
 
 
-def _show(run: "WrittenRealRun", as_json: bool) -> None:
-    import json
-
-    from oppo_sim.results.summary import summary_record
+def _show(run: "WrittenRun", as_json: bool) -> None:
+    from oppo_sim.report.written_run import run_record
 
     if as_json:
-        body = {
-            "folder": str(run.folder),
-            "policy": run.policy,
-            "steps": len(run.steps),
-            "warmup_steps": run.warmup_steps,
-            "interrupted": run.interrupted,
-            "summary": summary_record(run.summary),
-        }
-        click.echo(json.dumps(body, indent=1))
+        click.echo(run_record(run))
         return
     from oppo_sim.cli.present import table_console
     from oppo_sim.report.summary_table import run_summary_table

@@ -115,6 +115,16 @@ class ScorerCounts:
     extra: dict[str, int] = field(default_factory=dict)
 
 
+class ReferenceStream(Protocol):
+    """What a scorer offers that also runs a reference model over its pieces (``training.stream_ref``)."""
+
+    def expect(self, prompt_lengths: Mapping[int, int]) -> None:
+        """By rollout, before its first piece: how many of its tokens are the prompt."""
+
+    def pop_reference_log_probs(self, rollout_id: int) -> tuple[float, ...]:
+        """Of the response tokens of a scored rollout, under the reference model; handed out once."""
+
+
 class Scorer(Protocol):
     """A reward model over growing sequences; it keeps a rollout's KV until its score exists or it is released."""
 
@@ -123,6 +133,9 @@ class Scorer(Protocol):
 
     def release(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts without scoring them."""
+
+    def reference_stream(self) -> ReferenceStream | None:
+        """The reference model's side; None if it has none."""
 
     def counts(self) -> ScorerCounts:
         """Work done so far."""

@@ -90,6 +90,10 @@ class TorchScorer:
             self._finished.pop(rollout_id, None)
             self._prompt_lengths.pop(rollout_id, None)
 
+    def reference_stream(self) -> "TorchScorer | None":
+        """Itself, with a reference model."""
+        return None if self._reference is None else self
+
     def expect(self, prompt_lengths: Mapping[int, int]) -> None:
         """With a reference model: how many tokens of a rollout are its prompt, before its first piece. Without, all but the first
         token get a log-probability.

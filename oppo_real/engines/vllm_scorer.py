@@ -129,6 +129,9 @@ class VllmScorer:
         for rollout_id in rollout_ids:
             self._growing.pop(rollout_id, None)
 
+    def reference_stream(self) -> None:
+        """vLLM runs no second model."""
+
     def counts(self) -> ScorerCounts:
         """Work since the start. ``extra``: tokens taken from the cache, tokens evicted and so prefilled again, requests given to vLLM."""
         return replace(self._counts, extra=dict(self._counts.extra))

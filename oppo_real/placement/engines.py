@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from math import prod
 from typing import Any, Literal
 
 from oppo_real.engines.interface import Actor, Sampling, Scorer
@@ -48,12 +49,24 @@ class ScorerSpec:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
+def parallel_size(spec: ActorSpec | ScorerSpec) -> int:
+    """Devices that one engine is spread over: vLLM's tensor and pipeline parallelism, else 1."""
+    given = (spec.engine_args.get(name) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
+    return prod(size for size in given if isinstance(size, int)) if spec.engine == "vllm" else 1
+
+
 def require_engine(engine: EngineKind) -> None:
     """Raise OppoError, naming the extra, if an engine's packages are not installed."""
     needed = {"torch": ("torch", "transformers"), "vllm": ("vllm",)}[engine]
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
         raise OppoError(f"engine {engine} needs {', '.join(missing)}, which is not installed: pip install 'oppo-toolkit[{engine}]'")
+
+
+def require_ray() -> None:
+    """Raise OppoError, naming the extra, if Ray is not installed."""
+    if find_spec("ray") is None:
+        raise OppoError("real.placement.kind ray needs ray, which is not installed: pip install 'oppo-toolkit[ray]'")
 
 
 def build_actor(spec: ActorSpec) -> Actor:

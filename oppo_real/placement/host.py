@@ -177,14 +177,10 @@ class ScorerHost:
             batch.append(self._queue.popleft())
             tokens += len(batch[-1].piece.tokens)
         began = clock()
-        expect = getattr(self.scorer, "expect", None)
-        streams = expect is not None and bool(self.scorer.resolved_config().get("stream_ref"))
-        if streams and expect is not None:
-            expect({queued.piece.rollout_id: queued.prompt_length for queued in batch})
+        reference = self.scorer.reference_stream()
+        if reference is not None:
+            reference.expect({queued.piece.rollout_id: queued.prompt_length for queued in batch})
         scores = self.scorer.append([queued.piece for queued in batch])
-        references: dict[int, tuple[float, ...]] = {}
-        if streams:
-            pop = getattr(self.scorer, "pop_reference_log_probs")  # noqa: B009 - no part of the interface
-            references = {key: pop(key) for key in scores}
+        references = {} if reference is None else {key: reference.pop_reference_log_probs(key) for key in scores}
         pieces = tuple([(queued.piece.rollout_id, len(queued.piece.tokens)) for queued in batch])
         return Scored(self._index, began, clock(), pieces, scores, references, self.scorer.counts())

@@ -1,18 +1,32 @@
-"""What a worker process does: build its engine, then obey and report. A replica decodes and a scorer scores without being asked again."""
+"""What a worker does: build its engine, then obey and report. A replica decodes and a scorer scores without being asked again."""
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oppo_real.placement.cores import bind
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer
 from oppo_real.placement.events import Event
 from oppo_real.placement.host import ReplicaHost, ScorerHost
 from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Channel(Protocol):
+    """The worker's end of the way to the driver; a ``multiprocessing`` connection is one."""
+
+    def poll(self, timeout: float, /) -> bool:
+        """A message is there to receive."""
+
+    def recv(self) -> Any:
+        """The next message, waiting for it. Raises EOFError if the driver is gone."""
+
+    def send(self, message: Any, /) -> None:
+        """Send one message. Raises OSError if the driver is gone."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +39,12 @@ class Pin:
     """Of torch."""
 
 
+Published = Callable[[Any], "Mapping[str, torch.Tensor]"]
+"""From what the message ``load`` carries to the weights."""
+
+
 class Clock:
-    """Seconds since the run began: time.monotonic, which all processes of a machine share. In lock-step, what the driver says."""
+    """Seconds since the run began, by this machine's time.monotonic. In lock-step, what the driver says."""
 
     def __init__(self) -> None:
         self.origin: float | None = monotonic()
@@ -36,60 +54,58 @@ class Clock:
         return self.told if self.origin is None else monotonic() - self.origin
 
 
-def replica_main(connection: Connection, index: int, spec: ActorSpec, stream: bool, to: Pin, weights: Any) -> None:
-    """Entry of a replica's process; ``weights`` are ``SharedWeights``."""
+def serve_replica(channel: Channel, index: int, spec: ActorSpec, stream: bool, to: Pin, published: Published) -> None:
+    """Be a replica until told to close. What goes wrong is the last message."""
 
     def body() -> None:
         bind(to.cores, to.threads)
         actor = build_actor(spec)
-        connection.send(("ready", actor.resolved_config()))
+        channel.send(("ready", actor.resolved_config()))
         try:
-            _serve_replica(connection, ReplicaHost(index, actor, stream), weights.views())
+            _obey_as_replica(channel, ReplicaHost(index, actor, stream), published)
         finally:
             actor.close()
 
-    _guarded(connection, body)
+    _guarded(channel, body)
 
 
-def scorer_main(connection: Connection, index: int, spec: ScorerSpec, max_scoring_tokens: int, to: Pin) -> None:
-    """Entry of a scoring worker's process."""
+def serve_scorer(channel: Channel, index: int, spec: ScorerSpec, max_scoring_tokens: int, to: Pin) -> None:
+    """Be a scoring worker until told to close. What goes wrong is the last message."""
 
     def body() -> None:
         bind(to.cores, to.threads)
         scorer = build_scorer(spec)
-        connection.send(("ready", scorer.resolved_config()))
+        channel.send(("ready", scorer.resolved_config()))
         try:
-            _serve_scorer(connection, ScorerHost(index, scorer, max_scoring_tokens))
+            _obey_as_scorer(channel, ScorerHost(index, scorer, max_scoring_tokens))
         finally:
             scorer.close()
 
-    _guarded(connection, body)
+    _guarded(channel, body)
 
 
-def _guarded(connection: Connection, body: Any) -> None:
-    # The driver decides what an interruption means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _guarded(channel: Channel, body: Callable[[], None]) -> None:
     try:
         body()
     except (EOFError, BrokenPipeError):
         pass  # the driver is gone
     except OppoError as error:
-        _last_words(connection, str(error))
-    except Exception as error:
-        _last_words(connection, f"{type(error).__name__}: {error}")
+        _last_words(channel, str(error))
+    except (Exception, SystemExit) as error:
+        _last_words(channel, f"{type(error).__name__}: {error}")
 
 
-def _last_words(connection: Connection, sentence: str) -> None:
+def _last_words(channel: Channel, sentence: str) -> None:
     with suppress(OSError):
-        connection.send(("failed", " ".join(sentence.split())))
+        channel.send(("failed", " ".join(sentence.split())))
 
 
-def _serve_replica(connection: Connection, host: ReplicaHost, weights: Any) -> None:
+def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) -> None:
     clock = Clock()
     stepwise = False
     while True:
-        while connection.poll(0) or not host.active or stepwise:
-            name, *arguments = connection.recv()
+        while channel.poll(0) or not host.active or stepwise:
+            name, *arguments = channel.recv()
             if name == "close":
                 return
             if name == "clock":
@@ -100,17 +116,17 @@ def _serve_replica(connection: Connection, host: ReplicaHost, weights: Any) -> N
             elif name == "abort":
                 host.abort(*arguments)
             elif name == "load":
-                host.load_weights(weights, *arguments)
-                connection.send(("loaded",))
+                host.load_weights(published(arguments[0]), *arguments[1:])
+                channel.send(("loaded",))
             elif name == "generate":
                 clock.told = arguments[0]
                 host.begin(clock(), *arguments[1:])
             elif name == "stop":
-                _send(connection, host.rest() if host.active else ())
+                _send(channel, host.rest() if host.active else ())
             elif name == "iterate":
                 began, clock.told = clock.told, arguments[0]
-                _send(connection, _iterate(host, began, clock), always=True)
-        _send(connection, _iterate(host, clock(), clock))
+                _send(channel, _iterate(host, began, clock), always=True)
+        _send(channel, _iterate(host, clock(), clock))
 
 
 def _iterate(host: ReplicaHost, began: float, clock: Clock) -> Sequence[Event]:
@@ -120,11 +136,11 @@ def _iterate(host: ReplicaHost, began: float, clock: Clock) -> Sequence[Event]:
     return () if delivered is None else (delivered,)
 
 
-def _serve_scorer(connection: Connection, host: ScorerHost) -> None:
+def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:
     clock = Clock()
     while True:
-        while connection.poll(0) or not host.waiting:
-            name, *arguments = connection.recv()
+        while channel.poll(0) or not host.waiting:
+            name, *arguments = channel.recv()
             if name == "close":
                 return
             if name == "clock":
@@ -134,9 +150,9 @@ def _serve_scorer(connection: Connection, host: ScorerHost) -> None:
                 host.queue(arguments[1])
             elif name == "forget":
                 host.forget(*arguments)
-        _send(connection, (host.serve(clock),))
+        _send(channel, (host.serve(clock),))
 
 
-def _send(connection: Connection, events: Sequence[Event], always: bool = False) -> None:
+def _send(channel: Channel, events: Sequence[Event], always: bool = False) -> None:
     if events or always:
-        connection.send(("events", tuple(events)))
+        channel.send(("events", tuple(events)))

@@ -1,33 +1,21 @@
 """A real run into a run folder: tables, the trace it made, figures, timeline, manifest."""
 
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from oppo_real.checkpoint import FILE, Checkpoints
 from oppo_real.run.record import Record
 from oppo_real.run.setup import RealSetup
 from oppo_real.run.start import Progress, execute, real_manifest
-from oppo_sim.columns import RESPONSE_LENGTH, TRAINED_STEP
+from oppo_sim.columns import RESPONSE_LENGTH, STEP, TRAINED_STEP
 from oppo_sim.errors import OppoError
-from oppo_sim.report.run_folder import JOURNAL, RunFolder, open_run_folder
+from oppo_sim.report.run_folder import RunFolder, open_run_folder
+from oppo_sim.report.written_run import ROLLOUTS, RunMade, WrittenRun, finish_run
 from oppo_sim.results.sinks import FrameSink
-from oppo_sim.results.spans import Marker, Span
-from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.traces.storage import save_trace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-STEPS = "steps.parquet"
-ROLLOUTS = "rollouts.parquet"
 TRACE = "trace.parquet"
 TRAINING = "training.parquet"
-SUMMARY = "summary.json"
-TIMELINE = "timeline.json"
-GANTT = "figures/gantt.png"
 
 
 @dataclass(frozen=True)
@@ -42,24 +30,11 @@ class RealRequest:
     figures: bool = True
 
 
-@dataclass(frozen=True)
-class WrittenRealRun:
-    """A run and where it was written."""
-
-    folder: Path
-    policy: str
-    steps: "pd.DataFrame"
-    summary: "pd.DataFrame"
-    manifest: Mapping[str, Any]
-    warmup_steps: int
-    interrupted: bool
-
-
-def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRealRun:
+def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
     """Run and write a run folder. An interruption (Ctrl-C) finishes the folder with the steps that are done.
 
-    Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a run that fails; with a
-    checkpoint in the folder, such a run can be resumed.
+    Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a run that fails: then the folder
+    keeps the last checkpoint, to resume from, or nothing if there is none.
     """
     setup = request.setup
     path = request.folder / FILE
@@ -78,70 +53,52 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRealRun:
         execute(setup, frames, timeline=request.timeline, progress=progress, checkpoints=checkpoints, record=record)
     except KeyboardInterrupt:
         interrupted = True
-    finally:
         if not record.metric_rows:
             _leave(folder)
-    if not record.metric_rows:
-        raise KeyboardInterrupt
+            raise
+    except OppoError as error:
+        raise _failed(error, record, _leave(folder)) from error
+    except BaseException:
+        _leave(folder)
+        raise
     count = len(record.metric_rows)
-    steps = frames.steps()[:count]
     rollouts = frames.rollouts()
     rollouts = rollouts[rollouts[TRAINED_STEP] < count]
-    warmup = min(setup.base.warmup_steps, count - 1)
-    summary = summarise(steps, warmup)
-    folder.write_frame(STEPS, steps)
     folder.write_frame(ROLLOUTS, rollouts)
     save_trace(record.trace(), folder.path(TRACE))
     if setup.config.trains:
         folder.write_frame(TRAINING, record.training())
-    folder.write_json(SUMMARY, summary_record(summary))
-    if request.figures:
-        _write_figures(folder, setup, steps, rollouts)
-    if request.timeline is not None and record.spans:
-        _write_timeline(folder, request, record.spans, record.markers)
+    made = RunMade(
+        policy=setup.policy_name,
+        title=f"{setup.base.scenario.name}, {setup.policy_name}, measured",
+        steps=frames.steps()[:count],
+        warmup_steps=setup.base.warmup_steps,
+        lengths=lambda: rollouts[[TRAINED_STEP, RESPONSE_LENGTH]],
+        trace_lengths=setup.base.replay.response_lengths if setup.config.mode == "replay" else rollouts[RESPONSE_LENGTH].tolist(),
+        spans=record.spans,
+        markers=record.markers,
+        interrupted=interrupted,
+    )
     manifest = real_manifest(setup, record.resolved) | {
-        "steps_done": count,
-        "interrupted": interrupted,
         "resumed": request.resume,
         "metrics": [] if not setup.config.trains else sorted(set().union(*record.metric_rows)),
     }
-    folder.finish(manifest)
-    return WrittenRealRun(request.folder, setup.policy_name, steps, summary, manifest, warmup, interrupted)
+    return finish_run(folder, made, manifest, timeline=request.timeline, figures=request.figures)
 
 
-def _leave(folder: RunFolder) -> None:
-    """Nothing was done: do not leave a folder that looks like a run."""
+def _leave(folder: RunFolder) -> bool:
+    """A run came to nothing: leave a folder that it can be resumed from (True), or none that looks like a run."""
     if (folder.root / FILE).exists():
-        return
-    with suppress(OSError):
-        (folder.root / JOURNAL).unlink()
-        folder.root.rmdir()
+        return True
+    folder.withdraw()
+    return False
 
 
-def _write_figures(folder: RunFolder, setup: RealSetup, steps: "pd.DataFrame", rollouts: "pd.DataFrame") -> None:
-    from oppo_sim.report import figures
-
-    title = f"{setup.base.scenario.name}, {setup.policy_name}, measured"
-    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(steps, title))
-    folder.write_figure("figures/staleness.png", figures.staleness_figure(steps, title))
-    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(steps, title))
-    controls = figures.controls_figure(steps, title)
-    if controls is not None:
-        folder.write_figure("figures/controls.png", controls)
-    replays = setup.config.mode == "replay"
-    of_trace = setup.base.replay.response_lengths if replays else rollouts[RESPONSE_LENGTH].tolist()
-    lengths = rollouts[[TRAINED_STEP, RESPONSE_LENGTH]]
-    folder.write_figure("figures/response_length.png", figures.response_length_figure(lengths, of_trace, title))
-
-
-def _write_timeline(folder: RunFolder, request: RealRequest, spans: list[Span], markers: list[Marker]) -> None:
-    from oppo_sim.report.perfetto import write_trace
-
-    assert request.timeline is not None
-    write_trace({"": (spans, markers)}, folder.path(TIMELINE))
-    if request.figures:
-        from oppo_sim.report.gantt import gantt_figure
-
-        first, last = request.timeline
-        title = f"{request.setup.base.scenario.name}, {request.setup.policy_name}, measured, steps {first} to {last}"
-        folder.write_figure(GANTT, gantt_figure(spans, markers, request.timeline, title))
+def _failed(error: OppoError, record: Record, resumable: bool) -> OppoError:
+    """What failed, and what is left of the run."""
+    if not record.metric_rows:
+        return error
+    last = record.metric_rows[-1][STEP]
+    if resumable:
+        return OppoError(f"{error} (step {last} was done; the folder keeps a checkpoint: --resume goes on from it, --force starts anew)")
+    return OppoError(f"{error} (step {last} was done; without checkpoints nothing of the run is kept)")

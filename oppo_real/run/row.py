@@ -1,12 +1,10 @@
 """The rows of a real run, made by the simulator's own row code from measured counts."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from oppo_real.run.rollout import RealRollout
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearTraining
-from oppo_sim.model.row import BusyReading, StepFacts, rollout_rows, step_row
+from oppo_sim.model.row import BusyReading, StepFacts, step_row
 from oppo_sim.model.tally import Tally
 
 UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {})
@@ -16,11 +14,6 @@ UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {}
 def real_step_row(num_replicas: int, num_workers: int, tally: Tally, facts: StepFacts) -> dict[str, Any]:
     """One row of the step table, columns as the simulator's."""
     return step_row(tally, num_replicas, num_workers, UNKNOWN_PEAKS, facts)
-
-
-def real_rollout_rows(step: int, weight_version: int, batch: Sequence[RealRollout]) -> list[tuple[Any, ...]]:
-    """Rows of the rollout table, columns as the simulator's."""
-    return rollout_rows(step, weight_version, list(batch))
 
 
 class Meter:

@@ -6,10 +6,10 @@ from oppo_real.run.given import RunInput
 from oppo_real.run.rollout import RealRollout
 from oppo_real.run.state import RunState
 from oppo_sim.errors import OppoError
-from oppo_sim.instants import by_instant_then_id
 from oppo_sim.model.row import BusyReading
 from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
+from oppo_sim.schedule.batches import WholeBatches
 from oppo_sim.schedule.ledger import PhaseOutcome
 from oppo_sim.schedule.rules import Stages, new_stages
 
@@ -185,8 +185,7 @@ class AsyncRun:
         _check_overlap(given)
         self.given = given
         self.state = RunState(given, sink, self)
-        self._unfinished_groups: dict[int, list[RealRollout]] = {}
-        self._unsent: list[tuple[float, int, list[RealRollout]]] = []
+        self._batches: WholeBatches[RealRollout] = WholeBatches(given.batch)
 
     def finished(self, rollout: RealRollout, at: float) -> None:
         state = self.state
@@ -194,11 +193,7 @@ class AsyncRun:
         if state.granularity == "rollout":
             state.score_whole((rollout,))
         elif state.granularity == "batch":
-            group = self._unfinished_groups.setdefault(rollout.group_id, [])
-            group.append(rollout)
-            if len(group) == self.given.batch.group_size:
-                del self._unfinished_groups[rollout.group_id]
-                self._unsent.append((at, rollout.group_id, sorted(group, key=lambda member: member.rollout_id)))
+            self._batches.add(rollout, at)
 
     def scored(self, rollout: RealRollout, at: float) -> None:
         self.state.ledger.ready(rollout, at)
@@ -209,14 +204,8 @@ class AsyncRun:
         self._send_batches()
 
     def _send_batches(self) -> None:
-        groups = self.given.batch.rollout_batch_size // self.given.batch.group_size
-        if len(self._unsent) >= groups:
-            ordered = list(by_instant_then_id(self._unsent))
-            while len(ordered) >= groups:
-                self.state.score_whole([rollout for _, _, members in ordered[:groups] for rollout in members])
-                del ordered[:groups]
-            self._unsent = ordered
-            self.state.desk.settle()
+        self.state.score_whole(self._batches.take())
+        self.state.desk.settle()
 
     def run(self) -> None:
         """All steps."""
@@ -259,5 +248,5 @@ def _check_overlap(given: RunInput) -> None:
     if not given.fleet.concurrent and not given.lock_step:
         raise OppoError(
             f"the {given.policy.schedule} policy generates during training, which needs engines in processes of their own: "
-            "set real.placement.kind to processes (or real.lock_step to true)"
+            "set real.placement.kind to processes or ray (or real.lock_step to true)"
         )

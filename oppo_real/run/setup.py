@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oppo_real.config import RealConfig, real_config
 from oppo_real.engines.interface import Sampling
 from oppo_real.placement.cores import available_cores, bound, check_cores
-from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
+from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine, require_ray
 from oppo_real.placement.interface import Fleet
 from oppo_real.run.given import RunInput, Training
 from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
@@ -126,8 +126,13 @@ def build_real_setup(
     if chosen.schedule != "synchronous" and config.placement.kind == "inline" and not config.lock_step:
         raise OppoError(
             f"the {chosen.schedule} policy generates during training, which needs engines in processes of their own: "
-            "set real.placement.kind to processes (or real.lock_step to true)"
+            "set real.placement.kind to processes or ray (or real.lock_step to true)"
         )
+    if config.placement.kind == "ray":
+        require_ray()
+        shared = config.placement.cluster.shared_folder
+        if shared is not None and not Path(shared).is_dir():
+            raise OppoError(f"real.placement.cluster.shared_folder: there is no folder {shared}; make it, on a disk that all machines see")
     if scenario.training.stream_ref and config.scorer != "torch":
         raise OppoError("training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer to torch")
     return RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)
@@ -146,7 +151,7 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
     scenario = base.scenario
     trains = config.trains and own is None
     stream_ref = scenario.training.stream_ref and (trains or own is not None)
-    with TemporaryDirectory(prefix="oppo-models-") as folder:
+    with TemporaryDirectory(prefix="oppo-models-", dir=config.placement.cluster.shared_folder) as folder:
         models = prepare_models(config, setup.seed, setup.longest, Path(folder), stream_ref)
         ppo = config.ppo_config(scenario.training) if trains else None
         training = build_training(config, ppo, models, setup.seed, stream_ref)
@@ -197,24 +202,26 @@ def _fleet(
         from oppo_real.placement.inline import InlineFleet
 
         return InlineFleet([build_actor(spec) for spec in actors], [build_scorer(spec) for spec in scorers], **options)
-    from oppo_real.placement.processes import ProcessFleet
-
     pins = _pins(config, len(actors), len(scorers))
-    return ProcessFleet(
-        list(zip(actors, pins[: len(actors)], strict=True)),
-        list(zip(scorers, pins[len(actors) :], strict=True)),
-        training.weights(),
-        **options,
-    )
+    placed_actors = list(zip(actors, pins[: len(actors)], strict=True))
+    placed_scorers = list(zip(scorers, pins[len(actors) :], strict=True))
+    if config.placement.kind == "ray":
+        from oppo_real.placement.ray_cluster import ray_fleet
+
+        return ray_fleet(placed_actors, placed_scorers, training.weights(), config.placement.cluster, **options)
+    from oppo_real.placement.processes import process_fleet
+
+    return process_fleet(placed_actors, placed_scorers, training.weights(), **options)
 
 
 def _pins(config: RealConfig, replicas: int, workers: int) -> list[Any]:
     from oppo_real.placement.worker import Pin
 
-    cores = config.placement.cores
-    share = max(1, len(available_cores()) // (replicas + workers))
+    cores, cluster = config.placement.cores, config.placement.cluster
+    equal = max(1, len(available_cores()) // (replicas + workers))
     pins = []
-    for lists, count in ((cores.rollout, replicas), (cores.scoring, workers)):
+    for lists, taken, count in ((cores.rollout, cluster.rollout, replicas), (cores.scoring, cluster.scoring, workers)):
+        share = max(1, int(taken.num_cpus)) if config.placement.kind == "ray" else equal
         for index in range(count):
             bound = None if lists is None else lists[index % len(lists)]
             pins.append(Pin(bound, config.placement.threads or (share if bound is None else len(bound))))

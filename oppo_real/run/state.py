@@ -8,16 +8,16 @@ from oppo_real.engines.interface import ActorCounts, Request, ScorerCounts
 from oppo_real.placement.events import Delivered, Job, Made, Rested, Scored
 from oppo_real.run.given import Metrics, RunInput
 from oppo_real.run.rollout import RealRollout
-from oppo_real.run.row import Meter, real_rollout_rows, real_step_row
+from oppo_real.run.row import Meter, real_step_row
 from oppo_real.run.scoring import ScoringDesk
 from oppo_sim.columns import TRAINING_STAGES, timing
-from oppo_sim.model.row import BusyReading, StepFacts
+from oppo_sim.model.row import BusyReading, StepFacts, conclude_step
 from oppo_sim.model.tally import Tally
-from oppo_sim.policies.interface import StepPlan, StepReport
+from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.ledger import Begun, Ledger
-from oppo_sim.schedule.rules import Stages, effective_granularity, runs_in_rounds, told_timing
+from oppo_sim.schedule.rules import Stages, effective_granularity, runs_in_rounds
 
 T = TypeVar("T")
 WAIT_S = 0.02  # how long events are awaited while a thread trains
@@ -318,7 +318,6 @@ class RunState:
         tally.prefilled -= moved
         tally.recomputed += moved
         tally.pieces = self.desk.pieces
-        in_flight = sum([rollout.generated for rollout in (*self.ledger.unfinished.values(), *next_batch)])
         facts = StepFacts(
             step,
             self.version,
@@ -327,7 +326,7 @@ class RunState:
             tally.admitted,
             deferred,
             surplus,
-            in_flight + self.ledger.finished_tokens(),
+            self.ledger.tokens_in_flight() + sum([rollout.generated for rollout in next_batch]),
             plan.overcommit,
             plan.chunk_size,
             reward,
@@ -337,13 +336,9 @@ class RunState:
             end,
             None,
         )
-        self.sink.on_step(real_step_row(given.machine.num_replicas, given.machine.num_workers, tally, facts))
-        self.sink.on_rollouts(real_rollout_rows(step, self.version, batch))
         self.mark("step_end", end.at, step)
-        told = told_timing(given.recorded_timing, step, stages)
-        tokens = sum([rollout.response_length for rollout in batch])
-        ids = tuple([rollout.rollout_id for rollout in batch])
-        given.policy.observe(StepReport(step, told, ids, tokens, reward, deferred, surplus, plan.overcommit, plan.chunk_size))
+        row = real_step_row(given.machine.num_replicas, given.machine.num_workers, tally, facts)
+        conclude_step(self.sink, given.policy, row, facts, given.recorded_timing)
 
 
 def _forced_length(rollout: RealRollout) -> int:

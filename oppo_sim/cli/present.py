@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from oppo_sim.comparison import Comparison
-    from oppo_sim.simulation_folder import WrittenRun
+    from oppo_sim.report.written_run import WrittenRun
 
 
 def table_console() -> "Console":
@@ -26,7 +26,7 @@ def table_console() -> "Console":
 
 def show_run(run: "WrittenRun", as_json: bool) -> None:
     """The summary of a run, on standard output."""
-    from oppo_sim.simulation_folder import run_record
+    from oppo_sim.report.written_run import run_record
 
     if as_json:
         click.echo(run_record(run))

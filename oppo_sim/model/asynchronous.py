@@ -5,12 +5,12 @@ from typing import Any
 
 from simpy.events import Event
 
-from oppo_sim.instants import by_instant_then_id
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.run import ModelInput, RunState
 from oppo_sim.policies.interface import StepPlan
 from oppo_sim.results.sinks import Sink
+from oppo_sim.schedule.batches import WholeBatches
 from oppo_sim.schedule.rules import new_stages, streams_pieces
 
 
@@ -29,8 +29,7 @@ class AsyncRun:
         )
         self.machine.every_instant = True
         self.state = RunState(given, sink, self.machine)
-        self._unfinished_groups: dict[int, list[Rollout]] = {}
-        self._unsent: list[tuple[float, int, list[Rollout]]] = []
+        self._batches: WholeBatches[Rollout] = WholeBatches(given.batch)
         self._batch_ready: Event | None = None
         self._paused = self.machine.clock.event()
 
@@ -42,23 +41,13 @@ class AsyncRun:
         if state.granularity == "rollout":
             state.score_whole((rollout,))
         elif state.granularity == "batch":
-            group = self._unfinished_groups.setdefault(rollout.group_id, [])
-            group.append(rollout)
-            if len(group) == self.given.batch.group_size:
-                del self._unfinished_groups[rollout.group_id]
-                self._unsent.append((at, rollout.group_id, sorted(group, key=lambda member: member.rollout_id)))
+            self._batches.add(rollout, at)
 
     def scored(self, rollout: Rollout, at: float) -> None:
         self.state.ledger.ready(rollout, at)
 
     def stop_check(self, now: float) -> None:
-        groups = self.given.batch.rollout_batch_size // self.given.batch.group_size
-        if len(self._unsent) >= groups:
-            ordered = list(by_instant_then_id(self._unsent))
-            while len(ordered) >= groups:
-                self.state.score_whole([rollout for _, _, members in ordered[:groups] for rollout in members])
-                del ordered[:groups]
-            self._unsent = ordered
+        self.state.score_whole(self._batches.take())
         if self.machine.stopping and self.machine.stopped():
             self.machine.rest()
             self._paused.succeed()

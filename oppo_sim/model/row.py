@@ -9,8 +9,13 @@ from oppo_sim.model.device import Device
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
+from oppo_sim.policies.interface import Policy, StepReport
+from oppo_sim.results.sinks import Sink
+from oppo_sim.schedule.rules import told_timing
 
 NAN = float("nan")
+Recorded = Sequence[Mapping[str, float]] | None
+"""Stage times that a policy is told instead of those that passed, one mapping a step."""
 
 
 class BusyReading(NamedTuple):
@@ -121,6 +126,17 @@ def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: Ste
     row[c.KV_PEAK_TOKENS] = tally.kv_peak
     row[c.KV_PREEMPTIONS] = tally.preemptions
     return row
+
+
+def conclude_step(sink: Sink, policy: Policy, row: Mapping[str, Any], facts: StepFacts, recorded: Recorded) -> None:
+    """Write the row of a finished step and those of its rollouts, and tell the policy. Raises OppoError past the end of ``recorded``."""
+    sink.on_step(row)
+    sink.on_rollouts(rollout_rows(facts.step, facts.weight_version, facts.batch))
+    told = told_timing(recorded, facts.step, facts.timing_s)
+    tokens = sum([rollout.response_length for rollout in facts.batch])
+    ids = tuple([rollout.rollout_id for rollout in facts.batch])
+    left = facts.deferred, facts.surplus
+    policy.observe(StepReport(facts.step, told, ids, tokens, facts.reward_mean, *left, facts.overcommit, facts.chunk_size))
 
 
 _TIMING = {stage: c.timing(stage) for stage in (*c.STAGES, "step")}

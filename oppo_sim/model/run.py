@@ -1,6 +1,6 @@
 """What every schedule shares: rows drawn from the trace, the ledger, rewards, reports and sinks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,15 +8,15 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
-from oppo_sim.model.row import BusyReading, StepFacts, read_busy, rollout_rows, step_row
+from oppo_sim.model.row import BusyReading, Recorded, StepFacts, conclude_step, read_busy, step_row
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.model.training import Trainer
-from oppo_sim.policies.interface import KEEP, Batch, Policy, StepPlan, StepReport
+from oppo_sim.policies.interface import KEEP, Batch, Policy, StepPlan
 from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker
 from oppo_sim.rewards import RewardModel
 from oppo_sim.schedule.ledger import Begun, Ledger
-from oppo_sim.schedule.rules import Stages, effective_granularity, told_timing
+from oppo_sim.schedule.rules import Stages, effective_granularity
 
 
 class Rows(Protocol):
@@ -60,7 +60,7 @@ class ModelInput:
     counterfactual: Counterfactual = ACTUAL
     timeline_steps: tuple[int, int] | None = None
     """First and last step whose spans are recorded; None: no timeline."""
-    recorded_timing: Sequence[Mapping[str, float]] | None = None
+    recorded_timing: Recorded = None
     """Lock-step: stage times that the policy is told instead of the simulated ones, one mapping a step."""
 
 
@@ -183,7 +183,6 @@ class RunState:
         stages["step"] = end.at - self._begin.at
         reward = given.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
         deferred, surplus = counts
-        in_flight = sum([rollout.generated for rollout in (*self.ledger.unfinished.values(), *next_batch)])
         facts = StepFacts(
             step,
             self.version,
@@ -192,7 +191,7 @@ class RunState:
             self.machine.tally.admitted,
             deferred,
             surplus,
-            in_flight + self.ledger.finished_tokens(),
+            self.ledger.tokens_in_flight() + sum([rollout.generated for rollout in next_batch]),
             plan.overcommit,
             plan.chunk_size,
             reward,
@@ -203,10 +202,5 @@ class RunState:
             self.trainer.flops,
         )
         row = step_row(self.machine.tally, len(self.machine.replicas), len(self.machine.scorer.workers), given.costs, facts)
-        self.sink.on_step(row)
-        self.sink.on_rollouts(rollout_rows(step, self.version, batch))
         self.mark("step_end", end.at, step)
-        told = told_timing(given.recorded_timing, step, stages)
-        tokens = sum([rollout.response_length for rollout in batch])
-        ids = tuple([rollout.rollout_id for rollout in batch])
-        given.policy.observe(StepReport(step, told, ids, tokens, reward, deferred, surplus, plan.overcommit, plan.chunk_size))
+        conclude_step(self.sink, given.policy, row, facts, given.recorded_timing)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -92,6 +92,14 @@ class RunFolder:
         with whole_file(path) as file:
             figure.savefig(file, format="png", dpi=figure.dpi, metadata={"Software": None})
         return path
+
+    def withdraw(self) -> None:
+        """Take a run back that came to nothing: its files, and the folder if nothing else lies in it. Says nothing if the disk refuses."""
+        self._finished = True
+        with suppress(OSError, OppoError):
+            _remove_earlier_run(self.root)
+            if not any(self.root.iterdir()):
+                self.root.rmdir()
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write ``manifest.json``: the given facts and, under ``files``, size and SHA-256 of every file. The folder is then complete.

@@ -170,6 +170,10 @@ class Ledger(Generic[F]):
         arrived = sum([flight.generated for _, _, members in self._arrivals for flight in members])
         return arrived + sum([flight.generated for flight in self.finished])
 
+    def tokens_in_flight(self) -> int:
+        """Response tokens of all rollouts in flight; ``generated`` must be current."""
+        return self.finished_tokens() + sum([flight.generated for flight in self.unfinished.values()])
+
     def pool(self, version: int) -> PoolView:
         """What the policy may see now."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,34 @@ def test_a_run_that_crashes_resumes_with_the_same_decisions(tmp_path: Path, real
         drop = [column for column in (*timing, *again) if column in one.columns]
         pd.testing.assert_frame_equal(one.drop(columns=drop), other.drop(columns=drop))
     assert found.manifest["resumed"] and not whole.manifest["resumed"]
+
+
+def test_an_interrupted_run_keeps_its_steps_and_the_timeline_it_has(tmp_path: Path) -> None:
+    def interrupt(done: int, row: object) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    asked = request(tmp_path / "run", {"lock_step": True})
+    written = run_to_folder(replace(asked, timeline=(1, 6), figures=True), interrupt)
+    assert (written.interrupted, len(written.steps)) == (True, 3)
+    run = read_run_folder(tmp_path / "run")
+    run.verify()
+    events = run.json("timeline.json")["traceEvents"]
+    assert {event["args"]["step"] for event in events if event.get("ph") == "X"} == {1, 2}
+    assert "figures/gantt.png" in run.files
+
+
+def test_a_run_that_fails_keeps_a_checkpoint_or_nothing_and_says_which(tmp_path: Path) -> None:
+    def fail(done: int, row: object) -> None:
+        if done == 2:
+            raise OppoError("the power failed")
+
+    with pytest.raises(OppoError, match=r"^the power failed \(step 1 was done; without checkpoints nothing of the run is kept\)$"):
+        run_to_folder(request(tmp_path / "lost", {"lock_step": True, "checkpoint_every": None}), fail)
+    assert not (tmp_path / "lost").exists()
+    with pytest.raises(OppoError, match=r"^the power failed \(step 1 was done; the folder keeps a checkpoint: --resume goes on from it"):
+        run_to_folder(request(tmp_path / "kept", {"lock_step": True}), fail)
+    assert len(run_to_folder(request(tmp_path / "kept", {"lock_step": True}, resume=True), lambda done, row: None).steps) == 8
 
 
 def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path) -> None:

@@ -124,15 +124,17 @@ def report() -> None:
         found = reached[column]
         difference, low, high = interval([b - a for a, b in zip(found["sequential"], found["oppo"], strict=True)])
         spread = float(np.std(found["sequential"], ddof=1))
-        verdict = "within seed noise" if low <= 0 <= high else "NOT within seed noise"
+        verdict = "contains 0" if low <= 0 <= high else "does not contain 0"
         lines.append(
-            f"- {name}, oppo − sequential over the last {LAST} steps, paired by seed: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}); "
-            f"standard deviation of `sequential` over seeds {spread:.3f}: {verdict}."
+            f"- {name}, oppo − sequential over the last {LAST} steps, paired by seed: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}, "
+            f"which {verdict}). The seeds of `sequential` alone have a standard deviation of {spread:.3f}: the difference is "
+            f"{abs(difference) / spread:.1f} of it."
         )
     lines += [
         "",
         "The trained batch of a step is not a random sample under `oppo` (long responses are carried on), so single steps differ; averages over steps are comparable.",
-        "Seconds are not compared here: all engines ran in one process.",
+        "Seconds are not compared here: all engines ran in one process. PPO is given the model's score, nothing else; where the task's own reward falls while",
+        "that score rises, the reward model was won over (one of these seeds, under both policies).",
         "",
     ]
     (RESULTS / "README.md").write_text("\n".join(lines), encoding="utf-8")

@@ -12,6 +12,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import dump_yaml, parse_yaml
+from oppo_sim.simulation import simulate
 
 BASE = """
 format: oppo-scenario/1
@@ -285,3 +286,16 @@ def test_reading_a_scenario_runs_no_code_of_its_policy(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(BASE + "policy: {name: 'mine.py:Mine', anything: 3}\n")
     assert load_scenario(path).policy.settings == {"anything": 3}
+
+
+def test_files_asked_for_beside_a_shipped_scenario_lie_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim import Policy\n\n\nclass Mine(Policy):\n"
+        "    def plan(self, pool):\n        return self.refill(pool, overcommit=2, chunk_size=256)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "lengths.csv").write_text("prompt_length,response_length\n10,20\n10,30\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    overrides = ["trace.name=null", "trace.sources=null", "trace.path=lengths.csv"]
+    run = simulate("h200-single", policy="mine.py:Mine", steps=3, overrides=[*overrides, "warmup_steps=0"])
+    assert set(run.rollouts["response_length"]) == {20, 30}

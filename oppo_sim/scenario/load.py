@@ -81,7 +81,8 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
     where = path.stem if shipped else str(path)
     data = parse_yaml(read_scenario_text(path), where)
     scenario = scenario_from_plain(data, overrides, where=where, default_name=path.stem)
-    return remember_origin(scenario, path.parent, where, scenario.translations)
+    # A shipped scenario names no files of its own: what is asked of it on the command line lies where the user is.
+    return remember_origin(scenario, None if shipped else path.parent, where, scenario.translations)
 
 
 def scenario_from_plain(

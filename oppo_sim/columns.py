@@ -124,6 +124,26 @@ DEFERRED: Final = "deferred"  # rollouts a step
 UTILIZATION: Final = "utilization"
 HOURS_PER_10K: Final = "hours_per_10k_rollouts"
 
+# ---- sweep rows: one a configuration; the varied fields under their dotted names, the columns of a comparison, and these -----------
+STATUS: Final = "status"  # ok | failed | stopped
+ERROR: Final = "error"  # why it failed
+SEEDS: Final = "seeds"  # runs that the row rests on
+ENGINE: Final = "engine"  # compiled | simpy
+S_PER_ROLLOUT: Final = "s_per_rollout"
+TOKENS_PER_S: Final = "tokens_per_s"  # response tokens trained
+COMPARED_PARTIAL_RATIO: Final = "partial_ratio"
+COMPARED_TOKENS_IN_FLIGHT: Final = "tokens_in_flight"  # at the end of a step, mean
+COMPARED_KV_PEAK_TOKENS: Final = "kv_peak_tokens"  # highest of any replica, step and seed
+COMPARED_KV_PREEMPTIONS: Final = "kv_preemptions"  # a step
+COMPARED_SCORER_PIECES: Final = "scorer_pieces"  # a step
+COMPARED_BUSY_ROLLOUT: Final = "busy_rollout"
+COMPARED_BUSY_SCORING: Final = "busy_scoring"
+COMPARED_BUSY_TRAINING: Final = "busy_training"
+DIFFERENCE: Final = "difference"  # paired, from the best point: seconds a rollout (or speed-up) over its own, minus 1
+DIFFERENCE_LOW: Final = "difference_low"
+DIFFERENCE_HIGH: Final = "difference_high"
+POINT: Final = "point"  # row number in the points table
+
 HIDDEN_BY_OVERLAP_S: Final = "hidden_by_overlap_s"
 SAVED_BY_SHORTER_TAIL_S: Final = "saved_by_shorter_tail_s"
 LOST_TO_RECOMPUTATION_S: Final = "lost_to_recomputation_s"

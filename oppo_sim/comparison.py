@@ -15,19 +15,20 @@ from math import exp, isfinite, log
 from multiprocessing import active_children, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
+from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.fast.choose import run_summary
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, make_policy
-from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.summary import run_totals
 from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulation import loaded_scenario, run_setup
+from oppo_sim.simulation import loaded_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,9 +147,8 @@ def _can_recompute(policy: Policy) -> bool:
 def run_cell(scenario: Scenario, cell: Cell) -> Totals:
     """Simulate one cell. A pure function of its arguments."""
     setup = build_setup(scenario, policy=cell.policy, policy_settings=json.loads(cell.settings), seed=cell.seed, steps=cell.steps)
-    summary = SummarySink(setup.warmup_steps)
     granularity = "batch" if cell.variant == "batch_scoring" else None
-    run_setup(setup, summary, counterfactual=LOSSES.get(cell.variant, ACTUAL), score_granularity=granularity)
+    summary, _ = run_summary(setup, counterfactual=LOSSES.get(cell.variant, ACTUAL), score_granularity=granularity)
     return run_totals(summary, scenario.rollout_batch_size)
 
 
@@ -225,7 +225,8 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
     labels = list(dict.fromkeys([*baselines.values(), *policies]))
     rows, shares = [], []
     for label in labels:
-        rows.append({"policy": label, **_row(of(label, "actual"), of(baselines.get(label, label), "actual"))})
+        actual, base = (of(name, "actual").to_dict("records") for name in (label, baselines.get(label, label)))
+        rows.append({"policy": label, **compared_row(actual, base)})
         if label in policies and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
     table = pd.DataFrame(rows).set_index("policy")
@@ -233,13 +234,17 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
     return Comparison(table, attribution, cells)
 
 
-def _row(actual: "pd.DataFrame", base: "pd.DataFrame") -> dict[str, float]:
-    low, high = interval(list(actual[c.TIMING_STEP]))
-    by_rollout = ratio_interval(list(base["s_per_rollout"] / actual["s_per_rollout"]))
-    by_token = ratio_interval(list(base["s_per_token"] / actual["s_per_token"]))
-    training = [c.timing(stage) for stage in c.TRAINING_STAGES]
+def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
+    """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the same order."""
+    low, high = interval([run[c.TIMING_STEP] for run in actual])
+    by_rollout = ratio_interval([there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)])
+    by_token = ratio_interval([there["s_per_token"] / here["s_per_token"] for here, there in zip(actual, base, strict=True)])
+
+    def mean(name: str) -> float:
+        return fmean([run[name] for run in actual])
+
     return {
-        c.STEP_S: float(actual[c.TIMING_STEP].mean()),
+        c.STEP_S: mean(c.TIMING_STEP),
         c.STEP_S_LOW: low,
         c.STEP_S_HIGH: high,
         c.SPEEDUP: by_rollout[0],
@@ -248,15 +253,15 @@ def _row(actual: "pd.DataFrame", base: "pd.DataFrame") -> dict[str, float]:
         c.SPEEDUP_PER_TOKEN: by_token[0],
         c.SPEEDUP_PER_TOKEN_LOW: by_token[1],
         c.SPEEDUP_PER_TOKEN_HIGH: by_token[2],
-        c.GEN_S: float(actual[c.timing("gen")].mean()),
-        c.REWARD_S: float(actual[c.timing("reward")].mean()),
-        c.TRAINING_S: float(actual[training].sum(axis=1).mean()),
-        c.COMPARED_STALENESS_MEAN: float(actual["staleness_mean"].mean()),
-        c.COMPARED_STALENESS_MAX: float(actual["staleness_max"].max()),
-        c.LENGTH_BIAS: float((actual["length_mean"] / actual["trace_length_mean"]).mean()) - 1.0,
-        c.DEFERRED: float(actual["deferred"].mean()),
-        c.UTILIZATION: float(actual["utilization"].mean()),
-        c.HOURS_PER_10K: float(actual["s_per_rollout"].mean()) * 10_000 / 3600,
+        c.GEN_S: mean(c.timing("gen")),
+        c.REWARD_S: mean(c.timing("reward")),
+        c.TRAINING_S: sum([mean(c.timing(stage)) for stage in c.TRAINING_STAGES]),
+        c.COMPARED_STALENESS_MEAN: mean("staleness_mean"),
+        c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in actual),
+        c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
+        c.DEFERRED: mean("deferred"),
+        c.UTILIZATION: mean("utilization"),
+        c.HOURS_PER_10K: mean("s_per_rollout") * 10_000 / 3600,
     }
 
 
@@ -273,14 +278,12 @@ def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[s
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Student-t confidence interval of a mean; NaN for fewer than two values, or where one is not finite."""
-    from statistics import fmean, stdev
-
     if len(values) < 2 or not all(map(isfinite, values)):
         return float("nan"), float("nan")
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
 
     mean = fmean(values)
-    half = float(t.ppf(0.5 + confidence / 2, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    half = float(stdtrit(len(values) - 1, 0.5 + confidence / 2)) * stdev(values) / len(values) ** 0.5
     return mean - half, mean + half
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.scenario.build import Setup, policy_settings_of
 
-PACKAGES = ("oppo-toolkit", "simpy", "numpy", "pandas", "pyarrow", "scipy", "pydantic")
+PACKAGES = ("oppo-toolkit", "simpy", "numba", "numpy", "pandas", "pyarrow", "scipy", "pydantic")
 
 
 def versions() -> dict[str, str]:
@@ -35,14 +35,15 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def run_manifest(setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def run_manifest(setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None, *, engine: str = "simpy") -> dict[str, Any]:
     """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the same manifest.
 
-    ``policy_settings``: None, those that the scenario gives the policy.
+    ``policy_settings``: None, those that the scenario gives the policy. ``engine``: what ran, ``simpy`` or ``compiled`` (docs/fast.md).
     """
     settings = policy_settings_of(setup.scenario, policy) if policy_settings is None else policy_settings
     return {
         "kind": "simulated",
+        "engine": engine,
         "scenario": setup.scenario.name,
         "scenario_sha256": setup.scenario.content_hash,
         "scenario_yaml": setup.scenario.to_yaml(),

@@ -56,6 +56,11 @@ class RewardModel:
         self._key = stream_key(seed, "reward")
         self._trace_rewards = trace_rewards
 
+    @property
+    def by_row(self) -> Sequence[float] | None:
+        """Rewards of the trace's rows where the mean depends on which rows were trained; None where the step alone decides."""
+        return self._trace_rewards if isinstance(self._config, TraceRewards) else None
+
     def batch_mean(self, step: int, trace_rows: Sequence[int]) -> float | None:
         """Mean reward of the batch trained in ``step``, whose rollouts replay ``trace_rows``."""
         config = self._config

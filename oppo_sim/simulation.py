@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
+from oppo_sim.fast.choose import run_columns
 from oppo_sim.manifest import run_manifest
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.run import ModelInput
 from oppo_sim.model.simulate import run_model
-from oppo_sim.results.sinks import FrameSink, Sink, Sinks
+from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
@@ -76,13 +77,19 @@ def simulate(
 ) -> Run:
     """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
 
-    ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept.
+    ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept. Without rollouts and timeline
+    the run is made by the compiled path where that covers it, and ``progress`` is told less often (docs/fast.md).
     Raises OppoError for anything that cannot run.
     """
     loaded = loaded_scenario(scenario, overrides)
     name = loaded.policy.name if policy is None else policy
     settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
+    if not keep_rollouts and timeline is None:
+        made = run_columns(setup, progress=progress)
+        table = made.frame()
+        manifest = run_manifest(setup, name, settings, engine=made.engine)
+        return Run(name, setup.seed, table, RolloutBlocks().frame(), summarise(table, setup.warmup_steps), manifest, [], [])
     frames = FrameSink(keep_rollouts)
     sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(progress))
     spans, markers = run_setup(setup, sink, timeline=timeline)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,9 @@ import pytest
 import yaml
 
 from oppo_sim.cli.main import run
+from oppo_sim.fast.choose import run_summary
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.schema import Scenario
 
 TINY: dict[str, Any] = {
     "format": "oppo-scenario/1",
@@ -47,10 +52,19 @@ class Printed(NamedTuple):
     err: str
 
 
+@cache
+def compile_first() -> None:
+    """What is compiled once is compiled before a test looks at what is printed."""
+    scenario = Scenario.model_validate_json(json.dumps(TINY))
+    run_summary(build_setup(scenario), engine="compiled")
+
+
 class Oppo:
     """``oppo …`` in this process."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        compile_first()
+        capsys.readouterr()
         self._capsys = capsys
 
     def __call__(self, *arguments: str | Path) -> Printed:
@@ -61,6 +75,7 @@ class Oppo:
 
 def start_oppo(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
     """``oppo …`` in a process of its own."""
+    compile_first()
     command = [sys.executable, "-m", "oppo_sim.cli.main", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 

@@ -283,7 +283,7 @@ def wait_for_lines(journal: Path, lines: int) -> None:
     raise AssertionError("no run was finished in time")
 
 
-LONG = ("compare", "tiny.yaml", "--policies", "intra", "--seeds", "4", "--steps", "300", "--no-figures", "--no-attribution")
+LONG = ("compare", "tiny.yaml", "--policies", "intra", "--seeds", "4", "--steps", "20000", "--no-figures", "--no-attribution")
 
 
 def alive(process_group: int) -> bool:

@@ -4,7 +4,7 @@ A group takes the longer of its arithmetic and its memory traffic at the achieva
 for one of the tensor-parallel devices, for a whole forward (all layers), in seconds, floating-point operations and bytes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,8 +82,11 @@ def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
     return num_experts * (1.0 - missed)
 
 
-def layer_groups(split: Split, rows: float) -> tuple[Group, ...]:
-    """Matrix products and element-wise kernels of all layers for ``rows`` tokens, without attention itself."""
+def layer_groups(split: Split, rows: float, touched: float | None = None) -> tuple[Group, ...]:
+    """Matrix products and element-wise kernels of all layers for ``rows`` tokens, without attention itself.
+
+    ``touched`` experts of a layer are read; None: as many as ``rows`` tokens are expected to use.
+    """
     shape, layers = split.shape, split.shape.num_hidden_layers
     hidden, query, kv = shape.hidden_size, shape.query_width, shape.kv_width
     projections = layers * shape.attention_matrix_params
@@ -96,7 +99,8 @@ def layer_groups(split: Split, rows: float) -> tuple[Group, ...]:
     if shape.moe_layers:
         expert_width = shape.moe_intermediate_size or shape.intermediate_size
         used = shape.moe_layers * (shape.num_experts_per_tok * shape.expert_params + shape.shared_mlp_params)
-        touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows)
+        if touched is None:
+            touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows)
         read = shape.moe_layers * (touched * shape.expert_params + shape.shared_mlp_params)
         in_out = shape.moe_layers * shape.num_experts_per_tok * (2 * hidden + shape.mlp_matrices * expert_width)
         groups.append(_gemm(split, rows, used, read, in_out))
@@ -140,6 +144,42 @@ def collectives_seconds(split: Split, rows: float) -> float:
     size = rows * split.shape.hidden_size * _ACTIVATION_BYTES
     one = split.rates.collective_latency + 2.0 * (tp - 1) / tp * size / split.rates.link
     return 2 * split.shape.num_hidden_layers * one
+
+
+class Terms(NamedTuple):
+    """An operator group whose parts are affine in tokens and touched experts: at none of both, and what one of each adds."""
+
+    fixed: Group
+    per_token: Group
+    per_expert: Group
+
+
+def affine_terms(groups_at: Callable[[float, float], tuple[Group, ...]]) -> tuple[Terms, ...]:
+    """The groups of ``groups_at(tokens, touched experts)`` as terms."""
+
+    def added(more: Group, none: Group) -> Group:
+        return Group(*(b - a for a, b in zip(none, more, strict=True)))
+
+    ends = zip(groups_at(0.0, 0.0), groups_at(1.0, 0.0), groups_at(0.0, 1.0), strict=True)
+    return tuple(Terms(none, added(token, none), added(expert, none)) for none, token, expert in ends)
+
+
+class ForwardTerms(NamedTuple):
+    """A forward over new tokens in numbers that a compiled loop can evaluate; seconds, operations and bytes of one device.
+
+    seconds = max(Σ longer(group) + latency_s + collective_s_per_token · tokens, least_s) + host_s, where a group is longer by its
+    arithmetic or its traffic, and attention (of a token, of a query-key pair) is one more group.
+    """
+
+    rows: tuple[Terms, ...]
+    attention: tuple[Group, Group]
+    latency_s: float
+    collective_s_per_token: float
+    least_s: float
+    host_s: float
+    num_experts: int
+    experts_per_token: int
+    devices: int
 
 
 def total(groups: Iterable[Group]) -> tuple[float, Group]:

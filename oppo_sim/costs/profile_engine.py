@@ -1,6 +1,7 @@
 """Cost models that read a measured profile."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from oppo_sim.errors import OppoError
 _INFINITE = float("inf")
 
 
-class _Lines(NamedTuple):
+class Lines(NamedTuple):
     """Decode of one batch size: line i answers KV up to knot i, the last one beyond. ``low`` to ``high`` is measured."""
 
     knots: tuple[float, ...]
@@ -38,7 +39,7 @@ class ProfileEngine:
     host_prefill: float = 0.0
     decode_shares: Demand = MEMORY_BOUND
     prefill_shares: Demand = COMPUTE_BOUND
-    _lines: dict[int, _Lines] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lines: dict[int, Lines] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def peak(self) -> Peak | None:
@@ -50,7 +51,7 @@ class ProfileEngine:
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises OppoError for a time <= 0."""
-        found = self._lines.get(n_running) or self._make_lines(n_running)
+        found = self.lines(n_running)
         line = found.lines[bisect_left(found.knots, kv_tokens)]
         if not inside(found.low, found.high, kv_tokens):
             self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
@@ -86,13 +87,16 @@ class ProfileEngine:
     def without_padding(self) -> "ProfileEngine":
         return self
 
-    def _make_lines(self, n_running: int) -> _Lines:
-        found = _decode_lines(self.decode, n_running, self.host_per_iteration + self.host_per_rollout * n_running)
-        self._lines[n_running] = found
+    def lines(self, n_running: int) -> Lines:
+        """Decode of ``n_running`` rollouts at any KV."""
+        found = self._lines.get(n_running)
+        if found is None:
+            host = self.host_per_iteration + self.host_per_rollout * n_running
+            found = self._lines[n_running] = _decode_lines(self.decode, n_running, host)
         return found
 
 
-def _decode_lines(table: DecodeTable, n_running: int, host: float) -> _Lines:
+def _decode_lines(table: DecodeTable, n_running: int, host: float) -> Lines:
     """Lines of one batch size from the rows on both sides of it (the two nearest outside the measured sizes)."""
     weighted = _rows_of(table, n_running)
     scaled = [[kv * n_running / row.n_running for kv in row.kv_tokens] for row, _ in weighted]
@@ -113,7 +117,7 @@ def _decode_lines(table: DecodeTable, n_running: int, host: float) -> _Lines:
     last = lines[-1]
     if last.per_kv_token < 0:  # noise at the end of a row must not lead to negative times far beyond it
         lines[-1] = Line(last.fixed + last.per_kv_token * knots[-1], 0.0, _INFINITE)
-    return _Lines(tuple(knots), tuple(lines), low, high)
+    return Lines(tuple(knots), tuple(lines), low, high)
 
 
 def _rows_of(table: DecodeTable, n_running: int) -> list[tuple[DecodeRow, float]]:
@@ -145,28 +149,32 @@ class ProfileTraining:
 
     def stage_times(self, batch: BatchShape) -> StageTimes:
         """Raises OppoError where a stage extrapolates below zero."""
-        table, run, tokens = self.table, self.run, batch.tokens
+        table, tokens = self.table, batch.tokens
         if not inside(table.tokens[0], table.tokens[-1], tokens):
             self.ranges.note("training", f"{tokens} tokens")
 
-        def stage(name: str, runs: bool) -> float:
-            measured = getattr(table, name)
-            if not runs or measured is None:
+        def stage(name: str, measured: Sequence[float] | None) -> float:
+            if measured is None:
                 return 0.0
             seconds = linear(table.tokens, measured, tokens)
             if seconds < 0:
                 raise OppoError(f"cost profile: training.{name} extrapolates to a negative time at {tokens} tokens; measure nearer to it")
             return seconds
 
-        return StageTimes(
-            stage("old_log_prob", run.old_log_prob),
-            stage("ref", run.ref),
-            stage("values", run.values),
-            stage("adv", True),
-            stage("update_critic", run.update_critic),
-            stage("update_actor", True),
-            self.update_weights,
-        )
+        passed = {name: stage(name, measured) for name, measured in self.measured().items()}
+        return StageTimes(**passed, update_weights=self.update_weights)
+
+    def measured(self) -> dict[str, Sequence[float] | None]:
+        """Seconds of each stage but ``update_weights``, in their order; None: it does not run, or was not measured."""
+        table, run = self.table, self.run
+        return {
+            "old_log_prob": table.old_log_prob if run.old_log_prob else None,
+            "ref": table.ref if run.ref else None,
+            "values": table.values if run.values else None,
+            "adv": table.adv,
+            "update_critic": table.update_critic if run.update_critic else None,
+            "update_actor": table.update_actor,
+        }
 
     def demand(self) -> Demand:
         return self.demand_shares

@@ -10,9 +10,12 @@ from oppo_sim.costs.devices import Device, Dtype
 from oppo_sim.costs.interface import Demand, Line, Peak, Work
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.operators import (
+    ForwardTerms,
     Group,
     Split,
+    Terms,
     achievable_rates,
+    affine_terms,
     collectives_seconds,
     decode_attention,
     head_groups,
@@ -42,11 +45,11 @@ def find_host(host: HostRef) -> HostOverheads:
     return host if isinstance(host, HostOverheads) else HOSTS[host]
 
 
-def _affine_total(terms: tuple[tuple[Group, Group], ...], attention: Group, tokens: float) -> tuple[float, Group]:
+def _affine_total(terms: tuple[Terms, ...], attention: Group, tokens: float) -> tuple[float, Group]:
     """``operators.total`` of affine groups and attention; written out, since every scored piece asks for it."""
     arithmetic, memory, flops, traffic = attention
     seconds = arithmetic if arithmetic > memory else memory
-    for (a0, m0, f0, b0), (a1, m1, f1, b1) in terms:
+    for (a0, m0, f0, b0), (a1, m1, f1, b1), _ in terms:
         a, m = a0 + a1 * tokens, m0 + m1 * tokens
         seconds += a if a > m else m
         arithmetic += a
@@ -165,17 +168,32 @@ class RooflineEngine:
         none = collectives_seconds(self.split, 0.0)
         return self._layer_latency() + none, collectives_seconds(self.split, 1.0) - none
 
-    def _row_groups(self, tokens: float) -> tuple[Group, ...]:
+    def forward_terms(self) -> ForwardTerms:
+        """A prefill in numbers, for a compiled loop: what ``prefill_time`` and ``prefill_work`` evaluate."""
+        shape = self.shape
+        latency, per_row = self._collective_terms
+        return ForwardTerms(
+            self._row_terms,
+            self._attention_terms,
+            latency,
+            per_row,
+            self._launches(),
+            self.host.per_iteration_s,
+            shape.num_experts,
+            shape.num_experts_per_tok,
+            self.tensor_parallel,
+        )
+
+    def _row_groups(self, tokens: float, touched: float | None = None) -> tuple[Group, ...]:
         """Everything of a prefill that depends on its tokens alone."""
         rows = {"last": 1.0, "all": tokens, "none": 0.0}[self.logits]
         head = head_groups(self.split, rows, normalised=self.logits == "all") if self.logits != "none" else ()
-        return (*layer_groups(self.split, tokens), *head)
+        return (*layer_groups(self.split, tokens, touched), *head)
 
     @cached_property
-    def _row_terms(self) -> tuple[tuple[Group, Group], ...]:
+    def _row_terms(self) -> tuple[Terms, ...]:
         """Groups of no token and what a token adds, which is all there is to know of a dense model."""
-        ends = zip(self._row_groups(0.0), self._row_groups(1.0), strict=True)
-        return tuple((zero, Group(*(b - a for a, b in zip(zero, one, strict=True)))) for zero, one in ends)
+        return affine_terms(self._row_groups)
 
     def _layer_latency(self) -> float:
         return self.shape.num_hidden_layers * self.achievable.layer_latency_s

@@ -10,7 +10,18 @@ from oppo_sim.costs.devices import Device
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, model_parameters
 from oppo_sim.costs.models import ModelShape
-from oppo_sim.costs.operators import Split, achievable_rates, collectives_seconds, head_groups, layer_groups, prefill_attention, total
+from oppo_sim.costs.operators import (
+    ForwardTerms,
+    Group,
+    Split,
+    achievable_rates,
+    affine_terms,
+    collectives_seconds,
+    head_groups,
+    layer_groups,
+    prefill_attention,
+    total,
+)
 from oppo_sim.costs.stages import stages_run
 from oppo_sim.costs.training_config import TrainingConfig
 
@@ -28,6 +39,44 @@ class TrainedModel:
     @property
     def parameters(self) -> int:
         return model_parameters(self.shape, self.has_head)
+
+
+class StagePlan(NamedTuple):
+    """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
+
+    seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a mini-batch is run in ``count``
+    micro-batches of max(passes · forward / speed, gather_s) + overhead_s seconds each.
+    """
+
+    model: TrainedModel
+    micro_batch: int
+    mini_batches: int = 1
+    steps: int = 1
+    """Mini-batches of all epochs."""
+    passes: float = 1.0
+    """Forwards that a micro-batch costs (a backward is two)."""
+    speed: float = 1.0
+    gather_s: float = 0.0
+    """Of a micro-batch, beside its arithmetic."""
+    overhead_s: float = 0.0
+    reduction_s: float = 0.0
+    optimizer_s: float = 0.0
+    optimizer_bytes: float = 0.0
+    offload_s: float = 0.0
+
+
+class StagesInNumbers(NamedTuple):
+    """Everything that ``stage_times`` and ``work`` evaluate, for a compiled loop."""
+
+    plans: tuple[StagePlan | None, ...]
+    """old_log_prob, ref, values, adv, update_critic, update_actor; None: no model runs."""
+    forwards: tuple[ForwardTerms | None, ...]
+    """One micro-batch of each plan's model."""
+    adv_fixed_s: float
+    adv_per_token_s: float
+    sync_s: float
+    data_parallel: int
+    num_gpus: int
 
 
 class _Part(NamedTuple):
@@ -110,18 +159,36 @@ class RooflineTraining:
             assert self._last is not None
         return self._last[1]
 
+    def in_numbers(self) -> StagesInNumbers:
+        """The stages for a compiled loop."""
+        plans = self._plans
+        return StagesInNumbers(
+            plans,
+            tuple(None if plan is None else self._forward_terms(plan.model) for plan in plans),
+            self.devices.adv_fixed_s,
+            self.devices.adv_per_token_s,
+            self.sync_seconds(),
+            self._data_parallel,
+            self.num_gpus,
+        )
+
     def _computed_stages(self, batch: BatchShape) -> tuple[_Part, ...]:
+        old_log_prob, ref, values, _, critic, actor = (_Part() if plan is None else self._part(plan, batch) for plan in self._plans)
+        adv = self.devices.adv_fixed_s + self.devices.adv_per_token_s * batch.tokens
+        return old_log_prob, ref, values, _Part(adv), critic, actor
+
+    @cached_property
+    def _plans(self) -> tuple[StagePlan | None, ...]:
+        """One a stage, in their order."""
         run = stages_run(self.training)
         separate = self.training.critic == "separate"
-        none = _Part()
-        adv = self.devices.adv_fixed_s + self.devices.adv_per_token_s * batch.tokens
         return (
-            self._forward(self.actor, batch) if run.old_log_prob else none,
-            self._forward(self.ref, batch) if run.ref else none,
-            self._forward(self.critic if separate else self.actor, batch) if run.values else none,
-            _Part(adv),
-            self._update(self.critic, batch) if run.update_critic else none,
-            self._update(self.actor, batch),
+            self._forward(self.actor) if run.old_log_prob else None,
+            self._forward(self.ref) if run.ref else None,
+            self._forward(self.critic if separate else self.actor) if run.values else None,
+            None,
+            self._update(self.critic) if run.update_critic else None,
+            self._update(self.actor),
         )
 
     @property
@@ -146,43 +213,74 @@ class RooflineTraining:
     def _micro_batch(self, model: TrainedModel, tokens: float, pairs: float) -> tuple[float, _Part]:
         """Collectives' seconds, and the forward itself, of one micro-batch with these tokens and pairs."""
         split = self._split(model)
-        head = head_groups(split, tokens, normalised=True) if model.has_head else ()
-        seconds, parts = total((*layer_groups(split, tokens), prefill_attention(split, tokens, pairs), *head))
-        seconds += model.shape.num_hidden_layers * self.devices.achievable.layer_latency_s
+        layers, head = layer_groups(split, tokens), self._head(model, tokens)
+        seconds, parts = total((*layers, prefill_attention(split, tokens, pairs), *head))
+        seconds += self._latency(model)
         return collectives_seconds(split, tokens), _Part(seconds, parts.arithmetic_s, parts.memory_s, parts.flops, parts.bytes)
 
-    def _forward(self, model: TrainedModel, batch: BatchShape) -> _Part:
-        tokens, pairs = batch.tokens / self._data_parallel, batch.pairs / self._data_parallel
-        count = max(1, math.ceil(tokens / model.inference_micro_batch))
-        collectives, one = self._micro_batch(model, tokens / count, pairs / count)
+    def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
+        return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
+
+    def _latency(self, model: TrainedModel) -> float:
+        return model.shape.num_hidden_layers * self.devices.achievable.layer_latency_s
+
+    def _forward_terms(self, model: TrainedModel) -> ForwardTerms:
+        """``_micro_batch`` in numbers."""
+        split, shape = self._split(model), model.shape
+        none = collectives_seconds(split, 0.0)
+        return ForwardTerms(
+            affine_terms(lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens))),
+            (prefill_attention(split, 1.0, 0.0), prefill_attention(split, 0.0, 1.0)),
+            self._latency(model) + none,
+            collectives_seconds(split, 1.0) - none,
+            0.0,
+            0.0,
+            shape.num_experts,
+            shape.num_experts_per_tok,
+            self.training.tensor_parallel,
+        )
+
+    def _forward(self, model: TrainedModel) -> StagePlan:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
-        seconds = max(one.seconds + collectives, gather) + self.devices.micro_batch_overhead_s
-        return _Part(seconds * count, one.arithmetic_s * count, one.memory_s * count, one.flops * count, one.bytes * count)
+        return StagePlan(model, model.inference_micro_batch, gather_s=gather, overhead_s=self.devices.micro_batch_overhead_s)
 
-    def _update(self, model: TrainedModel, batch: BatchShape) -> _Part:
+    def _update(self, model: TrainedModel) -> StagePlan:
         """All epochs: per mini-batch its micro-batches (a backward is two forwards), gradient reduction and optimizer step."""
-        training, parts = self.training, self.training.num_mini_batches
-        tokens, pairs = batch.tokens / self._data_parallel / parts, batch.pairs / self._data_parallel / parts
-        count = max(1, math.ceil(tokens / model.training_micro_batch))
-        collectives, one = self._micro_batch(model, tokens / count, pairs / count)
+        training = self.training
         gather = self._gather_seconds(model)
-        speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
         sharded = training.sharding == "full"
-        # Gathers for forward and backward and the reduce-scatter of the gradients run beside the arithmetic.
-        micro = max(3.0 * (one.seconds + collectives) / speed, 3.0 * gather if sharded else 0.0)
-        micro += 3.0 * self.devices.micro_batch_overhead_s
-        reduction = 0.0 if sharded else 2.0 * gather
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
-        step = step_bytes / (self.device.hbm_bytes_per_s * self.devices.achievable.memory)
-        steps = training.num_ppo_epochs * parts
-        passes = 3.0 * count * steps
         offload = 2.0 * model.state_bytes / (self.device.host_link_bytes_per_s * self.devices.achievable.link) if training.offload else 0.0
+        return StagePlan(
+            model,
+            model.training_micro_batch,
+            mini_batches=training.num_mini_batches,
+            steps=training.num_ppo_epochs * training.num_mini_batches,
+            passes=3.0,
+            speed=self.devices.recompute_speed_factor if training.selective_recompute else 1.0,
+            # Gathers for forward and backward and the reduce-scatter of the gradients run beside the arithmetic.
+            gather_s=3.0 * gather if sharded else 0.0,
+            overhead_s=3.0 * self.devices.micro_batch_overhead_s,
+            reduction_s=0.0 if sharded else 2.0 * gather,
+            optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self.devices.achievable.memory),
+            optimizer_bytes=step_bytes,
+            offload_s=offload,
+        )
+
+    def _part(self, plan: StagePlan, batch: BatchShape) -> _Part:
+        """A stage of a batch."""
+        tokens = batch.tokens / self._data_parallel / plan.mini_batches
+        pairs = batch.pairs / self._data_parallel / plan.mini_batches
+        count = max(1, math.ceil(tokens / plan.micro_batch))
+        collectives, one = self._micro_batch(plan.model, tokens / count, pairs / count)
+        micro = max(plan.passes * (one.seconds + collectives) / plan.speed, plan.gather_s) + plan.overhead_s
+        passes = plan.passes * count * plan.steps
         return _Part(
-            steps * (count * micro + reduction + step) + offload,
+            plan.steps * (count * micro + plan.reduction_s + plan.optimizer_s) + plan.offload_s,
             passes * one.arithmetic_s,
-            passes * one.memory_s + steps * step,
+            passes * one.memory_s + plan.steps * plan.optimizer_s,
             passes * one.flops,
-            passes * one.bytes + steps * step_bytes,
+            passes * one.bytes + plan.steps * plan.optimizer_bytes,
         )

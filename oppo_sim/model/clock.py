@@ -31,7 +31,7 @@ class Clock(simpy.Environment):
     """
 
     def __init__(self, settle: EndOfInstant) -> None:
-        super().__init__()
+        super().__init__(0.0)
         self._settle = settle
 
     def call_at(self, seconds: float, handler: Handler) -> Event:

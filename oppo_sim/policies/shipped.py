@@ -47,6 +47,11 @@ class _Chunked(Policy):
         """Chunk size of the coming step, tokens."""
         return self._chunk.value if self._chunk else self._fixed_chunk
 
+    @property
+    def chunk_control(self) -> ChunkControl | None:
+        """How the chunk size is controlled; None: it is fixed."""
+        return self._chunk.control if self._chunk else None
+
     def observe(self, report: StepReport) -> None:
         if self._chunk:
             self._chunk.observe(report)
@@ -69,9 +74,18 @@ class Refill(_Chunked):
         self._delta = DeltaController(control, batch) if control else None
         self._fixed_delta = 0 if isinstance(settings.overcommit, DeltaControl) else overcommit_rollouts(settings.overcommit, batch)
 
+    @property
+    def overcommit(self) -> int:
+        """Δ of the coming step, rollouts."""
+        return self._delta.value if self._delta else self._fixed_delta
+
+    @property
+    def delta(self) -> DeltaController | None:
+        """What controls Δ; None: it is fixed."""
+        return self._delta
+
     def plan(self, pool: PoolView) -> StepPlan:
-        delta = self._delta.value if self._delta else self._fixed_delta
-        return self.refill(pool, overcommit=delta, chunk_size=self.chunk_size)
+        return self.refill(pool, overcommit=self.overcommit, chunk_size=self.chunk_size)
 
     def observe(self, report: StepReport) -> None:
         super().observe(report)
@@ -150,6 +164,11 @@ class Oracle(_Chunked):
     def __init__(self, batch: Batch, settings: OracleSettings) -> None:
         super().__init__(batch, settings.score_granularity, settings.stop_check, settings.chunk_size)
         self._window = settings.window
+
+    @property
+    def window(self) -> int:
+        """Batches that it knows at once."""
+        return self._window
 
     def plan(self, pool: PoolView) -> StepPlan:
         admit = 0 if pool.in_flight else self._window * self.batch.rollout_batch_size

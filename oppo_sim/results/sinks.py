@@ -134,6 +134,13 @@ class Moments:
         self.minimum = min(self.minimum, value)
         self.maximum = max(self.maximum, value)
 
+    @classmethod
+    def of(cls, count: int, mean: float, squares: float, total: float, minimum: float, maximum: float) -> "Moments":
+        """Moments taken elsewhere; ``squares``: Σ (value − mean)²."""
+        made = cls()
+        made.count, made.mean, made._squares, made.total, made.minimum, made.maximum = count, mean, squares, total, minimum, maximum
+        return made
+
     @property
     def std(self) -> float:
         """Sample standard deviation; 0 below two values."""

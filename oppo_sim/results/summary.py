@@ -36,7 +36,7 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
         "seconds": seconds,
         "rollouts": float(rollouts),
         "tokens": tokens,
-        "s_per_rollout": seconds / rollouts,
+        c.S_PER_ROLLOUT: seconds / rollouts,
         "s_per_token": seconds / tokens,
         "length_mean": of(c.LENGTH_MEAN).mean,
         "trace_length_mean": of(c.TRACE_LENGTH_MEAN).mean,
@@ -47,6 +47,25 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
         "recomputed_tokens": of(c.TOKENS_RECOMPUTED).total,
         "padding_tokens": of(c.TOKENS_PADDING).total,
         "utilization": of(c.UTILIZATION_INFERENCE).mean,
+    }
+
+    def mean(name: str) -> float:
+        moments = of(name)
+        return moments.mean if moments.count else float("nan")
+
+    totals |= {
+        c.TOKENS_PER_S: tokens / seconds if seconds else float("nan"),
+        c.COMPARED_PARTIAL_RATIO: mean(c.PARTIAL_RATIO),
+        c.COMPARED_TOKENS_IN_FLIGHT: mean(c.TOKENS_IN_FLIGHT),
+        c.COMPARED_KV_PEAK_TOKENS: of(c.KV_PEAK_TOKENS).maximum,
+        c.COMPARED_KV_PREEMPTIONS: mean(c.KV_PREEMPTIONS),
+        c.COMPARED_SCORER_PIECES: mean(c.SCORER_PIECES),
+        c.COMPARED_BUSY_ROLLOUT: mean(c.BUSY_ROLLOUT),
+        c.COMPARED_BUSY_SCORING: mean(c.BUSY_SCORING),
+        c.COMPARED_BUSY_TRAINING: mean(c.BUSY_TRAINING),
+        "overcommit": mean(c.OVERCOMMIT),
+        "chunk_size": mean(c.CHUNK_SIZE),
+        "reward_mean": mean(c.REWARD_MEAN),
     }
     totals |= {c.timing(stage): of(c.timing(stage)).mean for stage in (*c.STAGES, "step")}
     # A maximum of whole numbers is one; kept as text and read again it must be the same column.

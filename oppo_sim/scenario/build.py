@@ -1,13 +1,14 @@
 """From a scenario to everything that one simulated run needs. Whatever cannot run is refused here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oppo_sim.costs.build import build_costs
 from oppo_sim.costs.config import RooflineCostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import Costs
+from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.controllers import DeltaControl
@@ -37,12 +38,43 @@ class Setup:
     """What is likely not meant, one sentence each."""
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What all runs of a scenario share, whatever their policy and seed."""
+
+    replay: Replay
+    """Under the scenario's own seed."""
+    costs: Costs
+    machine: MachineSetup
+    longest_prompt: int
+    """Tokens."""
+
+
 def policy_settings_of(scenario: Scenario, policy: str) -> dict[str, Any]:
     """Settings under which ``policy`` runs in a scenario: its own if it is the scenario's policy; else what the two share, then
     ``policies.<name>`` over that."""
     if policy == scenario.policy.name:
         return scenario.policy.settings
     return inherited_settings(policy, scenario.policy.settings) | scenario.policies.get(policy, {})
+
+
+def build_trace(scenario: Scenario) -> Replay:
+    """The scenario's trace. Raises OppoError if it cannot be replayed so."""
+    return build_replay(
+        scenario.trace,
+        seed=scenario.seed,
+        group_size=scenario.group_size,
+        max_prompt_length=scenario.max_prompt_length,
+        max_response_length=scenario.max_response_length,
+        base_dir=scenario.base_dir,
+    )
+
+
+def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
+    """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of these cannot be."""
+    built = build_trace(scenario) if replay is None else replay
+    costs = build_costs(scenario.costs, shape=_cost_context(scenario), base_dir=scenario.base_dir)
+    return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
 
 
 def build_setup(
@@ -52,6 +84,7 @@ def build_setup(
     policy_settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     seed: int | None = None,
+    parts: Parts | None = None,
 ) -> Setup:
     """Build one run.
 
@@ -60,6 +93,7 @@ def build_setup(
         policy_settings: its settings, all of them; None: those of ``policy_settings_of``.
         steps: training steps instead of the scenario's.
         seed: seed instead of the scenario's.
+        parts: what ``build_parts`` gave for this scenario; None: built now.
 
     Raises OppoError for whatever cannot run: the trace, the cost model, the memory, the policy and its settings, and what they ask of
     the machine together.
@@ -76,25 +110,18 @@ def build_setup(
         raise OppoError(f"steps {steps} leaves nothing after warmup_steps {scenario.warmup_steps}: raise steps, or lower warmup_steps")
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
     built = make_policy(name, batch, chosen, scenario.base_dir)
-    replay = build_replay(
-        scenario.trace,
-        seed=seed,
-        group_size=scenario.group_size,
-        max_prompt_length=scenario.max_prompt_length,
-        max_response_length=scenario.max_response_length,
-        base_dir=scenario.base_dir,
-    )
-    costs = build_costs(scenario.costs, shape=_cost_context(scenario), base_dir=scenario.base_dir)
-    machine = _machine(scenario, costs)
-    machine.check(max(replay.prompt_lengths), scenario.max_response_length, built.schedule)
+    shared = build_parts(scenario) if parts is None else parts
+    # Of the trace only the draws depend on the seed.
+    replay = replace(shared.replay, key=stream_key(seed, "trace"))
+    shared.machine.check(shared.longest_prompt, scenario.max_response_length, built.schedule)
 
     def rewards() -> RewardModel:
         return RewardModel(scenario.rewards, seed, replay.rewards)
 
     rewards()  # refuse now what it would refuse later
     return Setup(
-        machine=machine,
-        costs=costs,
+        machine=shared.machine,
+        costs=shared.costs,
         policy_factory=lambda: make_policy(name, batch, chosen, scenario.base_dir),
         batch=batch,
         replay=replay,

@@ -1,0 +1,201 @@
+"""Built scenarios in memory, for the compiled path against the SimPy model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from oppo_sim.costs.build import CostContext, build_costs
+from oppo_sim.costs.build_profile import costs_from_profile
+from oppo_sim.costs.config import RooflineCostConfig
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.profile import Profile
+from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.draws import stream_key
+from oppo_sim.policies import Batch
+from oppo_sim.policies.registry import make_policy
+from oppo_sim.rewards import NoRewards, RewardConfig, RewardModel, SaturatingRewards, SeriesRewards, TraceRewards
+from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.traces.replay import Replay
+from tests.cases import PHASED, Case, cases
+
+COVERED = tuple(policy for policy in PHASED if policy != "tail-batching")
+_TINY = {
+    "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "vocab_size": 256,
+}  # fmt: skip
+_MOE = _TINY | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1}
+
+
+@cache
+def any_scenario() -> Scenario:
+    """A run's setup names its scenario; here nothing reads it."""
+    return load_scenario("paper-gsm8k-7b")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a case does not say: costs, sampling, rewards, warm-up."""
+
+    costs: str
+    sampling: str
+    rewards: str
+    warmup: int
+    seed: int
+
+
+def chosen() -> st.SearchStrategy[Chosen]:
+    return st.builds(
+        Chosen,
+        st.sampled_from(["linear", "linear", "profile", "roofline", "mixture", "verifier"]),
+        st.sampled_from(["in_order", "resample", "by_step"]),
+        st.sampled_from(["series", "trace", "saturating", "none"]),
+        st.integers(0, 2),
+        st.integers(0, 2**63 - 1),
+    )
+
+
+def covered_cases() -> st.SearchStrategy[Case]:
+    """Cases that the kernel covers."""
+    return cases(COVERED, contention=False)
+
+
+def setup_of(case: Case, chosen: Chosen) -> Setup:
+    """A built scenario without files."""
+    batch = Batch(case.batch, case.group_size)
+    replay = replay_of(case, chosen)
+    config: RewardConfig = {
+        "series": SeriesRewards(values=case.rewards),
+        "trace": TraceRewards(),
+        "saturating": SaturatingRewards(time_constant=5.0, noise=0.5),
+        "none": NoRewards(),
+    }[chosen.rewards]
+    return Setup(
+        machine=case.machine,
+        costs=costs_of(case, chosen.costs),
+        policy_factory=lambda: make_policy(case.policy, batch, case.settings),
+        batch=batch,
+        replay=replay,
+        rewards=lambda: RewardModel(config, chosen.seed, replay.rewards),
+        steps=case.steps + chosen.warmup,
+        warmup_steps=chosen.warmup,
+        seed=chosen.seed,
+        scenario=any_scenario(),
+    )
+
+
+def replay_of(case: Case, chosen: Chosen) -> Replay:
+    size = case.group_size
+    groups = len(case.responses) // size
+    rows = groups * size
+    blocks = (
+        ((0, groups),) if chosen.sampling != "by_step" or groups < 2 else ((0, groups // 2), (groups // 2 * size, groups - groups // 2))
+    )
+    responses = list(case.responses[:rows])
+    means = tuple(sum(responses[first : first + count * size]) / (count * size) for first, count in blocks)
+    return Replay(
+        prompt_lengths=list(case.prompts[:rows]),
+        response_lengths=responses,
+        clipped=[length > 10 for length in responses],
+        rewards=[((7 * i) % 11) / 11.0 - 0.4 for i in range(rows)],
+        content_hash="",
+        provenance={},
+        warnings=(),
+        sampling=chosen.sampling,  # type: ignore[arg-type]
+        group_size=size,
+        blocks=blocks,
+        block_means=means,
+        key=stream_key(chosen.seed, "trace"),
+    )
+
+
+def costs_of(case: Case, kind: str) -> Costs:
+    """Linear costs of the case, or small ones of the other kinds."""
+    if kind == "linear":
+        return case.costs()
+    training = TrainingConfig(
+        num_ppo_epochs=2,
+        num_mini_batches=2,
+        micro_batch_tokens=200,
+        sharding="full" if case.parallel_inference else "optimizer",
+        parallel_inference=case.parallel_inference,
+        stream_ref=case.batch > 2,
+        offload=case.parallel_inference,
+        num_gpus=2,
+    )
+    context = CostContext(case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training)
+    if kind == "profile":
+        return costs_from_profile(Profile.model_validate(profile_content()), context)
+    reward: dict[str, Any] = {"kind": "verifier", "fixed_s": 0.01, "per_token_s": 0.001}
+    if kind != "verifier":
+        reward = {"kind": "model", "model": _TINY}
+    launches = {"launch_per_layer_s": 2e-5, "per_iteration_s": 1e-5, "per_rollout_s": 1e-6, "captured_batch_sizes": [1, 2, 4, 8]}
+    config = {
+        "kind": "roofline",
+        "device": "L40S",
+        "actor_model": _MOE if kind == "mixture" else _TINY,
+        "reward_model": reward,
+        "rollout": {"tensor_parallel": 2, "host": launches},
+    }
+    return build_costs(RooflineCostConfig.model_validate_json(_json(config)), shape=context)
+
+
+def _json(plain: Any) -> str:
+    import json
+
+    return json.dumps(plain)
+
+
+def profile_content() -> dict[str, Any]:
+    """A profile of small tables; computed, not measured."""
+
+    def forwards(factor: float) -> dict[str, Any]:
+        tokens, contexts = [4, 30, 200], [1, 10, 40]
+        return {
+            "tokens": tokens,
+            "mean_context": contexts,
+            "seconds": [[factor * (0.01 + 0.001 * t + 0.00003 * t * c) for c in contexts] for t in tokens],
+        }
+
+    rows = [
+        {"n_running": n, "kv_tokens": [n * c for c in (2, 9, 30)], "seconds": [0.02 + 0.003 * n + s for s in (0.001, 0.004, 0.02)]}
+        for n in (1, 2, 5)
+    ]
+    return {
+        "format": "oppo-profile/1",
+        "name": "computed",
+        "measured": {
+            "hardware": "none",
+            "software": {"numpy": "0"},
+            "engine": {},
+            "method": "computed by a test; not a measurement",
+            "repeats": 1,
+            "date": "2026-01-01",
+            "raw_samples": "none",
+        },
+        "decode": {"rows": rows},
+        "prefill": forwards(1.0),
+        "score": forwards(2.0),
+        "score_ref": forwards(3.0),
+        "training": {
+            "tokens": [10, 60, 400],
+            "old_log_prob": [0.01, 0.1, 0.2],
+            "ref": [0.02, 0.05, 0.5],
+            "values": [0.015, 0.1, 0.3],
+            "adv": [0.0, 0.0, 0.01],
+            "update_critic": [0.1, 0.3, 1.0],
+            "update_actor": [0.2, 0.5, 2.0],
+        },
+        "update_weights": 0.5,
+        "host": {"decode_per_iteration": 0.001, "decode_per_rollout": 0.0001, "prefill": 0.002, "score": 0.001},
+    }
+
+
+def shipped(name: str, policy: str, steps: int, *overrides: str) -> Setup:
+    """A shipped scenario, built."""
+    return build_setup(load_scenario(name, list(overrides)), policy=policy, steps=steps)

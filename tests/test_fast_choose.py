@@ -1,0 +1,185 @@
+"""Which engine runs what: the compiled path where it covers a run, the model elsewhere, and the same refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oppo_sim import columns as c
+from oppo_sim.comparison import compare
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.linear import LinearEngine
+from oppo_sim.costs.profile import Profile, save_profile
+from oppo_sim.costs.ranges import ProfileRangeWarning
+from oppo_sim.errors import OppoError
+from oppo_sim.fast import choose
+from oppo_sim.fast.choose import run_columns, run_summary, why_not
+from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.simulation import simulate
+from tests.cli_runs import compile_first
+from tests.fast_setups import profile_content, shipped
+
+SCENARIO = "paper-stackexchange-7b"
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "overrides", "said"),
+    [
+        (SCENARIO, "tail-batching", (), "only the shipped synchronous policies"),
+        ("h200x8-vllm", "one-step-off", ("placement.training=separate",), "only the shipped synchronous policies"),
+        ("h200x8-vllm", "async", ("placement.training=separate",), "only the shipped synchronous policies"),
+        (SCENARIO, "oppo", ("placement.scoring=rollout",), "devices that activities share"),
+    ],
+)
+def test_what_is_not_covered_runs_on_the_model(name: str, policy: str, overrides: tuple[str, ...], said: str) -> None:
+    setup = shipped(name, policy, 2, "warmup_steps=0", *overrides)
+    assert said in (why_not(setup) or "")
+    assert run_summary(setup)[1] == "simpy"
+    assert run_columns(setup).engine == "simpy"
+    with pytest.raises(OppoError, match="engine compiled cannot make this run"):
+        run_summary(setup, engine="compiled")
+
+
+def test_without_contention_a_shared_device_is_covered() -> None:
+    setup = shipped(SCENARIO, "oppo", 3, "placement.scoring=rollout", "warmup_steps=0")
+    how: dict[str, Any] = {"counterfactual": Counterfactual(no_contention=True)}
+    assert why_not(setup) is not None
+    assert why_not(setup, **how) is None
+    fast, slow = run_columns(setup, engine="compiled", **how), run_columns(setup, engine="simpy", **how)
+    assert list(fast.columns[c.TIMING_STEP]) == pytest.approx(list(slow.columns[c.TIMING_STEP]), rel=1e-9)
+
+
+class Own(LinearEngine):
+    """Somebody's cost model."""
+
+
+def test_cost_models_and_policies_of_ones_own_run_on_the_model(tmp_path: Path) -> None:
+    setup = shipped(SCENARIO, "oppo", 2, "warmup_steps=0")
+    own = replace(setup, costs=Costs(Own(0.01), setup.costs.scorer, setup.costs.training, {}))
+    assert "cost models" in (why_not(own) or "")
+    assert run_summary(own)[1] == "simpy"
+    (tmp_path / "mine.py").write_text("from oppo_sim.policies import Policy\n\nclass Mine(Policy):\n    name = 'mine'\n")
+    scenario = load_scenario(SCENARIO)
+    mine = build_setup(scenario, policy=f"{tmp_path}/mine.py:Mine", policy_settings={}, steps=20)
+    assert run_summary(mine)[1] == "simpy"
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(OppoError, match="choose auto, simpy or compiled"):
+        run_summary(shipped(SCENARIO, "oppo", 20), engine="fast")  # type: ignore[arg-type]
+
+
+def profiled(tmp_path: Path, content: dict[str, Any]) -> Setup:
+    save_profile(Profile.model_validate(content), tmp_path / "profile.json")
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        "format: oppo-scenario/1\nsteps: 5\nrollout_batch_size: 4\nmax_response_length: 40\n"
+        "trace: {synth: {distribution: lognormal, mean: 12, p50: 8, max_response_length: 40, rows: 200, prompt_mean: 5}}\n"
+        "costs: {kind: profile, path: profile.json}\npolicy: {name: oppo, overcommit: 2, chunk_size: 5}\n"
+    )
+    return build_setup(load_scenario(scenario))
+
+
+def test_a_profile_that_extrapolates_to_no_time_says_the_same_sentence(tmp_path: Path) -> None:
+    content = profile_content()
+    content["decode"]["rows"][0]["seconds"] = [0.02, 0.5, 0.9]
+    content["decode"]["rows"][1]["seconds"] = [0.02, 0.03, 0.04]
+    content["decode"]["rows"][2]["seconds"] = [0.0001, 0.0002, 0.0003]
+    content["host"] = {}
+    sentences = []
+    for engine in ("simpy", "auto"):
+        setup = profiled(tmp_path, content)
+        with warnings.catch_warnings(), pytest.raises(OppoError, match="extrapolates to no time") as found:
+            warnings.simplefilter("ignore")
+            run_summary(setup, engine=engine)  # type: ignore[arg-type]
+        sentences.append(str(found.value))
+    assert sentences[0] == sentences[1]
+
+
+def test_extrapolations_are_counted_and_said_once(tmp_path: Path) -> None:
+    counts, said = [], []
+    for engine in ("simpy", "compiled"):
+        setup = profiled(tmp_path, profile_content())
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            run_summary(setup, engine=engine)  # type: ignore[arg-type]
+            run_summary(setup, engine=engine)  # type: ignore[arg-type]
+        counts.append(dict(setup.costs.actor.ranges.counts))  # type: ignore[attr-defined]
+        said.append(sorted(str(warning.message) for warning in seen if warning.category is ProfileRangeWarning))
+    assert counts[0] == counts[1]
+    assert counts[0]
+    assert said[0] == said[1]
+    assert len(said[0]) == len(counts[0])
+
+
+def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = shipped(SCENARIO, "oppo", 20, "warmup_steps=0", "policy.chunk_size=1")
+    rooms: list[int] = []
+    real = choose.make_state
+
+    def counted(setup: Setup, policy: Any, counterfactual: Any, block: int, room: int) -> Any:
+        rooms.append(room)
+        memory = real(setup, policy, counterfactual, block, room)
+        if room == 1:
+            memory.states["length"][0, list(choose.load_kernel().TABLES).index("inbox")] = 1
+        return memory
+
+    monkeypatch.setattr(choose, "make_state", counted)
+    assert run_columns(setup, engine="compiled").frame().equals(run_columns(setup, engine="simpy").frame())
+    assert rooms == [1, 4]
+
+
+def test_the_manifest_says_which_engine_ran() -> None:
+    compiled = simulate(SCENARIO, steps=20, keep_rollouts=False)
+    modelled = simulate(SCENARIO, steps=20)
+    assert (compiled.manifest["engine"], modelled.manifest["engine"]) == ("compiled", "simpy")
+    assert compiled.rollouts.empty
+    assert {**compiled.manifest, "engine": "simpy"} == modelled.manifest
+    import pandas as pd
+
+    pd.testing.assert_frame_equal(compiled.steps, modelled.steps, rtol=1e-9)
+    pd.testing.assert_frame_equal(compiled.summary, modelled.summary, rtol=1e-9)
+
+
+def test_a_comparison_is_the_same_on_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = compare(SCENARIO, ["oppo", "april"], seeds=2, steps=20)
+    monkeypatch.setattr(choose, "why_not", lambda setup, **how: "not today")
+    slow = compare(SCENARIO, ["oppo", "april"], seeds=2, steps=20)
+    import pandas as pd
+
+    pd.testing.assert_frame_equal(fast.cells, slow.cells, rtol=1e-9)
+
+
+def test_numba_is_imported_only_when_a_compiled_run_starts() -> None:
+    code = "import sys, oppo_sim.fast.choose, oppo_sim.simulation; print('numba' in sys.modules)"
+    assert _python(code).strip() == "False"
+
+
+def test_the_cached_kernel_starts_without_compiling_and_without_words() -> None:
+    compile_first()
+    code = (
+        "import json, sys\nfrom time import process_time\nbegan = process_time()\n"
+        "from oppo_sim.fast.choose import load_kernel\nkernel = load_kernel()\n"
+        "hits = [sum(d.stats.cache_misses.values()) for d in (kernel.advance, kernel.add_moments)]\n"
+        "from oppo_sim.simulation import simulate\n"
+        f"simulate({SCENARIO!r}, steps=20, keep_rollouts=False)\n"
+        "print(json.dumps([sum(d.stats.cache_misses.values()) for d in (kernel.advance, kernel.add_moments)]))\n"
+    )
+    assert json.loads(_python(code)) == [0, 0]
+
+
+def _python(code: str) -> str:
+    """What a fresh interpreter prints; nothing may go to stderr."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
+    assert done.stderr == ""
+    return done.stdout

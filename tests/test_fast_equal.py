@@ -1,0 +1,113 @@
+"""The compiled path gives what the SimPy model gives: every column of every step, and the moments made of them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oppo_sim import columns as c
+from oppo_sim.costs.profile_engine import ProfileEngine
+from oppo_sim.errors import OppoError
+from oppo_sim.fast.choose import StepColumns, run_columns, run_summary, why_not
+from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.scenario.build import Setup
+from tests.cases import Case
+from tests.fast_setups import COVERED, Chosen, chosen, covered_cases, setup_of, shipped
+
+EXAMPLES = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SHIPPED = (
+    "a100x16-10b", "h200-single", "h200x8-vllm", "paper-gsm8k-7b", "paper-opencoder-3b", "paper-stackexchange-3b", "paper-stackexchange-7b",
+)  # fmt: skip
+COUNTERFACTUALS = (Counterfactual(), Counterfactual(free_recompute=True), Counterfactual(free_padding=True))
+
+
+def outcome(setup: Setup, engine: Any, **how: Any) -> StepColumns | str:
+    """The step table, or the sentence that says why there is none. Warnings are left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return run_columns(setup, engine=engine, **how)
+        except OppoError as error:
+            return str(error)
+
+
+def assert_equal(fast: StepColumns | str, slow: StepColumns | str) -> None:
+    import pandas as pd
+
+    if isinstance(fast, str) or isinstance(slow, str):
+        assert fast == slow
+        return
+    pd.testing.assert_frame_equal(fast.frame(), slow.frame(), check_exact=False, rtol=1e-9, atol=1e-12)
+
+
+@EXAMPLES
+@given(covered_cases(), chosen(), st.sampled_from(COUNTERFACTUALS), st.sampled_from([None, None, "batch", "rollout", "chunk"]))
+def test_every_column_of_every_step(case: Case, how: Chosen, counterfactual: Counterfactual, granularity: str | None) -> None:
+    given: dict[str, Any] = {"counterfactual": counterfactual, "score_granularity": granularity}
+    fast, slow = setup_of(case, how), setup_of(case, how)
+    assert why_not(fast, **given) is None
+    found = outcome(fast, "auto", **given)
+    assert_equal(found, outcome(slow, "simpy", **given))
+    if not isinstance(found, str):
+        assert found.engine == "compiled"
+    if isinstance(fast.costs.actor, ProfileEngine):
+        assert isinstance(slow.costs.actor, ProfileEngine)
+        assert fast.costs.actor.ranges.counts == slow.costs.actor.ranges.counts
+
+
+@EXAMPLES
+@given(covered_cases(), chosen())
+def test_the_moments_are_those_of_the_model(case: Case, how: Chosen) -> None:
+    setup = setup_of(case, how)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fast, _ = run_summary(setup, engine="auto")
+            slow, _ = run_summary(setup, engine="simpy")
+    except OppoError:
+        return  # the sentence is compared above
+    assert fast.steps == slow.steps
+    assert set(fast.columns) == set(slow.columns)
+    for name, moments in slow.columns.items():
+        mine = fast.columns[name]
+        assert mine.count == moments.count, name
+        if not moments.count:
+            continue
+        for what in ("mean", "total", "minimum", "maximum", "std"):
+            assert getattr(mine, what) == pytest.approx(getattr(moments, what), rel=1e-9, abs=1e-12), (name, what)
+
+
+@pytest.mark.parametrize("policy", COVERED)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_scenarios(name: str, policy: str) -> None:
+    setup = shipped(name, policy, 12)
+    if why_not(setup) is not None:
+        assert setup.machine.scoring_on != "separate"
+        setup = replace(setup, machine=replace(setup.machine, scoring_on="separate"))
+    assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
+
+
+def test_a_long_run_stays_equal_where_the_tolerance_of_an_instant_is_large() -> None:
+    setup = shipped("paper-stackexchange-7b", "oppo", 400, "rollout.batching=continuous", "rollout.kv_capacity_tokens=20000")
+    fast, slow = run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy")
+    assert slow.columns[c.START_S][-1] > 1e4
+    assert slow.columns[c.KV_PREEMPTIONS].sum() > 0
+    assert_equal(fast, slow)
+
+
+def test_blocks_of_a_run_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = shipped("paper-stackexchange-7b", "oppo", 50)
+    seen: list[int] = []
+    whole = run_columns(setup)
+    monkeypatch.setattr("oppo_sim.fast.choose.BLOCK", 7)
+    parts = run_columns(setup, progress=seen.append)
+    assert whole.frame().equals(parts.frame())
+    assert seen == [*range(7, 50, 7), 50]
+    sink, engine = run_summary(setup)
+    assert engine == "compiled"
+    assert sink.steps == 50 - setup.warmup_steps

@@ -1,0 +1,139 @@
+"""What the columns of a points table mean to a reader: name, unit, which way is better; and how fields and settings are called."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from oppo_sim import columns as c
+from oppo_sim.report.units import NOTHING, format_percent, format_seconds, significant
+
+Kind = Literal["seconds", "ratio", "share", "signed_share", "number", "count"]
+
+
+class Measure(NamedTuple):
+    """A column that was simulated or measured."""
+
+    column: str
+    label: str
+    kind: Kind
+    better: Literal["low", "high", "zero", ""] = ""
+    """Where the better values lie; empty: neither."""
+    interval: tuple[str, str] | None = None
+    """Columns of its 95 % interval."""
+
+
+MEASURES: Final = {
+    measure.column: measure
+    for measure in (
+        Measure(c.STEP_S, "step time", "seconds", "low", (c.STEP_S_LOW, c.STEP_S_HIGH)),
+        Measure(c.SPEEDUP, "speed-up", "ratio", "high", (c.SPEEDUP_LOW, c.SPEEDUP_HIGH)),
+        Measure(c.SPEEDUP_PER_TOKEN, "speed-up per token", "ratio", "high", (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH)),
+        Measure(c.COMPARED_STALENESS_MEAN, "mean staleness", "number", "low"),
+        Measure(c.COMPARED_STALENESS_MAX, "highest staleness", "count", "low"),
+        Measure(c.LENGTH_BIAS, "length bias", "signed_share", "zero"),
+        Measure(c.DEFERRED, "deferred a step", "number", "low"),
+        Measure(c.UTILIZATION, "utilization", "share", "high"),
+        Measure(c.DIFFERENCE, "difference from the best", "signed_share", "low", (c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH)),
+        Measure(c.COMPARED_KV_PEAK_TOKENS, "highest KV of a replica (tokens)", "count", "low"),
+        Measure(c.COMPARED_KV_PREEMPTIONS, "preemptions a step", "number", "low"),
+        Measure(c.HOURS_PER_10K, "hours for 10,000 rollouts", "number", "low"),
+        Measure(c.TOKENS_PER_S, "tokens trained a second", "number", "high"),
+        Measure(c.GEN_S, "gen", "seconds", "low"),
+        Measure(c.REWARD_S, "reward", "seconds", "low"),
+        Measure(c.TRAINING_S, "training", "seconds", "low"),
+        Measure(c.COMPARED_BUSY_ROLLOUT, "rollout devices busy", "share", "high"),
+        Measure(c.COMPARED_BUSY_SCORING, "scoring devices busy", "share", "high"),
+        Measure(c.COMPARED_BUSY_TRAINING, "training devices busy", "share", "high"),
+        Measure(c.COMPARED_PARTIAL_RATIO, "partial rollouts", "share"),
+        Measure(c.COMPARED_TOKENS_IN_FLIGHT, "tokens in flight", "count"),
+        Measure(c.COMPARED_SCORER_PIECES, "pieces scored a step", "number"),
+        Measure(c.S_PER_ROLLOUT, "time a rollout", "seconds", "low"),
+        Measure("s_per_token", "time a token", "seconds", "low"),
+        Measure("regret", "regret", "share", "low"),
+        Measure("length_bias_paired", "length bias, paired", "signed_share", "zero"),
+    )
+}
+"""Measures that every report knows, most asked for first."""
+
+_NAMES: Final = {
+    "policy.name": "policy",
+    "policy.chunk_size": "chunk size (tokens)",
+    "policy.overcommit": "overcommit Δ (rollouts)",
+    "placement.scoring": "scoring placement",
+    "placement.training": "training placement",
+    "rollout.num_replicas": "replicas",
+    "scoring.num_workers": "scoring workers",
+}
+
+
+def measure_of(column: str) -> Measure:
+    """What is known of a column; others are plain numbers under their own name."""
+    return MEASURES.get(column, Measure(column, column.replace("_", " "), "number"))
+
+
+def field_label(field: str) -> str:
+    """A scenario field on an axis."""
+    return _NAMES.get(field, field.removeprefix("policy.").replace("_", " "))
+
+
+def short_label(field: str) -> str:
+    """A scenario field in front of a value: without its unit."""
+    return field_label(field).partition(" (")[0]
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN or pandas' own."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
+
+
+def as_number(value: Any) -> float | None:
+    """``value`` as a finite number, also out of text; None for anything else, booleans included."""
+    if isinstance(value, bool) or is_missing(value):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def value_text(value: Any) -> str:
+    """A setting's value exactly, as ``--set`` takes it: 1 (a rollout) is not 1.0 (the whole batch); text as it is, JSON for nested ones."""
+    if is_missing(value):
+        return NOTHING
+    plain = value.item() if hasattr(value, "item") else value
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
+
+
+def value_label(value: Any) -> str:
+    """The same for reading: at most six digits of a number with a fraction."""
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, float) and math.isfinite(plain) and not plain.is_integer():
+        return f"{plain:g}"
+    return value_text(plain)
+
+
+def settings_label(fields: Sequence[str], values: Sequence[Any]) -> str:
+    """``policy oppo, chunk size 256, overcommit Δ 8``: every field that has a value."""
+    return ", ".join(
+        f"{short_label(field)} {value_label(value)}" for field, value in zip(fields, values, strict=True) if not is_missing(value)
+    )
+
+
+def measured_label(value: float, kind: Kind) -> str:
+    """A measured value with its unit, three significant digits."""
+    if not math.isfinite(value):
+        return NOTHING
+    if kind == "seconds":
+        return format_seconds(value)
+    if kind == "ratio":
+        return f"{value:.3f}×"
+    if kind == "share":
+        return format_percent(value)
+    if kind == "signed_share":
+        shown = round(value, 3)
+        return f"{'+' if shown > 0 else '−' if shown < 0 else '±'}{format_percent(abs(value))}"
+    if kind == "count":
+        return f"{value:,.0f}" if value.is_integer() else significant(value)
+    return significant(value)

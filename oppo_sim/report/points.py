@@ -1,0 +1,153 @@
+"""A table of points as pictures and pages read it: which fields vary, which row is best, which rows cannot be told apart from it.
+
+A points table has one row a configuration: the varied scenario fields as columns under their dotted names, then measures (``columns.py``),
+then ``status`` (``ok``, ``failed``, ``stopped``) and ``error``, if there are such.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.files import said
+from oppo_sim.report.frames import numbers
+from oppo_sim.report.measures import as_number, is_missing, measure_of, value_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAILED: Final = "failed"
+STOPPED: Final = "stopped"
+CHUNK_FIELD: Final = "policy.chunk_size"
+OVERCOMMIT_FIELD: Final = "policy.overcommit"
+WHAT: Final = "points"
+LEAST_FILLED: Final = 0.5
+"""Share of a grid's cells that must have a point for a heat map or a curve; below it points are scattered."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """The rows of a sweep and what was found among them."""
+
+    table: "pd.DataFrame"
+    """One row a configuration, index 0 … n − 1."""
+    axes: tuple[str, ...]
+    """Columns of the varied fields, in the order given."""
+    best: int | None = None
+    """Row of the best point; None: the one with the best objective, if any."""
+    region: frozenset[int] = field(default_factory=frozenset)
+    """Rows whose paired difference from the best is not significant, the best among them."""
+    objective: str = c.STEP_S
+    """The measure that ``best`` is best at."""
+
+    def __post_init__(self) -> None:
+        if len(self.table) == 0:
+            raise OppoError("the points table has no rows: nothing can be shown of it")
+        for axis in self.axes:
+            if axis not in self.table.columns:
+                raise OppoError(f"the points table lacks the column '{axis}': add it")
+
+    def measured(self, column: str) -> NDArray[np.float64]:
+        """A measure by row; NaN where the point failed. Raises OppoError when the table lacks it."""
+        values = numbers(self.table, column, WHAT)
+        return values if c.STATUS not in self.table.columns else np.where(self.table[c.STATUS] != FAILED, values, np.nan)
+
+    def has(self, column: str) -> bool:
+        """The table has the column, with a value in at least one row."""
+        return column in self.table.columns and bool(np.isfinite(self.measured(column)).any())
+
+    def best_row(self, column: str = "") -> int | None:
+        """The given best row for the objective (or nothing named), else the row with the best finite value; None: there is none."""
+        name = column or self.objective
+        return self.best if name == self.objective and self.best is not None else best_of(self.measured(name), name)
+
+    def values(self, axis: str) -> list[Any]:
+        """Values of a field in display order: numbers ascending, then text by first occurrence; missing ones last."""
+        return ordered_values(self.table[axis])
+
+    def numeric(self, axis: str) -> bool:
+        """A column of numbers, of which there are at least two. Text is none: among 4, 0.5 and null, 0.5 is a share, no half rollout."""
+        return self.table[axis].dtype.kind in "iuf" and len([value for value in self.values(axis) if not is_missing(value)]) > 1
+
+    def label_of(self, row: int, without: Collection[str] = ()) -> list[tuple[str, Any]]:
+        """(field, value) of a row for every varied field but ``without``."""
+        return [(axis, self.table[axis].iloc[row]) for axis in self.axes if axis not in without]
+
+    def like(self, row: int, free: Collection[str]) -> list[int]:
+        """Rows that equal ``row`` in every varied field but the ``free`` ones."""
+        held = [axis for axis in self.axes if axis not in free]
+        key = tuple(value_text(self.table[axis].iloc[row]) for axis in held)
+        labels = [[value_text(value) for value in self.table[axis]] for axis in held]
+        return [number for number in range(len(self.table)) if tuple(column[number] for column in labels) == key]
+
+
+def best_of(values: NDArray[np.float64], column: str) -> int | None:
+    """Position of the best finite value: lowest, highest or nearest to 0 as the measure wants; None: no value is finite."""
+    better = measure_of(column).better
+    keyed = -values if better == "high" else np.abs(values) if better == "zero" else values
+    keyed = np.where(np.isfinite(keyed), keyed, np.inf)
+    return int(np.argmin(keyed)) if np.isfinite(keyed).any() else None
+
+
+def ordered_values(values: "pd.Series[Any] | Sequence[Any]") -> list[Any]:
+    """Distinct values: numbers ascending, then text in order of occurrence, then a missing one."""
+    distinct: dict[str, Any] = {}
+    for value in values:
+        distinct.setdefault(value_text(value), value)
+    numeric = [value for value in distinct.values() if as_number(value) is not None]
+    text = [value for value in distinct.values() if as_number(value) is None and not is_missing(value)]
+    missing = [value for value in distinct.values() if is_missing(value)]
+    return [*sorted(numeric, key=lambda value: as_number(value) or 0.0), *text, *missing[:1]]
+
+
+def heat_axes(points: Points) -> tuple[str, str] | None:
+    """Fields for a heat map (across, upwards): overcommit and chunk size if both vary, else the two numeric fields with the most values."""
+    numeric = [axis for axis in points.axes if points.numeric(axis)]
+    if OVERCOMMIT_FIELD in numeric and CHUNK_FIELD in numeric:
+        return OVERCOMMIT_FIELD, CHUNK_FIELD
+    if len(numeric) < 2:
+        return None
+    first, second = sorted(numeric, key=lambda axis: -len(points.values(axis)))[:2]
+    return first, second
+
+
+def category(points: Points) -> str | None:
+    """A field for one line or colour a value: placement or policy first, else the first that is not numeric; None: there is none."""
+    few = [axis for axis in points.axes if 2 <= len(points.values(axis)) <= 8]
+    for wanted in ("placement.scoring", "policy.name", "placement.training"):
+        if wanted in few:
+            return wanted
+    return next((axis for axis in few if not points.numeric(axis)), None)
+
+
+def filled(points: Points, x: str, y: str) -> float:
+    """Share of the cells over two fields that have a point, among rows that agree in the others: 1 for a grid, small for random samples."""
+    rows = points.like(points.best_row() or 0, free=(x, y))
+    cells = {(value_text(points.table[x].iloc[row]), value_text(points.table[y].iloc[row])) for row in rows}
+    across, upwards = ({cell[side] for cell in cells} for side in (0, 1))
+    return len(cells) / max(1, len(across) * len(upwards))
+
+
+def is_grid(points: Points) -> bool:
+    """The points fill most of a grid over their numeric fields, so that lines and cells mean something."""
+    numeric = [axis for axis in points.axes if points.numeric(axis)]
+    axes = heat_axes(points)
+    return filled(points, *axes) >= LEAST_FILLED if axes else len(numeric) == 1
+
+
+def read_table(path: Path, mend: str) -> "pd.DataFrame":
+    """A Parquet table. Raises OppoError when it is missing or damaged; ``mend`` says what then helps."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with said(path):
+            frame: pd.DataFrame = pq.read_table(path).to_pandas()
+    except pa.ArrowInvalid as error:
+        raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): {mend}") from error
+    return frame

@@ -1,0 +1,255 @@
+"""The folder of a sweep: runs as they come, then tables, the best point and figures; ``sweep.json`` last.
+
+Unlike other run folders it is meant to be continued: the same sweep with more seeds or points takes over the finished runs.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.files import disk_errors_said, partial_path, whole_file
+from oppo_sim.manifest import versions
+from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.sweep.axes import Axis, GridAxis
+from oppo_sim.sweep.evaluate import setup_of
+from oppo_sim.sweep.execute import Executor
+from oppo_sim.sweep.journal import FORMAT as RUNS_FORMAT
+from oppo_sim.sweep.journal import RunJournal
+from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Plan, Sweep, finish, make_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT: Final = "oppo-sweep-folder/1"
+SWEEP: Final = "sweep.json"
+RUNS: Final = "runs.jsonl"
+POINTS: Final = "points.parquet"
+POINTS_CSV: Final = "points.csv"
+RUN_TABLE: Final = "runs.parquet"
+BEST: Final = "best.json"
+FIGURES: Final = "figures"
+_OWN: Final = (SWEEP, RUNS, POINTS, POINTS_CSV, RUN_TABLE, BEST)
+
+
+def sweep_to_folder(
+    plan: Plan, folder: Path, executor: Executor, *, force: bool = False, figures: bool = True, on_progress: OnProgress | None = None
+) -> Sweep:
+    """Sweep into a folder. Runs that it holds are not made again.
+
+    Raises OppoError for a folder of another sweep (unless ``force``, which deletes it) or with other files, where all points failed, and
+    for a disk that refuses.
+    """
+    refuse_taken(plan, folder, force)
+    if force:
+        remove_sweep(folder)
+    with open_journal(plan, folder) as journal:
+        sweep = finish(plan, make_runs(plan, journal, executor, on_progress))
+        write_tables(sweep, folder, figures)
+    return sweep
+
+
+def open_journal(plan: Plan, folder: Path) -> RunJournal:
+    """The runs that the folder holds. Raises OppoError as ``RunJournal``."""
+    return RunJournal(folder / RUNS, _about(plan), lambda head: _difference(plan, head, folder))
+
+
+def refuse_taken(plan: Plan, folder: Path, force: bool) -> None:
+    """Raise OppoError, before any work is done, for a folder with other files, or with another sweep that ``force`` does not replace."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OppoError(f"{folder} is a file: choose another folder with -o")
+    present = [entry.name for entry in folder.iterdir()]
+    if not present:
+        return
+    if RUNS not in present:
+        raise OppoError(f"{folder} holds no sweep that could be continued, but other files: choose another folder with -o")
+    if force:
+        return
+    with (folder / RUNS).open("rb") as file:
+        line = file.readline()
+    head = _head(line)
+    sentence = _difference(plan, head, folder) if head is not None else None
+    if sentence is not None:
+        raise OppoError(sentence)
+
+
+def known_runs(folder: Path) -> set[str]:
+    """Keys of the runs that a folder holds, read without holding the folder; empty where it holds no sweep."""
+    path = folder / RUNS
+    if not path.is_file():
+        return set()
+    found = set()
+    with disk_errors_said(path), path.open("rb") as file:
+        for line in file:
+            try:
+                found.add(str(json.loads(line)["key"]))
+            except (ValueError, KeyError, TypeError):
+                continue
+    return found
+
+
+def remove_sweep(folder: Path) -> None:
+    """Delete what a sweep wrote into the folder, and nothing else."""
+    if not (folder / RUNS).is_file():
+        return
+    with disk_errors_said(folder):
+        for name in _OWN:
+            (folder / name).unlink(missing_ok=True)
+            partial_path(folder / name).unlink(missing_ok=True)
+        _remove_figures(folder)
+
+
+def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
+    """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Raises OppoError when the disk refuses."""
+    with disk_errors_said(folder / SWEEP):
+        (folder / SWEEP).unlink(missing_ok=True)
+        _remove_figures(folder)
+    _write_frame(folder / POINTS, sweep.points)
+    with whole_file(folder / POINTS_CSV) as file:
+        file.write(sweep.points.to_csv(index=False).encode())
+    _write_frame(folder / RUN_TABLE, sweep.runs)
+    with whole_file(folder / BEST) as file:
+        file.write(json_bytes(best_record(sweep)))
+    record = sweep_record(sweep)
+    names = [POINTS, POINTS_CSV, RUN_TABLE, BEST]
+    with whole_file(folder / SWEEP) as file:
+        file.write(json_bytes({**record, "files": {name: _facts(folder / name) for name in names}}))
+    if figures:
+        _write_figures(folder)
+
+
+def best_record(sweep: Sweep) -> dict[str, Any]:
+    """The best point, and the region of those that cannot be told apart from it."""
+    table, plan = sweep.points, sweep.plan
+    rows = table.iloc[list(sweep.region)]
+    best: Mapping[str, Any] | None = None
+    if sweep.best is not None:
+        measured = table.iloc[sweep.best].drop(labels=[*plan.fields, c.ERROR])
+        row = {str(name): value for name, value in measured.items()}
+        best = {"point": sweep.best, "values": plan.points[sweep.best], **row}
+    return {
+        "objective": plan.spec.objective,
+        "best": best,
+        "region": {
+            "points": list(sweep.region),
+            "told_apart": len(plan.seeds) > 1,
+            "values": {field: _range(rows[field]) for field in plan.fields} if len(rows) else {},
+        },
+    }
+
+
+def sweep_record(sweep: Sweep) -> dict[str, Any]:
+    """Everything about the sweep but its tables; no wall-clock time and no path that was not typed, so that the same sweep gives the same
+    record."""
+    plan = sweep.plan
+    scenario, some = plan.scenario, plan.runnable[0]
+    setup = setup_of(some.request)
+    steps = sorted({point.request.steps for point in plan.runnable})
+    return {
+        "format": FORMAT,
+        "kind": "simulated sweep",
+        "scenario": scenario.name,
+        "scenario_sha256": scenario.content_hash,
+        "scenario_yaml": scenario.to_yaml(),
+        "spec": plan.spec.to_plain(),
+        "fields": list(plan.fields),
+        "axes": [_axis_record(axis) for axis in plan.axes],
+        "objective": plan.spec.objective,
+        "points": len(plan.points),
+        "statuses": sweep.statuses,
+        "best": sweep.best,
+        "region": list(sweep.region),
+        "seeds": list(plan.seeds),
+        "steps": steps[0] if len(steps) == 1 else steps,
+        "warmup_steps": scenario.warmup_steps,
+        "engines": dict(sweep.engines),
+        "baselines": dict(Counter(point.baseline_label for point in plan.runnable).most_common()),
+        "failures": [
+            {"error": failure.sentence, "points": failure.points, "first": failure.first} for failure in sweep.failures[:MOST_NAMED]
+        ],
+        "other_failures": sum(failure.points for failure in sweep.failures[MOST_NAMED:]),
+        "trace": dict(setup.replay.provenance),
+        "trace_sha256": setup.replay.content_hash,
+        "costs": dict(setup.costs.provenance),
+        "versions": versions(),
+        "warnings": list(dict.fromkeys(warning for point in plan.runnable for warning in point.warnings))[:MOST_NAMED],
+    }
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    return {"scenario": plan.scenario.name, "scenario_sha256": plan.scenario.content_hash, "fields": sorted(plan.fields)}
+
+
+def _head(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        head = json.loads(line)
+    except ValueError:
+        return None
+    return head if isinstance(head, dict) and head.get("format") == RUNS_FORMAT else None
+
+
+def _difference(plan: Plan, head: Mapping[str, Any], folder: Path) -> str | None:
+    """Another scenario, or other fields: tables of the one would replace those of the other."""
+    about = _about(plan)
+    mend = "choose another folder with -o, or replace it with --force"
+    if head.get("scenario_sha256") != about["scenario_sha256"]:
+        return f"{folder} holds a sweep of another scenario ({head.get('scenario')}, or other values of --set): {mend}"
+    if head.get("fields") != about["fields"]:
+        return f"{folder} holds a sweep over other fields ({', '.join(map(str, head.get('fields', ())))}): {mend}"
+    return None
+
+
+def _axis_record(axis: Axis) -> dict[str, Any]:
+    if isinstance(axis, GridAxis):
+        return {"field": axis.field, "kind": "grid", "values": list(axis.values)}
+    if axis.choices:
+        return {"field": axis.field, "kind": "choice", "values": list(axis.choices)}
+    return {"field": axis.field, "kind": "interval", "low": axis.low, "high": axis.high, "log": axis.log, "int": axis.integer}
+
+
+def _range(values: "pd.Series[Any]") -> dict[str, Any]:
+    if values.dtype.kind in "if":
+        return {"low": values.min(), "high": values.max()}
+    return {"values": sorted(map(str, values.unique()))}
+
+
+def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from oppo_sim.report.parquet_table import COMPRESSION
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    with whole_file(path) as file:
+        pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _remove_figures(folder: Path) -> None:
+    """Those of an earlier state of the sweep; files of others stay."""
+    figures = folder / FIGURES
+    if figures.is_symlink() or not figures.is_dir():
+        return
+    for path in (*figures.glob("*.png"), *figures.glob("*.svg")):
+        path.unlink()
+    if not any(figures.iterdir()):
+        figures.rmdir()
+
+
+def _write_figures(folder: Path) -> None:
+    from oppo_sim.report.sweep_folder import read_sweep, write_figures
+
+    write_figures(read_sweep(folder), folder / FIGURES, force=True)

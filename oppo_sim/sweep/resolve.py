@@ -1,0 +1,207 @@
+"""From the values of a point to a run that can be made: checked by the same code as a scenario file."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import oppo_sim
+from oppo_sim.comparison import baseline_of
+from oppo_sim.errors import OppoError
+from oppo_sim.manifest import versions
+from oppo_sim.policies.registry import BASELINE, SHIPPED, source_digest
+from oppo_sim.report.plain_json import plain
+from oppo_sim.scenario.aliases import ALIASES
+from oppo_sim.scenario.build import Parts, build_parts, build_setup, build_trace, policy_settings_of
+from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.problems import allowed_fields, unknown_field
+from oppo_sim.scenario.schema import Scenario, model_schema
+from oppo_sim.sweep.axes import Axis, GridAxis
+from oppo_sim.sweep.evaluate import RunRequest, keep_parts, request_of
+from oppo_sim.traces.replay import Replay
+
+POLICY_NAME = "policy.name"
+_WHERE = "the point"
+_NO_RESULT = ("cli/", "report/", "sweep/", "tune/", "traces/importers/")
+
+_NOT_SWEPT = {
+    "format": "it is the version of the file format",
+    "name": "it changes no result",
+    "description": "it changes no result",
+    "real": "it is for real runs",
+    "policy": "vary policy.name, or settings such as policy.chunk_size",
+}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A point that can run."""
+
+    request: RunRequest
+    """Under the scenario's seed; ``request.at(seed)`` for others."""
+    baseline: RunRequest
+    """The sequential baseline that stops as the point's policy does, on the same machine and trace."""
+    baseline_label: str
+    warnings: tuple[str, ...]
+
+
+class Resolver:
+    """Resolves the points of one sweep; keeps what they share while it does."""
+
+    def __init__(self, scenario: Scenario, *, steps: int | None = None, seeds: int = 1) -> None:
+        """``steps``: training steps of every run; None: as each point's scenario says. ``seeds``: how many each point will have."""
+        self._base = scenario
+        self._plain = scenario.to_plain()
+        self._steps = steps
+        self._seeds = seeds
+        self._switched: dict[str, dict[str, Any]] = {}
+        self._inputs: dict[str, tuple[Parts, str]] = {}
+        self._traces: dict[object, Replay] = {}
+        self._sources: dict[str, str] = {}
+
+    def resolve(self, values: Mapping[str, Any]) -> Resolved:
+        """Check a point: fields and values, trace, costs, memory, the policy and its settings. Raises OppoError for what cannot run."""
+        scenario = self._scenario(values)
+        if scenario.trace.sampling == "in_order" and self._seeds > 1:
+            raise OppoError("trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling resample")
+        policy = scenario.policy.name
+        bare = request_of(scenario, steps=self._steps)
+        parts, inputs = self._shared(scenario, bare)
+        setup = build_setup(scenario, policy=policy, policy_settings=scenario.policy.settings, steps=bare.steps, parts=parts)
+        label, settings = baseline_of(scenario, policy)
+        baseline = replace(bare, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), inputs=inputs)
+        request = replace(bare, inputs=inputs + self._source(policy, scenario))
+        keep_parts(request, parts)
+        keep_parts(baseline, parts)
+        return Resolved(request, baseline, label, setup.warnings)
+
+    def _scenario(self, values: Mapping[str, Any]) -> Scenario:
+        """The base scenario with the values in it.
+
+        Another policy than the base's starts, as in a comparison, with the settings that both share and those that ``policies`` has for it.
+        """
+        if not values:
+            return self._base
+        general = {field: value for field, value in values.items() if not _of_policy(field)}
+        own = {field: value for field, value in values.items() if _of_policy(field) and field != POLICY_NAME}
+        name = values.get(POLICY_NAME, self._base.policy.name)
+        key = json.dumps([general, name], sort_keys=True, default=str)
+        if key not in self._switched:
+            if len(self._switched) >= 64:
+                self._switched.pop(next(iter(self._switched)))
+            self._switched[key] = self._under_policy(self._checked(self._plain, general), name)
+        return self._checked(self._switched[key], own)
+
+    def _under_policy(self, scenario: Scenario, name: Any) -> dict[str, Any]:
+        data = scenario.to_plain()
+        if name != scenario.policy.name:
+            settings = policy_settings_of(scenario, name) if isinstance(name, str) else {}
+            data["policy"] = {"name": name, **settings}
+            data["policies"] = {other: given for other, given in data["policies"].items() if other != name}
+        return data
+
+    def _checked(self, data: dict[str, Any], values: Mapping[str, Any]) -> Scenario:
+        # JSON is YAML: a value is read back as it is.
+        overrides = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in values.items()]
+        try:
+            return scenario_from_plain(data, overrides, where=_WHERE, base_dir=self._base.base_dir)
+        except OppoError as error:
+            # The point's values stand beside the sentence wherever it is shown.
+            sentence, together = str(error), " ".join((_WHERE, "with", *(f"--set {text}" for text in overrides)))
+            for prefix in (*(f"--set {text}" for text in overrides), together, _WHERE):
+                sentence = sentence.removeprefix(f"{prefix}: ")
+            raise OppoError(sentence) from None
+
+    def _shared(self, scenario: Scenario, bare: RunRequest) -> tuple[Parts, str]:
+        """Parts of the scenario, and the digest of all that they were built from."""
+        if bare.scenario not in self._inputs:
+            if len(self._inputs) >= 64:
+                self._inputs.pop(next(iter(self._inputs)))
+            parts = build_parts(scenario, self._trace(scenario))
+            rest = [plain(parts.costs.provenance), versions(), simulator_digest()]
+            digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+            self._inputs[bare.scenario] = parts, f"{parts.replay.content_hash}:{digest}"
+        return self._inputs[bare.scenario]
+
+    def _trace(self, scenario: Scenario) -> Replay:
+        key = scenario.trace.model_dump_json(), scenario.group_size, scenario.max_prompt_length, scenario.max_response_length
+        if key not in self._traces:
+            if len(self._traces) >= 4:
+                self._traces.pop(next(iter(self._traces)))
+            self._traces[key] = build_trace(scenario)
+        return self._traces[key]
+
+    def _source(self, policy: str, scenario: Scenario) -> str:
+        if policy not in self._sources:
+            digest = source_digest(policy, scenario.base_dir)
+            self._sources[policy] = "" if digest is None else f":{digest}"
+        return self._sources[policy]
+
+
+@cache
+def simulator_digest() -> str:
+    """SHA-256 (hex) over the files of this package that decide what a run gives: an altered figure or command spoils no finished run."""
+    root = Path(oppo_sim.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith(_NO_RESULT):
+            digest.update(f"{name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def refuse_unknown(scenario: Scenario, axes: Sequence[Axis]) -> None:
+    """Raise OppoError for a field that no scenario or policy of the sweep has, for one that may not be swept, and for one given twice."""
+    fields = [axis.field for axis in axes]
+    for field in fields:
+        if fields.count(field) > 1:
+            raise OppoError(f"{field} is varied twice: give it once, all values together")
+        if field == "seed":
+            raise OppoError("seed is not varied as a field: every point runs under the same seeds, --seeds says how many")
+        if field in _NOT_SWEPT:
+            raise OppoError(f"{field} cannot be varied: {_NOT_SWEPT[field]}")
+        path = tuple(field.split("."))
+        if field in ALIASES or (len(path) > 1 and path[-1] in ALIASES):
+            continue
+        if path[0] == "policy":
+            _refuse_unknown_setting(path, _policies(scenario, axes))
+        else:
+            _refuse_unknown_path(path)
+
+
+def _refuse_unknown_path(path: tuple[str, ...]) -> None:
+    for depth, part in enumerate(path):
+        names = allowed_fields(model_schema(), path[:depth], None)
+        if not names:
+            return  # free names, such as parameters of a distribution: each point is checked
+        if part not in names:
+            raise OppoError(unknown_field(path[: depth + 1], names))
+
+
+def _refuse_unknown_setting(path: tuple[str, ...], policies: Iterable[str]) -> None:
+    models = [SHIPPED[policy].settings if policy in SHIPPED else None for policy in policies]
+    known: dict[str, None] = {"name": None}
+    for model in models:
+        if model is None:
+            return  # a policy of a user's own is asked when it is built
+        known.update(dict.fromkeys(model.model_fields))
+    if path[1] not in known:
+        named = list(policies)
+        owner = f"policy '{named[0]}'" if len(named) == 1 else f"any of the policies {', '.join(named)}"
+        raise OppoError(unknown_field(path, list(known), owner))
+
+
+def _policies(scenario: Scenario, axes: Sequence[Axis]) -> list[str]:
+    for axis in axes:
+        if axis.field == POLICY_NAME:
+            values = axis.values if isinstance(axis, GridAxis) else axis.choices
+            return [str(value) for value in values]
+    return [scenario.policy.name]
+
+
+def _of_policy(field: str) -> bool:
+    alias = ALIASES.get(field) or ALIASES.get(field.rpartition(".")[2])
+    return field.startswith("policy.") or (alias is not None and alias.target.startswith("policy."))

@@ -1,0 +1,404 @@
+"""A sweep from beginning to end: plan the points, make the runs that are not there yet, rank."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import loaded_scenario
+from oppo_sim.sweep.axes import Axis
+from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate, forget
+from oppo_sim.sweep.execute import Executor, check_executor, execute
+from oppo_sim.sweep.journal import RunJournal
+from oppo_sim.sweep.points import Values, points_of
+from oppo_sim.sweep.resolve import Resolved, Resolver, refuse_unknown
+from oppo_sim.sweep.spec import SweepSpec, checked_spec
+from oppo_sim.sweep.statistics import FIRST_LOOK, dominated, looks_of
+from oppo_sim.sweep.table import FAILED, OK, STOPPED, PointRuns, Ranking, points_frame, ranked, runs_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_NAMED: Final = 20
+"""Reasons of failures that a summary names."""
+_TIMED_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The points of a sweep, each with its run or the sentence that says why it has none."""
+
+    spec: SweepSpec
+    scenario: Scenario
+    axes: tuple[Axis, ...]
+    points: tuple[Values, ...]
+    resolved: tuple[Resolved | str, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What varies."""
+        return tuple(axis.field for axis in self.axes)
+
+    @property
+    def runnable(self) -> list[Resolved]:
+        """Points that can run."""
+        return [point for point in self.resolved if not isinstance(point, str)]
+
+    def requests(self, numbers: Sequence[int], seeds: Sequence[int]) -> dict[str, RunRequest]:
+        """Runs of some points and of their baselines under some seeds, each once, baselines first."""
+        resolved = [point for number in numbers if not isinstance(point := self.resolved[number], str)]
+        bases = {request.key: request for point in resolved for seed in seeds for request in (point.baseline.at(seed),)}
+        return bases | {request.key: request for point in resolved for seed in seeds for request in (point.request.at(seed),)}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is."""
+
+    done: int
+    """Runs finished, those of earlier attempts included."""
+    total: int
+    """Runs planned; less where points are stopped."""
+    simulated_steps: int
+    """Training steps simulated in this attempt."""
+    seconds: float
+    """Since this attempt began to simulate."""
+    best: str
+    """The best point so far in words; empty: none is complete."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why points failed."""
+
+    sentence: str
+    points: int
+    """How many."""
+    first: Values
+    """One of them."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep."""
+
+    plan: Plan = field(repr=False)
+    points: "pd.DataFrame"
+    """One row a point: its fields, then columns of ``oppo_sim.columns``."""
+    runs: "pd.DataFrame" = field(repr=False)
+    """One row a finished run of a point."""
+    best: int | None
+    """Row of the best point; None: no point could run."""
+    region: tuple[int, ...]
+    """Rows that cannot be told apart from the best over the paired seeds (95 %), the best among them."""
+    engines: Mapping[str, int]
+    """Runs by engine, baselines included."""
+    failures: tuple[Failure, ...]
+    """Most frequent first."""
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Points by status."""
+        return {status: int((self.points[c.STATUS] == status).sum()) for status in (OK, STOPPED, FAILED)}
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def plan_sweep(spec: SweepSpec, scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> Plan:
+    """All points, each checked. ``progress(done, total)`` counts points.
+
+    Raises OppoError for a field that exists nowhere, values that are none, and where no point at all could run.
+    """
+    forget()
+    axes = spec.axes
+    refuse_unknown(scenario, axes)
+    points = points_of(spec.grid_axes, spec.sampled_axes, spec.samples, spec.sampler, spec.sampler_seed)
+    resolver = Resolver(scenario, steps=spec.steps, seeds=spec.seeds)
+    resolved: list[Resolved | str] = []
+    for number, values in enumerate(points, 1):
+        try:
+            resolved.append(resolver.resolve(values))
+        except OppoError as error:
+            resolved.append(sys.intern(str(error)))
+        if progress is not None:
+            progress(number, len(points))
+    plan = Plan(spec, scenario, axes, tuple(points), tuple(resolved), tuple(range(scenario.seed, scenario.seed + spec.seeds)))
+    if not plan.runnable:
+        raise _none_can_run(_grouped([(values, str(why)) for values, why in zip(points, resolved, strict=True)]), len(points))
+    return plan
+
+
+def make_runs(plan: Plan, journal: RunJournal, executor: Executor, on_progress: OnProgress | None = None) -> list[PointRuns]:
+    """Make all runs that the journal does not hold, keeping each at once; gives every point with its runs."""
+    check_executor(executor)
+    watch = _Watch(plan, journal, on_progress)
+    alive = [number for number, point in enumerate(plan.resolved) if not isinstance(point, str)]
+    stopped: dict[int, int] = {}
+    for seeds in _rounds(plan):
+        requests = plan.requests(alive, seeds)
+        missing = [request for key, request in requests.items() if key not in journal.runs]
+        watch.known(len(requests) - len(missing))
+        for finished in execute(missing, executor):
+            journal.add(finished)
+            watch.finished(finished)
+        done = plan.seeds.index(seeds[-1]) + 1
+        if plan.spec.stop_dominated and done < len(plan.seeds):
+            out = _dominated(plan, journal, alive, done)
+            stopped |= dict.fromkeys(out, done)
+            alive = [number for number in alive if number not in out]
+            watch.stopped(len(out) * (len(plan.seeds) - done))
+    return [_point_runs(plan, journal, number, stopped.get(number)) for number in range(len(plan.points))]
+
+
+def finish(plan: Plan, points: Sequence[PointRuns]) -> Sweep:
+    """Rank the points. Raises OppoError where all of them failed."""
+    failed = [(point.values, sentence) for point in points if (sentence := point.sentence) is not None]
+    failures = _grouped(failed)
+    if len(failed) == len(points):
+        raise _none_can_run(failures, len(points))
+    ranking: Ranking = ranked(points, plan.spec.objective)
+    engines = Counter(run.engine for run in {run.key: run for point in points for run in (*point.runs, *point.baselines)}.values())
+    engines.pop("", None)
+    return Sweep(
+        plan,
+        points_frame(points, plan.fields, ranking),
+        runs_frame(points),
+        ranking.best,
+        ranking.region,
+        dict(sorted(engines.items())),
+        tuple(failures),
+    )
+
+
+def run_sweep(
+    scenario: Scenario | str | Path,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    samples: int = 64,
+    sampler: str = "random",
+    sampler_seed: int = 0,
+    seeds: int = 5,
+    steps: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    objective: str = "time",
+    stop_dominated: bool = False,
+    folder: str | Path | None = None,
+    force: bool = False,
+    figures: bool = True,
+    executor: str = "serial",
+    jobs: int | None = None,
+    ray_address: str | None = None,
+    progress: OnProgress | None = None,
+) -> Sweep:
+    """Simulate every point on the same seeds and rank them.
+
+    Args:
+        scenario: an object, a shipped name or a path.
+        grid: field → values; a list, a range such as ``"64:1024:*2"`` or ``"0:32:+4"``, or one value.
+        random: field → interval such as ``"64..1024:log:int"``, or a list of choices; ``samples`` draws of all of them together.
+        sampler: ``random`` or ``sobol``; ``sampler_seed`` seeds either.
+        overrides: field → one value for all points.
+        objective: ``time`` (seconds a trained rollout) or ``speedup`` (over each point's own baseline).
+        stop_dominated: give no further seeds to points that are significantly worse than the best so far (docs/sweep.md).
+        folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds. None: nothing is written.
+        force: replace another sweep that the folder holds.
+        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes; the result does not depend on it.
+        progress: called after every few runs.
+
+    Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
+    """
+    from oppo_sim.sweep.folder import sweep_to_folder
+
+    texts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in (overrides or {}).items()]
+    loaded = loaded_scenario(scenario, ()) if isinstance(scenario, Scenario) else load_scenario(scenario, texts)
+    if isinstance(scenario, Scenario) and texts:
+        loaded_scenario(scenario, texts)  # raises: overrides go with a name or a path
+    spec = checked_spec(
+        {
+            "scenario": loaded.source,
+            "set": dict(overrides or {}),
+            "grid": _plain_axes(grid),
+            "random": _plain_axes(random),
+            "samples": samples,
+            "sampler": sampler,
+            "sampler_seed": sampler_seed,
+            "seeds": seeds,
+            "steps": steps,
+            "objective": objective,
+            "stop_dominated": stop_dominated,
+        }
+    )
+    where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]
+    check_executor(where)
+    plan = plan_sweep(spec, loaded)
+    if folder is not None:
+        return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=progress)
+    with RunJournal.in_memory() as journal:
+        return finish(plan, make_runs(plan, journal, where, progress))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep will take."""
+
+    runs: int
+    known: int
+    """Of these, already in the folder."""
+    steps: int
+    """Training steps of the runs that are not."""
+    seconds: float | None
+    """Real seconds, from one run that was timed; None: nothing is left to run, or that run failed."""
+    engine: str
+
+
+def estimate(plan: Plan, known: Callable[[str], bool], jobs: int) -> Estimate:
+    """Count the runs that are left and time one of them here."""
+    requests = plan.requests(range(len(plan.points)), plan.seeds)
+    missing = [request for key, request in requests.items() if not known(key)]
+    steps = sum(request.steps for request in missing)
+    if not missing:
+        return Estimate(len(requests), len(requests), 0, None, "")
+    some = missing[-1]
+    some = replace(some, steps=min(some.steps, json.loads(some.scenario)["warmup_steps"] + _TIMED_STEPS))
+    evaluate(some)  # the first one is slower: it builds, and may compile
+    timed = evaluate(some)
+    seconds = None if timed.totals is None else timed.seconds / some.steps * steps / max(1, min(jobs, len(missing)))
+    return Estimate(len(requests), len(requests) - len(missing), steps, seconds, timed.engine)
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Tuples, ranges and numpy's arrays as lists of plain values."""
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [plain(item) for item in value]
+        return value
+
+    return {field: plain(value) for field, value in (given or {}).items()}
+
+
+def _rounds(plan: Plan) -> Iterator[tuple[int, ...]]:
+    """Seeds that are run together: all, or, where points may be stopped, the first few and then one at a time."""
+    if not plan.spec.stop_dominated or len(plan.seeds) <= FIRST_LOOK:
+        yield plan.seeds
+        return
+    yield plan.seeds[:FIRST_LOOK]
+    for seed in plan.seeds[FIRST_LOOK:]:
+        yield (seed,)
+
+
+def _dominated(plan: Plan, journal: RunJournal, alive: Sequence[int], done: int) -> set[int]:
+    """Points that are significantly worse than the best so far, after ``done`` seeds."""
+    points = {number: _point_runs(plan, journal, number, done) for number in alive}
+    losses = {number: found for number, point in points.items() if (found := point.losses(plan.spec.objective))}
+    candidates = [number for number in losses if points[number].policy != "oracle"] or list(losses)
+    if not candidates:
+        return set()
+    best = min(candidates, key=lambda number: (fmean(losses[number]), number))
+    looks = looks_of(len(plan.seeds))
+    return {number for number, found in losses.items() if dominated(found, losses[best], looks)}
+
+
+def _point_runs(plan: Plan, journal: RunJournal, number: int, stopped_after: int | None) -> PointRuns:
+    point = plan.resolved[number]
+    if isinstance(point, str):
+        return PointRuns(plan.points[number], "", (), (), (), error=point)
+    seeds = plan.seeds if stopped_after is None else plan.seeds[:stopped_after]
+    runs = tuple(_held(journal, point.request.at(seed)) for seed in seeds)
+    baselines = tuple(_held(journal, point.baseline.at(seed)) for seed in seeds)
+    return PointRuns(plan.points[number], point.request.policy, seeds, runs, baselines, stopped_after is not None)
+
+
+def _held(journal: RunJournal, request: RunRequest) -> RunResult:
+    result = journal.runs.get(request.key)
+    assert result is not None
+    return result
+
+
+def _grouped(failed: Sequence[tuple[Values, str]]) -> list[Failure]:
+    counts = Counter(sentence for _, sentence in failed)
+    first = {sentence: values for values, sentence in reversed(failed)}
+    return [Failure(sentence, count, first[sentence]) for sentence, count in counts.most_common()]
+
+
+def _none_can_run(failures: Sequence[Failure], points: int) -> OppoError:
+    why = failures[0]
+    rest = f"; {len(failures) - 1} other reason{'s' if len(failures) > 2 else ''} beside that" if len(failures) > 1 else ""
+    which = f"{why.points} of them" if len(failures) > 1 else ("it" if points == 1 else "all of them")
+    return OppoError(f"none of the {points:,} point{'s' if points > 1 else ''} of the sweep can run; {which}: {why.sentence}{rest}")
+
+
+class _Watch:
+    """Keeps count while runs finish, and knows the best point so far."""
+
+    def __init__(self, plan: Plan, journal: RunJournal, tell: OnProgress | None) -> None:
+        self._plan, self._journal, self._tell = plan, journal, tell
+        self._done = self._steps = 0
+        self._total = len(plan.requests(range(len(plan.points)), plan.seeds))
+        self._began = perf_counter()
+        self._best, self._least = "", float("inf")
+        self._point_of: dict[str, list[int]] = {}
+        self._left = [0] * len(plan.points)
+        if tell is None:
+            return
+        for number, point in enumerate(plan.resolved):
+            if isinstance(point, str):
+                continue
+            keys = {request.at(seed).key for seed in plan.seeds for request in (point.request, point.baseline)}
+            missing = [key for key in keys if key not in journal.runs]
+            self._left[number] = len(missing)
+            for key in missing:
+                self._point_of.setdefault(key, []).append(number)
+            if not missing:
+                self._look(number)
+
+    def known(self, count: int) -> None:
+        self._done += count
+        self._say()
+
+    def stopped(self, runs: int) -> None:
+        self._total -= runs
+        self._say()
+
+    def finished(self, finished: Sequence[tuple[RunRequest, RunResult]]) -> None:
+        self._done += len(finished)
+        self._steps += sum(request.steps for request, _ in finished)
+        if self._tell is None:
+            return
+        for _, result in finished:
+            for number in self._point_of.get(result.key, ()):
+                self._left[number] -= 1
+                if self._left[number] == 0:
+                    self._look(number)
+        self._say()
+
+    def _look(self, number: int) -> None:
+        point = _point_runs(self._plan, self._journal, number, None)
+        losses = point.losses(self._plan.spec.objective)
+        if losses and fmean(losses) < self._least and point.policy != "oracle":
+            self._least = fmean(losses)
+            step = fmean([run[c.TIMING_STEP] for run in point.totals])
+            self._best = f"{step:.4g} s a step at {', '.join(f'{name} {value}' for name, value in point.values.items())}"
+
+    def _say(self) -> None:
+        if self._tell is not None:
+            self._tell(Progress(self._done, self._total, self._steps, perf_counter() - self._began, self._best))

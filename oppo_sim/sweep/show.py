@@ -1,0 +1,109 @@
+"""A finished sweep on the terminal: the best points, and what can be said of them."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oppo_sim import columns as c
+from oppo_sim.report.measures import field_label, settings_label, value_label
+from oppo_sim.report.units import NOTHING, format_percent, format_seconds
+from oppo_sim.sweep.run import Sweep
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MOST_REASONS = 5
+
+
+def best_table(sweep: Sweep, top: int) -> "Table":
+    """The best ``top`` points, best first; those that cannot be told apart from the best are marked."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    plan, table = sweep.plan, sweep.points
+    scenario = plan.scenario
+    steps = plan.spec.steps or scenario.steps
+    title = f"{scenario.name}: {len(plan.points):,} points, {len(plan.seeds)} seed(s) × {steps} steps (simulated)"
+    shown = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", min_width=min(len(title), 100))
+    for name in plan.fields:
+        shown.add_column(Text(field_label(name)), justify="right", overflow="fold")
+    for head in ("step [95 %]", "speed-up [95 %]", "from best", "staleness", "length bias", "deferred", "KV peak", ""):
+        shown.add_column(Text(head), justify="right", no_wrap=True)
+    column = c.SPEEDUP if plan.spec.objective == "speedup" else c.S_PER_ROLLOUT
+    keyed = table[column].where(table[c.STATUS] == "ok")
+    order = keyed.sort_values(ascending=plan.spec.objective == "time", kind="stable").dropna().index[:top]
+    for number in order:
+        row = table.loc[number]
+        cells = [value_label(row[name]) for name in plan.fields]
+        cells += [
+            _seconds(row),
+            _ratio(row),
+            NOTHING if number == sweep.best else _percent(row[c.DIFFERENCE]),
+            f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
+            _percent(row[c.LENGTH_BIAS]),
+            f"{row[c.DEFERRED]:.1f}",
+            f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
+            "best" if number == sweep.best else "≈" if number in sweep.region else "",
+        ]
+        shown.add_row(*(Text(cell) for cell in cells), style="bold" if number == sweep.best else None)
+    return shown
+
+
+def said(sweep: Sweep) -> list[str]:
+    """Sentences below the table: the region, stopped and failed points, the engines."""
+    found = []
+    others = len(sweep.region) - 1
+    if sweep.best is not None and len(sweep.plan.seeds) < 2:
+        found.append("with one seed nothing can be said about which differences are real: give --seeds 2 or more")
+    elif sweep.best is not None and others:
+        spans = _spans(sweep)
+        within = f" ({spans})" if spans else ""
+        found.append(f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over the seeds{within}")
+    elif sweep.best is not None and len(sweep.points) > 1:
+        found.append("every other point is significantly worse than the best over the seeds")
+    statuses = sweep.statuses
+    if statuses["stopped"]:
+        found.append(f"{statuses['stopped']:,} points were stopped early, significantly worse than the best so far")
+    if statuses["failed"]:
+        found.append(f"{statuses['failed']:,} of {len(sweep.points):,} points failed:")
+        for failure in sweep.failures[:_MOST_REASONS]:
+            first = settings_label(list(failure.first), list(failure.first.values()))
+            found.append(f"  {failure.points:,} ×: {failure.sentence} (first: {first})")
+        if len(sweep.failures) > _MOST_REASONS:
+            found.append(f"  and {len(sweep.failures) - _MOST_REASONS} other reasons, see points.csv")
+    engines = ", ".join(f"{name} {count:,}" for name, count in sweep.engines.items())
+    found.append(f"runs with baselines, by engine: {engines}")
+    return found
+
+
+def _spans(sweep: Sweep) -> str:
+    """From where to where the fields go in the region."""
+    rows = sweep.points.iloc[list(sweep.region)]
+    parts = []
+    for name in sweep.plan.fields:
+        values = list(dict.fromkeys(rows[name].sort_values() if rows[name].dtype.kind in "if" else rows[name]))
+        if len(values) > 1:
+            ends, numeric = f"{value_label(values[0])} to {value_label(values[-1])}", rows[name].dtype.kind in "if"
+            parts.append(f"{field_label(name)}: {ends if numeric else ', '.join(map(str, values[:6]))}")
+    return "; ".join(parts)
+
+
+def _seconds(row: Any) -> str:
+    text = format_seconds(float(row[c.STEP_S]))
+    low, high = row[c.STEP_S_LOW], row[c.STEP_S_HIGH]
+    return f"{text} ± {format_percent((high - low) / 2 / row[c.STEP_S])}" if np.isfinite(low) and np.isfinite(high) else text
+
+
+def _ratio(row: Any) -> str:
+    value, low, high = row[c.SPEEDUP], row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
+    if not np.isfinite(value):
+        return NOTHING
+    return f"{value:.3f}×" + (f" [{low:.3f}, {high:.3f}]" if np.isfinite(low) and np.isfinite(high) else "")
+
+
+def _percent(value: float) -> str:
+    if not np.isfinite(value):
+        return NOTHING
+    sign = "+" if value > 0 else "−" if value < 0 else "±"
+    return f"{sign}{abs(value):.1%}".replace("%", " %")

@@ -1,0 +1,127 @@
+"""The chapter of one run, simulated or measured."""
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oppo_sim import columns as c
+from oppo_sim.report.figures import controls_figure, in_flight_figure, stage_times_figure, staleness_figure
+from oppo_sim.report.html_parts import Chapter, Grid, Picture, Section
+from oppo_sim.report.html_pictures import picture
+from oppo_sim.report.html_timelines import timeline_section
+from oppo_sim.report.html_words import command_text, cost_source, counted, flat, policy_yaml, run_provenance, scenario_section
+from oppo_sim.report.measures import measured_label
+from oppo_sim.report.run_folder import FinishedRun
+from oppo_sim.report.units import format_percent, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEASURED_KIND = "measured"
+_LENGTHS = "figures/response_length.png"
+
+
+def run_chapter(run: FinishedRun, stem: str) -> Chapter:
+    """Read the folder of a simulated or real run. Raises OppoError for a folder that lacks its step table."""
+    manifest = run.manifest
+    steps = run.frame("steps.parquet")
+    measured = manifest.get("kind") == MEASURED_KIND
+    warmup = min(int(manifest.get("warmup_steps", 0)), len(steps) - 1)
+    kept = steps.iloc[warmup:]
+    name, policy, seed = str(manifest["scenario"]), str(manifest["policy"]), manifest.get("seed")
+    settings = dict(manifest.get("policy_settings", {}))
+    code = scenario_section(manifest)
+    verb = "run" if measured else "simulate"
+    return Chapter(
+        title=f"{'Real run' if measured else 'Simulated run'}: {name}, {policy}",
+        kind="real run" if measured else "simulated run",
+        source="Measured on real engines." if measured else cost_source(manifest["costs"]),
+        measured=measured,
+        question=f"What does a step of {policy} on {name} take, and where does the time go? {counted(len(kept), 'step')} after {warmup} of "
+        f"warm-up, seed {seed}{'; the run was interrupted' if manifest.get('interrupted') else ''}.",
+        answer=_answer(kept),
+        settings=(("policy.name", policy), *((f"policy.{field}", value) for field, value in flat(settings))),
+        copy_text=policy_yaml(policy, settings),
+        sections=(
+            Section("Stages", grids=(stage_grid(kept),)),
+            Section("Pictures", pictures=_pictures(run, steps, stem)),
+            *timeline_section(run, stem),
+            *([code] if code else []),
+        ),
+        provenance=(
+            ("command", command_text("oppo", verb, f"{name}.yaml", "--policy", policy, "--seed", seed, "--steps", manifest.get("steps"))),
+            *run_provenance(manifest),
+            *([("engine", str(manifest["engine"]))] if isinstance(manifest.get("engine"), str) else []),
+        ),
+        notes=tuple(manifest.get("warnings", ())),
+    )
+
+
+def stage_grid(steps: "pd.DataFrame") -> Grid:
+    """Mean, median, 95th percentile and share of the step by stage that took time. ``steps``: warm-up left out."""
+    whole = float(np.nansum(steps[c.TIMING_STEP]))
+    rows = []
+    for stage in (*c.STAGES, "step"):
+        name = c.timing(stage)
+        if name not in steps.columns or not np.nansum(steps[name]):
+            continue
+        seconds = steps[name].to_numpy(dtype=np.float64)
+        share = format_percent(float(np.nansum(seconds)) / whole) if whole else ""
+        quantiles = (format_seconds(float(np.nanquantile(seconds, at))) for at in (0.5, 0.95))
+        rows.append((stage, format_seconds(float(np.nanmean(seconds))), *quantiles, share))
+    return Grid(
+        "Time of a step by stage", ("stage", "mean", "median", "95th percentile", "share of the step"), tuple(rows), frozenset({1, 2, 3, 4})
+    )
+
+
+def stored_picture(run: FinishedRun, file: str, stem: str, title: str, alt: str) -> Sequence[Picture]:
+    """A PNG that the run drew itself; nothing where it drew none."""
+    if file not in run.files:
+        return ()
+    data = run.path(file).read_bytes()
+    return (Picture(stem, title, alt, png_base64=base64.b64encode(data).decode()),)
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _answer(steps: "pd.DataFrame") -> tuple[str, ...]:
+    seconds = steps[c.TIMING_STEP].to_numpy(dtype=np.float64)
+    stages = {stage: float(np.nanmean(steps[c.timing(stage)])) for stage in c.STAGES if c.timing(stage) in steps.columns}
+    longest = max(stages, key=lambda stage: np.nan_to_num(stages[stage]))
+    mean = float(np.nanmean(seconds))
+    said = [
+        f"A step takes {format_seconds(mean)} on average (median {format_seconds(float(np.nanmedian(seconds)))}); "
+        f"the longest stage is {longest}, {format_seconds(stages[longest])} or {format_percent(stages[longest] / mean)} of it."
+    ]
+    if c.STALENESS_MEAN in steps.columns and c.LENGTH_MEAN in steps.columns:
+        stale, oldest = float(np.nanmean(steps[c.STALENESS_MEAN])), float(np.nanmax(steps[c.STALENESS_MAX]))
+        said.append(f"Mean staleness is {measured_label(stale, 'number')} (highest {measured_label(oldest, 'count')}).")
+        if c.TRACE_LENGTH_MEAN in steps.columns:
+            bias = float(np.nanmean(steps[c.LENGTH_MEAN]) / np.nanmean(steps[c.TRACE_LENGTH_MEAN])) - 1.0
+            said[-1] = said[-1][:-1] + f", length bias {measured_label(bias, 'signed_share')}."
+    return tuple(said)
+
+
+def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str) -> tuple[Picture, ...]:
+    mean = format_seconds(float(np.nanmean(steps[c.TIMING_STEP])))
+    found = [
+        picture(
+            f"{stem}-stages",
+            stage_times_figure(steps),
+            "Stage times by step",
+            f"Stage times of {len(steps)} steps, stacked; a step takes {mean} on average.",
+        )
+    ]
+    if c.STALENESS_HISTOGRAM in steps.columns:
+        found.append(picture(f"{stem}-staleness", staleness_figure(steps), "Staleness", "Share of trained rollouts by staleness."))
+    if c.ROLLOUTS_DEFERRED in steps.columns:
+        alt = "Rollouts deferred and surplus at the end of generation, by step."
+        found.append(picture(f"{stem}-in-flight", in_flight_figure(steps), "Rollouts in flight", alt))
+    controls = controls_figure(steps)
+    if controls is not None:
+        found.append(picture(f"{stem}-controls", controls, "Knobs by step", "Overcommit and chunk size in force, by step."))
+    alt = "Distribution of the response lengths that were trained, against the trace's, and by quantile."
+    return (*found, *stored_picture(run, _LENGTHS, f"{stem}-lengths", "Response lengths (length bias)", alt))

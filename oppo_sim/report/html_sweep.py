@@ -1,0 +1,196 @@
+"""The chapter of a sweep."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from oppo_sim import columns as c
+from oppo_sim.report.html_explorer import explorer_data
+from oppo_sim.report.html_parts import Chapter, Explorer, Grid, Section
+from oppo_sim.report.html_pictures import picture
+from oppo_sim.report.html_words import (
+    cost_source,
+    counted,
+    joined,
+    overrides_text,
+    run_provenance,
+    scenario_section,
+    sweep_command,
+)
+from oppo_sim.report.measures import measure_of, measured_label, settings_label, short_label, value_label, value_text
+from oppo_sim.report.points import FAILED, STOPPED, Points
+from oppo_sim.report.sweep_drawn import HEAT, drawn
+from oppo_sim.report.sweep_folder import SweepFolder, read_sweep
+from oppo_sim.report.units import format_percent, format_seconds
+
+_MOST_REASONS: Final = 20
+_PRICES: Final = (
+    (c.COMPARED_STALENESS_MEAN, "mean staleness"),
+    (c.COMPARED_STALENESS_MAX, "highest staleness"),
+    (c.LENGTH_BIAS, "length bias"),
+    (c.DEFERRED, "deferred rollouts a step"),
+)
+
+
+def sweep_chapter(folder: Path, stem: str) -> Chapter:
+    """Read a sweep's folder. ``stem`` starts the names of its pictures. Raises OppoError as ``read_sweep``."""
+    sweep = read_sweep(folder)
+    points, record = sweep.points, sweep.record
+    best = points.best_row()
+    fixed = list(record["spec"].get("set", {}).items())
+    choice = [] if best is None else [*fixed, *points.label_of(best)]
+    pictures = {one.name: picture(f"{stem}-{one.name}", one.figure, one.title, one.alt) for one in drawn(points)}
+    code = scenario_section(record)
+    return Chapter(
+        title=f"Sweep: {sweep.name}",
+        kind="sweep",
+        source=cost_source(record["costs"]),
+        measured=False,
+        question=_question(sweep),
+        answer=_answer(sweep),
+        settings=tuple((axis, value_text(value)) for axis, value in choice),
+        copy_text=overrides_text(choice),
+        sections=(
+            Section("Pictures", pictures=tuple(one for name, one in pictures.items() if name != HEAT)),
+            *_failures(points),
+            *([code] if code else []),
+        ),
+        explorer=Explorer(explorer_data(points, "configuration", overrides_text(fixed)), pictures.get(HEAT)),
+        provenance=_provenance(sweep),
+        notes=tuple(str(note) for note in record.get("warnings", ())),
+    )
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _question(sweep: SweepFolder) -> str:
+    points, record = sweep.points, sweep.record
+    varied = joined([f"{short_label(axis)} ({_range(points.values(axis))})" for axis in points.axes])
+    aim = "gains most over its own baseline" if points.objective == c.SPEEDUP else "trains fastest"
+    steps = record["steps"]
+    length = counted(steps, "step") if isinstance(steps, int) else f"{steps[0]:,} to {steps[-1]:,} steps"
+    return (
+        f"Which {varied} {aim} on {sweep.name}, and at what price? {counted(len(points.table), 'configuration')}, each "
+        f"{counted(len(record['seeds']), 'seed')} × {length}, of which {record['warmup_steps']} are warm-up."
+    )
+
+
+def _range(values: Sequence[Any]) -> str:
+    labels = [value_label(value) for value in values]
+    return ", ".join(labels) if len(labels) <= 5 else f"{len(labels)} values from {labels[0]} to {labels[-1]}"
+
+
+def _answer(sweep: SweepFolder) -> tuple[str, ...]:
+    points = sweep.points
+    best = points.best_row()
+    if best is None:
+        return ("No configuration ran all its seeds: the table says why.",)
+
+    def of(column: str) -> float:
+        return float(points.measured(column)[best]) if points.has(column) else float("nan")
+
+    first = f"{_capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
+    if np.isfinite(of(c.SPEEDUP)):
+        low, high = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
+        within = f" (95 % interval {low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else " (one seed: no interval)"
+        first += f", {of(c.SPEEDUP):.2f} times the speed of {_baseline(sweep)}{within}"
+    price = [f"{label} {measured_label(of(column), measure_of(column).kind)}" for column, label in _PRICES if np.isfinite(of(column))]
+    return (
+        f"{first}.",
+        *([f"Its price: {joined(price)}."] if price else []),
+        *_flatness(points, best, len(sweep.record["seeds"])),
+        *_worst(points, best),
+        *_left_out(points),
+    )
+
+
+def _baseline(sweep: SweepFolder) -> str:
+    labels = list(sweep.record["baselines"])
+    return str(labels[0]) if len(labels) == 1 else "its sequential baseline"
+
+
+def _flatness(points: Points, best: int, seeds: int) -> list[str]:
+    """What the region says: how far each field may move without a difference that shows."""
+    if seeds < 2:
+        return ["With one seed nothing says how sure this is: sweep with more seeds."]
+    rows = sorted(points.region | {best})
+    if len(rows) == 1:
+        return ["Every other configuration is slower over paired seeds (5 % level)."] if len(points.table) > 1 else []
+    inside = Points(points.table.iloc[rows].reset_index(drop=True), points.axes)
+    spans = []
+    for axis in points.axes:
+        labels = [value_label(value) for value in inside.values(axis)]
+        if len(labels) > 1:
+            spans.append(f"{short_label(axis)} {f'{labels[0]} to {labels[-1]}' if points.numeric(axis) else joined(labels, 'or')}")
+    within = f": {joined(spans)}" if spans else ""
+    return [f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over paired seeds (5 % level){within}."]
+
+
+def _worst(points: Points, best: int) -> list[str]:
+    """Which field matters most, each moved alone from the best point over the values that were tried."""
+    values = points.measured(points.objective)
+    values = 1.0 / values if measure_of(points.objective).better == "high" else values
+    losses = []
+    for axis in points.axes:
+        rows = [row for row in points.like(best, free=(axis,)) if np.isfinite(values[row])]
+        if len(rows) > 1:
+            losses.append((float(values[rows].max() / values[best]) - 1.0, short_label(axis)))
+    if not losses:
+        return []
+    parts = [f"{label} up to {format_percent(loss)}" for loss, label in sorted(losses, reverse=True)]
+    return [f"Moved alone over the values tried, a field costs: {joined(parts)}."]
+
+
+def _left_out(points: Points) -> list[str]:
+    said = []
+    counts = Counter(map(str, points.table[c.STATUS]))
+    if counts[FAILED]:
+        said.append(f"{counts[FAILED]:,} of {len(points.table):,} configurations could not run; the reasons stand below.")
+    if counts[STOPPED]:
+        said.append(f"{counted(counts[STOPPED], 'configuration')} got fewer seeds, being clearly slower after the first ones.")
+    return said
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _split(pairs: Sequence[tuple[str, Any]]) -> tuple[list[str], list[Any]]:
+    return [field for field, _ in pairs], [value for _, value in pairs]
+
+
+def _failures(points: Points) -> list[Section]:
+    """Reasons of failed points, the most common first, each with one configuration it hit."""
+    failed = [row for row, status in enumerate(points.table[c.STATUS]) if status == FAILED]
+    if not failed:
+        return []
+    reasons = [str(points.table[c.ERROR].iloc[row]) for row in failed]
+    first = {reason: row for row, reason in zip(reversed(failed), reversed(reasons), strict=True)}
+    rows = tuple(
+        (reason, f"{count:,}", settings_label(*_split(points.label_of(first[reason]))))
+        for reason, count in Counter(reasons).most_common(_MOST_REASONS)
+    )
+    left = len(first) - len(rows)
+    text = f"{counted(len(failed), 'configuration')} could not run." + (
+        f" {left} further reasons are in the table of points." if left else ""
+    )
+    return [Section("What failed, and why", (text,), (Grid("Reasons", ("reason", "configurations", "the first"), rows, frozenset({1})),))]
+
+
+def _provenance(sweep: SweepFolder) -> tuple[tuple[str, str], ...]:
+    record = sweep.record
+    seeds = record["seeds"]
+    baselines: Mapping[str, int] = record["baselines"]
+    return (
+        ("command", sweep_command(record)),
+        *run_provenance(record),
+        ("varied", "; ".join(f"{axis}: {_range(sweep.points.values(axis))}" for axis in sweep.points.axes)),
+        ("baselines", ", ".join(f"{label} ({counted(count, 'configuration')})" for label, count in baselines.items())),
+        ("seeds", f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])),
+        ("configurations", ", ".join(f"{status}: {count:,}" for status, count in record["statuses"].items())),
+        ("engines", ", ".join(f"{name}: {count:,} runs" for name, count in record["engines"].items())),
+    )

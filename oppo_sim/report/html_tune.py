@@ -1,0 +1,202 @@
+"""The chapter of a tuning: its advice, how the search went, and what the surroundings of the choice look like."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.files import said
+from oppo_sim.report.html_explorer import explorer_data
+from oppo_sim.report.html_parts import Chapter, Explorer, Grid, Picture, Section
+from oppo_sim.report.html_pictures import picture
+from oppo_sim.report.html_words import counted, flat, joined, overrides_text, versions_text
+from oppo_sim.report.measures import value_label, value_text
+from oppo_sim.report.points import Points, read_table
+from oppo_sim.report.sweep_figures import convergence_figure, sensitivity_figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TUNE: Final = "tune.json"
+_TRIALS: Final = "trials.parquet"
+_SENSITIVITY: Final = "sensitivity.parquet"
+_BEST: Final = "best.yaml"
+_KEPT: Final = "ok"
+_COSTS: Final = (c.S_PER_ROLLOUT, "s_per_token")
+_STORED: Final = (
+    (
+        "figures/sensitivity.png",
+        "Around the choice, knob by knob",
+        "Cost over the choice's as each knob changes alone, with 95 % intervals.",
+    ),
+    ("figures/regret.png", "Regret by world", "Regret of the choice and of what is best in the scenario as given, world by world."),
+)
+_MEND: Final = "run the same command again, its finished runs are kept"
+
+
+def tune_chapter(folder: Path, stem: str) -> Chapter:
+    """Read a tuning's folder. ``stem`` starts the names of its pictures. Raises OppoError for one that is damaged or lacks its tables."""
+    record = _record(folder)
+    try:
+        return _chapter(folder, record, stem)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise OppoError(f"{folder / TUNE} is damaged ({error}): {_MEND}") from None
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _record(folder: Path) -> Mapping[str, Any]:
+    path = folder / TUNE
+    try:
+        with said(path):
+            record = json.loads(path.read_bytes())
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise OppoError(f"{path} is damaged: {_MEND}")
+    return record
+
+
+def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
+    advice, name = record["advice"], str(record["scenario"])
+    sections: Mapping[str, Sequence[str]] = advice["sections"]
+    (_, answer), *others = sections.items()
+    trials, sensitivity = read_table(folder / _TRIALS, _MEND), read_table(folder / _SENSITIVITY, _MEND)
+    points = _points(trials, record)
+    choice = _settings(advice["choice"])
+    seeds = record["seeds"]
+    return Chapter(
+        title=f"Tuning: {name}",
+        kind="tune",
+        source="Predicted: every step was simulated. What the seconds rest on is said under “What these numbers are not”.",
+        measured=False,
+        question=f"Which policy and knobs train fastest on {name}{_bounds(record)}? {counted(record['trials'], 'trial')} over "
+        f"{joined(record['policies'])}, each {counted(len(seeds), 'seed')} × {counted(record['steps'], 'step')}, of which "
+        f"{record['warmup_steps']} are warm-up; checked on {counted(len(record['fresh_seeds']), 'fresh seed')}.",
+        answer=(" ".join(answer[:2]), *answer[2:]),
+        settings=tuple((field, "null" if value is None else value_text(value)) for field, value in choice),
+        copy_text=overrides_text(choice),
+        sections=(
+            *(Section(title, tuple(sentences)) for title, sentences in others if sentences),
+            *_frameworks(advice.get("frameworks", {})),
+            Section("Pictures", pictures=_pictures(folder, trials, sensitivity, points.objective, stem)),
+            *_failures(record["failures"]),
+            *_best_file(folder),
+        ),
+        explorer=Explorer(explorer_data(points, "trial")),
+        provenance=_provenance(record),
+    )
+
+
+def _settings(choice: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    if choice is None:
+        return []
+    own = [(f"policy.{field}", value) for field, value in choice["policy_settings"].items()]
+    return [("policy.name", choice["policy"]), *own, *choice["machine"].items()]
+
+
+def _bounds(record: Mapping[str, Any]) -> str:
+    kept = [f"{name} ≤ {value_label(limit)}" for name, limit in flat(record["constraints"]) if limit not in ("null", "–")]
+    return f" with {joined(kept)}" if kept else ""
+
+
+def _points(trials: "pd.DataFrame", record: Mapping[str, Any]) -> Points:
+    """Trials as points: a trial is a row, what was tried its fields, the choice the best."""
+    cost = next(name for name in _COSTS if name in trials.columns)
+    columns = [str(name) for name in trials.columns]
+    fields = tuple(columns[columns.index("trial") + 1 : columns.index(cost)])
+    table = trials.reset_index(drop=True).copy()
+    for field in fields:
+        values = table[field]
+        if values.dtype.kind == "f" and values.notna().any() and np.equal(np.mod(values.dropna(), 1), 0).all():
+            table[field] = values.astype("Int64")
+    table[c.ERROR] = [
+        error or (f"breaks {broken}" if broken else None) for error, broken in zip(table[c.ERROR], table["broken"], strict=True)
+    ]
+    rows = {int(number): row for row, number in enumerate(table["trial"])}
+    chosen = record["chosen"]
+    best = rows.get(chosen["trial"]) if chosen else None
+    alike = [rows[one["trial"]] for one in record["others"] if one["alike"] and one["trial"] in rows]
+    region = frozenset(alike if best is None else [best, *alike])
+    return Points(table.drop(columns=["broken"]), fields, best, region, cost)
+
+
+def _frameworks(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Section]:
+    grids = []
+    for name, entries in found.items():
+        rows = tuple(
+            (str(entry["knob"] or "no such knob"), "" if entry["knob"] is None else value_text(entry["value"]), str(entry["meaning"]))
+            for entry in entries
+        )
+        grids.append(Grid(name, ("knob", "value", "what it does here"), rows))
+    text = "Names as of 2026: check them against the version that is installed."
+    return [Section("In other frameworks", (text,), tuple(grids))] if grids else []
+
+
+def _pictures(folder: Path, trials: "pd.DataFrame", sensitivity: "pd.DataFrame", cost: str, stem: str) -> tuple[Picture, ...]:
+    found = []
+    values = trials[cost].to_numpy(dtype=np.float64)
+    if np.isfinite(values).any():
+        kept = [status == _KEPT for status in trials[c.STATUS]]
+        label = "seconds a rollout" if cost == c.S_PER_ROLLOUT else "seconds a token"
+        figure = convergence_figure(values.tolist(), kept, label=label)
+        found.append(
+            picture(f"{stem}-convergence", figure, "How the search went", f"{label.capitalize()} of every trial, and the best so far.")
+        )
+    ran = sensitivity[sensitivity["status"] != "failed"]
+    if len(ran):
+        names = list(dict.fromkeys(map(str, ran["field"])))
+        losses, tried = [], []
+        for name in names:
+            rows = ran[ran["field"] == name]
+            losses.append(float(rows["relative"].max()))
+            tried.append(f"{rows['value'].iloc[0]} to {rows['value'].iloc[-1]}")
+        figure = sensitivity_figure(names, losses, tried, axis_label="cost above the choice's, at most (%)")
+        alt = "One bar a knob: the most that it costs to move it alone over its range."
+        found.append(picture(f"{stem}-sensitivity", figure, "Which knob matters", alt))
+    for number, (file, title, alt) in enumerate(_STORED):
+        path = folder / file
+        if path.is_file():
+            with said(path):
+                data = path.read_bytes()
+            found.append(Picture(f"{stem}-stored-{number}", title, alt, png_base64=base64.b64encode(data).decode()))
+    return tuple(found)
+
+
+def _failures(failures: Sequence[Mapping[str, Any]]) -> list[Section]:
+    rows = tuple((str(one["error"]), f"{one['trials']:,}") for one in failures)
+    return [Section("What failed, and why", grids=(Grid("Reasons", ("reason", "trials"), rows, frozenset({1})),))] if rows else []
+
+
+def _best_file(folder: Path) -> list[Section]:
+    path = folder / _BEST
+    if not path.is_file():
+        return []
+    with said(path):
+        return [Section("The tuned scenario", code=path.read_text(encoding="utf-8"), folded=True)]
+
+
+def _provenance(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    rows = [
+        ("scenario", str(record["scenario"])),
+        ("scenario, SHA-256", str(record["scenario_sha256"])),
+        ("objective", str(record["objective"])),
+        ("worlds", joined([str(name) for name in record["world_names"]])),
+        ("seeds of the search", _span(record["seeds"])),
+        ("fresh seeds", _span(record["fresh_seeds"])),
+        ("trials", ", ".join(f"{status}: {count:,}" for status, count in record["statuses"].items())),
+        ("engines", ", ".join(f"{name}: {count:,} runs" for name, count in record["runs_by_engine"].items())),
+        ("next", "; ".join(record["advice"].get("next", ()))),
+        ("versions", versions_text(record["versions"])),
+    ]
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _span(seeds: Sequence[int]) -> str:
+    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0]) if seeds else ""

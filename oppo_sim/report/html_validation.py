@@ -1,0 +1,140 @@
+"""The chapter of a validation: predictions beside measurements."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from oppo_sim.report.html_parts import Chapter, Grid, Section
+from oppo_sim.report.html_run import stored_picture
+from oppo_sim.report.html_words import command_text, counted, joined, run_provenance, scenario_section
+from oppo_sim.report.run_folder import FinishedRun
+from oppo_sim.report.units import NOTHING, format_percent, significant
+
+_LEAST_SHARE = 0.001
+_FIGURES = {
+    "figures/stages.png": (
+        "Stages, predicted and measured",
+        "Two stacked bars a policy, predicted and measured, by stage. The table of stages has the numbers.",
+    ),
+    "figures/speedups.png": (
+        "Speed-ups, predicted and measured",
+        "Predicted against measured speed-up, a point a policy. The table of speed-ups has the numbers.",
+    ),
+    "figures/steps.png": ("Steps, predicted and measured", "Step time by step, predicted and measured, one panel a policy."),
+}
+
+
+def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
+    """Read a validation's folder. Raises OppoError for a folder that lacks its result."""
+    manifest, record = run.manifest, run.json("validation.json")
+    name, policies, unit = str(record["scenario"]), [str(policy) for policy in record["policies"]], str(record["unit"])
+    pictures = [
+        drawn
+        for number, (file, (title, alt)) in enumerate(_FIGURES.items())
+        for drawn in stored_picture(run, file, f"{stem}-figure-{number}", title, alt)
+    ]
+    code = scenario_section(manifest)
+    return Chapter(
+        title=f"Validation: {name}",
+        kind="validation",
+        source="Measured on real engines, beside predictions from the calibrated profile alone.",
+        measured=True,
+        question=f"How far are predictions from real runs of {joined(policies)} on {name}? {counted(record['repeats'], 'repeat')} of "
+        f"{counted(record['steps'], 'step')}, of which {record['warmup_steps']} are warm-up; numbers are {unit}.",
+        answer=_answer(record),
+        sections=(
+            *([Section("Speed-ups", grids=(_speedups(record),))] if record["speedups"] else []),
+            Section("Pictures", pictures=tuple(pictures)),
+            Section("Stages", grids=(_stages(record, unit),)),
+            Section("Decisions", ("Who was trained, deferred and left over, step by step.",), (_decisions(record),)),
+            *([code] if code else []),
+        ),
+        provenance=(
+            ("command", command_text("oppo", "validate", f"{name}.yaml", "--policies", ",".join(policies), "--repeats", record["repeats"])),
+            *run_provenance(manifest),
+        ),
+        notes=tuple(manifest.get("warnings", ())),
+    )
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _signed(share: Any) -> str:
+    value = _number(share)
+    return NOTHING if not math.isfinite(value) else f"{'+' if value > 0 else '−' if value < 0 else '±'}{format_percent(abs(value))}"
+
+
+def _within(interval: list[Any]) -> str:
+    low, high = (_number(end) for end in interval)
+    return f"{low:.2f} to {high:.2f}" if math.isfinite(low) and math.isfinite(high) else NOTHING
+
+
+def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
+    said = []
+    if record["speedups"]:
+        worst = max(record["speedups"], key=lambda one: abs(_number(one["error"])))
+        said.append(f"The largest error of a predicted speed-up is {_signed(worst['error'])} ({worst['policy']}).")
+    for policy, worst_stage in record["largest_error"].items():
+        said.append(f"{policy}: the error of {worst_stage['stage']} moves the step most, by {_signed(worst_stage['of_step'])} of it.")
+    agreement = _number(record["rank_agreement"])
+    if math.isfinite(agreement):
+        said.append(f"The order of the policies by step time agrees with Kendall's tau {significant(agreement)} (1: the same order).")
+    alike = sum(one["alike"] for one in record["decisions"])
+    total = sum(one["steps"] for one in record["decisions"])
+    if total:
+        said.append(f"{alike:,} of {total:,} steps made the same decisions.")
+    return tuple(said)
+
+
+def _speedups(record: Mapping[str, Any]) -> Grid:
+    rows = tuple(
+        (
+            str(one["policy"]),
+            f"{significant(_number(one['predicted']))}×",
+            _within(one["predicted_interval"]),
+            f"{significant(_number(one['measured']))}×",
+            _within(one["measured_interval"]),
+            _signed(one["error"]),
+        )
+        for one in record["speedups"]
+    )
+    heads = ("policy", "predicted", "95 % interval", "measured", "95 % interval", "error")
+    return Grid(f"Speed-up against {record['policies'][0]}", heads, rows, frozenset(range(1, 6)))
+
+
+def _stages(record: Mapping[str, Any], unit: str) -> Grid:
+    rows = []
+    for policy, cells in record["stages"].items():
+        step = max(_number(cells["step"]["measured"]), _number(cells["step"]["predicted"]))
+        for stage, cell in cells.items():
+            predicted, measured = _number(cell["predicted"]), _number(cell["measured"])
+            if not step or max(predicted, measured) < _LEAST_SHARE * step:
+                continue
+            spread = f"{significant(_number(cell['lowest']))} to {significant(_number(cell['highest']))}"
+            rows.append((f"{policy}: {stage}", significant(predicted), significant(measured), spread, _signed(cell["error"])))
+    heads = ("policy: stage", "predicted", "measured", "lowest to highest repeat", "error")
+    return Grid(f"A step after the warm-up, {unit}", heads, tuple(rows), frozenset(range(1, 5)))
+
+
+def _decisions(record: Mapping[str, Any]) -> Grid:
+    rows = tuple(
+        (
+            str(one["policy"]),
+            str(one["repeat"] + 1),
+            f"{one['alike']} of {one['steps']}",
+            format_percent(_number(one["trained_alike"])),
+            "none" if one["first_difference"] is None else f"step {one['first_difference']}: {one['why']}",
+        )
+        for one in record["decisions"]
+    )
+    return Grid(
+        "Decisions of each real run",
+        ("policy", "repeat", "steps alike", "trained in the same step", "first difference"),
+        rows,
+        frozenset({1, 2, 3}),
+    )

@@ -55,7 +55,13 @@ def contention_points(plan: Plan) -> dict[Activity, Point]:
     contexts = sorted((point for point in decode if point.n == most), key=lambda point: point.kv_tokens)
     score = sorted((point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key))
     train = sorted((point for point in plan.points if point.kind == "train"), key=lambda point: point.tokens)
-    return {"decode": contexts[len(contexts) // 2], "score": score[len(score) // 2], "train": train[0]}
+    points: dict[Activity, Point] = {"decode": contexts[len(contexts) // 2], "score": score[len(score) // 2]}
+    return points | {"train": train[0]} if train else points
+
+
+def pairs_of(points: Mapping[Activity, Point]) -> list[tuple[Activity, Activity]]:
+    """The pairs of which both are there: where nothing is trained, decoding with scoring alone."""
+    return [pair for pair in PAIRS if all(one in points for one in pair)]
 
 
 def measure_contention(

@@ -22,7 +22,7 @@ TIMED_ITERATIONS: Final = 3
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
 """Tokens that a rollout has made when the middle timed iteration begins: a prompt is shorter than the planned context by these."""
 SHORTEST_CONTEXT: Final = LEAD + 1
-_SMALL_PIECE: Final = 4
+_SMALL_PIECE: Final = 2
 TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
 """Tokens left free behind the planned context, for those that a visit makes."""
 
@@ -42,6 +42,8 @@ class Sizes:
     kv_capacity_tokens: int | None = None
     kv_block_tokens: int = 16
     stream_ref: bool = False
+    training: bool = True
+    """False: a run trains nothing, so neither updates nor their contention are measured."""
 
     @property
     def max_length(self) -> int:
@@ -162,7 +164,14 @@ def sizes_of(scenario: "Scenario") -> Sizes:
         kv_capacity_tokens=capacity if isinstance(capacity, int) else None,
         kv_block_tokens=scenario.rollout.kv_block_tokens,
         stream_ref=scenario.training.stream_ref,
+        training=_trains(scenario),
     )
+
+
+def _trains(scenario: "Scenario") -> bool:
+    """Unless the scenario says that PPO does not run."""
+    ppo = (scenario.real or {}).get("ppo")
+    return not (isinstance(ppo, Mapping) and ppo.get("enabled") is False)
 
 
 def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
@@ -212,7 +221,9 @@ def make_plan(sizes: Sizes, seed: int = 0) -> Plan:
             f"max_prompt_length + max_response_length is {sizes.max_length}, below {4 * SHORTEST_CONTEXT} tokens: too short to tell the "
             "cost of tokens from that of an iteration; calibrate with longer rollouts"
         )
-    points = [*_decode(sizes), *_prefill(sizes), *_score(sizes, "score"), *_train(sizes), Point("sync", (), None, True)]
+    points = [*_decode(sizes), *_prefill(sizes), *_score(sizes, "score"), Point("sync", (), None, True)]
+    if sizes.training:
+        points += _train(sizes)
     if sizes.stream_ref:
         points += _score(sizes, "score_ref")
     unique: dict[str, Point] = {}

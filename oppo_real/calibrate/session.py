@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from oppo_real.calibrate.cache import VisitCache
-from oppo_real.calibrate.contention import PAIRS, Activity, Contention, contention_points, measure_contention
+from oppo_real.calibrate.contention import Activity, Contention, contention_points, measure_contention, pairs_of
 from oppo_real.calibrate.measure import Bench, Visit, visit_point, warm_up
 from oppo_real.calibrate.plan import Plan, Point, Sizes, bounded, make_plan
 from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
@@ -68,12 +68,14 @@ def measure_session(subject: Subject, sizes: Sizes, cache_folder: Path, effort: 
         origin = _origin(subject, bench)
     finally:
         bench.close()
+    del bench
     notes = []
     contention: list[Contention] = []
     if effort.contention:
         progress(len(visits), len(plan.points) * effort.repeats, "contention")
+        _free_devices()  # two processes are about to build the same engines on the same device, which must be empty by then
         contention = _measure_contention(open_here, plan, cache, effort, start, 2 * building)
-        missing = [f"{a} with {b}" for a, b in PAIRS if (a, b) not in {one.activities for one in contention}]
+        missing = [f"{a} with {b}" for a, b in pairs_of(contention_points(plan)) if (a, b) not in {one.activities for one in contention}]
         if missing:
             notes.append(f"the budget left no time to measure {', '.join(missing)} together: raise --budget-s and run again")
     planned = len(plan.points) * effort.repeats
@@ -126,13 +128,14 @@ def _measure_contention(
     open_here: Callable[[], Bench], plan: Plan, cache: VisitCache, effort: Effort, start: float, building: float
 ) -> list[Contention]:
     points = contention_points(plan)
-    keys = {pair: _pair_key(pair, points, effort) for pair in PAIRS}
-    found = {pair: _contention_from(plain) for pair in PAIRS if (plain := cache.get_plain(keys[pair], effort.rounds)) is not None}
+    pairs = pairs_of(points)
+    keys = {pair: _pair_key(pair, points, effort) for pair in pairs}
+    found = {pair: _contention_from(plain) for pair in pairs if (plain := cache.get_plain(keys[pair], effort.rounds)) is not None}
 
     def enough_time(seconds: float) -> bool:
         return perf_counter() - start + seconds <= effort.budget_s
 
-    todo = [pair for pair in PAIRS if pair not in found]
+    todo = [pair for pair in pairs if pair not in found]
     if todo and enough_time(building + effort.rounds * 4 * effort.window_s):
         for one in measure_contention(
             open_here,
@@ -146,7 +149,19 @@ def _measure_contention(
             pair = next(pair for pair in todo if pair == one.activities)
             cache.put_plain(keys[pair], effort.rounds, {"result": asdict(one)})
             found[pair] = one
-    return [found[pair] for pair in PAIRS if pair in found]
+    return [found[pair] for pair in pairs if pair in found]
+
+
+def _free_devices() -> None:
+    """Give back what closed engines held. ``warm_up`` froze them out of the collector's sight."""
+    import gc
+
+    import torch
+
+    gc.unfreeze()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _pair_key(pair: tuple[Activity, Activity], points: Mapping[Activity, Point], effort: Effort) -> str:

@@ -23,7 +23,7 @@ from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.tables import Filled, decode_table, difference, forward_table, tail_factor, training_table
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import Measured as Provenance
-from oppo_sim.costs.profile import PrefillTable, Profile, save_profile
+from oppo_sim.costs.profile import PrefillTable, Profile, TrainingTable, save_profile
 from oppo_sim.errors import OppoError
 
 REPORT_FORMAT: Final = "oppo-calibration/1"
@@ -109,7 +109,7 @@ def calibrate_from(
         filled.append(how)
     trained = [visit for visit in visits if visit.point.kind == "train"]
     stages = {stage: measured_points(trained, stage) for stage in TRAINING_STAGES[:-1]}
-    training = training_table(stages)
+    training = training_table(stages) if trained else TrainingTable(tokens=())
     fits += [fit_table(stage, points, TRAIN_BASIS, seed) for stage, points in stages.items() if getattr(training, stage) is not None]
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")

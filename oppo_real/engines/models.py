@@ -19,6 +19,8 @@ ModelSource = Mapping[str, Any] | str | Path
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 _Kind = Literal["causal_lm", "score"]
+_DRAWN_IN_PLACE = 500_000_000
+"""Parameters."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 # Keys that published configurations carry beside the model's own.
 _HARMLESS = {"architectures", "torch_dtype", "transformers_version", "_name_or_path", "model_type", "auto_map", "_attn_implementation"}
@@ -55,8 +57,11 @@ def _build(kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str 
     with torch.device("meta"):
         shape = _attempt(lambda: auto.from_config(config), f"{name} cannot be built from {_named(source)}")
     _check_memory(shape, precision, place, name)
-    with torch.random.fork_rng(devices=[]):
-        # Random weights are drawn on the CPU, so that a seed gives the same ones on every device.
+    count = sum(parameter.numel() for parameter in shape.parameters())
+    # Random weights are drawn on the CPU, so that a seed gives the same ones on every device. Of large models, whose random weights
+    # only take up room and time, they are drawn where they are needed: a CPU takes a minute for 7 billion.
+    drawn_on = place if count >= _DRAWN_IN_PLACE else torch.device("cpu")
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         if _has_weights(source):
             model = _attempt(
@@ -64,10 +69,17 @@ def _build(kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str 
                 f"The checkpoint {_named(source)} cannot be loaded",
             )
         else:
-            model = _attempt(lambda: auto.from_config(config, dtype=precision), f"{name} cannot be built from {_named(source)}")
+            model = _attempt(lambda: _drawn(auto, config, precision, drawn_on), f"{name} cannot be built from {_named(source)}")
     moved = _attempt(lambda: model.to(place), f"{name} cannot be moved to {place}")
     assert isinstance(moved, torch.nn.Module)
     return moved.eval()
+
+
+def _drawn(auto: Any, config: "PretrainedConfig", precision: torch.dtype, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return auto.from_config(config, dtype=precision)
+    with device:
+        return auto.from_config(config, dtype=precision)
 
 
 def _attempt(action: Callable[[], Any], what: str) -> Any:

@@ -81,10 +81,16 @@ def predict(
 def as_run(profile: Profile, config: RealConfig) -> Profile:
     """The profile with the training stages that the run has: none takes time where nothing is trained."""
     table = profile.training
-    nothing = (0.0,) * len(table.tokens)
+    if config.trains and not table.measured:
+        raise OppoError(
+            f"cost profile {profile.name}: training was not measured and the run trains: calibrate it with real.ppo.enabled true, or set "
+            "that to false"
+        )
+    tokens = table.tokens if table.measured else (1.0, 2.0)  # any: nothing takes time
+    nothing = (0.0,) * len(tokens)
     names = [name for name in TrainingTable.model_fields if name != "tokens"]
     stages = {name: nothing if not config.trains or getattr(table, name) is None else getattr(table, name) for name in names}
-    return profile.model_copy(update={"training": TrainingTable(tokens=table.tokens, **stages)})
+    return profile.model_copy(update={"training": TrainingTable(tokens=tokens, **stages)})
 
 
 def cost_context(scenario: Scenario) -> CostContext:

@@ -1,29 +1,61 @@
 """Costs from a measured profile."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from oppo_sim.costs.config import DemandShares, ProfileCostConfig
 from oppo_sim.costs.context import CostContext
-from oppo_sim.costs.interface import Costs, Demand, EngineCost
+from oppo_sim.costs.interface import Costs, Demand, EngineCost, TrainingCost
 from oppo_sim.costs.profile import PrefillTable, Profile, load_profile, profile_text
 from oppo_sim.costs.profile_engine import ProfileEngine, ProfileTraining
 from oppo_sim.costs.scoring import SummedPrefill
+from oppo_sim.costs.shipped_profiles import load_shipped
 from oppo_sim.costs.stages import stages_run, unused_fields
 from oppo_sim.errors import OppoError
 
 
 def profile_costs(config: ProfileCostConfig, context: CostContext, base_dir: Path | None) -> Costs:
     """See ``build.build_costs``."""
-    return costs_from_profile(load_profile((base_dir or Path()) / config.path), context, source=config.path)
+    profile = configured_profile(config, base_dir)
+    source = config.path if config.path is not None else f"shipped: {config.name}"
+    if config.roofline_training is None:
+        return costs_from_profile(profile, context, source=source)
+    from oppo_sim.costs.build_roofline import roofline_costs
+
+    shape = roofline_costs(config.roofline_training, context, base_dir)
+    return costs_from_profile(profile, context, source=source, training=shape.training, training_provenance=shape.provenance)
 
 
-def costs_from_profile(profile: Profile, context: CostContext, source: str = "") -> Costs:
-    """Cost models of a loaded profile. Raises OppoError where it lacks a table that the scenario asks for."""
+def configured_profile(config: ProfileCostConfig, base_dir: Path | None) -> Profile:
+    """The profile that a scenario names, from its file or from the package. Raises OppoError."""
+    if config.name is not None:
+        return load_shipped(config.name)
+    assert config.path is not None, "the section has one of the two"
+    return load_profile((base_dir or Path()) / config.path)
+
+
+def costs_from_profile(
+    profile: Profile,
+    context: CostContext,
+    source: str = "",
+    training: TrainingCost | None = None,
+    training_provenance: Mapping[str, object] | None = None,
+) -> Costs:
+    """Cost models of a loaded profile. ``training`` stands in for its training part, weight sync included, and
+    ``training_provenance`` says what that is.
+
+    Raises OppoError where the profile lacks a table that the scenario asks for.
+    """
     run = stages_run(context.training)
+    if training is None and not profile.training.measured:
+        raise OppoError(
+            f"cost profile {profile.name}: training was not measured (real.ppo.enabled was false): measure it, or let a roofline stand in "
+            "for it with costs.roofline_training"
+        )
     wanted = {"old_log_prob": run.old_log_prob, "ref": run.ref, "values": run.values, "update_critic": run.update_critic}
     for stage, runs in wanted.items():
-        if runs and getattr(profile.training, stage) is None:
+        if training is None and runs and getattr(profile.training, stage) is None:
             raise OppoError(f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that stage; measure it")
     return Costs(
         actor=ProfileEngine(
@@ -38,7 +70,8 @@ def costs_from_profile(profile: Profile, context: CostContext, source: str = "")
             _demand(profile.demands.prefill),
         ),
         scorer=_scorer(profile, context.training.stream_ref),
-        training=ProfileTraining(
+        training=training
+        or ProfileTraining(
             profile.training,
             run,
             profile.update_weights,
@@ -56,7 +89,8 @@ def costs_from_profile(profile: Profile, context: CostContext, source: str = "")
             "host": profile.host.model_dump(mode="json"),
             "demands": profile.demands.model_dump(mode="json"),
             "contention_factor": profile.contention_factor,
-            "unused_training_fields": unused_fields(context.training),
+            "unused_training_fields": unused_fields(context.training) if training is None else [],
+            **({} if training is None else {"training": dict(training_provenance or {})}),
         },
         actor_kv_capacity_tokens=profile.kv_capacity_tokens,
     )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from oppo_sim.costs.devices import Device, Dtype
 from oppo_sim.costs.models import ModelShape
@@ -189,11 +189,21 @@ class RooflineCostConfig(Strict):
 
 
 class ProfileCostConfig(Strict):
-    """A measured table, in a file of format ``oppo-profile/1``."""
+    """Measured tables of format ``oppo-profile/1``: a file of one's own, or one that comes with the package."""
 
     kind: Literal["profile"]
-    path: str
+    path: str | None = None
     """Relative to the scenario's folder."""
+    name: str | None = None
+    """Instead of ``path``: of a shipped profile, such as ``h200/qwen2.5-7b+1.5b/torch``."""
+    roofline_training: RooflineCostConfig | None = None
+    """The training part and the weight sync by a roofline instead, where training was not measured."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ProfileCostConfig":
+        if (self.path is None) == (self.name is None):
+            raise ValueError("a profile has either a path or a name: give one of them")
+        return self
 
 
 CostConfig = Annotated[LinearCostConfig | RooflineCostConfig | ProfileCostConfig, Field(discriminator="kind")]

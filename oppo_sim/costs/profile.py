@@ -91,24 +91,32 @@ class PrefillTable(Strict):
 
 
 class TrainingTable(Strict):
-    """Whole stages by the tokens of the trained batch (prompts and responses). Stages left out were not measured."""
+    """Whole stages by the tokens of the trained batch (prompts and responses). Stages left out were not measured; without any, ``tokens``
+    is empty."""
 
-    tokens: Grid
+    tokens: Annotated[tuple[NonNegative, ...], Field(strict=False)]
     old_log_prob: SecondsOrZero | None = None
     ref: SecondsOrZero | None = None
     values: SecondsOrZero | None = None
     adv: SecondsOrZero | None = None
     update_critic: SecondsOrZero | None = None
-    update_actor: SecondsOrZero
+    update_actor: SecondsOrZero | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingTable":
         _check_grid("tokens", self.tokens)
+        if self.tokens and self.update_actor is None:
+            raise ValueError("update_actor is missing: give its seconds, or leave all of training out (tokens: [])")
         for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
             seconds = getattr(self, name)
             if seconds is not None:
                 _check_length(name, seconds, len(self.tokens))
         return self
+
+    @property
+    def measured(self) -> bool:
+        """Training was measured at all."""
+        return bool(self.tokens)
 
 
 class ProfileHost(Strict):

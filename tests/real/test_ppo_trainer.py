@@ -182,7 +182,6 @@ def test_packed_and_padded_forwards_train_a_value_head_alike(micro_batch_tokens:
         assert one["loss/value_avg"] == pytest.approx(other["loss/value_avg"], abs=1e-5)
 
 
-
 def test_gradient_agrees_with_finite_differences_of_the_loss() -> None:
     policy = new_actor(0, small_config()).double()
     rows = [rollout.row for rollout in batch(new_actor(0, small_config()))]

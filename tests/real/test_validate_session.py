@@ -38,7 +38,7 @@ SCENARIO: dict[str, Any] = {
     "policies": {"inter": {"overcommit": 2}},
     "real": REAL,
 }
-CALIBRATED = ("--budget-s", "15", "--no-contention", "--no-figures")
+CALIBRATED = ("--budget-s", "60", "--no-contention", "--no-figures")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,182 @@
+"""``oppo tune``: the best policy and its knobs under constraints."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oppo_sim.cli import options
+from oppo_sim.cli.main import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from oppo_sim.tune.result import Tuned
+    from oppo_sim.tune.session import OnProgress
+
+EXIT_INFEASIBLE = 3
+"""The search ended, and nothing kept all bounds."""
+
+_EPILOG = """\b
+Examples:
+  oppo tune h200x8-vllm --max-staleness 2 --max-length-bias 0.01 --kv-capacity auto
+  oppo tune h200x8-vllm --policies inter,oppo --space policy.overcommit=0..64 --space rollout.num_replicas=4,8
+  oppo tune h200x8-vllm --drift 0.6 --drift 1.6 --cost-uncertainty 0.1 --robust worst
+"""
+
+
+class _Capacity(click.ParamType[int | str]):
+    name = "auto|TOKENS"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value)
+        if text == "auto" or (text.isdigit() and int(text) > 0):
+            return text if text == "auto" else int(text)
+        self.fail(f"'{text}' is no capacity: give a number of tokens from 1 on, or auto", param, ctx)
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("scenario")
+@click.option("--policies", help="Comma-separated. Default: the synchronous shipped ones that the scenario can run, and its own.")
+@click.option("--space", "space", multiple=True, metavar="FIELD=LOW..HIGH[:log]|A,B,C", help="Range of a knob instead of its default, or a "
+              "further field of the scenario; may be repeated. One value pins it.")  # fmt: skip
+@click.option("--objective", type=click.Choice(["rollouts", "tokens"]), default="rollouts", show_default=True,
+              help="Least seconds per trained rollout, or per trained response token.")  # fmt: skip
+@click.option("--max-staleness", type=click.FloatRange(0), help="Bound on the stalest trained rollout, updates.")
+@click.option("--max-mean-staleness", type=click.FloatRange(0), help="Bound on the mean staleness, updates.")
+@click.option("--max-length-bias", type=click.FloatRange(0), metavar="SHARE", help="Bound on how much longer or shorter trained "
+              "responses are than sequential's on the same seeds (0.01: 1 %).")  # fmt: skip
+@click.option("--kv-capacity", type=_Capacity(), help="Bound on the KV peak of a replica; auto: what device memory leaves.")
+@click.option("--max-deferrals", type=click.IntRange(0), help="Bound on how often a rollout is deferred.")
+@click.option(
+    "--trace", "traces", multiple=True, metavar="NAME|FILE", help="A further trace that the choice must be good for; may be repeated."
+)
+@click.option(
+    "--drift", "drifts", multiple=True, type=float, metavar="FACTOR", help="Lengths may become so many times as long; may be repeated."
+)
+@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, metavar="SHARE", help="Costs of decode, prefill, scoring and "
+              "training are known up to so much (0.1: lognormal factors of 10 %).")  # fmt: skip
+@click.option("--cost-worlds", type=click.IntRange(1, 1000), default=8, show_default=True, help="Draws of these factors.")
+@click.option("--cost-profile", "profiles", multiple=True, type=click.Path(path_type=Path), help="A further measured profile that may "
+              "be the true one; may be repeated.")  # fmt: skip
+@click.option("--robust", type=click.Choice(["mean", "worst", "quantile"]), default="mean", show_default=True,
+              help="With several worlds: mean, worst or 90 % quantile of the regret.")  # fmt: skip
+@click.option("--trials", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Settings to try; more later go on.")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Seeds of every trial, the same for all.  [default: 5]")
+@click.option("--fresh-seeds", type=click.IntRange(1, 1000), help="Further seeds for what is reported.  [default: 10]")
+@click.option("--sampler-seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search itself.")
+@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take.")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core. Results do not depend on it.")
+@options.STEPS
+@options.OVERRIDES
+@options.OUTPUT
+@click.option("--force", is_flag=True, help="Begin anew where the folder holds another search.")
+@options.FIGURES
+@options.JSON
+def command(
+    scenario: str,
+    policies: str | None,
+    space: tuple[str, ...],
+    objective: str,
+    max_staleness: float | None,
+    max_mean_staleness: float | None,
+    max_length_bias: float | None,
+    kv_capacity: Any,
+    max_deferrals: int | None,
+    traces: tuple[str, ...],
+    drifts: tuple[float, ...],
+    cost_uncertainty: float,
+    cost_worlds: int,
+    profiles: tuple[Path, ...],
+    robust: str,
+    trials: int,
+    seeds: int | None,
+    fresh_seeds: int | None,
+    sampler_seed: int,
+    timeout_s: float | None,
+    jobs: int | None,
+    steps: int | None,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    figures: bool,
+    as_json: bool,
+) -> int:
+    """Find the policy and knobs of SCENARIO with the least seconds per trained rollout that keep all bounds.
+
+    The choice is measured again on seeds that the search did not see, every knob is swept around it, and it is said in the words of other
+    frameworks. The folder holds tune.json, trials, sensitivity, advice.md and best.yaml; an interrupted search goes on when the same
+    command is run again, with more --trials or --timeout-s if wanted. Exit code 3: nothing keeps all bounds.
+    """
+    from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.tune.store import require_optuna
+
+    require_optuna()
+    from oppo_sim.tune.constraints import Constraints
+    from oppo_sim.tune.request import TuneRequest
+    from oppo_sim.tune.session import tune
+    from oppo_sim.tune.space import parse_knob
+    from oppo_sim.tune.worlds import WorldSpec
+
+    loaded = load_scenario(scenario, overrides)
+    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-tune"
+    request = TuneRequest(
+        loaded,
+        folder,
+        policies=None if policies is None else tuple(name.strip() for name in policies.split(",") if name.strip()),
+        space=tuple(parse_knob(text) for text in space),
+        objective=objective,  # type: ignore[arg-type]
+        constraints=Constraints(max_staleness, max_mean_staleness, max_length_bias, kv_capacity, max_deferrals),
+        worlds=WorldSpec(traces, drifts, cost_uncertainty, cost_worlds, profiles),
+        robust=robust,  # type: ignore[arg-type]
+        trials=trials,
+        seeds=seeds,
+        fresh_seeds=fresh_seeds,
+        steps=steps,
+        sampler_seed=sampler_seed,
+        timeout_s=timeout_s,
+        jobs=jobs or os.cpu_count() or 1,
+        force=force,
+        figures=figures,
+    )
+    try:
+        with _progress(loaded.name, as_json) as on_progress:
+            tuned = tune(request, on_progress)
+    except KeyboardInterrupt:
+        click.echo(f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there", err=True)
+        return EXIT_INTERRUPTED
+    _show(tuned, folder, as_json)
+    return EXIT_INFEASIBLE if tuned.infeasible is not None else 0
+
+
+@contextmanager
+def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
+    with options.progress_bar(f"{name}: search", 1, quiet) as (bar, task):
+
+        def on_progress(stage: str, done: int, total: int, best: str) -> None:
+            shown = f", best so far: {best}" if best else ""
+            bar.update(task, completed=done, total=total, description=f"{name}: {stage}{shown}"[:110])
+
+        yield on_progress
+
+
+def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
+    from oppo_sim.tune.advice import advice_text
+
+    if as_json:
+        from oppo_sim.report.plain_json import plain
+
+        click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from oppo_sim.cli.present import table_console
+    from oppo_sim.tune.show import checked_table
+
+    console: Console = table_console()
+    if tuned.chosen is not None:
+        console.print(checked_table(tuned))
+    click.echo(advice_text(tuned.advice), nl=False)
+    click.echo(f"wrote {folder}")

@@ -1,0 +1,34 @@
+"""Choose a policy and its knobs under constraints, say how sure that is, and put it into words; see docs/tune.md.
+
+    from oppo_sim.tune import Constraints, TuneRequest, tune
+    found = tune(TuneRequest("paper-stackexchange-7b", trials=100, constraints=Constraints(max_staleness=2)))
+    found.advice, found.trials, found.sensitivity
+
+Names are imported when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oppo_sim.tune.constraints import Constraints
+    from oppo_sim.tune.request import TuneRequest
+    from oppo_sim.tune.result import Tuned
+    from oppo_sim.tune.session import tune
+    from oppo_sim.tune.space import Knob
+
+_HOME = {
+    "Constraints": "oppo_sim.tune.constraints",
+    "Knob": "oppo_sim.tune.space",
+    "TuneRequest": "oppo_sim.tune.request",
+    "Tuned": "oppo_sim.tune.result",
+    "tune": "oppo_sim.tune.session",
+}
+
+__all__ = ["Constraints", "Knob", "TuneRequest", "Tuned", "tune"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'oppo_sim.tune' has no attribute '{name}'")
+    return getattr(import_module(_HOME[name]), name)

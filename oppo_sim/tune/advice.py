@@ -1,0 +1,284 @@
+"""The advice: what to set, what to expect, how sure that is. First as plain values, then as a page."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from oppo_sim import columns as c
+from oppo_sim.report.units import format_seconds, significant
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import show_value
+from oppo_sim.tune.check import AS_GIVEN
+from oppo_sim.tune.constraints import LENGTH_BIAS_PAIRED, MEASURED_BY, Constraints, broken, limit_said, said
+from oppo_sim.tune.frameworks import Line
+from oppo_sim.tune.request import UNIT_COST, UNIT_SAID, Objective, Robust, Seeds
+from oppo_sim.tune.result import Against, Infeasible, Interaction, KnobEffect
+from oppo_sim.tune.space import Knob, Setting
+
+MOST_ALIKE = 6
+NEAR = 0.01
+
+
+def choice(against: Against, settings: Mapping[str, Any], objective: Objective, world: str) -> dict[str, Any]:
+    """The chosen setting and what to expect of it in the scenario as given."""
+    return {
+        "policy": against.checked.setting.policy,
+        "policy_settings": dict(settings),
+        "machine": {field: value for field, value in against.checked.setting.values if not field.startswith("policy.")},
+        "world": world,
+        **expected(against, objective),
+    }
+
+
+def expected(against: Against, objective: Objective) -> dict[str, Any]:
+    """Numbers of a setting on fresh seeds, in the scenario as given; intervals of 95 %."""
+    row = against.checked.rows[0]
+    speedup = c.SPEEDUP if objective == "rollouts" else c.SPEEDUP_PER_TOKEN
+    interval = {
+        c.SPEEDUP: (c.SPEEDUP_LOW, c.SPEEDUP_HIGH),
+        c.SPEEDUP_PER_TOKEN: (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH),
+    }[speedup]
+    return {
+        UNIT_COST[objective]: row[UNIT_COST[objective]],
+        c.STEP_S: row[c.STEP_S],
+        c.STEP_S_LOW: row[c.STEP_S_LOW],
+        c.STEP_S_HIGH: row[c.STEP_S_HIGH],
+        "baseline": against.checked.baseline,
+        "speedup": row[speedup],
+        "speedup_low": row[interval[0]],
+        "speedup_high": row[interval[1]],
+        c.COMPARED_STALENESS_MEAN: row[c.COMPARED_STALENESS_MEAN],
+        c.COMPARED_STALENESS_MAX: row[c.COMPARED_STALENESS_MAX],
+        c.LENGTH_BIAS: row[c.LENGTH_BIAS],
+        LENGTH_BIAS_PAIRED: row[LENGTH_BIAS_PAIRED],
+        c.DEFERRED: row[c.DEFERRED],
+        c.COMPARED_KV_PEAK_TOKENS: row[c.COMPARED_KV_PEAK_TOKENS],
+        c.HOURS_PER_10K: row[c.HOURS_PER_10K],
+    }
+
+
+def summary_sentences(chosen: Against, objective: Objective, seeds: Seeds, steps: int, warmup: int) -> list[str]:
+    """What to expect, in words."""
+    numbers = expected(chosen, objective)
+    runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
+    low, high = numbers["speedup_low"], numbers["speedup_high"]
+    between = f" (95 % interval {low:.3f} to {high:.3f})" if isfinite(low) and isfinite(high) else ""
+    step = format_seconds(numbers[c.STEP_S])
+    return [
+        f"Set {chosen.checked.setting.said()}.",
+        f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of {numbers['baseline']}{between}, "
+        f"over {runs} of {steps} steps ({warmup} of warm-up left out).",
+        f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average, {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; "
+        f"{numbers[c.DEFERRED]:.3g} rollouts deferred a step; length of trained responses {_percent(numbers[LENGTH_BIAS_PAIRED])} against "
+        f"sequential on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica.",
+    ]
+
+
+def beside_given(chosen: Against, others: Sequence[Against]) -> list[str]:
+    """The scenario's own setting against the chosen one."""
+    own = next((one for one in others if one.checked.why == AS_GIVEN), None)
+    if own is None:
+        return []
+    how = "cannot be told apart from it" if own.alike else f"is {_slower(own)}"
+    bounds = "" if own.keeps_bounds else f", and breaks {' and '.join(broken(own.checked.violations))}"
+    return [f"The scenario's own setting ({own.checked.setting.said()}) {how}{bounds}."]
+
+
+def alike_sentences(chosen: Against, others: Sequence[Against], seeds: Seeds) -> list[str]:
+    """What cannot be told apart from the choice, and which of these is the least stale."""
+    if seeds.exact:
+        return ["The trace is replayed in order: differences are exact for it, and say nothing about other draws."]
+    same = [one for one in others if one.alike and one.keeps_bounds and one.checked.why != AS_GIVEN]
+    found = []
+    if same:
+        shown = "; ".join(f"{one.checked.setting.said()} ({_signed(one)})" for one in same[:MOST_ALIKE])
+        more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
+        found.append(f"Not told apart from it on these seeds: {shown}{more}.")
+    key = c.COMPARED_STALENESS_MEAN
+    near = [one for one in others if one.keeps_bounds and one.checked.why != AS_GIVEN and (one.alike or one.relative[0] <= NEAR)]
+    least = min((chosen, *near), key=lambda one: one.checked.measures[key])
+    if least.checked.measures[key] < chosen.checked.measures[key] - 0.01:
+        found.append(
+            f"Of those within 1 % the least stale is {least.checked.setting.said()} ({_signed(least)}), with a mean staleness of "
+            f"{least.checked.measures[key]:.3g} instead of {chosen.checked.measures[key]:.3g}: prefer it where staleness costs learning."
+        )
+    better = [one for one in others if not one.alike and one.keeps_bounds and one.relative[0] < 0]
+    if better:
+        shown = "; ".join(f"{one.checked.setting.said()} ({_signed(one)})" for one in better[:MOST_ALIKE])
+        found.append(
+            f"On the fresh seeds these were better than the choice, which was made on the search's seeds: {shown}. Search with more seeds."
+        )
+    if not same and not better:
+        found.append("Everything else that was checked on fresh seeds is significantly worse.")
+    return found
+
+
+def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interaction], knobs: Sequence[Knob]) -> list[str]:
+    """How flat the optimum is, which knob matters, which depend on each other."""
+    found = []
+    ranges = {knob.field: knob for knob in knobs}
+    for effect in effects:
+        name = effect.field.removeprefix("policy.")
+        first, last = (_shown(value) for value in effect.flat)
+        flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
+        worst, share = f"at worst {100 * effect.most:.1f} % slower", f"{100 * effect.share:.0f} % of the variance"
+        importance = "" if effect.importance is None else f"; importance {100 * effect.importance:.0f} % over its whole range"
+        found.append(f"{name} ({_shown(effect.chosen)}): {flat}; {worst}; {share}{importance}.")
+        if ranges[effect.field].at_end(effect.chosen) and effect.flat[0] == effect.flat[1]:
+            found.append(f"{name} {_shown(effect.chosen)} is the end of its range: widen it (--space {effect.field}=…) to see beyond.")
+        if effect.better is not None:
+            found.append(f"{name} {_shown(effect.better)} was significantly better in this sweep: search on with more trials.")
+    real = [one for one in interactions if one.real and abs(one.effect) >= 0.002]
+    for one in real:
+        first, second = (field.removeprefix("policy.") for field in one.fields)
+        values = " and ".join(_shown(value) for value in one.values)
+        by = _percent(one.effect)
+        found.append(f"{first} and {second} depend on each other: at {values} the cost differs by {by} from what the changes do alone.")
+    if interactions and not real:
+        found.append("No two knobs depend on each other noticeably around the choice: they can be set one at a time.")
+    return found
+
+
+def constraint_sentences(constraints: Constraints, chosen: Against, kv_limit: float | None, worlds: int) -> list[str]:
+    """Each bound, and what the choice has."""
+    found = []
+    where = ", in the worst world" if worlds > 1 else ""
+    for name in constraints.measured:
+        limit = kv_limit if name == "kv_capacity" else getattr(constraints, name)
+        if limit is not None:
+            found.append(f"{said(name, chosen.checked.measures[MEASURED_BY[name]])}, of {limit_said(name, limit)} allowed{where}.")
+    if constraints.max_deferrals is not None:
+        found.append(f"No rollout is deferred more than {constraints.max_deferrals} times: the policy waits for it.")
+    return found
+
+
+def robust_sentences(robust: Robust, worlds: Sequence[str], robust_choice: Against, nominal: Against) -> list[str]:
+    """The robust choice against the one that is best in the scenario as given."""
+    if len(worlds) < 2:
+        return []
+    how = {"mean": "mean regret", "worst": "worst regret", "quantile": "90 % quantile of the regret"}[robust]
+    same = robust_choice.checked.setting == nominal.checked.setting
+    found = [
+        f"The choice has the least {how} over {len(worlds)} worlds: {_percent(sum(robust_choice.regrets) / len(worlds))} on average, "
+        f"{_percent(max(robust_choice.regrets))} at worst ({worlds[robust_choice.regrets.index(max(robust_choice.regrets))]})."
+    ]
+    if same:
+        found.append("It is also what is best in the scenario as given.")
+    else:
+        mean, worst = sum(nominal.regrets) / len(worlds), max(nominal.regrets)
+        where = worlds[nominal.regrets.index(worst)]
+        found.append(
+            f"What is best in the scenario as given ({nominal.checked.setting.said()}) has {_percent(mean)} on average and "
+            f"{_percent(worst)} at worst ({where})."
+        )
+    return found
+
+
+def caveats(scenario: Scenario, chosen: Setting, engines: Mapping[str, int], measured: object) -> list[str]:
+    """What these numbers are not."""
+    kind = scenario.costs.kind
+    where = (
+        "a profile that was measured; the steps themselves were simulated"
+        if kind == "profile" and measured
+        else "datasheets and assumed efficiencies, which nobody measured"
+        if kind == "roofline"
+        else "coefficients that the scenario gives"
+    )
+    found = [f"All of this is predicted, not measured: seconds come from {where}."]
+    if chosen.policy not in ("sequential", "intra", "rollout-overlap", "tail-batching"):
+        found.append("What staleness does to learning is not simulated: compare learning curves before trusting a stale setting.")
+    return found
+
+
+def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
+    """What to run next."""
+    policies = "sequential" if policy == "sequential" else f"sequential,{policy}"
+    real = "" if scenario.real is not None else "  # needs a real: section (docs/real.md)"
+    return [f"oppo compare {best} --policies {policies}", f"oppo validate {best} --policies {policies}{real}"]
+
+
+def infeasible_sentences(found: Infeasible) -> list[str]:
+    """Nothing keeps all bounds: the nearest, and what binds."""
+    return [found.sentence]
+
+
+def advice_text(advice: Mapping[str, Any]) -> str:
+    """The advice for a terminal."""
+    lines = []
+    for title, sentences in advice["sections"].items():
+        if sentences:
+            lines += ["", title, *(f"  {sentence}" for sentence in sentences)]
+    for name, entries in advice.get("frameworks", {}).items():
+        lines += ["", name]
+        for entry in entries:
+            knob = "(no knob)" if entry["knob"] is None else f"{entry['knob']} = {_shown(entry['value'])}"
+            lines.append(f"  {knob}: {entry['meaning']}")
+    if advice.get("next"):
+        lines += ["", "Next", *(f"  {command}" for command in advice["next"])]
+    return "\n".join(lines).strip() + "\n"
+
+
+def advice_markdown(advice: Mapping[str, Any]) -> str:
+    """The advice as a page."""
+    lines = [f"# {advice['title']}", ""]
+    for title, sentences in advice["sections"].items():
+        if sentences:
+            lines += [f"## {title}", "", *(f"- {_escaped(sentence)}" for sentence in sentences), ""]
+    if advice.get("worlds"):
+        worlds = advice["worlds"]
+        lines += ["## Regret by world", "", "| world | the choice | best as given |", "|---|---|---|"]
+        lines += [f"| {_escaped(one['world'])} | {_percent(one['chosen'])} | {_percent(one['nominal'])} |" for one in worlds]
+        lines.append("")
+    if advice.get("frameworks"):
+        lines += ["## In other frameworks", "", "Names as of 2026: check them against the version that is installed.", ""]
+        for name, entries in advice["frameworks"].items():
+            lines += [f"### {name}", "", "| knob | value | |", "|---|---|---|"]
+            for entry in entries:
+                knob = "none" if entry["knob"] is None else f"`{entry['knob']}`"
+                value = "" if entry["knob"] is None else f"`{_shown(entry['value'])}`"
+                lines.append(f"| {knob} | {value} | {_escaped(entry['meaning'])} |")
+            lines.append("")
+    if advice.get("next"):
+        lines += ["## Next", "", "```", *advice["next"], "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def framework_entries(found: Mapping[str, Sequence[Line]]) -> dict[str, list[dict[str, Any]]]:
+    """Lines as plain values."""
+    return {name: [line._asdict() for line in lines] for name, lines in found.items()}
+
+
+def objective_said(objective: Objective) -> str:
+    """What was minimised."""
+    return UNIT_SAID[objective]
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, str):
+        return value
+    return significant(value) if isinstance(value, float) else show_value(value)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.2f} %" if isfinite(share) else "–"
+
+
+def _signed(one: Against) -> str:
+    mean, low, high = one.relative
+    between = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
+    return f"{100 * mean:+.2f} %{between}"
+
+
+def _slower(one: Against) -> str:
+    mean, low, high = one.relative
+    between = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
+    return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{between}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")

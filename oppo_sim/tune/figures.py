@@ -1,0 +1,147 @@
+"""Pictures of a search: how it went, how flat its end is, and what each world would regret."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.report.canvas import legend_below, new_figure
+from oppo_sim.report.measures import field_label, short_label, value_label
+from oppo_sim.report.palette import FAINT, INK, LOSSES, TRAINED
+from oppo_sim.tune.result import KnobEffect
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STATUSES: tuple[tuple[str, str, str], ...] = (
+    ("ok", TRAINED, "keeps all bounds"),
+    ("infeasible", LOSSES[0], "breaks a bound"),
+    ("stopped", FAINT, "stopped early"),
+)
+_HIGHEST = 1.6
+"""Costs beyond so many times the best are drawn at the edge: what is of interest is near it."""
+
+
+def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figure":
+    """Cost of every trial in order, and the best so far that keeps all bounds. Raises OppoError where nothing ran."""
+    from matplotlib.lines import Line2D
+
+    values = trials[cost].to_numpy(dtype=float)
+    if not np.isfinite(values).any():
+        raise OppoError("no trial ran: there is nothing to draw")
+    numbers, statuses = trials["trial"].to_numpy(), trials[c.STATUS].to_numpy()
+    kept = np.where(statuses == "ok", values, np.inf)
+    best = np.minimum.accumulate(kept)
+    finite = best[np.isfinite(best)]
+    least = float(finite.min()) if len(finite) else float(np.nanmin(values))
+    edge = least * _HIGHEST
+    figure, (axis,) = new_figure([3.2], below=0.3)
+    handles = []
+    for status, colour, label in _STATUSES:
+        chosen = (statuses == status) & np.isfinite(values)
+        if chosen.any():
+            axis.scatter(numbers[chosen], np.minimum(values[chosen], edge), s=16, color=colour, alpha=0.75, linewidths=0)
+            handles.append(Line2D([], [], marker="o", markersize=4.5, linestyle="", color=colour, label=label))
+    if len(finite):
+        axis.step(numbers, np.where(np.isfinite(best), np.minimum(best, edge), np.nan), where="post", color=INK, linewidth=1.2)
+        handles.append(Line2D([], [], color=INK, linewidth=1.2, label="best so far"))
+    axis.set_xlabel("trial")
+    axis.set_ylabel("s per rollout" if cost == c.S_PER_ROLLOUT else "s per token")
+    beyond = int((values > edge).sum())
+    _title(axis, f"{title}: search" + (f" ({beyond} trials beyond the upper edge)" if beyond else ""))
+    legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
+    return figure
+
+
+def sensitivity_figure(sensitivity: "pd.DataFrame", knobs: Sequence[KnobEffect], title: str = "") -> "Figure":
+    """Cost over the choice's as each knob changes alone, the knob that matters most on top; the shaded band is within 1 %."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    if not knobs:
+        raise OppoError("the chosen policy has no knobs: there is nothing to draw")
+    figure, axes = new_figure([1.9] * len(knobs), below=0.3)
+    for axis, knob in zip(axes, knobs, strict=True):
+        _knob(axis, sensitivity[sensitivity["field"] == knob.field], knob)
+    _title(axes[0], f"{title}: around the choice")
+    handles = [
+        Line2D([], [], color=TRAINED, marker="o", markersize=4, label="cost over the choice's, 95 % interval"),
+        Line2D([], [], color=LOSSES[0], marker="x", markersize=5, linestyle="", label="breaks a bound"),
+        Line2D([], [], color=INK, marker="D", markersize=5, linestyle="", label="the choice"),
+        Patch(facecolor=TRAINED, alpha=0.12, label="within 1 %"),
+    ]
+    legend_below(figure, handles, [str(handle.get_label()) for handle in handles], columns=4)
+    return figure
+
+
+def regret_figure(worlds: Sequence[Mapping[str, Any]], title: str = "") -> "Figure":
+    """Regret of the choice and of what is best in the scenario as given, world by world, per cent."""
+    from matplotlib.patches import Patch
+
+    names = [str(one["world"]) for one in worlds]
+    figure, (axis,) = new_figure([1.0 + 0.42 * len(names)], below=0.3)
+    places = np.arange(len(names))
+    for shift, key, colour in ((-0.19, "chosen", TRAINED), (0.19, "nominal", FAINT)):
+        values = [100 * float(one[key]) for one in worlds]
+        axis.barh(places + shift, values, height=0.34, color=colour)
+        for place, value in zip(places, values, strict=True):
+            axis.annotate(
+                f"{value:.2f}", (value, place + shift), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8, color=INK
+            )
+    axis.set_yticks(places, names, fontsize=8)
+    axis.set_ylim(len(names) - 0.45, -0.55)
+    axis.margins(x=0.12)
+    axis.set_xlabel("regret (% above the best known in that world)")
+    _title(axis, f"{title}: regret by world")
+    handles = [Patch(facecolor=TRAINED, label="the choice"), Patch(facecolor=FAINT, label="best in the scenario as given")]
+    legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
+    return figure
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
+    ran = rows[rows["status"] != "failed"]
+    numeric = bool(np.isfinite(rows["value_number"]).all())
+    x = ran["value_number"].to_numpy(dtype=float) if numeric else np.array([list(rows.index).index(i) for i in ran.index], dtype=float)
+    y, low, high = (100 * ran[name].to_numpy(dtype=float) for name in ("relative", "relative_low", "relative_high"))
+    kept = y[(ran["status"] == "ok").to_numpy()]
+    least = min(0.0, float(kept.min())) if len(kept) else 0.0
+    axis.axhspan(least, (100.0 + least) * 1.01 - 100.0, color=TRAINED, alpha=0.12, linewidth=0)
+    axis.axhline(0.0, color=FAINT, linewidth=0.8)
+    below, above = np.nan_to_num(np.maximum(y - low, 0)), np.nan_to_num(np.maximum(high - y, 0))
+    style = "o-" if numeric else "o"
+    axis.errorbar(x, y, yerr=np.vstack([below, above]), fmt=style, markersize=3.5, color=TRAINED, linewidth=1.2, elinewidth=1.0, capsize=2)
+    out = (ran["status"] == "infeasible").to_numpy()
+    axis.plot(x[out], y[out], "x", color=LOSSES[0], markersize=6)
+    here = (ran["value"] == json.dumps(knob.chosen)).to_numpy()
+    axis.plot(x[here], y[here], "D", color=INK, markersize=5)
+    if numeric:
+        values = rows["value_number"].to_numpy(dtype=float)
+        if values.min() > 0 and values.max() / values.min() >= 20:
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(values, [value_label(value) for value in values], fontsize=7, rotation=30)
+            axis.minorticks_off()
+    else:
+        axis.set_xticks(range(len(rows)), ["none" if value == "null" else value for value in rows["value"]])
+        axis.margins(x=0.1)
+    axis.set_xlabel(field_label(knob.field), fontsize=9)
+    axis.set_ylabel("% slower", fontsize=9)
+    axis.annotate(
+        f"{short_label(knob.field)}: {100 * knob.share:.0f} % of the variance",
+        (0.99, 0.96),
+        xycoords="axes fraction",
+        ha="right",
+        va="top",
+        fontsize=8,
+    )
+
+
+def _title(axis: "Axes", title: str) -> None:
+    axis.set_title(title, loc="left", fontsize=10.5)

@@ -1,0 +1,314 @@
+"""The chosen knobs in the words of other frameworks. Only knobs that these have; where one has none, that is said.
+
+Names are those of ``scenario/aliases.py`` where it has them, else of the projects' own documentation (verl 0.10, slime, OpenRLHF 0.11,
+ROLL, TRL up to 1.12 for PPO, vLLM 0.33; read in 2026). Check them against the installed version.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from oppo_sim.policies.interface import Policy
+from oppo_sim.policies.shipped import Refill
+from oppo_sim.scenario.schema import Scenario
+
+
+class Line(NamedTuple):
+    """One knob of a framework, or why there is none."""
+
+    knob: str | None
+    """As the framework writes it; None: it has no such knob."""
+    value: Any
+    meaning: str
+    field: str | None = None
+    """Scenario field that the knob says exactly, through ``scenario/aliases.py``."""
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """The facts about a choice that a framework could be told."""
+
+    scenario: Scenario
+    policy: str
+    settings: Mapping[str, Any]
+    """All settings that are given."""
+    overcommit: int | None
+    """Δ, rollouts; None: the policy has none, or controls it online."""
+    controlled: bool
+    """Δ or the chunk size is controlled online."""
+    carries: bool
+    schedule: str
+    granularity: str
+    chunk_size: int | None
+    max_deferrals: int | None
+    token_budget: int | None
+    max_staleness: int | None
+    """The setting of asynchronous policies."""
+    stalest: int
+    """Highest staleness that was simulated, updates."""
+
+    @property
+    def batch(self) -> int:
+        """B, rollouts."""
+        return self.scenario.rollout_batch_size
+
+    @property
+    def group(self) -> int:
+        """Rollouts of a prompt."""
+        return self.scenario.group_size
+
+    @property
+    def prompts(self) -> int:
+        """B in prompts."""
+        return self.batch // self.group
+
+    @property
+    def extra_prompts(self) -> int:
+        """Δ in prompts, rounded up."""
+        return ceil((self.overcommit or 0) / self.group)
+
+    @property
+    def synchronous_carry(self) -> bool:
+        """Goes on with unfinished rollouts in the next step, and generates nothing while it trains."""
+        return self.carries and self.schedule == "synchronous"
+
+
+def recommended(scenario: Scenario, policy: Policy, stalest: float) -> Recommended:
+    """What to tell a framework of a scenario's own policy, as built."""
+    settings = scenario.policy.settings
+    name = scenario.policy.name
+    refill = policy if isinstance(policy, Refill) else None
+    controlled = refill is not None and (refill.delta is not None or refill.chunk_control is not None)
+    overcommit = refill.overcommit if refill is not None and refill.delta is None else None
+    fixed_chunk = getattr(policy, "chunk_size", None) if getattr(policy, "chunk_control", None) is None else None
+    return Recommended(
+        scenario,
+        name,
+        settings,
+        overcommit,
+        controlled,
+        name in ("inter", "oppo", "partial-rollout", "april", "async")
+        and (refill is None or refill.delta is not None or refill.overcommit > 0),
+        policy.schedule,
+        policy.score_granularity,
+        fixed_chunk,
+        policy.max_deferrals,
+        fixed_chunk if name == "partial-rollout" else None,
+        policy.max_staleness if policy.schedule == "async" else None,
+        int(stalest),
+    )
+
+
+NO_STREAMING: Final = "scores whole responses only: the reward model cannot begin before a response has finished"
+NO_PER_ROLLOUT: Final = "scores the whole batch after generation, not each response when it finishes"
+NO_DEFERRALS: Final = "has no bound on how often a response is carried over; without one the tail can be staler than simulated here"
+
+
+def frameworks(it: Recommended) -> dict[str, list[Line]]:
+    """Framework → its lines."""
+    return {name: lines(it) for name, lines in FRAMEWORKS.items()}
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _trl(it: Recommended) -> list[Line]:
+    lines = [
+        Line("batch_size", it.batch, "B, per update over all processes", "rollout_batch_size" if it.group == 1 else None),
+        Line("response_length", it.scenario.max_response_length, "longest response, tokens", "max_response_length"),
+    ]
+    if it.schedule != "synchronous":
+        lines.append(Line(None, None, "PPO in TRL (up to 1.12) does not generate while it trains; AsyncGRPO (1.16) does, with GRPO"))
+        return lines
+    if it.carries:
+        lines.append(Line(None, None, "PPO in TRL (up to 1.12) generates whole batches: it has no over-sampling and carries nothing over"))
+    if it.granularity != "batch":
+        lines.append(Line(None, None, f"PPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}"))
+    if it.carries or it.granularity != "batch":
+        settings = ", ".join(f"{key!r}: {value!r}" for key, value in it.settings.items())
+        lines.append(
+            Line(
+                "OppoPPOTrainer(policy=…)",
+                f"({it.policy!r}, {{{settings}}})",
+                "this project's client for TRL's trainer does all of it (docs/trl.md)",
+            )
+        )
+    return lines
+
+
+def _verl(it: Recommended) -> list[Line]:
+    lines = [
+        Line("data.train_batch_size", it.prompts, "B in prompts", "rollout_batch_size"),
+        Line("actor_rollout_ref.rollout.n", it.group, "responses of a prompt", "group_size"),
+        *_max_num_seqs(it, "actor_rollout_ref.rollout.max_num_seqs"),
+    ]
+    if it.synchronous_carry:
+        lines.append(Line("trainer.v1.trainer_mode", "colocate_async", "unfinished responses are kept and resubmitted after the update"))
+        lines.append(_verl_ahead(it))
+    elif it.schedule != "synchronous":
+        lines.append(Line("trainer.v1.trainer_mode", "separate_async", "generation on its own devices, during training"))
+    if it.max_staleness is not None:
+        lines.append(Line("trainer.v1.sampler.max_off_policy_threshold", it.max_staleness, "bound on staleness", "policy.max_staleness"))
+        lines.append(Line("trainer.v1.sampler.max_off_policy_strategy", "wait", "nothing is dropped here"))
+    elif it.carries and it.max_deferrals is not None:
+        lines.append(
+            Line(
+                "trainer.v1.sampler.max_off_policy_threshold",
+                max(1, it.stalest),
+                "nearest to max_deferrals: the highest staleness simulated",
+            )
+        )
+        lines.append(Line("trainer.v1.sampler.max_off_policy_strategy", "wait", "wait for what has become too old, as here"))
+    if it.carries and not it.scenario.rollout.clear_kv_cache_on_weight_sync:
+        lines.append(Line(None, None, "KV is always computed anew after an update (the replicas sleep); simulated here: kept"))
+    return [*lines, *_scoring(it, per_rollout=True)]
+
+
+def _verl_ahead(it: Recommended) -> Line:
+    knob = "trainer.v1.colocate_async.num_warmup_batches"
+    if it.overcommit is None:
+        return Line(None, None, "the overcommit is not controlled online; num_warmup_batches is a fixed number of whole batches")
+    batches = it.overcommit / it.batch
+    if batches.is_integer() and batches >= 1:
+        return Line(knob, int(batches), f"Δ of {it.overcommit} rollouts in batches", "policy.overcommit")
+    nearest = max(1, round(batches))
+    return Line(
+        knob,
+        nearest,
+        f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) cannot be said; {nearest} means {nearest * it.batch}",
+    )
+
+
+def _openrlhf(it: Recommended) -> list[Line]:
+    exact = "rollout_batch_size" if it.group == 1 else None
+    lines = [
+        Line("--rollout.batch_size", it.prompts, "B" if it.group == 1 else "B in prompts", exact),
+        Line("n_samples_per_prompt", it.group, "responses of a prompt", "group_size"),
+    ]
+    if it.carries or it.schedule != "synchronous":
+        lines.append(
+            Line(
+                "--train.async_enable",
+                True,
+                "needed for what follows; it also generates during training, which is not what was simulated here"
+                if it.schedule == "synchronous"
+                else "generates during training",
+            )
+        )
+    if it.carries:
+        lines.append(Line("--train.partial_rollout_enable", True, "unfinished responses go on after the update"))
+    if it.overcommit:
+        lines.append(
+            Line(
+                "--rollout.vllm_generate_batch_size",
+                it.prompts + it.extra_prompts,
+                "B + Δ" if it.group == 1 else "B + Δ in prompts",
+                "policy.overcommit" if it.group == 1 else None,
+            )
+        )
+    if it.max_staleness is not None:
+        lines.append(Line("--train.async_queue_size", it.max_staleness, "batches waiting: the nearest to a bound on staleness"))
+    return [*lines, *_deferrals(it), *_scoring(it, per_rollout=False)]
+
+
+def _slime(it: Recommended) -> list[Line]:
+    exact = it.group == 1
+    lines = [
+        Line("--rollout-batch-size", it.prompts, "B" if exact else "B in prompts", "rollout_batch_size" if exact else None),
+        Line("--n-samples-per-prompt", it.group, "responses of a prompt", "group_size"),
+    ]
+    if it.overcommit:
+        lines.append(
+            Line(
+                "--over-sampling-batch-size",
+                it.prompts + it.extra_prompts,
+                "B + Δ" if exact else "B + Δ in prompts",
+                "policy.overcommit" if exact else None,
+            )
+        )
+    if it.carries:
+        lines.append(
+            Line("--partial-rollout", True, "unfinished groups go back to the buffer; finished ones beyond B are dropped there, kept here")
+        )
+        if not it.scenario.rollout.clear_kv_cache_on_weight_sync:
+            lines.append(Line(None, None, "KV is always computed anew after an update; simulated here: kept"))
+    if it.max_staleness is not None:
+        lines.append(Line(None, None, "has no bound on staleness"))
+    return [*lines, *_deferrals(it), *_scoring(it, per_rollout=True)]
+
+
+def _roll(it: Recommended) -> list[Line]:
+    lines = [
+        Line("rollout_batch_size", it.prompts, "B" if it.group == 1 else "B in prompts", "rollout_batch_size" if it.group == 1 else None),
+    ]
+    if it.overcommit:
+        lines.append(Line("is_use_additional_prompts", True, "more prompts than B in flight"))
+        lines.append(Line("max_additional_running_prompts", it.extra_prompts, "Δ in prompts", "policy.overcommit"))
+    if it.max_staleness is not None:
+        lines.append(Line("async_generation_ratio", it.max_staleness, "batches ahead", "policy.max_staleness"))
+    return [*lines, *_deferrals(it), *_scoring(it, per_rollout=True)]
+
+
+def _vllm(it: Recommended) -> list[Line]:
+    replicas = it.scenario.rollout.num_replicas
+    lines = list(_max_num_seqs(it, "max_num_seqs"))
+    if not lines and it.overcommit is not None:
+        fewest = ceil((it.batch + it.overcommit) / replicas)
+        lines.append(Line("max_num_seqs", fewest, f"at least: B + Δ over {replicas} replica(s) ran together in the simulation"))
+    if it.granularity == "chunk" and it.chunk_size is not None:
+        lines.append(
+            Line(
+                "stream_interval",
+                it.chunk_size,
+                "of SamplingParams, with output_kind DELTA: pieces of this many tokens to the reward model",
+                "policy.chunk_size",
+            )
+        )
+        lines.append(
+            Line(
+                "enable_prefix_caching",
+                True,
+                "on a pooling reward model that gets the growing prefix; whole blocks are kept, so take a multiple of the block size",
+            )
+        )
+    if it.carries:
+        clear = it.scenario.rollout.clear_kv_cache_on_weight_sync
+        lines.append(
+            Line(
+                "pause_generation(mode='keep', clear_cache=…)",
+                clear,
+                "around the update; " + ("KV is computed anew" if clear else "KV is kept, stale"),
+            )
+        )
+        lines.append(Line("scheduling_policy", "priority", "with a lower priority= number for carried requests, so that they run first"))
+    if not lines:
+        lines.append(Line(None, None, "nothing beyond its defaults: the policy needs no knob of the engine"))
+    return lines
+
+
+def _max_num_seqs(it: Recommended, knob: str) -> list[Line]:
+    bound = it.scenario.rollout.max_num_seqs
+    return [] if bound is None else [Line(knob, bound, "running responses of one engine", "rollout.max_num_seqs")]
+
+
+def _scoring(it: Recommended, *, per_rollout: bool) -> list[Line]:
+    if it.granularity == "chunk":
+        return [Line(None, None, NO_STREAMING)]
+    if it.granularity == "rollout" and not per_rollout:
+        return [Line(None, None, NO_PER_ROLLOUT)]
+    return []
+
+
+def _deferrals(it: Recommended) -> list[Line]:
+    return [Line(None, None, NO_DEFERRALS)] if it.carries and it.max_deferrals is not None else []
+
+
+FRAMEWORKS: Final[Mapping[str, Callable[[Recommended], list[Line]]]] = {
+    "TRL": _trl,
+    "verl": _verl,
+    "OpenRLHF": _openrlhf,
+    "slime": _slime,
+    "ROLL": _roll,
+    "vLLM": _vllm,
+}

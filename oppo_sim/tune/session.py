@@ -1,0 +1,345 @@
+"""``tune``: search, look again on fresh seeds, sweep around the choice, and put it into words."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import loaded_scenario
+from oppo_sim.sweep.journal import RunJournal
+from oppo_sim.sweep.resolve import Resolver
+from oppo_sim.tune import advice as words
+from oppo_sim.tune import folder as files
+from oppo_sim.tune import store
+from oppo_sim.tune.bench import Bench
+from oppo_sim.tune.check import RUNNERS_UP, beside, chosen_of, given_settings, nearest_of
+from oppo_sim.tune.constraints import MEASURED_BY, broken, kv_limit, limit_said, said
+from oppo_sim.tune.frameworks import frameworks, recommended
+from oppo_sim.tune.regret import mean_cost
+from oppo_sim.tune.request import Seeds, TuneRequest, digest_of, identity, seeds_of
+from oppo_sim.tune.result import Against, Checked, Infeasible, Interaction, KnobEffect, Tuned
+from oppo_sim.tune.search import Ended, Problem, search
+from oppo_sim.tune.sensitivity import Swept, interactions, knob_effects, sweep_knobs
+from oppo_sim.tune.space import Space, build_space
+from oppo_sim.tune.store import Trial, TrialStore
+from oppo_sim.tune.worlds import NOMINAL, World, build_worlds
+
+SENSITIVITY_SEEDS = 5
+
+OnProgress = Callable[[str, int, int, str], None]
+"""(what is being done, done, of how many, the best so far in words)."""
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """Everything that later stages ask of the search."""
+
+    request: TuneRequest
+    scenario: Scenario
+    space: Space
+    worlds: Sequence[World]
+    problem: Problem
+    seeds: Seeds
+    steps: int
+    ended: Ended
+    trials: Sequence[Trial]
+    identity: Mapping[str, Any]
+
+
+def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
+    """Tune a scenario. In a folder that holds the same search, it goes on there; nothing is simulated twice.
+
+    Ctrl-C (KeyboardInterrupt) leaves everything finished in the folder. Raises OppoError for what cannot be searched, where no setting
+    can run at all, and where the folder holds something else. A search in which nothing keeps the bounds is a result (``infeasible``).
+    """
+    store.require_optuna()
+    scenario = loaded_scenario(request.scenario, request.overrides)
+    seeds = seeds_of(request, scenario)
+    space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals)
+    steps = scenario.steps if request.steps is None else request.steps
+    tell: OnProgress = progress or (lambda stage, done, total, best: None)
+    with ExitStack() as stack:
+        place = request.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oppo-tune-")))
+        stack.enter_context(store.locked(place))
+        files.refuse_other(place)
+        worlds = build_worlds(scenario, request.worlds, place / files.WORLDS)
+        resolvers = [Resolver(world.scenario, steps=steps) for world in worlds]
+        known = identity(request, scenario, files.inputs_digest(resolvers))
+        store.claim(place, known, force=request.force, written=files.WRITTEN)
+        if request.force:  # another search's worlds went with it
+            worlds = build_worlds(scenario, request.worlds, place / files.WORLDS)
+        journal = stack.enter_context(RunJournal(place / store.RUNS, {"tune": digest_of(dict(known))}, lambda head: None))
+        trials = TrialStore(place / store.JOURNAL)
+        bench = Bench(worlds, resolvers, journal, request.jobs)
+        problem = Problem(space, request.constraints, request.objective, request.robust, seeds.search, request.sampler_seed)
+        _refuse_hopeless(problem, bench)
+        ended = _searched(request, problem, bench, trials, tell)
+        whole = _Searched(request, scenario, space, worlds, problem, seeds, steps, ended, trials.trials, known)
+        tuned = _concluded(whole, bench, place, tell)
+        if request.folder is not None:
+            files.write(tuned, place, figures=request.figures)
+        return tuned
+
+
+def _searched(request: TuneRequest, problem: Problem, bench: Bench, trials: TrialStore, tell: OnProgress) -> Ended:
+    end = None if request.timeout_s is None else monotonic() + request.timeout_s
+    ended = search(
+        problem,
+        bench,
+        trials,
+        request.trials,
+        lambda: end is not None and monotonic() >= end,
+        lambda done, best: tell("search", done, request.trials, "" if best is None else best.setting.said()),
+    )
+    if not any(trial.costs for trial in trials.trials):
+        if not trials.trials:
+            raise OppoError(f"no trial was finished within {request.timeout_s:g} s: give more time with --timeout-s")
+        reasons = Counter(trial.error for trial in trials.trials)
+        reason, count = reasons.most_common(1)[0]
+        raise OppoError(f"none of the {len(trials.trials)} settings tried can run; {count} of them because: {reason}")
+    return ended
+
+
+def _refuse_hopeless(problem: Problem, bench: Bench) -> None:
+    """Raise OppoError before any work where no policy can run as the scenario would have it, or a bound cannot be measured."""
+    sentences = []
+    for setting in problem.space.starts.values():
+        try:
+            parts = bench.parts(setting, 0)
+        except OppoError as error:
+            sentences.append(str(error))
+            continue
+        kv_limit(problem.constraints, parts)
+        return
+    raise OppoError(sentences[0])
+
+
+def _concluded(searched: _Searched, bench: Bench, place: Path, tell: OnProgress) -> Tuned:
+    problem, trials, seeds = searched.problem, searched.trials, searched.seeds.fresh or searched.seeds.search
+    if not any(trial.status == "ok" for trial in trials):
+        return _nothing_feasible(searched, bench, "on the search's seeds")
+    bench.on_run = lambda done, total: tell("fresh seeds", done, total, "")
+    chosen, looked = chosen_of(problem, bench, trials, seeds)
+    if chosen is None:
+        return _nothing_feasible(searched, bench, f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again")
+    bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.said())
+    everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
+    best = next(one for one in everything if one.checked is chosen)
+    others = [one for one in everything if one.checked is not chosen]
+    few = seeds[:SENSITIVITY_SEEDS]
+    swept = sweep_knobs(problem, bench, chosen, few)
+    effects = knob_effects(problem, chosen.setting, swept, trials)
+    together = interactions(problem, bench, chosen, effects, swept, few)
+    return _result(searched, bench, place, best, others, swept, effects, together)
+
+
+def _result(
+    searched: _Searched,
+    bench: Bench,
+    place: Path,
+    best: Against,
+    others: Sequence[Against],
+    swept: Sequence[Swept],
+    effects: Sequence[KnobEffect],
+    together: Sequence[Interaction],
+) -> Tuned:
+    problem, scenario, request = searched.problem, searched.scenario, searched.request
+    setting = best.checked.setting
+    tuned_scenario = bench.scenario(setting)
+    costs = {trial.number: mean_cost(trial, 0) for trial in searched.trials if trial.status == "ok"}
+    kept = [(costs[one.checked.number], one) for one in (best, *others) if one.keeps_bounds and one.checked.number is not None]
+    nominal = min(kept, key=lambda pair: pair[0])[1]
+    names = [world.name for world in searched.worlds]
+    limit = kv_limit(problem.constraints, bench.parts(setting, 0)) if problem.constraints.kv_capacity is not None else None
+    policy = _built_policy(tuned_scenario)
+    told = recommended(tuned_scenario, policy, best.checked.measures["staleness_max"])
+    sections = {
+        "What to set, and what to expect": [
+            *words.summary_sentences(best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps),
+            *words.constraint_sentences(problem.constraints, best, limit, len(names)),
+            *words.beside_given(best, others),
+        ],
+        "How sure the choice is": words.alike_sentences(best, [one for one in others if one.checked.number is not None], searched.seeds),
+        "Around the choice": words.knob_sentences(effects, together, searched.space.knobs[setting.policy]),
+        "Robustness": words.robust_sentences(request.robust, names, best, nominal),
+        "What was searched": _searched_sentences(searched),
+        "What these numbers are not": words.caveats(
+            scenario, setting, bench.engines, bench.parts(setting, 0).costs.provenance.get("measured")
+        ),
+    }
+    regret_rows = [{"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]} for world, name in enumerate(names)]
+    advice = {
+        "title": f"Advice for {scenario.name}",
+        "choice": words.choice(best, tuned_scenario.policy.settings, request.objective, NOMINAL),
+        "sections": sections,
+        "worlds": regret_rows if len(names) > 1 else [],
+        "frameworks": words.framework_entries(frameworks(told)),
+        "next": words.next_commands(scenario, str((request.folder / files.BEST) if request.folder else files.BEST), setting.policy),
+    }
+    record = {
+        **_record(searched, bench),
+        "chosen": _plain_against(best),
+        "others": [_plain_against(one) for one in others],
+        "knobs": [_plain_effect(effect) for effect in effects],
+        "interactions": [
+            {"fields": list(one.fields), "values": list(one.values), "effect": one.effect, "low": one.low, "high": one.high}
+            for one in together
+        ],
+        "regrets": regret_rows,
+        "infeasible": None,
+        "advice": advice,
+    }
+    return Tuned(
+        scenario,
+        tuned_scenario,
+        best,
+        others,
+        effects,
+        together,
+        None,
+        files.trial_frame(searched.space, searched.trials, problem, len(searched.worlds)),
+        files.sensitivity_frame(swept),
+        advice,
+        record,
+        request.folder,
+    )
+
+
+def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
+    nearest = nearest_of(searched.trials) or next(trial for trial in searched.trials if trial.costs)
+    constraints = searched.problem.constraints
+    binding = broken(nearest.violations)
+    ran = [trial for trial in searched.trials if trial.violations]
+    parts = []
+    for name in binding:
+        limit = kv_limit(constraints, bench.parts(nearest.setting, 0)) if name == "kv_capacity" else getattr(constraints, name)
+        assert limit is not None
+        parts.append(f"{said(name, nearest.measures[MEASURED_BY[name]])} where {limit_said(name, limit)} is allowed")
+    kept = [f"{name} is kept by {sum(trial.violations[name] <= 1e-12 for trial in ran)} of {len(ran)}" for name in constraints.measured]
+    sentence = (
+        f"No setting keeps all bounds {where}. The nearest is {nearest.setting.said()}"
+        + (f": {' and '.join(parts)}" if parts else "")
+        + f". Each bound alone: {', '.join(kept)}. Loosen what binds, or search other policies or more trials."
+    )
+    infeasible = Infeasible(nearest, binding, sentence)
+    advice: dict[str, Any] = {
+        "title": f"No advice for {searched.scenario.name}",
+        "choice": None,
+        "sections": {"Nothing keeps all bounds": [sentence], "What was searched": _searched_sentences(searched)},
+        "worlds": [],
+        "frameworks": {},
+        "next": [],
+    }
+    record = {
+        **_record(searched, bench),
+        "chosen": None,
+        "others": [],
+        "knobs": [],
+        "interactions": [],
+        "regrets": [],
+        "infeasible": {"nearest": nearest.to_plain(), "binding": list(binding), "sentence": sentence},
+        "advice": advice,
+    }
+    frame = files.trial_frame(searched.space, searched.trials, searched.problem, len(searched.worlds))
+    return Tuned(
+        searched.scenario, None, None, [], [], [], infeasible, frame, files.sensitivity_frame([]), advice, record, searched.request.folder
+    )
+
+
+def _searched_sentences(searched: _Searched) -> list[str]:
+    counts = Counter(trial.status for trial in searched.trials)
+    seeds = len(searched.seeds.search)
+    parts = [f"{counts['ok']} kept all bounds"]
+    parts += [f"{counts['infeasible']} broke one"] if counts["infeasible"] else []
+    parts += [f"{counts['stopped']} were stopped early, clearly worse"] if counts["stopped"] else []
+    parts += [f"{counts['failed']} cannot run"] if counts["failed"] else []
+    ended = {"trials": "", "time": " The time was up before all trials were made.", "space": " There are no further settings to try."}
+    found = [
+        f"{len(searched.trials)} settings of {', '.join(searched.space.policies)} on {seeds} common seed{'s' if seeds > 1 else ''}, least "
+        f"{words.objective_said(searched.request.objective)}: {', '.join(parts)}.{ended[searched.ended]}"
+    ]
+    found += [f"{policy} was left out: {why}." for policy, why in searched.space.left_out.items()]
+    failures = Counter(trial.error for trial in searched.trials if trial.status == "failed")
+    found += [f"Cannot run ({count}): {error}" for error, count in failures.most_common(3)]
+    machine = {knob.field for knobs in searched.space.knobs.values() for knob in knobs if not knob.field.startswith("policy.")}
+    if machine:
+        found.append(f"{', '.join(sorted(machine))} changes the machine itself: speed-ups are against sequential on the same machine.")
+    return found
+
+
+def _built_policy(scenario: Scenario) -> Any:
+    from oppo_sim.policies.interface import Batch
+    from oppo_sim.policies.registry import make_policy
+
+    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+    return make_policy(scenario.policy.name, batch, scenario.policy.settings, scenario.base_dir)
+
+
+def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
+    from oppo_sim.manifest import versions
+
+    counts = Counter(trial.status for trial in searched.trials)
+    failures = Counter(trial.error for trial in searched.trials if trial.status == "failed")
+    return {
+        "format": files.FORMAT,
+        "kind": "simulated tuning",
+        "scenario": searched.scenario.name,
+        **searched.identity,
+        "policies": list(searched.space.policies),
+        "left_out": dict(searched.space.left_out),
+        "space": searched.space.described(),
+        "world_names": [world.name for world in searched.worlds],
+        "seeds": list(searched.seeds.search),
+        "fresh_seeds": list(searched.seeds.fresh),
+        "steps": searched.steps,
+        "warmup_steps": searched.scenario.warmup_steps,
+        "trials": len(searched.trials),
+        "statuses": {name: counts[name] for name in ("ok", "infeasible", "stopped", "failed")},
+        "failures": [{"error": error, "trials": count} for error, count in failures.most_common()],
+        "ended": searched.ended,
+        "runs_by_engine": dict(sorted(bench.engines.items())),
+        "runners_up": RUNNERS_UP,
+        "versions": versions(),
+    }
+
+
+def _plain_against(one: Against) -> dict[str, Any]:
+    checked: Checked = one.checked
+    return {
+        "trial": checked.number,
+        "why": checked.why,
+        "policy": checked.setting.policy,
+        "knobs": checked.setting.knobs,
+        "baseline": checked.baseline,
+        "by_world": [dict(row) for row in checked.rows],
+        "measures": dict(checked.measures),
+        "violations": dict(checked.violations),
+        "keeps_bounds": one.keeps_bounds,
+        "difference": one.relative[0],
+        "difference_low": one.relative[1],
+        "difference_high": one.relative[2],
+        "alike": one.alike,
+        "regrets": list(one.regrets),
+    }
+
+
+def _plain_effect(effect: KnobEffect) -> dict[str, Any]:
+    return {
+        "field": effect.field,
+        "chosen": effect.chosen,
+        "within_1_percent": list(effect.flat),
+        "most": effect.most,
+        "share_of_variance": effect.share,
+        "importance": effect.importance,
+        "better": effect.better,
+    }
+
+
+def _plain_interaction(one: Interaction) -> dict[str, Any]:
+    return {"fields": list(one.fields), "values": list(one.values), "effect": one.effect, "low": one.low, "high": one.high}

@@ -1,0 +1,176 @@
+"""Where a search is kept: one trial a line in Optuna's journal file, durable, of one process at a time."""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from oppo_sim.errors import OppoError
+from oppo_sim.files import disk_errors_said, whole_file
+from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.tune.space import Setting
+
+JOURNAL = "trials.journal"
+RUNS = "runs.jsonl"
+REQUEST = "request.json"
+LOCK = "in-use.lock"
+STUDY = "oppo tune"
+
+Status = Literal["ok", "infeasible", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that was tried on the search's seeds."""
+
+    number: int
+    setting: Setting
+    status: Status
+    """``stopped``: clearly worse, or beyond a bound, after some of the seeds; ``failed``: it cannot run."""
+    costs: tuple[tuple[float, ...], ...] = ()
+    """World by world, seed by seed: seconds per unit of the objective; fewer seeds where it was stopped."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """What bounds are measured on, the worst of all worlds."""
+    violations: Mapping[str, float] = field(default_factory=dict)
+    """Bound → share by which it is broken, at most 0 where it is kept."""
+    error: str | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "number": self.number,
+            "policy": self.setting.policy,
+            "values": [list(pair) for pair in self.setting.values],
+            "status": self.status,
+            "costs": [list(world) for world in self.costs],
+            "measures": dict(self.measures),
+            "violations": dict(self.violations),
+            "error": self.error,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Trial":
+        """The reverse of ``to_plain``."""
+        return cls(
+            plain["number"],
+            Setting(plain["policy"], tuple((name, value) for name, value in plain["values"])),
+            plain["status"],
+            tuple(tuple(world) for world in plain["costs"]),
+            plain["measures"],
+            plain["violations"],
+            plain["error"],
+        )
+
+
+def require_optuna() -> Any:
+    """The module, quiet. Raises OppoError naming the extra where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise OppoError("oppo tune needs Optuna, which is not installed: pip install 'oppo-toolkit[tune]'") from None
+    if not hasattr(optuna.trial.FrozenTrial, "set_constraint"):
+        raise OppoError(f"oppo tune needs Optuna 5 or later, and {optuna.__version__} is installed: pip install -U 'oppo-toolkit[tune]'")
+    optuna.logging.set_verbosity(logging.ERROR)
+    return optuna
+
+
+class TrialStore:
+    """The trials of one search, in order; written one by one."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or begin the journal; half a line that a killed process left is cut off. Raises OppoError for a damaged one."""
+        optuna = require_optuna()
+        self._path = path
+        with disk_errors_said(path):
+            _cut_torn_line(path)
+            backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_HeldLock())
+        try:
+            storage = optuna.storages.JournalStorage(backend)
+            self._study = optuna.create_study(storage=storage, study_name=STUDY, load_if_exists=True)
+            self.trials = [Trial.from_plain(json.loads(each.user_attrs["trial"])) for each in self._study.get_trials(deepcopy=False)]
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise OppoError(f"{path} is damaged ({error}): delete the folder, or begin anew with --force") from None
+        if [trial.number for trial in self.trials] != list(range(len(self.trials))):
+            raise OppoError(f"{path} holds trials out of order: delete the folder, or begin anew with --force")
+
+    def add(self, trial: Trial, frozen: Any) -> None:
+        """Keep a trial; ``frozen`` is the same as Optuna has it. Raises OppoError when the disk refuses."""
+        frozen.set_user_attr("trial", json.dumps(trial.to_plain()))
+        with disk_errors_said(self._path):
+            self._study.add_trial(frozen)
+        self.trials.append(trial)
+
+
+class _HeldLock:
+    """The whole folder is locked (``locked``), so single writes need no lock of their own, which a killed process would leave behind."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+
+def _cut_torn_line(path: Path) -> None:
+    with path.open("a+b") as file:
+        file.seek(0)
+        *_, torn = file.read().split(b"\n")
+        if torn:
+            file.truncate(file.tell() - len(torn))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process; the lock ends with it, however it ends. Raises OppoError while another one holds it."""
+    with disk_errors_said(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OppoError(f"another process is tuning in {folder}: wait for it, or choose another folder with -o") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tuple[str, ...]) -> None:
+    """Make ``folder`` the place of the search ``identity``, or see that it is that already.
+
+    ``force`` deletes the files of another search (those named in ``written``, journals and worlds) and no others.
+    Raises OppoError where the folder holds something else.
+    """
+    path = folder / REQUEST
+    present = sorted(entry.name for entry in folder.iterdir() if entry.name not in (LOCK, "worlds"))
+    if path.is_file():
+        known = _read(path)
+        if known == json.loads(json_bytes(identity)):
+            return
+        if not force:
+            now = json.loads(json_bytes(identity))
+            differs = [name for name in now if not isinstance(known, dict) or known.get(name) != now[name]]
+            what = ", ".join("the contents of its files, or this program" if name == "inputs" else name for name in differs)
+            raise OppoError(
+                f"{folder} holds another search (it differs in {what}): choose another folder with -o, or replace it with --force"
+            )
+        for name in (JOURNAL, RUNS, REQUEST, *written):
+            (folder / name).unlink(missing_ok=True)
+        for old in (folder / "worlds").glob("*"):
+            old.unlink()
+    elif present:
+        raise OppoError(f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another folder with -o")
+    with whole_file(path) as file:
+        file.write(json_bytes(identity))
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise OppoError(f"{path} is damaged ({error}): delete the folder, or choose another one with -o") from None

@@ -1,0 +1,136 @@
+"""The worlds that a choice is held against: the scenario as it is, other traces, lengths that drift, costs that are not known exactly."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oppo_sim.columns import RESPONSE_LENGTH
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import build_trace
+from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.tune.cost_factors import drawn_factors, scaled_costs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOMINAL = "as given"
+
+
+@dataclass(frozen=True)
+class World:
+    """A scenario that may turn out to be the true one."""
+
+    name: str
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Which worlds beside the scenario itself."""
+
+    traces: tuple[str, ...] = ()
+    """Shipped traces by name, or trace files."""
+    drifts: tuple[float, ...] = ()
+    """Factors by which all response lengths may grow in the course of training."""
+    cost_uncertainty: float = 0.0
+    """Standard deviation of the logarithm of the factors on decode, prefill, scoring and training."""
+    cost_worlds: int = 8
+    """Draws of these factors."""
+    cost_profiles: tuple[Path, ...] = field(default=())
+    """Measured profiles that may stand for the scenario's costs, such as resampled ones."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cost_uncertainty <= 2:
+            raise OppoError(f"cost_uncertainty {self.cost_uncertainty} is out of range: give a share from 0 to 2, such as 0.1")
+        if not 1 <= self.cost_worlds <= 1000:
+            raise OppoError(f"cost_worlds {self.cost_worlds} is out of range: give 1 to 1,000")
+        for factor in self.drifts:
+            if not 0.01 <= factor <= 100 or factor == 1:
+                raise OppoError(f"drift {factor} is no change that could be simulated: give a factor on lengths from 0.01 to 100, not 1")
+
+    def described(self) -> dict[str, Any]:
+        """For the record of a search."""
+        return {
+            "traces": list(self.traces),
+            "drifts": list(self.drifts),
+            "cost_uncertainty": self.cost_uncertainty,
+            "cost_worlds": self.cost_worlds if self.cost_uncertainty else 0,
+            "cost_profiles": [path.name for path in self.cost_profiles],
+        }
+
+
+def build_worlds(scenario: Scenario, spec: WorldSpec, folder: Path) -> tuple[World, ...]:
+    """The scenario first, then one world each; files that they need are written into ``folder``.
+
+    Raises OppoError for a trace or a profile that cannot be used, and for two worlds of one name.
+    """
+    worlds = [World(NOMINAL, scenario)]
+    worlds += [World(f"trace {name}", _with_trace(scenario, name)) for name in spec.traces]
+    worlds += [World(f"lengths × {factor:g}", _with_drift(scenario, factor, folder)) for factor in spec.drifts]
+    worlds += [
+        World(f"costs of {path.stem}", _changed(scenario, {"costs": {"kind": "profile", "path": str(path.resolve())}}))
+        for path in spec.cost_profiles
+    ]
+    if spec.cost_uncertainty:
+        for number in range(spec.cost_worlds):
+            factors = drawn_factors(scenario.seed, number, spec.cost_uncertainty)
+            sections = scaled_costs(scenario, factors, folder / f"costs-{number}.profile.json")
+            worlds.append(World(factors.said(), _changed(scenario, sections)))
+    names = [world.name for world in worlds]
+    for name in names:
+        if names.count(name) > 1:
+            raise OppoError(f"the world '{name}' is there twice: name each trace, profile and drift once")
+    return tuple(worlds)
+
+
+# ---- inside -------------------------------------------------------------------------------------------------------------------------
+
+
+def _changed(scenario: Scenario, sections: dict[str, Any]) -> Scenario:
+    return scenario_from_plain({**scenario.to_plain(), **sections}, where=scenario.source, base_dir=scenario.base_dir)
+
+
+def _with_trace(scenario: Scenario, name: str) -> Scenario:
+    from oppo_sim.traces.catalog import list_traces
+
+    own = scenario.trace
+    shipped = any(entry.name == name for entry in list_traces())
+    if not shipped and not Path(name).exists():
+        from oppo_sim.traces.opening import open_trace
+
+        open_trace(name)  # raises, with close names
+    place = {"name": name} if shipped else {"path": str(Path(name).resolve())}
+    sampling = "resample" if own.sampling == "by_step" else own.sampling
+    changed = _changed(scenario, {"trace": {**place, "sampling": sampling, "prompt_length": own.prompt_length}})
+    build_trace(changed)
+    return changed
+
+
+def _with_drift(scenario: Scenario, factor: float, folder: Path) -> Scenario:
+    import numpy as np
+
+    from oppo_sim.traces.storage import save_trace
+
+    frame = _frame(scenario)
+    lengths = np.maximum(1, np.rint(frame[RESPONSE_LENGTH].to_numpy(dtype=float) * factor)).astype("int64")
+    path = folder / f"lengths-x{factor:g}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_trace(frame.assign(**{RESPONSE_LENGTH: lengths}), path, overwrite=True)
+    own = scenario.trace
+    return _changed(scenario, {"trace": {"path": str(path.resolve()), "sampling": own.sampling, "prompt_length": own.prompt_length}})
+
+
+def _frame(scenario: Scenario) -> "pd.DataFrame":
+    from oppo_sim.traces.catalog import load_named
+    from oppo_sim.traces.opening import load_path
+    from oppo_sim.traces.sources import keep_sources
+    from oppo_sim.traces.synth import synthesise
+
+    own = scenario.trace
+    if own.synth is not None:
+        return synthesise(own.synth)
+    if own.name is not None:
+        return keep_sources(load_named(own.name), own.sources, f"trace '{own.name}'")
+    assert own.path is not None
+    return keep_sources(load_path((scenario.base_dir or Path()) / own.path), own.sources, own.path)

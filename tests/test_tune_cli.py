@@ -1,0 +1,165 @@
+"""``oppo tune`` on the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from oppo_sim.cli.tune import EXIT_INFEASIBLE
+from tests.cli_runs import Oppo, assert_refused, start_oppo, write_scenario
+
+SMALL = ("--trials", "6", "--seeds", "2", "--fresh-seeds", "3", "--jobs", "1")
+
+
+@pytest.fixture
+def oppo(capsys: pytest.CaptureFixture[str]) -> Oppo:
+    return Oppo(capsys)
+
+
+def test_a_search_writes_its_folder_and_says_what_to_set(oppo: Oppo, tmp_path: Path) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "tuned"
+    printed = oppo("tune", path, "--policies", "oppo,sequential", *SMALL, "-o", folder)
+    assert printed.code == 0, printed.err
+    assert "What to set, and what to expect" in printed.out
+    assert "Set oppo" in printed.out
+    assert "verl" in printed.out
+    names = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    assert {"tune.json", "trials.parquet", "trials.csv", "sensitivity.parquet", "advice.md", "advice.json", "best.yaml"} <= names
+    assert {"trials.journal", "runs.jsonl", "figures/history.png", "figures/sensitivity.png"} <= names
+    assert (folder / "figures/history.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((folder / "tune.json").read_text())
+    assert record["format"] == "oppo-tune/1"
+    assert record["trials"] == 6
+    assert sum(record["statuses"].values()) == 6
+    trials = pd.read_parquet(folder / "trials.parquet")
+    assert list(trials["trial"]) == list(range(6))
+    assert len(pd.read_csv(folder / "trials.csv")) == 6
+    best = oppo("simulate", folder / "best.yaml", "-o", tmp_path / "run", "--no-figures")
+    assert best.code == 0, best.err
+
+
+def test_regrets_are_drawn_and_listed(oppo: Oppo, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    worlds = ("--drift", "1.5", "--cost-uncertainty", "0.2", "--cost-worlds", "2", "--robust", "worst")
+    printed = oppo("tune", write_scenario(tmp_path), "--policies", "oppo,inter", *worlds, *SMALL, "-o", folder)
+    assert printed.code == 0, printed.err
+    assert "least worst regret over 4 worlds" in printed.out
+    assert (folder / "figures" / "regret.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "advice.md").read_text()
+    assert "| lengths × 1.5 |" in page
+    record = json.loads((folder / "tune.json").read_text())
+    assert [one["world"] for one in record["regrets"]] == record["world_names"]
+    assert all(one["chosen"] >= 0 for one in record["regrets"])
+
+
+def test_json_goes_to_standard_output_alone(oppo: Oppo, tmp_path: Path) -> None:
+    printed = oppo("tune", write_scenario(tmp_path), "--policies", "oppo", *SMALL, "--no-figures", "--json", "-o", tmp_path / "t")
+    assert printed.code == 0
+    record = json.loads(printed.out)
+    assert record["chosen"]["policy"] == "oppo"
+    assert record["advice"]["choice"]["policy_settings"]["overcommit"] == record["chosen"]["knobs"]["policy.overcommit"]
+
+
+def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path) -> None:
+    arguments = ("--policies", "april", "--space", "policy.overcommit=4..8", "--max-staleness", "0")
+    printed = oppo("tune", write_scenario(tmp_path, steps=20), *arguments, *SMALL, "-o", tmp_path / "t")
+    assert printed.code == EXIT_INFEASIBLE
+    assert "No setting keeps all bounds" in printed.out
+    assert "max_staleness is kept by 0 of 6" in printed.out
+    assert json.loads((tmp_path / "t" / "tune.json").read_text())["infeasible"]["binding"] == ["max_staleness"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policies", "opo"), ("opo", "did you mean")),
+        (("--policies", "oracle"), ("oracle", "never a recommendation")),
+        (("--policies", ","), ("no policies",)),
+        (("--space", "policy.chunk_size"), ("--space", "policy.chunk_size")),
+        (("--space", "policy.chunks=8..16"), ("policy.chunks",)),
+        (("--space", "rollout.num_replica=1,2"), ("num_replica", "num_replicas")),
+        (("--kv-capacity", "lots"), ("lots", "auto")),
+        (("--kv-capacity", "auto"), ("kv_capacity auto", "linear")),
+        (("--max-staleness", "-1"), ("--max-staleness",)),
+        (("--trace", "no_such_trace"), ("no_such_trace",)),
+        (("--drift", "1"), ("drift 1",)),
+        (("--cost-profile", "missing.json"), ("missing.json",)),
+        (("--set", "rollout.kv_capacity_tokens=16"), ("kv_capacity_tokens",)),
+        (("--trials", "0"), ("--trials",)),
+    ],
+)
+def test_mistakes_are_one_sentence(oppo: Oppo, tmp_path: Path, arguments: tuple[Any, ...], words: tuple[str, ...]) -> None:
+    assert_refused(oppo("tune", write_scenario(tmp_path), "-o", tmp_path / "t", *arguments), *words)
+
+
+def test_a_folder_with_other_things_is_left_alone(oppo: Oppo, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "notes.txt").write_text("mine")
+    assert_refused(oppo("tune", write_scenario(tmp_path), *SMALL, "-o", tmp_path / "t", "--force"), "notes.txt", "-o")
+    assert (tmp_path / "t" / "notes.txt").read_text() == "mine"
+
+
+def test_another_search_is_not_mixed_in(oppo: Oppo, tmp_path: Path) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "t"
+    first = ("tune", path, "--policies", "oppo", *SMALL, "--no-figures", "-o", folder)
+    assert oppo(*first).code == 0
+    assert_refused(oppo(*first, "--objective", "tokens"), "another search", "objective", "--force")
+    (folder / "my-notes.txt").write_text("mine")
+    assert oppo(*first, "--objective", "tokens", "--force").code == 0
+    assert json.loads((folder / "tune.json").read_text())["objective"] == "tokens"
+    assert (folder / "my-notes.txt").read_text() == "mine"
+
+
+def test_a_damaged_journal_is_said(oppo: Oppo, tmp_path: Path) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "t"
+    first = ("tune", path, "--policies", "oppo", *SMALL, "--no-figures", "-o", folder)
+    assert oppo(*first).code == 0
+    journal = folder / "trials.journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:3], b"nonsense\n", *lines[3:]]))
+    assert_refused(oppo(*first), "trials.journal", "damaged")
+
+
+def test_without_optuna_the_extra_is_named(oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert_refused(oppo("tune", write_scenario(tmp_path), "-o", tmp_path / "t"), "pip install 'oppo-toolkit[tune]'")
+    assert not (tmp_path / "t").exists()
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
+    path, folder = write_scenario(tmp_path, steps=400), tmp_path / "t"
+    command = (
+        "tune",
+        path,
+        "--policies",
+        "tail-batching,oppo",
+        "--trials",
+        "400",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+        "--no-figures",
+        "-o",
+        folder,
+    )
+    process = start_oppo(*command)
+    journal = folder / "trials.journal"
+    end = time.monotonic() + 200
+    while not (journal.is_file() and journal.read_bytes().count(b"\n") >= 4):
+        assert time.monotonic() < end
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "the same command goes on from there" in error
+    assert error.count("\n") == 1, error
+    assert journal.read_bytes().count(b"\n") >= 4

@@ -1,0 +1,167 @@
+"""Several worlds: what they are, and a choice that holds up in all of them."""
+
+from __future__ import annotations
+
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oppo_sim import columns as c
+from oppo_sim.costs.profile import Profile
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import simulate
+from oppo_sim.tune.cost_factors import Factors, drawn_factors, scaled_costs, scaled_profile
+from oppo_sim.tune.regret import together
+from oppo_sim.tune.worlds import WorldSpec, build_worlds
+from tests.test_costs_profile import content
+from tests.tuning import SEEDS, choices, cost_of, scenario, search
+
+PREFILL_MATTERS = {
+    "kind": "linear",
+    "decode": {"fixed": 0.1, "per_rollout": 0.001},
+    "prefill": {"per_token": 0.01},
+    "stages": {"update_actor": {"fixed": 0.1}},
+}
+OVERCOMMITS = (0, 1, 2, 4, 8, 16)
+
+
+def _regrets(given: Scenario, spec: WorldSpec, folder: Path, seeds: range) -> dict[int, list[float]]:
+    """Overcommit → regret in each world, from single runs."""
+    costs = {
+        extra: [cost_of(world.scenario, "inter", {"overcommit": extra}, seeds) for world in build_worlds(given, spec, folder)]
+        for extra in OVERCOMMITS
+    }
+    least = [min(each[world] for each in costs.values()) for world in range(len(costs[0]))]
+    return {extra: [cost / best - 1 for cost, best in zip(each, least, strict=True)] for extra, each in costs.items()}
+
+
+@pytest.mark.parametrize("how", ["mean", "worst", "quantile"])
+def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_path: Path, how: Any) -> None:
+    # Carrying rollouts costs a prefill: where that is dear, a large overcommit that is best as given is a mistake.
+    given = scenario(tmp_path, costs=PREFILL_MATTERS, steps=30)
+    spec = WorldSpec(cost_uncertainty=2.0, cost_worlds=3)
+    knobs = (choices("policy.overcommit", *OVERCOMMITS), choices("policy.max_deferrals", None))
+    found = search(given, policies=("inter",), space=knobs, trials=12, worlds=spec, robust=how)
+    known = _regrets(given, spec, tmp_path, range(SEEDS))
+    wanted = min(OVERCOMMITS, key=lambda extra: together(known[extra], how))
+    assert found.chosen is not None
+    assert found.chosen.checked.setting.knobs["policy.overcommit"] == wanted
+    nominal = min(OVERCOMMITS, key=lambda extra: known[extra][0])
+    assert nominal != wanted
+    worlds = found.record["regrets"]
+    assert [one["world"] for one in worlds] == found.record["world_names"]
+    assert worlds[0]["nominal"] < worlds[0]["chosen"]
+    assert together([one["chosen"] for one in worlds], how) < together([one["nominal"] for one in worlds], how)
+    assert any(f"overcommit {nominal}" in sentence for sentence in found.advice["sections"]["Robustness"])
+
+
+def test_bounds_hold_in_every_world(tmp_path: Path) -> None:
+    from oppo_sim.tune import Constraints
+
+    given = scenario(tmp_path)
+    spec = WorldSpec(drifts=(2.0,))
+    found = search(given, policies=("sequential", "oppo"), trials=12, worlds=spec, constraints=Constraints(kv_capacity=90))
+    assert found.chosen is not None
+    worst = max(row["kv_peak_tokens"] for row in found.chosen.checked.rows)
+    assert worst <= 90
+    assert found.chosen.checked.measures["kv_peak_tokens"] == worst
+
+
+def test_other_traces_and_longer_lengths_are_worlds(tmp_path: Path) -> None:
+    given = scenario(tmp_path, max_response_length=4000)
+    worlds = build_worlds(given, WorldSpec(traces=("math_gsm8k_gpt3",), drifts=(0.5, 2.0)), tmp_path / "worlds")
+    assert [world.name for world in worlds] == ["as given", "trace math_gsm8k_gpt3", "lengths × 0.5", "lengths × 2"]
+    means = [simulate(world.scenario, policy="sequential", policy_settings={}).steps[c.TRACE_LENGTH_MEAN].mean() for world in worlds]
+    assert means[2] == pytest.approx(0.5 * means[0], rel=0.05)
+    assert means[3] == pytest.approx(2.0 * means[0], rel=0.01)
+    assert means[1] > 3 * means[0]
+
+
+def test_factors_are_drawn_once_and_for_all() -> None:
+    assert drawn_factors(0, 1, 0.1) == drawn_factors(0, 1, 0.1)
+    assert len({drawn_factors(0, number, 0.1) for number in range(20)}) == 20
+    assert drawn_factors(0, 3, 0.0) == Factors()
+    spread = [drawn_factors(5, number, 0.1).decode for number in range(400)]
+    assert 0.98 < sum(spread) / len(spread) < 1.03
+    assert exp(-0.45) < min(spread) < max(spread) < exp(0.45)
+
+
+@pytest.mark.parametrize(("activity", "column"), [("decode", "gen"), ("score", "reward"), ("training", "update_actor")])
+def test_a_factor_multiplies_the_seconds_of_its_activity(tmp_path: Path, activity: str, column: str) -> None:
+    costs = {
+        "kind": "linear",
+        "decode": {"fixed": 0.1, "per_rollout": 0.01},
+        "score": {"fixed": 0.2, "per_token": 0.02},
+        "stages": {"update_actor": {"fixed": 0.5, "per_token": 0.001}},
+    }
+    given = scenario(tmp_path, costs=costs)
+    changed = given.model_copy(
+        update={"costs": type(given.costs).model_validate(scaled_costs(given, Factors(**{activity: 1.5}), tmp_path)["costs"])}
+    )
+    before, after = (simulate(each, policy="sequential", policy_settings={}).steps for each in (given, changed))
+    for stage in ("gen", "reward", "update_actor"):
+        factor = 1.5 if stage == column else 1.0
+        assert after[c.timing(stage)].to_numpy() == pytest.approx(factor * before[c.timing(stage)].to_numpy())
+
+
+def test_roofline_costs_are_scaled_through_their_devices(tmp_path: Path) -> None:
+    given = load_scenario("h200-single", ["steps=3", "warmup_steps=0"])
+    before = simulate(given, policy="sequential", policy_settings={}).steps
+    for activity, column in (
+        ("training", "update_actor"),
+        ("training", "old_log_prob"),
+        ("training", "update_weights"),
+        ("score", "reward"),
+    ):
+        sections = scaled_costs(given, Factors(**{activity: 1.25}), tmp_path)
+        worlds = load_scenario("h200-single", ["steps=3", "warmup_steps=0"]).to_plain() | sections
+        changed = Scenario.model_validate(worlds, strict=False)
+        after = simulate(changed, policy="sequential", policy_settings={}).steps
+        assert after[c.timing(column)].to_numpy() == pytest.approx(1.25 * before[c.timing(column)].to_numpy(), rel=1e-6)
+        assert after[c.timing("gen")].to_numpy() == pytest.approx(before[c.timing("gen")].to_numpy())
+    slower = Scenario.model_validate(given.to_plain() | scaled_costs(given, Factors(decode=1.25), tmp_path), strict=False)
+    ratio = simulate(slower, policy="sequential", policy_settings={}).steps[c.timing("gen")] / before[c.timing("gen")]
+    assert ratio.min() > 1.15
+    assert ratio.max() < 1.2501
+
+
+def test_profiles_are_scaled_table_by_table() -> None:
+    before = Profile.model_validate(content())
+    after = scaled_profile(before, Factors(decode=2.0, prefill=3.0, score=0.5, training=4.0))
+    assert after.decode.rows[0].seconds == tuple(2.0 * value for value in before.decode.rows[0].seconds)
+    assert after.prefill.seconds[0] == tuple(3.0 * value for value in before.prefill.seconds[0])
+    assert after.score.seconds[0] == tuple(0.5 * value for value in before.score.seconds[0])
+    assert after.training.update_actor == tuple(4.0 * value for value in before.training.update_actor)
+    assert after.training.tokens == before.training.tokens
+    assert after.update_weights == 4.0 * before.update_weights
+    assert "decode × 2.00" in after.name
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"traces": ("math_gsm8k",)}, "did you mean"),
+        ({"traces": ("math_gsm8k_gpt3", "math_gsm8k_gpt3")}, "twice"),
+        ({"cost_profiles": (Path("missing.json"),)}, "cannot read the cost profile"),
+    ],
+)
+def test_worlds_that_cannot_be(tmp_path: Path, spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(OppoError, match=words):
+        search(scenario(tmp_path), trials=2, worlds=WorldSpec(**spec))
+
+
+@pytest.mark.parametrize("spec", [{"drifts": (1.0,)}, {"drifts": (-2.0,)}, {"cost_uncertainty": -0.1}, {"cost_worlds": 0}])
+def test_worlds_that_are_none(spec: dict[str, Any]) -> None:
+    with pytest.raises(OppoError):
+        WorldSpec(**spec)
+
+
+def test_quantiles_of_regret() -> None:
+    assert together([0.0, 0.1], "mean") == pytest.approx(0.05)
+    assert together([0.0, 0.1], "worst") == pytest.approx(0.1)
+    assert together([i / 10 for i in range(11)], "quantile") == pytest.approx(0.9)
+    assert together([0.0, 1.0], "quantile") == pytest.approx(0.9)

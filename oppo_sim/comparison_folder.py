@@ -9,6 +9,7 @@ from typing import Any
 
 from oppo_sim.comparison import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
 from oppo_sim.errors import OppoError
+from oppo_sim.fast.choose import engine_of
 from oppo_sim.files import disk_errors_said, make_durable
 from oppo_sim.manifest import code_digest, versions
 from oppo_sim.policies.registry import BASELINE, source_digest
@@ -210,6 +211,7 @@ def _manifest(request: CompareRequest) -> dict[str, Any]:
         "trace": dict(setup.replay.provenance),
         "trace_sha256": setup.replay.content_hash,
         "costs": dict(setup.costs.provenance),
+        "engines": {policy: engine_of(each) for policy, each in zip(request.policies, setups, strict=True)},
         "versions": versions(),
         "warnings": list(dict.fromkeys(warning for each in setups for warning in each.warnings)),
     }

@@ -24,4 +24,5 @@ if find_spec("hypothesis") is not None:  # the engines' own environments may lac
 
 
 def pytest_report_header() -> list[str]:
-    return [f"tests/{folder}: not collected, {NEEDS.get(folder, 'chromium with chromedriver')} is not installed" for folder in collect_ignore]
+    missing = {**NEEDS, "browser": "chromium with chromedriver"}
+    return [f"tests/{folder}: not collected, {missing[folder]} is not installed" for folder in collect_ignore]

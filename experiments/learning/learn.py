@@ -32,7 +32,10 @@ RESULTS = HERE / "results"
 POLICIES = ("sequential", "oppo")
 LAST = 15
 """Steps over which the reward that was reached is averaged."""
-KEPT = (c.STEP, c.REWARD_MEAN, c.LENGTH_MEAN, c.STALENESS_MEAN, c.STALENESS_MAX, c.PARTIAL_RATIO, c.OVERCOMMIT, c.ROLLOUTS_DEFERRED, c.TOKENS_DECODED)
+KEPT = (
+    c.STEP, c.REWARD_MEAN, c.LENGTH_MEAN, c.STALENESS_MEAN, c.STALENESS_MAX, c.PARTIAL_RATIO, c.OVERCOMMIT, c.ROLLOUTS_DEFERRED,
+    c.TOKENS_DECODED,
+)  # fmt: skip
 
 
 class TruthRecord(Record):
@@ -84,7 +87,8 @@ def report() -> None:
     seeds = sorted(both[both == len(POLICIES)].index)
     runs = runs[runs["seed"].isin(seeds)]
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for axis, column, title in ((axes[0], "task_reward", "reward of the task (0 to 1)"), (axes[1], c.REWARD_MEAN, "score of the reward model")):
+    shown = (("task_reward", "reward of the task (0 to 1)"), (c.REWARD_MEAN, "score of the reward model"))
+    for axis, (column, title) in zip(axes, shown, strict=True):
         for color, policy in zip(("C0", "C1"), POLICIES, strict=True):
             table = runs[runs["policy"] == policy].pivot_table(index=c.STEP, columns="seed", values=column).rolling(5, min_periods=1).mean()
             for seed in table:
@@ -99,13 +103,15 @@ def report() -> None:
     lines = [
         "# Learning: `sequential` and `oppo` on the arithmetic task (measured)",
         "",
-        f"{len(seeds)} seeds, {steps} steps of 32 rollouts each; command: `python experiments/learning/learn.py --seeds {len(seeds)} --steps {steps}`.",
+        f"{len(seeds)} seeds, {steps} steps of 32 rollouts each; command:",
+        f"`python experiments/learning/learn.py --seeds {len(seeds)} --steps {steps}`.",
         "",
         "![learning.png](learning.png)",
         "",
         f"Means over the seeds of the first 5 and the last {LAST} steps (trained batches):",
         "",
-        f"| policy | task reward, first 5 | task reward, last {LAST} | model's score, first 5 | model's score, last {LAST} | staleness (mean, max) | partial |",
+        f"| policy | task reward, first 5 | task reward, last {LAST} | model's score, first 5 | model's score, last {LAST} "
+        "| staleness (mean, max) | partial |",
         "|---|---|---|---|---|---|---|",
     ]
     reached: dict[str, dict[str, list[float]]] = {}
@@ -132,9 +138,10 @@ def report() -> None:
         )
     lines += [
         "",
-        "The trained batch of a step is not a random sample under `oppo` (long responses are carried on), so single steps differ; averages over steps are comparable.",
-        "Seconds are not compared here: all engines ran in one process. PPO is given the model's score, nothing else; where the task's own reward falls while",
-        "that score rises, the reward model was won over (one of these seeds, under both policies).",
+        "The trained batch of a step is not a random sample under `oppo` (long responses are carried on), so single steps differ; averages",
+        "over steps are comparable. Seconds are not compared here: all engines ran in one process. PPO is given the model's score, nothing",
+        "else; where the task's own reward falls while that score rises, the reward model was won over (one of these seeds, under both",
+        "policies).",
         "",
     ]
     (RESULTS / "README.md").write_text("\n".join(lines), encoding="utf-8")

@@ -94,6 +94,11 @@ def run_columns(
     return _columns_of(frames.steps())
 
 
+def engine_of(setup: Setup) -> str:
+    """The engine that ``auto`` takes for a run, as far as can be told beforehand."""
+    return COMPILED if why_not(setup) is None else SIMPY
+
+
 def why_not(setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = ACTUAL) -> str | None:
     """What the kernel does not cover in this run, as a sentence; None: it covers it."""
     policy, machine = _policy(setup, score_granularity), setup.machine

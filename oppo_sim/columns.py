@@ -14,6 +14,7 @@ PROMPT_ID: Final = "prompt_id"
 SAMPLE_ID: Final = "sample_id"
 FINISH_REASON: Final = "finish_reason"  # stop | length | abort, empty where unknown
 REWARD: Final = "reward"
+ARRIVAL_S: Final = "arrival_s"  # serving traces: seconds from their first request
 SOURCE: Final = "source"
 
 TRACE_COLUMNS: Final = (SOURCE, STEP, PROMPT_ID, SAMPLE_ID, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REWARD)
@@ -130,6 +131,7 @@ ERROR: Final = "error"  # why it failed
 SEEDS: Final = "seeds"  # runs that the row rests on
 ENGINE: Final = "engine"  # compiled | simpy
 S_PER_ROLLOUT: Final = "s_per_rollout"
+S_PER_TOKEN: Final = "s_per_token"  # seconds a trained response token
 TOKENS_PER_S: Final = "tokens_per_s"  # response tokens trained
 COMPARED_PARTIAL_RATIO: Final = "partial_ratio"
 COMPARED_TOKENS_IN_FLIGHT: Final = "tokens_in_flight"  # at the end of a step, mean
@@ -143,6 +145,14 @@ DIFFERENCE: Final = "difference"  # paired, from the best point: seconds a rollo
 DIFFERENCE_LOW: Final = "difference_low"
 DIFFERENCE_HIGH: Final = "difference_high"
 POINT: Final = "point"  # row number in the points table
+
+# ---- trials of a tuning: one a setting; the columns of a sweep, and these -----------------------------------------------------------
+TRIAL: Final = "trial"  # its number
+REGRET: Final = "regret"  # seconds over the best setting of the same world, minus 1
+BROKEN: Final = "broken"  # bounds that it does not keep, comma-separated
+# Mean response length trained / that of the sequential baseline on the same seeds − 1. The trained lengths of any policy scatter around the
+# trace's mean from seed to seed; the baseline's, which trains what it admits, scatter alike: what is left is the policy's own doing.
+LENGTH_BIAS_PAIRED: Final = "length_bias_paired"
 
 HIDDEN_BY_OVERLAP_S: Final = "hidden_by_overlap_s"
 SAVED_BY_SHORTER_TAIL_S: Final = "saved_by_shorter_tail_s"

@@ -238,7 +238,7 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
     """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the same order."""
     low, high = interval([run[c.TIMING_STEP] for run in actual])
     by_rollout = ratio_interval([there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)])
-    by_token = ratio_interval([there["s_per_token"] / here["s_per_token"] for here, there in zip(actual, base, strict=True)])
+    by_token = ratio_interval([there[c.S_PER_TOKEN] / here[c.S_PER_TOKEN] for here, there in zip(actual, base, strict=True)])
 
     def mean(name: str) -> float:
         return fmean([run[name] for run in actual])

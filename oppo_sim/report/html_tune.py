@@ -27,7 +27,7 @@ _TRIALS: Final = "trials.parquet"
 _SENSITIVITY: Final = "sensitivity.parquet"
 _BEST: Final = "best.yaml"
 _KEPT: Final = "ok"
-_COSTS: Final = (c.S_PER_ROLLOUT, "s_per_token")
+_COSTS: Final = (c.S_PER_ROLLOUT, c.S_PER_TOKEN)
 _STORED: Final = (
     (
         "figures/sensitivity.png",
@@ -89,7 +89,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
             *_failures(record["failures"]),
             *_best_file(folder),
         ),
-        explorer=Explorer(explorer_data(points, "trial")),
+        explorer=Explorer(explorer_data(points, c.TRIAL)),
         provenance=_provenance(record),
     )
 
@@ -110,21 +110,21 @@ def _points(trials: "pd.DataFrame", record: Mapping[str, Any]) -> Points:
     """Trials as points: a trial is a row, what was tried its fields, the choice the best."""
     cost = next(name for name in _COSTS if name in trials.columns)
     columns = [str(name) for name in trials.columns]
-    fields = tuple(columns[columns.index("trial") + 1 : columns.index(cost)])
+    fields = tuple(columns[columns.index(c.TRIAL) + 1 : columns.index(cost)])
     table = trials.reset_index(drop=True).copy()
     for field in fields:
         values = table[field]
         if values.dtype.kind == "f" and values.notna().any() and np.equal(np.mod(values.dropna(), 1), 0).all():
             table[field] = values.astype("Int64")
     table[c.ERROR] = [
-        error or (f"breaks {broken}" if broken else None) for error, broken in zip(table[c.ERROR], table["broken"], strict=True)
+        error or (f"breaks {broken}" if broken else None) for error, broken in zip(table[c.ERROR], table[c.BROKEN], strict=True)
     ]
-    rows = {int(number): row for row, number in enumerate(table["trial"])}
+    rows = {int(number): row for row, number in enumerate(table[c.TRIAL])}
     chosen = record["chosen"]
     best = rows.get(chosen["trial"]) if chosen else None
     alike = [rows[one["trial"]] for one in record["others"] if one["alike"] and one["trial"] in rows]
     region = frozenset(alike if best is None else [best, *alike])
-    return Points(table.drop(columns=["broken"]), fields, best, region, cost)
+    return Points(table.drop(columns=[c.BROKEN]), fields, best, region, cost)
 
 
 def _frameworks(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Section]:

@@ -49,9 +49,9 @@ MEASURES: Final = {
         Measure(c.COMPARED_TOKENS_IN_FLIGHT, "tokens in flight", "count"),
         Measure(c.COMPARED_SCORER_PIECES, "pieces scored a step", "number"),
         Measure(c.S_PER_ROLLOUT, "time a rollout", "seconds", "low"),
-        Measure("s_per_token", "time a token", "seconds", "low"),
-        Measure("regret", "regret", "share", "low"),
-        Measure("length_bias_paired", "length bias, paired", "signed_share", "zero"),
+        Measure(c.S_PER_TOKEN, "time a token", "seconds", "low"),
+        Measure(c.REGRET, c.REGRET, "share", "low"),
+        Measure(c.LENGTH_BIAS_PAIRED, "length bias, paired", "signed_share", "zero"),
     )
 }
 """Measures that every report knows, most asked for first."""

@@ -37,7 +37,7 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
         "rollouts": float(rollouts),
         "tokens": tokens,
         c.S_PER_ROLLOUT: seconds / rollouts,
-        "s_per_token": seconds / tokens,
+        c.S_PER_TOKEN: seconds / tokens,
         "length_mean": of(c.LENGTH_MEAN).mean,
         "trace_length_mean": of(c.TRACE_LENGTH_MEAN).mean,
         "staleness_mean": of(c.STALENESS_MEAN).mean,

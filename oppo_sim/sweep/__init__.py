@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oppo_sim.sweep.call import run_sweep
     from oppo_sim.sweep.evaluate import RunRequest, RunResult, request_of
-    from oppo_sim.sweep.run import Sweep, run_sweep
+    from oppo_sim.sweep.run import Sweep
     from oppo_sim.sweep.spec import SweepSpec
 
 _HOME = {
@@ -22,7 +23,7 @@ _HOME = {
     "Sweep": "oppo_sim.sweep.run",
     "SweepSpec": "oppo_sim.sweep.spec",
     "request_of": "oppo_sim.sweep.evaluate",
-    "run_sweep": "oppo_sim.sweep.run",
+    "run_sweep": "oppo_sim.sweep.call",
 }
 
 __all__ = ["RunRequest", "RunResult", "Sweep", "SweepSpec", "request_of", "run_sweep"]

@@ -9,7 +9,7 @@ from oppo_sim.report.units import format_seconds, significant
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.tune.check import AS_GIVEN
-from oppo_sim.tune.constraints import LENGTH_BIAS_PAIRED, MEASURED_BY, Constraints, broken, limit_said, said
+from oppo_sim.tune.constraints import MEASURED_BY, Constraints, broken, limit_said, said
 from oppo_sim.tune.frameworks import Line
 from oppo_sim.tune.request import UNIT_COST, UNIT_SAID, Objective, Robust, Seeds
 from oppo_sim.tune.result import Against, Infeasible, Interaction, KnobEffect
@@ -50,7 +50,7 @@ def expected(against: Against, objective: Objective) -> dict[str, Any]:
         c.COMPARED_STALENESS_MEAN: row[c.COMPARED_STALENESS_MEAN],
         c.COMPARED_STALENESS_MAX: row[c.COMPARED_STALENESS_MAX],
         c.LENGTH_BIAS: row[c.LENGTH_BIAS],
-        LENGTH_BIAS_PAIRED: row[LENGTH_BIAS_PAIRED],
+        c.LENGTH_BIAS_PAIRED: row[c.LENGTH_BIAS_PAIRED],
         c.DEFERRED: row[c.DEFERRED],
         c.COMPARED_KV_PEAK_TOKENS: row[c.COMPARED_KV_PEAK_TOKENS],
         c.HOURS_PER_10K: row[c.HOURS_PER_10K],
@@ -69,8 +69,8 @@ def summary_sentences(chosen: Against, objective: Objective, seeds: Seeds, steps
         f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of {numbers['baseline']}{between}, "
         f"over {runs} of {steps} steps ({warmup} of warm-up left out).",
         f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average, {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; "
-        f"{numbers[c.DEFERRED]:.3g} rollouts deferred a step; length of trained responses {_percent(numbers[LENGTH_BIAS_PAIRED])} against "
-        f"sequential on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica.",
+        f"{numbers[c.DEFERRED]:.3g} rollouts deferred a step; length of trained responses {_percent(numbers[c.LENGTH_BIAS_PAIRED])} "
+        f"against sequential on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica.",
     ]
 
 

@@ -8,7 +8,7 @@ from oppo_sim.comparison import compared_row
 from oppo_sim.errors import OppoError
 from oppo_sim.sweep.statistics import alike, paired
 from oppo_sim.tune.bench import Bench, Need
-from oppo_sim.tune.constraints import LENGTH_BIAS_PAIRED, broken
+from oppo_sim.tune.constraints import broken
 from oppo_sim.tune.regret import best_in, mean_cost, ranked
 from oppo_sim.tune.result import Against, Checked
 from oppo_sim.tune.search import Problem, judged
@@ -47,9 +47,11 @@ def check(problem: Problem, bench: Bench, setting: Setting, seeds: Sequence[int]
     for runs, base, all_admitted in zip(totals, baselines, admitted, strict=True):
         row = compared_row(runs, base)
         row[c.S_PER_ROLLOUT] = fmean(run[c.S_PER_ROLLOUT] for run in runs)
-        row["s_per_token"] = fmean(run["s_per_token"] for run in runs)
+        row[c.S_PER_TOKEN] = fmean(run[c.S_PER_TOKEN] for run in runs)
         row[c.COMPARED_KV_PEAK_TOKENS] = max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs)
-        row[LENGTH_BIAS_PAIRED] = fmean(run["length_mean"] / one["length_mean"] for run, one in zip(runs, all_admitted, strict=True)) - 1.0
+        row[c.LENGTH_BIAS_PAIRED] = (
+            fmean(run["length_mean"] / one["length_mean"] for run, one in zip(runs, all_admitted, strict=True)) - 1.0
+        )
         rows.append(row)
     costs = tuple(tuple(run[problem.cost] for run in runs) for runs in totals)
     return Checked(setting, why, tuple(rows), costs, bench.baseline(setting, 0).label, measured, found, number)

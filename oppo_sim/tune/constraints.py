@@ -15,10 +15,6 @@ MAX_MEAN_STALENESS = "max_mean_staleness"
 MAX_LENGTH_BIAS = "max_length_bias"
 KV_CAPACITY = "kv_capacity"
 
-LENGTH_BIAS_PAIRED = "length_bias_paired"
-"""Mean response length trained / that of the sequential baseline on the same seeds − 1. The trained lengths of any policy scatter around
-the trace's mean from seed to seed; the baseline's, which trains what it admits, scatter alike: what is left is the policy's own doing."""
-
 SAID: Mapping[str, str] = {
     MAX_STALENESS: "highest staleness (updates)",
     MAX_MEAN_STALENESS: "mean staleness (updates)",
@@ -28,7 +24,7 @@ SAID: Mapping[str, str] = {
 MEASURED_BY: Mapping[str, str] = {
     MAX_STALENESS: c.COMPARED_STALENESS_MAX,
     MAX_MEAN_STALENESS: c.COMPARED_STALENESS_MEAN,
-    MAX_LENGTH_BIAS: LENGTH_BIAS_PAIRED,
+    MAX_LENGTH_BIAS: c.LENGTH_BIAS_PAIRED,
     KV_CAPACITY: c.COMPARED_KV_PEAK_TOKENS,
 }
 ONLY_GROWS = frozenset({MAX_STALENESS, KV_CAPACITY})
@@ -89,7 +85,7 @@ def measures(runs: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str
         c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in runs),
         c.COMPARED_STALENESS_MEAN: fmean(run["staleness_mean"] for run in runs),
         c.LENGTH_BIAS: fmean(run["length_mean"] / run["trace_length_mean"] for run in runs) - 1.0,
-        LENGTH_BIAS_PAIRED: fmean(run["length_mean"] / base["length_mean"] for run, base in pairs) - 1.0,
+        c.LENGTH_BIAS_PAIRED: fmean(run["length_mean"] / base["length_mean"] for run, base in pairs) - 1.0,
         c.DEFERRED: fmean(run["deferred"] for run in runs),
         c.COMPARED_KV_PEAK_TOKENS: max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs),
     }

@@ -34,7 +34,7 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
     values = trials[cost].to_numpy(dtype=float)
     if not np.isfinite(values).any():
         raise OppoError("no trial ran: there is nothing to draw")
-    numbers, statuses = trials["trial"].to_numpy(), trials[c.STATUS].to_numpy()
+    numbers, statuses = trials[c.TRIAL].to_numpy(), trials[c.STATUS].to_numpy()
     kept = np.where(statuses == "ok", values, np.inf)
     best = np.minimum.accumulate(kept)
     finite = best[np.isfinite(best)]

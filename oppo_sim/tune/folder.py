@@ -13,7 +13,7 @@ from oppo_sim.report.plain_json import json_bytes
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
 from oppo_sim.tune.advice import advice_markdown
 from oppo_sim.tune.best_file import best_yaml
-from oppo_sim.tune.constraints import LENGTH_BIAS_PAIRED, broken
+from oppo_sim.tune.constraints import broken
 from oppo_sim.tune.regret import least_costs, mean_cost, regrets, together
 from oppo_sim.tune.result import Tuned
 from oppo_sim.tune.search import Problem
@@ -39,9 +39,6 @@ REGRET_FIGURE: Final = "figures/regret.png"
 WRITTEN: Final = (
     TUNE, TRIALS, TRIALS_CSV, SENSITIVITY, ADVICE, ADVICE_JSON, BEST, HISTORY_FIGURE, SENSITIVITY_FIGURE, REGRET_FIGURE,
 )  # fmt: skip
-REGRET: Final = "regret"
-BROKEN: Final = "broken"
-TRIAL: Final = "trial"
 
 
 def refuse_other(folder: Path) -> None:
@@ -73,20 +70,20 @@ def trial_frame(space: Space, trials: Sequence[Trial], problem: Problem, worlds:
     rows = []
     for trial in trials:
         given = trial.setting.knobs
-        row: dict[str, Any] = {TRIAL: trial.number, POLICY_NAME: trial.setting.policy}
+        row: dict[str, Any] = {c.TRIAL: trial.number, POLICY_NAME: trial.setting.policy}
         for field in knobs:
             as_text = "choice" in kinds[field]
             row[field] = (json.dumps(given[field]) if as_text else float(given[field])) if field in given else None
         ran = bool(trial.costs)
         row[problem.cost] = mean_cost(trial, 0) if ran else float("nan")
-        row[REGRET] = together(regrets(trial, least), problem.robust) if ran else float("nan")
+        row[c.REGRET] = together(regrets(trial, least), problem.robust) if ran else float("nan")
         row[c.SEEDS] = len(trial.costs[0]) if ran else 0
         for name in (
-            c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, LENGTH_BIAS_PAIRED, c.DEFERRED, c.COMPARED_KV_PEAK_TOKENS,
+            c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.LENGTH_BIAS_PAIRED, c.DEFERRED, c.COMPARED_KV_PEAK_TOKENS,
         ):  # fmt: skip
             row[name] = trial.measures.get(name, float("nan"))
         row[c.STATUS] = trial.status
-        row[BROKEN] = ", ".join(broken(trial.violations))
+        row[c.BROKEN] = ", ".join(broken(trial.violations))
         row[c.ERROR] = trial.error
         rows.append(row)
     frame = pd.DataFrame(rows)
@@ -100,7 +97,7 @@ def sensitivity_frame(swept: Sequence[Swept]) -> "pd.DataFrame":
     """One row a value of a knob: its cost over the choice's, with the interval, and whether it keeps the bounds."""
     import pandas as pd
 
-    columns = ["field", "value", "value_number", "relative", "relative_low", "relative_high", "status", "broken", "error"]
+    columns = ["field", "value", "value_number", "relative", "relative_low", "relative_high", c.STATUS, c.BROKEN, c.ERROR]
     return pd.DataFrame([one.row() for one in swept], columns=columns)
 
 
@@ -155,7 +152,7 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
 
 
 def _cost_column(tuned: Tuned) -> str:
-    return next(name for name in (c.S_PER_ROLLOUT, "s_per_token") if name in tuned.trials.columns)
+    return next(name for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN) if name in tuned.trials.columns)
 
 
 __all__ = [

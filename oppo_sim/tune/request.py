@@ -16,7 +16,7 @@ from oppo_sim.tune.worlds import WorldSpec
 Objective = Literal["rollouts", "tokens"]
 Robust = Literal["mean", "worst", "quantile"]
 
-UNIT_COST = {"rollouts": c.S_PER_ROLLOUT, "tokens": "s_per_token"}
+UNIT_COST = {"rollouts": c.S_PER_ROLLOUT, "tokens": c.S_PER_TOKEN}
 """Objective → the total that is minimised, seconds."""
 UNIT_SAID = {"rollouts": "seconds per trained rollout", "tokens": "seconds per trained response token"}
 DEFAULT_SEEDS = 5

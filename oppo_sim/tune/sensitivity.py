@@ -9,6 +9,7 @@ from math import exp, log
 from statistics import fmean, pvariance
 from typing import Any
 
+from oppo_sim import columns as c
 from oppo_sim.comparison import interval
 from oppo_sim.sweep.statistics import paired
 from oppo_sim.tune.bench import Bench, Need
@@ -51,7 +52,7 @@ class Swept:
             "relative_low": self.relative[1],
             "relative_high": self.relative[2],
             "status": "failed" if self.error else "infeasible" if self.broken else "ok",
-            "broken": ", ".join(self.broken),
+            c.BROKEN: ", ".join(self.broken),
             "error": self.error,
         }
 

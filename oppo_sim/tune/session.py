@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
@@ -312,7 +313,7 @@ def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
 def _plain_against(one: Against) -> dict[str, Any]:
     checked: Checked = one.checked
     return {
-        "trial": checked.number,
+        c.TRIAL: checked.number,
         "why": checked.why,
         "policy": checked.setting.policy,
         "knobs": checked.setting.knobs,

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from oppo_sim import columns as c
 from oppo_sim.report.units import NOTHING, format_seconds
-from oppo_sim.tune.constraints import LENGTH_BIAS_PAIRED
 from oppo_sim.tune.result import Against, Tuned
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def checked_table(tuned: Tuned) -> "Table":
             f"{row[c.SPEEDUP]:.2f}×{ratio}",
             NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
             f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-            f"{100 * row[LENGTH_BIAS_PAIRED]:+.2f} %",
+            f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",
             f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
             _mark(one, tuned),
         )

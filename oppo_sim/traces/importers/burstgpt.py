@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from oppo_sim.columns import PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
+from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
 from oppo_sim.traces.importers.importer import Importer, Peek
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import ARRIVAL_S
 from oppo_sim.traces.importers.serving_csv import csv_tables, real, text, whole
 
 if TYPE_CHECKING:

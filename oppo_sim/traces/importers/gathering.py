@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import (
+    ARRIVAL_S,
     FINISH_REASON,
     HEAD_VERSION,
     PROMPT_ID,
@@ -19,7 +20,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import ARRIVAL_S, Rollout
+from oppo_sim.traces.importers.rollout import Rollout
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,9 +1,6 @@
 """One rollout as an importer finds it in a log."""
 
-from typing import Final, NamedTuple
-
-ARRIVAL_S: Final = "arrival_s"
-"""Further column of serving traces: seconds from the first request."""
+from typing import NamedTuple
 
 
 class Rollout(NamedTuple):

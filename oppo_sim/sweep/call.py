@@ -1,0 +1,96 @@
+"""A sweep from Python, in one call."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import loaded_scenario
+from oppo_sim.sweep.execute import Executor, check_executor
+from oppo_sim.sweep.folder import sweep_to_folder
+from oppo_sim.sweep.journal import RunJournal
+from oppo_sim.sweep.run import OnProgress, Sweep, finish, make_runs, plan_sweep
+from oppo_sim.sweep.spec import checked_spec
+
+
+def run_sweep(
+    scenario: Scenario | str | Path,
+    *,
+    grid: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+    samples: int = 64,
+    sampler: str = "random",
+    sampler_seed: int = 0,
+    seeds: int = 5,
+    steps: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    objective: str = "time",
+    stop_dominated: bool = False,
+    folder: str | Path | None = None,
+    force: bool = False,
+    figures: bool = True,
+    executor: str = "serial",
+    jobs: int | None = None,
+    ray_address: str | None = None,
+    progress: OnProgress | None = None,
+) -> Sweep:
+    """Simulate every point on the same seeds and rank them.
+
+    Args:
+        scenario: an object, a shipped name or a path.
+        grid: field → values; a list, a range such as ``"64:1024:*2"`` or ``"0:32:+4"``, or one value.
+        random: field → interval such as ``"64..1024:log:int"``, or a list of choices; ``samples`` draws of all of them together.
+        sampler: ``random`` or ``sobol``; ``sampler_seed`` seeds either.
+        overrides: field → one value for all points.
+        objective: ``time`` (seconds a trained rollout) or ``speedup`` (over each point's own baseline).
+        stop_dominated: give no further seeds to points that are significantly worse than the best so far (docs/sweep.md).
+        folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds. None: nothing is written.
+        force: replace another sweep that the folder holds.
+        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes; the result does not depend on it.
+        progress: called after every few runs.
+
+    Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
+    """
+    texts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in (overrides or {}).items()]
+    loaded = loaded_scenario(scenario, ()) if isinstance(scenario, Scenario) else load_scenario(scenario, texts)
+    if isinstance(scenario, Scenario) and texts:
+        loaded_scenario(scenario, texts)  # raises: overrides go with a name or a path
+    spec = checked_spec(
+        {
+            "scenario": loaded.source,
+            "set": dict(overrides or {}),
+            "grid": _plain_axes(grid),
+            "random": _plain_axes(random),
+            "samples": samples,
+            "sampler": sampler,
+            "sampler_seed": sampler_seed,
+            "seeds": seeds,
+            "steps": steps,
+            "objective": objective,
+            "stop_dominated": stop_dominated,
+        }
+    )
+    where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]
+    check_executor(where)
+    plan = plan_sweep(spec, loaded)
+    if folder is not None:
+        return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=progress)
+    with RunJournal.in_memory() as journal:
+        return finish(plan, make_runs(plan, journal, where, progress))
+
+
+def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Tuples, ranges and numpy's arrays as lists of plain values."""
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [plain(item) for item in value]
+        return value
+
+    return {field: plain(value) for field, value in (given or {}).items()}

@@ -4,6 +4,8 @@
     run = oppo_sim.simulate("paper-stackexchange-7b", policy="oppo", steps=100)
     run.steps, run.rollouts, run.summary          # pandas frames
     table = oppo_sim.compare("paper-stackexchange-7b", ["intra", "inter", "oppo"], seeds=5).table
+    best = oppo_sim.run_sweep("paper-stackexchange-7b", grid={"policy.overcommit": "0:32:+8"}).points
+    trace, provenance = oppo_sim.import_log("auto", "rollout_dumps")
 
 Names are imported when they are first used, so that ``import oppo_sim`` costs nothing.
 """
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from oppo_sim.scenario.load import load_scenario, shipped_scenarios
     from oppo_sim.scenario.schema import Scenario
     from oppo_sim.simulation import Run, simulate
+    from oppo_sim.sweep.call import run_sweep
+    from oppo_sim.traces.importers import import_log
+    from oppo_sim.traces.opening import open_trace
     from oppo_sim.traces.storage import load_trace, save_trace
 
 _HOME = {
@@ -33,8 +38,11 @@ _HOME = {
     "StepPlan": "oppo_sim.policies.interface",
     "StepReport": "oppo_sim.policies.interface",
     "compare": "oppo_sim.comparison",
+    "import_log": "oppo_sim.traces.importers",
     "load_scenario": "oppo_sim.scenario.load",
     "load_trace": "oppo_sim.traces.storage",
+    "open_trace": "oppo_sim.traces.opening",
+    "run_sweep": "oppo_sim.sweep.call",
     "save_trace": "oppo_sim.traces.storage",
     "shipped_scenarios": "oppo_sim.scenario.load",
     "simulate": "oppo_sim.simulation",
@@ -52,8 +60,11 @@ __all__ = [
     "StepPlan",
     "StepReport",
     "compare",
+    "import_log",
     "load_scenario",
     "load_trace",
+    "open_trace",
+    "run_sweep",
     "save_trace",
     "shipped_scenarios",
     "simulate",

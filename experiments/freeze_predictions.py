@@ -8,13 +8,31 @@ import json
 import sys
 from pathlib import Path
 
-from oppo_sim.columns import CHUNK_SIZE, OVERCOMMIT, ROLLOUTS_DEFERRED, STALENESS_MEAN, TIMING_STEP, TOKENS_TRAINED, timing
+from oppo_sim.columns import (
+    CHUNK_SIZE,
+    OVERCOMMIT,
+    ROLLOUTS_DEFERRED,
+    STALENESS_MEAN,
+    TIMING_STEP,
+    TOKENS_TRAINED,
+    timing,
+)
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 from oppo_sim.simulation import simulate
 
 FROZEN = Path(__file__).resolve().parent.parent / "tests" / "frozen_predictions.json"
 STEPS = 12
-POLICIES = ("sequential", "rollout-overlap", "intra", "inter", "oppo", "partial-rollout", "april", "tail-batching", "oracle")
+POLICIES = (
+    "sequential",
+    "rollout-overlap",
+    "intra",
+    "inter",
+    "oppo",
+    "partial-rollout",
+    "april",
+    "tail-batching",
+    "oracle",
+)
 COLUMNS = (
     TIMING_STEP,
     timing("gen"),
@@ -33,7 +51,10 @@ def predictions() -> dict[str, dict[str, dict[str, float]]]:
     result: dict[str, dict[str, dict[str, float]]] = {}
     for name in shipped_scenarios():
         scenario = load_scenario(name, ["warmup_steps=0"])
-        policies = [*POLICIES, *(["one-step-off", "async"] if scenario.placement.training == "separate" else [])]
+        policies = [
+            *POLICIES,
+            *(["one-step-off", "async"] if scenario.placement.training == "separate" else []),
+        ]
         of = result[name] = {}
         for policy in policies:
             steps = simulate(scenario, policy=policy, steps=STEPS, keep_rollouts=False).steps
@@ -41,8 +62,11 @@ def predictions() -> dict[str, dict[str, dict[str, float]]]:
     return result
 
 
-def differences(old: dict[str, dict[str, dict[str, float]]], new: dict[str, dict[str, dict[str, float]]], tolerance: float) -> list[str]:
-    """One line for each prediction that moved by more than ``tolerance`` (relative), appeared or went away."""
+def differences(
+    old: dict[str, dict[str, dict[str, float]]], new: dict[str, dict[str, dict[str, float]]], tolerance: float
+) -> list[str]:
+    """One line for each prediction that moved by more than ``tolerance`` (relative), appeared or went
+    away."""
     lines = []
     keys = {(s, p, c) for table in (old, new) for s in table for p in table[s] for c in table[s][p]}
     for scenario, policy, column in sorted(keys):

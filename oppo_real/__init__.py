@@ -1,1 +1,2 @@
-"""The real backend: the policies of ``oppo_sim``, unchanged, over engines with real weights. Needs the extra ``[torch]`` or ``[vllm]``."""
+"""The real backend: the policies of ``oppo_sim``, unchanged, over engines with real weights. Needs the extra
+``[torch]`` or ``[vllm]``."""

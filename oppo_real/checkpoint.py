@@ -1,4 +1,5 @@
-"""Checkpoints of a real run: written whole or not at all between two steps, and enough to go on with identical decisions."""
+"""Checkpoints of a real run: written whole or not at all between two steps, and enough to go on with
+identical decisions."""
 
 import hashlib
 import json
@@ -19,7 +20,8 @@ from oppo_sim.results.sinks import Sink
 FORMAT: Final = "oppo-real-checkpoint/1"
 FILE: Final = "checkpoint.pt"
 _KEPT: Final = (
-    "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before", "group_id", "head_version",
+    "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before",
+    "group_id", "head_version",
     "prompt_length", "replica", "rollout_id", "span", "tail_version",
     "admitted_s", "clipped", "cut", "incarnation", "next_cut", "preemptions",
     "prompt_sent", "response_length", "scored_at", "sent_to_scorer", "trace_row", "was_prefilled", "withheld",
@@ -65,7 +67,8 @@ class Checkpoints:
         self._saved: Saved | None = None
 
     def load(self) -> Saved | None:
-        """The checkpoint to go on from; None for a fresh run. Raises OppoError if it is missing, damaged, or another scenario's."""
+        """The checkpoint to go on from; None for a fresh run. Raises OppoError if it is missing, damaged, or
+        another scenario's."""
         if self._resume and self._saved is None:
             self._saved = read_checkpoint(self._path, self._hash, self._steps)
         return self._saved
@@ -80,7 +83,7 @@ class Checkpoints:
             "format": FORMAT,
             "run": self._hash,
             "next_step": step + 1,
-            "elapsed_s": state.fleet.now(),
+            "elapsed_s": state.worker_group.now(),
             "version": state.version,
             "policy": state.given.policy.state_dict(),
             "ledger": ledger_state(state),
@@ -104,7 +107,7 @@ class Checkpoints:
             state.admitted_steps.append(int(admitted_step))
         restore_ledger(state, body["ledger"])
         training.load_state_dict(body["training"])
-        state.fleet.load_weights(training.weights(), state.version, True)
+        state.worker_group.load_weights(training.weights(), state.version, True)
         record.step_rows, record.rollout_rows = list(body["steps"]), list(body["rollouts"])
         record.trace_rows, record.metric_rows = list(body["trace"]), list(body["metrics"])
         for row in record.step_rows:
@@ -112,11 +115,12 @@ class Checkpoints:
         sink.on_rollouts(record.rollout_rows)
         for rollout in (*state.ledger.finished, *state.ledger.unfinished.values()):
             if rollout.prompt_sent and rollout.scored_at is None:
-                state.desk.send_again(rollout)
+                state.router.send_again(rollout)
 
 
 def run_hash(setup: RealSetup) -> str:
-    """SHA-256 over whatever decides what a run does; not over how many steps it has, or how often it is saved."""
+    """SHA-256 over whatever decides what a run does; not over how many steps it has, or how often it is
+    saved."""
     plain = setup.base.scenario.to_plain()
     for name in ("name", "description", "steps", "warmup_steps", "real"):
         del plain[name]
@@ -132,7 +136,10 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
     import torch
 
     if not path.is_file():
-        raise OppoError(f"there is no checkpoint {path} to go on from: run without --resume, with real.checkpoint_every set")
+        raise OppoError(
+            f"there is no checkpoint {path} to go on from: run without --resume, with"
+            " real.checkpoint_every set"
+        )
     try:
         body = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
@@ -141,9 +148,15 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise OppoError(f"{path} is no checkpoint of this version ({FORMAT}): run without --resume")
     if body["run"] != expected_run:
-        raise OppoError(f"checkpoint {path} belongs to another scenario, policy or seed: resume with the ones it was made with")
+        raise OppoError(
+            f"checkpoint {path} belongs to another scenario, policy or seed: resume with the ones it was made"
+            " with"
+        )
     if body["next_step"] >= steps:
-        raise OppoError(f"checkpoint {path} is at the end of step {body['next_step'] - 1}: nothing is left to do; raise steps to go on")
+        raise OppoError(
+            f"checkpoint {path} is at the end of step {body['next_step'] - 1}: nothing is left to do; raise"
+            " steps to go on"
+        )
     return Saved(body)
 
 

@@ -19,12 +19,24 @@ Cores = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
 class ModelsConfig(Strict):
-    """A transformers configuration (random weights), the path of a config.json, or a folder of ``save_pretrained``."""
+    """A transformers configuration (random weights), the path of a config.json, or a folder of
+    ``save_pretrained``."""
 
-    actor: Model = Field(None, description="null: a tiny model; random in mode replay, fitted to the arithmetic task in mode train")
-    reward: Model = Field(None, description="null: a tiny model; random in mode replay, fitted to judge the arithmetic task in mode train")
+    actor: Model = Field(
+        None,
+        description="null: a tiny model; random in mode replay, fitted to the arithmetic task in mode train",
+    )
+    reward: Model = Field(
+        None,
+        description=(
+            "null: a tiny model; random in mode replay, fitted to judge the arithmetic task in mode train"
+        ),
+    )
     reference: Model = Field(None, description="null: the actor before training")
-    critic: Model = Field(None, description="null: the actor's configuration with random weights (replay) or its backbone (train)")
+    critic: Model = Field(
+        None,
+        description="null: the actor's configuration with random weights (replay) or its backbone (train)",
+    )
 
 
 class DevicesConfig(Strict):
@@ -47,44 +59,66 @@ class RayShare(Strict):
     """What one worker takes of a Ray cluster."""
 
     num_cpus: Positive = 1.0
-    num_gpus: NonNegative | None = Field(None, description="null: one for each device of an engine on cuda, else 0; 0.5 shares one")
-    resources: dict[str, Positive] = Field({}, description="custom resources of Ray, such as those that mark a machine")
+    num_gpus: NonNegative | None = Field(
+        None, description="null: one for each device of an engine on cuda, else 0; 0.5 shares one"
+    )
+    resources: dict[str, Positive] = Field(
+        {}, description="custom resources of Ray, such as those that mark a machine"
+    )
 
 
 class RaySection(Strict):
     """Where Ray places the workers (``kind: ray``)."""
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
-        None, description="null: start Ray on this machine for this run; auto or host:port: join a cluster that this machine belongs to"
+        None,
+        description=(
+            "null: start Ray on this machine for this run; auto or host:port: join a cluster that this"
+            " machine belongs to"
+        ),
     )
     strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     rollout: RayShare = RayShare()
     scoring: RayShare = RayShare()
     shared_folder: str | None = Field(
-        None, description="a folder that all machines see, for models that engines read from one; null: one of this machine"
+        None,
+        description=(
+            "a folder that all machines see, for models that engines read from one; null: one of this machine"
+        ),
     )
     start_timeout_s: Positive = Field(60.0, description="how long the cluster may take to make room")
 
     @model_validator(mode="after")
     def _member(self) -> "RaySection":
         if self.address is not None and self.address.startswith("ray://"):
-            raise ValueError("address is a Ray client's: run this command on a machine of the cluster, with address auto")
+            raise ValueError(
+                "address is a Ray client's: run this command on a machine of the cluster, with address auto"
+            )
         return self
 
 
 class RealPlacement(Strict):
     """Where engines run."""
 
-    kind: Literal["inline", "processes", "ray"] = Field("inline", description="inline: all in one process, nothing overlaps")
+    kind: Literal["inline", "processes", "ray"] = Field(
+        "inline", description="inline: all in one process, nothing overlaps"
+    )
     cores: CoresConfig = CoresConfig()
-    threads: Count | None = Field(None, description="torch threads of each process; null: its cores, or an equal share of them all")
+    threads: Count | None = Field(
+        None, description="torch threads of each process; null: its cores, or an equal share of them all"
+    )
     cluster: RaySection = Field(RaySection(), description="kind ray: which cluster, and what of it")
 
     @model_validator(mode="after")
     def _possible(self) -> "RealPlacement":
-        if self.kind == "ray" and self.cluster.address is not None and (self.cores.rollout or self.cores.scoring):
+        if (
+            self.kind == "ray"
+            and self.cluster.address is not None
+            and (self.cores.rollout or self.cores.scoring)
+        ):
             raise ValueError(
-                "cores.rollout and cores.scoring are cores of this machine, but cluster.address names others: give cluster.*.num_cpus"
+                "cores.rollout and cores.scoring are cores of this machine, but cluster.address names others:"
+                " give cluster.*.num_cpus"
             )
         return self
 
@@ -109,14 +143,23 @@ class RealConfig(Strict):
     engine: Engine = Field("torch", description="of the replicas")
     scorer: Engine = Field("torch", description="of the scoring workers")
     mode: Literal["replay", "train"] = Field(
-        "replay", description="replay: random prompts, responses forced to the trace's lengths; train: the arithmetic task"
+        "replay",
+        description=(
+            "replay: random prompts, responses forced to the trace's lengths; train: the arithmetic task"
+        ),
     )
-    lock_step: bool = Field(False, description="one clock counts decode iterations; everything else takes no time")
-    recorded_timing: str | None = Field(None, description="run folder or steps.parquet whose stage times the policy is told instead")
+    lock_step: bool = Field(
+        False, description="one clock counts decode iterations; everything else takes no time"
+    )
+    recorded_timing: str | None = Field(
+        None, description="run folder or steps.parquet whose stage times the policy is told instead"
+    )
     models: ModelsConfig = ModelsConfig()
     sft: SftSection = SftSection()
     dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
-    training_dtype: Literal["float32", "bfloat16", "float64"] = Field("float32", description="of the models that the driver trains")
+    training_dtype: Literal["float32", "bfloat16", "float64"] = Field(
+        "float32", description="of the models that the driver trains"
+    )
     devices: DevicesConfig = DevicesConfig()
     placement: RealPlacement = RealPlacement()
     temperature: NonNegative = Field(1.0, description="of sampling; 0 is greedy (mode replay only)")
@@ -124,20 +167,29 @@ class RealConfig(Strict):
     actor_args: dict[str, Any] = Field({}, description="further arguments of the replicas' engine")
     scorer_args: dict[str, Any] = Field({}, description="further arguments of the scoring workers' engine")
     ppo: PPOSection = PPOSection()
-    checkpoint_every: Count | None = Field(1, description="steps from one checkpoint of a run folder to the next; null: none is written")
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(None, description="of weights, prompts, sampling; null: the scenario's")
+    checkpoint_every: Count | None = Field(
+        1, description="steps from one checkpoint of a run folder to the next; null: none is written"
+    )
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = Field(
+        None, description="of weights, prompts, sampling; null: the scenario's"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "RealConfig":
         if self.trains and self.temperature == 0:
-            raise ValueError("temperature 0 (greedy) gives nothing to train on: give a number above 0, or set ppo.enabled to false")
+            raise ValueError(
+                "temperature 0 (greedy) gives nothing to train on: give a number above 0, or set ppo.enabled"
+                " to false"
+            )
         if "temperature" in self.ppo.model_fields_set and self.ppo.temperature != self.temperature:
             raise ValueError(
-                f"ppo.temperature {self.ppo.temperature} differs from temperature {self.temperature} of the sampling: "
-                "leave ppo.temperature out"
+                f"ppo.temperature {self.ppo.temperature} differs from temperature {self.temperature} of the"
+                " sampling: leave ppo.temperature out"
             )
         if self.recorded_timing is not None and not self.lock_step:
-            raise ValueError("recorded_timing is for lock_step: true, where nothing is measured: leave it out")
+            raise ValueError(
+                "recorded_timing is for lock_step: true, where nothing is measured: leave it out"
+            )
         return self
 
     @property
@@ -146,11 +198,16 @@ class RealConfig(Strict):
         return self.mode == "train" if self.ppo.enabled is None else self.ppo.enabled
 
     def ppo_config(self, training: TrainingConfig) -> PPOConfig:
-        """The trainer's settings; where this section is silent, those of the scenario's ``training:`` section that mean the same.
+        """The trainer's settings; where this section is silent, those of the scenario's ``training:`` section
+        that mean the same.
 
         Raises OppoError where that section asks for what the trainer does not do.
         """
-        fields = {name: getattr(self.ppo, name) for name in self.ppo.model_fields_set if name in PPOConfig.model_fields}
+        fields = {
+            name: getattr(self.ppo, name)
+            for name in self.ppo.model_fields_set
+            if name in PPOConfig.model_fields
+        }
         fields["temperature"] = self.temperature
         fields.setdefault("num_ppo_epochs", training.num_ppo_epochs)
         fields.setdefault("num_mini_batches", training.num_mini_batches)
@@ -159,13 +216,16 @@ class RealConfig(Strict):
             fields.setdefault("kl_coef", 0.0)
         if "critic" not in fields:
             if training.critic == "none":
-                raise OppoError("PPO needs a critic: set real.ppo.critic (or training.critic) to separate or value_head")
+                raise OppoError(
+                    "PPO needs a critic: set real.ppo.critic (or training.critic) to separate or value_head"
+                )
             fields["critic"] = training.critic
         return PPOConfig(**fields)
 
 
 def real_config(scenario: Scenario) -> RealConfig:
-    """The scenario's ``real:`` section, checked; all defaults if it has none. Raises OppoError with the first problem in one sentence."""
+    """The scenario's ``real:`` section, checked; all defaults if it has none. Raises OppoError with the first
+    problem in one sentence."""
     return parse_real_config(scenario.real or {}, scenario.source)
 
 

@@ -1,4 +1,5 @@
-"""The simulator: from a length trace and a machine to every policy's step time, speed-up, and a picture of why.
+"""The simulator: from a length trace and a machine to every policy's step time, speed-up, and a picture of
+why.
 
     import oppo_sim
     run = oppo_sim.simulate("paper-stackexchange-7b", policy="oppo", steps=100)

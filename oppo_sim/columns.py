@@ -1,12 +1,12 @@
 """Every column of the result tables and of a length trace, named once.
 
-Names follow verl where verl has one (``timing_s/*``, ``response_length/*``, ``training/off_policy/*``), so that a simulated step can be
-laid over a logged one.
+Names follow verl where verl has one (``timing_s/*``, ``response_length/*``, ``training/off_policy/*``), so
+that a simulated step can be laid over a logged one.
 """
 
 from typing import Final
 
-# ---- length traces: one row a rollout -------------------------------------------------------------------------------------------
+# ---- length traces: one row a rollout ----------------------------------------------------------------------
 PROMPT_LENGTH: Final = "prompt_length"  # tokens; empty where unknown
 RESPONSE_LENGTH: Final = "response_length"  # tokens
 STEP: Final = "step"
@@ -17,10 +17,29 @@ REWARD: Final = "reward"
 ARRIVAL_S: Final = "arrival_s"  # serving traces: seconds from their first request
 SOURCE: Final = "source"
 
-TRACE_COLUMNS: Final = (SOURCE, STEP, PROMPT_ID, SAMPLE_ID, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REWARD)
+TRACE_COLUMNS: Final = (
+    SOURCE,
+    STEP,
+    PROMPT_ID,
+    SAMPLE_ID,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    FINISH_REASON,
+    REWARD,
+)
 
-# ---- stages ---------------------------------------------------------------------------------------------------------------------
-STAGES: Final = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights")
+# ---- stages ------------------------------------------------------------------------------------------------
+STAGES: Final = (
+    "gen",
+    "reward",
+    "old_log_prob",
+    "ref",
+    "values",
+    "adv",
+    "update_critic",
+    "update_actor",
+    "update_weights",
+)
 TRAINING_STAGES: Final = STAGES[2:]
 
 
@@ -31,7 +50,7 @@ def timing(stage: str) -> str:
 
 TIMING_STEP: Final = timing("step")
 
-# ---- step rows ------------------------------------------------------------------------------------------------------------------
+# ---- step rows ---------------------------------------------------------------------------------------------
 WEIGHT_VERSION: Final = "weight_version"  # updates done when the step began
 START_S: Final = "start_s"  # simulated seconds at which the step began
 LENGTH_MEAN: Final = "response_length/mean"  # of the trained batch
@@ -44,11 +63,15 @@ ROLLOUTS_ADMITTED: Final = "rollouts/admitted"
 ROLLOUTS_DEFERRED: Final = "rollouts/deferred"  # unfinished in flight at the end of gen
 ROLLOUTS_SURPLUS: Final = "rollouts/surplus"  # finished, not selected
 ROLLOUTS_DROPPED: Final = "rollouts/dropped"
-PARTIAL_RATIO: Final = "partial/partial_ratio"  # share of the batch whose tokens come from more than one version
+PARTIAL_RATIO: Final = (
+    "partial/partial_ratio"  # share of the batch whose tokens come from more than one version
+)
 STALENESS_MEAN: Final = "training/off_policy/trajectory_staleness/mean"
 STALENESS_MAX: Final = "training/off_policy/trajectory_staleness/max"
 STALENESS_MIN: Final = "training/off_policy/trajectory_staleness/min"
-STALENESS_HISTOGRAM: Final = "training/off_policy/trajectory_staleness/histogram"  # list: rollouts with staleness 0, 1, 2, …
+STALENESS_HISTOGRAM: Final = (
+    "training/off_policy/trajectory_staleness/histogram"  # list: rollouts with staleness 0, 1, 2, …
+)
 SPANS_MEAN: Final = "training/off_policy/trajectory_spans/mean"
 SPANS_MAX: Final = "training/off_policy/trajectory_spans/max"
 OVERCOMMIT: Final = "overcommit"  # Δ in force
@@ -58,16 +81,24 @@ TOKENS_DECODED: Final = "tokens/decoded"
 TOKENS_TRAINED: Final = "tokens/trained"  # response tokens of the batch
 TOKENS_PREFILLED: Final = "tokens/prefilled"  # by the actor, recomputed ones and padding left out
 TOKENS_RECOMPUTED: Final = "tokens/recomputed"  # prefilled again: carried without KV, preempted or moved
-TOKENS_PADDING: Final = "tokens/padding"  # rows and columns computed for nobody: static batches, padded graphs
+TOKENS_PADDING: Final = (
+    "tokens/padding"  # rows and columns computed for nobody: static batches, padded graphs
+)
 TOKENS_DROPPED: Final = "tokens/dropped"
-TOKENS_IN_FLIGHT: Final = "tokens/in_flight"  # response tokens held by rollouts not yet trained, at the end of the step
+TOKENS_IN_FLIGHT: Final = (
+    "tokens/in_flight"  # response tokens held by rollouts not yet trained, at the end of the step
+)
 TOKENS_SCORED: Final = "tokens/scored"  # prefilled by the scorer
 SCORER_PIECES: Final = "scorer/pieces"
 SCORER_BATCHES: Final = "scorer/batches"
-BUSY_ROLLOUT: Final = "busy/rollout"  # share of the step in which the group's devices had an activity, mean over devices
+BUSY_ROLLOUT: Final = (
+    "busy/rollout"  # share of the step in which the group's devices had an activity, mean over devices
+)
 BUSY_SCORING: Final = "busy/scoring"
 BUSY_TRAINING: Final = "busy/training"
-UTILIZATION_INFERENCE: Final = "utilization/inference"  # the paper's: gen start to last score, rollout and scoring devices
+UTILIZATION_INFERENCE: Final = (
+    "utilization/inference"  # the paper's: gen start to last score, rollout and scoring devices
+)
 FLOPS_ROLLOUT: Final = "perf/flops_per_s/rollout"  # achieved over the step, all replicas
 FLOPS_SCORING: Final = "perf/flops_per_s/scoring"
 FLOPS_TRAINING: Final = "perf/flops_per_s/training"
@@ -81,7 +112,7 @@ MBU_SCORING: Final = "perf/mbu/scoring"
 KV_PEAK_TOKENS: Final = "kv/peak_tokens"  # highest of any replica
 KV_PREEMPTIONS: Final = "kv/preemptions"
 
-# ---- rollout rows ---------------------------------------------------------------------------------------------------------------
+# ---- rollout rows ------------------------------------------------------------------------------------------
 ROLLOUT_ID: Final = "rollout_id"
 GROUP_ID: Final = "group_id"
 TRACE_ROW: Final = "trace_row"  # row number in the replayed trace
@@ -101,11 +132,13 @@ FINISHED_S: Final = "finished_s"
 SCORED_S: Final = "scored_s"
 
 ROLLOUT_COLUMNS: Final = (
-    ROLLOUT_ID, GROUP_ID, TRACE_ROW, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REPLICA, ADMITTED_STEP, TRAINED_STEP, TRAINED_RANK,
-    HEAD_VERSION, TAIL_VERSION, STALENESS, SPAN, DEFERRALS, DROPS, PREEMPTIONS, ADMITTED_S, FINISHED_S, SCORED_S,
+    ROLLOUT_ID, GROUP_ID, TRACE_ROW, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REPLICA, ADMITTED_STEP,
+    TRAINED_STEP, TRAINED_RANK,
+    HEAD_VERSION, TAIL_VERSION, STALENESS, SPAN, DEFERRALS, DROPS, PREEMPTIONS, ADMITTED_S, FINISHED_S,
+    SCORED_S,
 )  # fmt: skip
 
-# ---- comparison rows: one a policy, means over steps and seeds, seconds a step ----------------------------------------------------
+# ---- comparison rows: one a policy, means over steps and seeds, seconds a step -----------------------------
 STEP_S: Final = "step_s"
 STEP_S_LOW: Final = "step_s_low"
 STEP_S_HIGH: Final = "step_s_high"
@@ -125,7 +158,7 @@ DEFERRED: Final = "deferred"  # rollouts a step
 UTILIZATION: Final = "utilization"
 HOURS_PER_10K: Final = "hours_per_10k_rollouts"
 
-# ---- sweep rows: one a configuration; the varied fields under their dotted names, the columns of a comparison, and these -----------
+# ---- sweep rows: one a configuration; the varied fields under their dotted names, the columns of a compariso
 STATUS: Final = "status"  # ok | failed | stopped
 ERROR: Final = "error"  # why it failed
 SEEDS: Final = "seeds"  # runs that the row rests on
@@ -141,17 +174,20 @@ COMPARED_SCORER_PIECES: Final = "scorer_pieces"  # a step
 COMPARED_BUSY_ROLLOUT: Final = "busy_rollout"
 COMPARED_BUSY_SCORING: Final = "busy_scoring"
 COMPARED_BUSY_TRAINING: Final = "busy_training"
-DIFFERENCE: Final = "difference"  # paired, from the best point: seconds a rollout (or speed-up) over its own, minus 1
+DIFFERENCE: Final = (
+    "difference"  # paired, from the best point: seconds a rollout (or speed-up) over its own, minus 1
+)
 DIFFERENCE_LOW: Final = "difference_low"
 DIFFERENCE_HIGH: Final = "difference_high"
 POINT: Final = "point"  # row number in the points table
 
-# ---- trials of a tuning: one a setting; the columns of a sweep, and these -----------------------------------------------------------
+# ---- trials of a tuning: one a setting; the columns of a sweep, and these ----------------------------------
 TRIAL: Final = "trial"  # its number
 REGRET: Final = "regret"  # seconds over the best setting of the same world, minus 1
 BROKEN: Final = "broken"  # bounds that it does not keep, comma-separated
-# Mean response length trained / that of the sequential baseline on the same seeds − 1. The trained lengths of any policy scatter around the
-# trace's mean from seed to seed; the baseline's, which trains what it admits, scatter alike: what is left is the policy's own doing.
+# Mean response length trained / that of the sequential baseline on the same seeds − 1. The trained lengths of
+# any policy scatter around the trace's mean from seed to seed; the baseline's, which trains what it admits,
+# scatter alike: what is left is the policy's own doing.
 LENGTH_BIAS_PAIRED: Final = "length_bias_paired"
 
 HIDDEN_BY_OVERLAP_S: Final = "hidden_by_overlap_s"

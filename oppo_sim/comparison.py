@@ -1,7 +1,9 @@
-"""Compare policies on one scenario: paired seeds, speed-up with confidence intervals, attribution by counterfactual replay.
+"""Compare policies on one scenario: paired seeds, speed-up with confidence intervals, attribution by
+counterfactual replay.
 
-A comparison is a list of cells (policy, seed, variant); each is one simulated run reduced to its totals, and each is independent of the
-others, so cells can run in any order, in several processes, and be kept from an interrupted comparison.
+A comparison is a list of cells (policy, seed, variant); each is one simulated run reduced to its totals, and
+each is independent of the others, so cells can run in any order, in several processes, and be kept from an
+interrupted comparison.
 """
 
 import hashlib
@@ -63,7 +65,8 @@ class Cell:
     steps: int
 
     def key(self, inputs: str) -> str:
-        """Content key: the same inputs give the same key, whatever the order or machine. ``inputs`` stands for all that cells share."""
+        """Content key: the same inputs give the same key, whatever the order or machine. ``inputs`` stands
+        for all that cells share."""
         content = json.dumps([inputs, self.policy, self.settings, self.seed, self.variant, self.steps])
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
@@ -73,15 +76,19 @@ class Comparison:
     """The result of ``compare``."""
 
     table: "pd.DataFrame"
-    """One row a policy, index ``policy``: step time, speed-up with its interval, stages, staleness, length bias."""
+    """One row a policy, index ``policy``: step time, speed-up with its interval, stages, staleness, length
+    bias."""
     attribution: "pd.DataFrame"
     """One row a policy: seconds a step hidden, saved and lost (NaN: not applicable)."""
     cells: "pd.DataFrame"
     """One row a simulated run."""
 
 
-def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: int, attribution: bool) -> list[Cell]:
-    """Every run that the comparison needs, baselines first. Raises OppoError for an unknown policy or one that cannot run here."""
+def plan_cells(
+    scenario: Scenario, policies: Sequence[str], seeds: int, steps: int, attribution: bool
+) -> list[Cell]:
+    """Every run that the comparison needs, baselines first. Raises OppoError for an unknown policy or one
+    that cannot run here."""
     if isinstance(policies, str) or not policies:
         raise OppoError(f"policies are {policies!r}: give a list of at least one name")
     if len(set(policies)) != len(policies):
@@ -90,7 +97,10 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
     if not 1 <= seeds <= 10_000:
         raise OppoError(f"seeds {seeds} is out of range: give a number from 1 to 10,000")
     if scenario.trace.sampling == "in_order" and seeds > 1:
-        raise OppoError("trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling resample")
+        raise OppoError(
+            "trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling"
+            " resample"
+        )
     cells: dict[tuple[str, str, int, str], Cell] = {}
     for policy in (BASELINE, *policies):
         settings = policy_settings_of(scenario, policy)
@@ -100,7 +110,10 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
         if policy != BASELINE:
             wanted.append((policy, policy, settings, "actual"))
         if attribution and policy != BASELINE:
-            wanted += [(policy, policy, changed, variant) for variant, changed in _variants(scenario, policy, settings)]
+            wanted += [
+                (policy, policy, changed, variant)
+                for variant, changed in _variants(scenario, policy, settings)
+            ]
         for label, name, changed, variant in wanted:
             text = json.dumps(changed, sort_keys=True)
             for seed in range(scenario.seed, scenario.seed + seeds):
@@ -109,7 +122,8 @@ def plan_cells(scenario: Scenario, policies: Sequence[str], seeds: int, steps: i
 
 
 def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
-    """Label and settings of the sequential baseline that stops as ``policy`` does: plain ``sequential`` if the scenario itself stops so."""
+    """Label and settings of the sequential baseline that stops as ``policy`` does: plain ``sequential`` if
+    the scenario itself stops so."""
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
     own = baseline_settings(BASELINE, policy_settings_of(scenario, BASELINE), batch) or {}
     settings = baseline_settings(policy, policy_settings_of(scenario, policy), batch, scenario.base_dir)
@@ -121,7 +135,13 @@ def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
     if isinstance(chunk, int):
         return f"{BASELINE} (rounds of {chunk})", settings
     candidates = "/".join(map(str, chunk["candidates"]))
-    return f"{BASELINE} (rounds of {candidates}, {chunk['explore_steps']} step(s) each every {chunk['explore_every']})", settings
+    return (
+        (
+            f"{BASELINE} (rounds of {candidates}, {chunk['explore_steps']} step(s) each every"
+            f" {chunk['explore_every']})"
+        ),
+        settings,
+    )
 
 
 def _variants(scenario: Scenario, policy: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -146,14 +166,23 @@ def _can_recompute(policy: Policy) -> bool:
 
 def run_cell(scenario: Scenario, cell: Cell) -> Totals:
     """Simulate one cell. A pure function of its arguments."""
-    setup = build_setup(scenario, policy=cell.policy, policy_settings=json.loads(cell.settings), seed=cell.seed, steps=cell.steps)
+    setup = build_setup(
+        scenario,
+        policy=cell.policy,
+        policy_settings=json.loads(cell.settings),
+        seed=cell.seed,
+        steps=cell.steps,
+    )
     granularity = "batch" if cell.variant == "batch_scoring" else None
-    summary, _ = run_summary(setup, counterfactual=LOSSES.get(cell.variant, ACTUAL), score_granularity=granularity)
+    summary, _ = run_summary(
+        setup, counterfactual=LOSSES.get(cell.variant, ACTUAL), score_granularity=granularity
+    )
     return run_totals(summary, scenario.rollout_batch_size)
 
 
 def run_cells(scenario: Scenario, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Totals]]:
-    """Simulate cells as they come; with ``jobs`` > 1 in that many processes. The totals do not depend on ``jobs``."""
+    """Simulate cells as they come; with ``jobs`` > 1 in that many processes. The totals do not depend on
+    ``jobs``."""
     if jobs <= 1 or len(cells) <= 1:
         for cell in cells:
             yield cell, run_cell(scenario, cell)
@@ -169,12 +198,16 @@ def run_cells(scenario: Scenario, cells: Sequence[Cell], jobs: int) -> Iterator[
             for worker in set(active_children()) - others:
                 worker.terminate()
             if isinstance(error, BrokenProcessPool):
-                raise OppoError("a process of the comparison was ended from outside (out of memory?): run it with fewer jobs") from error
+                raise OppoError(
+                    "a process of the comparison was ended from outside (out of memory?): run it with fewer"
+                    " jobs"
+                ) from error
             raise
 
 
 def _begin_worker() -> None:
-    """Ctrl-C goes to the whole terminal: only the main process answers it. A worker whose main process was killed ends too."""
+    """Ctrl-C goes to the whole terminal: only the main process answers it. A worker whose main process was
+    killed ends too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     main = parent_process()
     if main is not None:
@@ -197,10 +230,12 @@ def compare(
     overrides: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed on.
+    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
+    on.
 
-    ``scenario`` is an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the latter two;
-    ``progress(done, total)`` counts simulated runs. Raises OppoError for anything that cannot run.
+    ``scenario`` is an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the
+    latter two; ``progress(done, total)`` counts simulated runs. Raises OppoError for anything that cannot
+    run.
     """
     loaded = loaded_scenario(scenario, overrides)
     cells = plan_cells(loaded, policies, seeds, loaded.steps if steps is None else steps, attribution)
@@ -216,16 +251,25 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
     """Tables from finished cells."""
     import pandas as pd
 
-    cells = pd.DataFrame([{"policy": cell.label, "seed": cell.seed, "variant": cell.variant, **result} for cell, result in totals.items()])
+    cells = pd.DataFrame(
+        [
+            {"policy": cell.label, "seed": cell.seed, "variant": cell.variant, **result}
+            for cell, result in totals.items()
+        ]
+    )
 
     def of(label: str, variant: str) -> "pd.DataFrame":
-        return cells[(cells["policy"] == label) & (cells["variant"] == variant)].set_index("seed").sort_index()
+        return (
+            cells[(cells["policy"] == label) & (cells["variant"] == variant)].set_index("seed").sort_index()
+        )
 
     baselines = {policy: baseline_of(scenario, policy)[0] for policy in policies}
     labels = list(dict.fromkeys([*baselines.values(), *policies]))
     rows, shares = [], []
     for label in labels:
-        actual, base = (of(name, "actual").to_dict("records") for name in (label, baselines.get(label, label)))
+        actual, base = (
+            of(name, "actual").to_dict("records") for name in (label, baselines.get(label, label))
+        )
         rows.append({"policy": label, **compared_row(actual, base)})
         if label in policies and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
@@ -235,10 +279,15 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
 
 
 def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
-    """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the same order."""
+    """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the
+    same order."""
     low, high = interval([run[c.TIMING_STEP] for run in actual])
-    by_rollout = ratio_interval([there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)])
-    by_token = ratio_interval([there[c.S_PER_TOKEN] / here[c.S_PER_TOKEN] for here, there in zip(actual, base, strict=True)])
+    by_rollout = ratio_interval(
+        [there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)]
+    )
+    by_token = ratio_interval(
+        [there[c.S_PER_TOKEN] / here[c.S_PER_TOKEN] for here, there in zip(actual, base, strict=True)]
+    )
 
     def mean(name: str) -> float:
         return fmean([run[name] for run in actual])
@@ -272,7 +321,10 @@ def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[s
         without = of(label, variant)
         return float((without[c.TIMING_STEP] - actual).mean()) if len(without) else float("nan")
 
-    shares = {c.HIDDEN_BY_OVERLAP_S: difference("batch_scoring"), c.SAVED_BY_SHORTER_TAIL_S: difference("no_tail")}
+    shares = {
+        c.HIDDEN_BY_OVERLAP_S: difference("batch_scoring"),
+        c.SAVED_BY_SHORTER_TAIL_S: difference("no_tail"),
+    }
     return shares | {column: -difference(variant) for variant, column in LOSS_COLUMNS.items()}
 
 

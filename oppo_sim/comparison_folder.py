@@ -1,4 +1,5 @@
-"""``compare`` into a run folder, keeping every finished cell so that an interrupted comparison goes on where it stopped."""
+"""``compare`` into a run folder, keeping every finished cell so that an interrupted comparison goes on where
+it stopped."""
 
 import hashlib
 import json
@@ -46,8 +47,8 @@ class CellJournal:
     """Finished cells, one JSON line each, appended durably beside the run folder."""
 
     def __init__(self, path: Path, inputs: str, sources: Mapping[str, str]) -> None:
-        """Read what is there. ``inputs`` stands for all that the cells of this comparison share, ``sources`` holds a digest for each
-        policy of a user's own; cells that others gave are not taken.
+        """Read what is there. ``inputs`` stands for all that the cells of this comparison share, ``sources``
+        holds a digest for each policy of a user's own; cells that others gave are not taken.
 
         Raises OppoError when the file is damaged, cannot be read, or cannot be written.
         """
@@ -70,7 +71,9 @@ class CellJournal:
             entry = json.loads(line)
             self._done[entry["key"]] = {str(name): float(value) for name, value in entry["totals"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise OppoError(f"{self.path}, line {number} is no finished run: delete the file to start the comparison anew") from None
+            raise OppoError(
+                f"{self.path}, line {number} is no finished run: delete the file to start the comparison anew"
+            ) from None
 
     def known(self, cell: Cell) -> Totals | None:
         """The totals of a cell that an earlier attempt finished."""
@@ -101,13 +104,16 @@ def journal_path(folder: Path) -> Path:
 
 
 def left_unfinished(folder: Path) -> bool:
-    """A comparison was interrupted while it wrote ``folder``, all its runs done: the same command may write it again."""
-    return journal_path(folder).is_file() and (folder / JOURNAL).is_file() and not (folder / MANIFEST).exists()
+    """A comparison was interrupted while it wrote ``folder``, all its runs done: the same command may write
+    it again."""
+    return (
+        journal_path(folder).is_file() and (folder / JOURNAL).is_file() and not (folder / MANIFEST).exists()
+    )
 
 
 def shared_inputs(scenario: Scenario) -> str:
-    """SHA-256 (hex) over everything that all cells of a comparison depend on: the contents of the scenario and of the files it names,
-    and this program."""
+    """SHA-256 (hex) over everything that all cells of a comparison depend on: the contents of the scenario
+    and of the files it names, and this program."""
     setup = build_setup(scenario, policy=BASELINE)
     provenance = plain(setup.costs.provenance)
     content = [scenario.content_hash, setup.replay.content_hash, provenance, versions(), code_digest()]
@@ -121,7 +127,11 @@ def compare_to_folder(request: CompareRequest, progress: Callable[[int, int], No
     """
     scenario = request.scenario
     cells = plan_cells(scenario, request.policies, request.seeds, request.steps, request.attribution)
-    sources = {policy: digest for policy in request.policies if (digest := source_digest(policy, scenario.base_dir)) is not None}
+    sources = {
+        policy: digest
+        for policy in request.policies
+        if (digest := source_digest(policy, scenario.base_dir)) is not None
+    }
     journal = CellJournal(journal_path(request.folder), shared_inputs(scenario), sources)
     totals = {cell: known for cell in cells if (known := journal.known(cell)) is not None}
     progress(len(totals), len(cells))
@@ -180,15 +190,21 @@ def _write_timelines(folder: RunFolder, timelines: Timelines) -> None:
     write_trace(timelines, folder.path("timeline.json"))
 
 
-def _write_figures(folder: RunFolder, request: CompareRequest, comparison: Comparison, timelines: Timelines) -> None:
+def _write_figures(
+    folder: RunFolder, request: CompareRequest, comparison: Comparison, timelines: Timelines
+) -> None:
     from oppo_sim.report import comparison_figures
     from oppo_sim.report.gantt import compare_gantt
 
     name = request.scenario.name
     folder.write_figure("figures/step_time.png", comparison_figures.step_time_figure(comparison.table, name))
-    folder.write_figure("figures/speedup.png", comparison_figures.speedup_figure(comparison.table, BASELINE, name))
+    folder.write_figure(
+        "figures/speedup.png", comparison_figures.speedup_figure(comparison.table, BASELINE, name)
+    )
     if len(comparison.attribution) and request.attribution:
-        folder.write_figure("figures/attribution.png", comparison_figures.attribution_figure(comparison.attribution, name))
+        folder.write_figure(
+            "figures/attribution.png", comparison_figures.attribution_figure(comparison.attribution, name)
+        )
     folder.write_figure("figures/gantt.png", compare_gantt(timelines, _shown_steps(request)))
 
 
@@ -203,7 +219,9 @@ def _manifest(request: CompareRequest) -> dict[str, Any]:
         "scenario_yaml": scenario.to_yaml(),
         "policies": list(request.policies),
         "policy_settings": {policy: policy_settings_of(scenario, policy) for policy in request.policies},
-        "policy_source_sha256": {policy: source_digest(policy, scenario.base_dir) for policy in request.policies},
+        "policy_source_sha256": {
+            policy: source_digest(policy, scenario.base_dir) for policy in request.policies
+        },
         "baselines": {policy: baseline_of(scenario, policy)[0] for policy in request.policies},
         "seeds": list(range(scenario.seed, scenario.seed + request.seeds)),
         "steps": request.steps,
@@ -218,5 +236,6 @@ def _manifest(request: CompareRequest) -> dict[str, Any]:
 
 
 def default_policies(scenario: Scenario) -> Sequence[str]:
-    """What is compared where nobody says: the baseline, each overlap alone, both, and the scenario's own policy."""
+    """What is compared where nobody says: the baseline, each overlap alone, both, and the scenario's own
+    policy."""
     return tuple(dict.fromkeys((BASELINE, "rollout-overlap", "intra", "inter", "oppo", scenario.policy.name)))

@@ -1,4 +1,5 @@
-"""Random draws that depend on (seed, purpose, counter) only, so that a new draw in one part shifts no other part's."""
+"""Random draws that depend on (seed, purpose, counter) only, so that a new draw in one part shifts no other
+part's."""
 
 import hashlib
 import math

@@ -26,13 +26,18 @@ def partial_path(path: Path) -> Path:
 def disk_error(path: Path, error: OSError) -> OppoError:
     """The sentence for a file that could not be written: the path and how to mend it."""
     if error.errno in _FULL:
-        return OppoError(f"no space left for {path}: free some, or write to another disk; files completed before it stay")
+        return OppoError(
+            f"no space left for {path}: free some, or write to another disk; files completed before it stay"
+        )
     if error.errno in _FORBIDDEN:
         return OppoError(f"no permission to write {path}: choose a folder you may write to")
     if error.errno == errno.EROFS:
         return OppoError(f"{path} lies on a read-only file system: choose a folder you may write to")
     if error.errno in _NOT_A_FOLDER:
-        return OppoError(f"cannot write {path}: a file stands where a folder is needed, or the reverse; choose another path")
+        return OppoError(
+            f"cannot write {path}: a file stands where a folder is needed, or the reverse; choose another"
+            " path"
+        )
     return OppoError(f"cannot write {path} ({error.strerror or error}): choose another path")
 
 
@@ -47,7 +52,8 @@ def disk_errors_said(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that appears under ``path`` only when the block has ended well; an older file there is replaced.
+    """A binary file that appears under ``path`` only when the block has ended well; an older file there is
+    replaced.
 
     Raises OppoError when the disk refuses.
     """
@@ -65,14 +71,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def make_durable(file: BinaryIO) -> None:
-    """Have the bytes on the disk before a rename promises them (some file systems report a full disk only here)."""
+    """Have the bytes on the disk before a rename promises them (some file systems report a full disk only
+    here)."""
     file.flush()
     os.fsync(file.fileno())
 
 
 @contextmanager
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Name of a temporary file beside ``path``; it takes that name when the block has ended well, and is removed if not.
+    """Name of a temporary file beside ``path``; it takes that name when the block has ended well, and is
+    removed if not.
 
     Raises OppoError if the file exists (unless ``overwrite``) or the disk refuses.
     """
@@ -101,7 +109,9 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise OppoError(f"{path} is a folder: give the name of a file")
     if not overwrite and os.path.lexists(path):
-        raise OppoError(f"{path} exists: choose another name, or overwrite it with --force (overwrite=True in Python)")
+        raise OppoError(
+            f"{path} exists: choose another name, or overwrite it with --force (overwrite=True in Python)"
+        )
 
 
 @contextmanager

@@ -16,7 +16,8 @@ def instant_tolerance(seconds: float) -> float:
 def by_instant_then_id(items: Iterable[tuple[float, int, T]]) -> Iterator[tuple[float, int, T]]:
     """Order (seconds, id, item) by instant, ids ascending inside one instant.
 
-    Times are grouped from the earliest on; a time belongs to a group while it is within the tolerance of the group's first.
+    Times are grouped from the earliest on; a time belongs to a group while it is within the tolerance of the
+    group's first.
     """
     group: list[tuple[float, int, T]] = []
     for entry in sorted(items, key=lambda entry: entry[:2]):

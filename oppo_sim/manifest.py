@@ -1,4 +1,5 @@
-"""What stands beside every result: scenario, trace, costs, seed and versions, so that it can be made again."""
+"""What stands beside every result: scenario, trace, costs, seed and versions, so that it can be made
+again."""
 
 import hashlib
 from collections.abc import Mapping
@@ -35,10 +36,14 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def run_manifest(setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None, *, engine: str = "simpy") -> dict[str, Any]:
-    """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the same manifest.
+def run_manifest(
+    setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None, *, engine: str = "simpy"
+) -> dict[str, Any]:
+    """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the
+    same manifest.
 
-    ``policy_settings``: None, those that the scenario gives the policy. ``engine``: what ran, ``simpy`` or ``compiled`` (docs/fast.md).
+    ``policy_settings``: None, those that the scenario gives the policy. ``engine``: what ran, ``simpy`` or
+    ``compiled`` (docs/fast.md).
     """
     settings = policy_settings_of(setup.scenario, policy) if policy_settings is None else policy_settings
     return {

@@ -1,4 +1,5 @@
-"""Mean rewards of trained batches, for the controllers: a curve with noise, a recorded series, or the trace's own column."""
+"""Mean rewards of trained batches, for the controllers: a curve with noise, a recorded series, or the trace's
+own column."""
 
 import math
 from collections.abc import Sequence
@@ -43,22 +44,28 @@ class NoRewards(_RewardConfig):
     kind: Literal["none"] = "none"
 
 
-RewardConfig = Annotated[SaturatingRewards | SeriesRewards | TraceRewards | NoRewards, Field(discriminator="kind")]
+RewardConfig = Annotated[
+    SaturatingRewards | SeriesRewards | TraceRewards | NoRewards, Field(discriminator="kind")
+]
 
 
-class RewardModel:
+class BatchRewards:
     """Answers the mean reward of the batch trained in a step."""
 
     def __init__(self, config: RewardConfig, seed: int, trace_rewards: Sequence[float] | None) -> None:
         if isinstance(config, TraceRewards) and trace_rewards is None:
-            raise OppoError("rewards.kind is 'trace' but the trace has no reward column: add one, or choose saturating, series or none")
+            raise OppoError(
+                "rewards.kind is 'trace' but the trace has no reward column: add one, or choose saturating,"
+                " series or none"
+            )
         self._config = config
         self._key = stream_key(seed, "reward")
         self._trace_rewards = trace_rewards
 
     @property
     def by_row(self) -> Sequence[float] | None:
-        """Rewards of the trace's rows where the mean depends on which rows were trained; None where the step alone decides."""
+        """Rewards of the trace's rows where the mean depends on which rows were trained; None where the step
+        alone decides."""
         return self._trace_rewards if isinstance(self._config, TraceRewards) else None
 
     def batch_mean(self, step: int, trace_rows: Sequence[int]) -> float | None:

@@ -77,8 +77,9 @@ def simulate(
 ) -> Run:
     """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
 
-    ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept. Without rollouts and timeline
-    the run is made by the compiled path where that covers it, and ``progress`` is told less often (docs/fast.md).
+    ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept.
+    Without rollouts and timeline the run is made by the compiled path where that covers it, and ``progress``
+    is told less often (docs/fast.md).
     Raises OppoError for anything that cannot run.
     """
     loaded = loaded_scenario(scenario, overrides)
@@ -89,30 +90,55 @@ def simulate(
         made = run_columns(setup, progress=progress)
         table = made.frame()
         manifest = run_manifest(setup, name, settings, engine=made.engine)
-        return Run(name, setup.seed, table, RolloutBlocks().frame(), summarise(table, setup.warmup_steps), manifest, [], [])
+        return Run(
+            name,
+            setup.seed,
+            table,
+            RolloutBlocks().frame(),
+            summarise(table, setup.warmup_steps),
+            manifest,
+            [],
+            [],
+        )
     frames = FrameSink(keep_rollouts)
     sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(progress))
     spans, markers = run_setup(setup, sink, timeline=timeline)
     table = frames.steps()
     manifest = run_manifest(setup, name, settings)
-    return Run(name, setup.seed, table, frames.rollouts(), summarise(table, setup.warmup_steps), manifest, spans, markers)
+    return Run(
+        name,
+        setup.seed,
+        table,
+        frames.rollouts(),
+        summarise(table, setup.warmup_steps),
+        manifest,
+        spans,
+        markers,
+    )
 
 
 def loaded_scenario(scenario: Scenario | str | Path, overrides: Sequence[str]) -> Scenario:
     """A scenario by name, path or as an object, ``overrides`` applied. Raises OppoError for anything else."""
     if isinstance(scenario, Scenario):
         if overrides:
-            raise OppoError("overrides go with a scenario's name or path: give that, or change the Scenario itself")
+            raise OppoError(
+                "overrides go with a scenario's name or path: give that, or change the Scenario itself"
+            )
         return scenario
     if not isinstance(scenario, str | Path):
-        raise OppoError(f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario")
+        raise OppoError(
+            f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario"
+        )
     return load_scenario(scenario, overrides)
 
 
 def check_timeline(timeline: tuple[int, int] | None, steps: int) -> None:
     """Raise OppoError for a timeline that is not within the run's ``steps`` steps."""
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
-        raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last within them")
+        raise OppoError(
+            f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last"
+            " within them"
+        )
 
 
 def run_setup(

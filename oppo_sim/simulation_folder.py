@@ -74,7 +74,10 @@ def _first_interrupt_noted() -> Iterator[Callable[[], bool]]:
 
     Does nothing outside of the main thread, and where somebody else handles or ignores the signal.
     """
-    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if (
+        current_thread() is not main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
         yield lambda: False
         return
     pressed = False
@@ -92,10 +95,11 @@ def _first_interrupt_noted() -> Iterator[Callable[[], bool]]:
 
 
 def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> WrittenRun:
-    """Simulate and write a run folder. An interruption (Ctrl-C) ends the run after the step in progress, a second one at once;
-    either way the folder is finished with the steps that are done.
+    """Simulate and write a run folder. An interruption (Ctrl-C) ends the run after the step in progress, a
+    second one at once; either way the folder is finished with the steps that are done.
 
-    Raises OppoError for a folder that is taken, a disk that refuses, and a run that fails, of which nothing is kept.
+    Raises OppoError for a folder that is taken, a disk that refuses, and a run that fails, of which nothing
+    is kept.
     """
     from oppo_sim.report.parquet_table import ParquetTable
 
@@ -122,7 +126,9 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
         folder.withdraw()
         done = len(frames.steps())
         if isinstance(error, OppoError) and done:
-            raise OppoError(f"{error} (step {done - 1} was done; nothing of the run is kept in {request.folder})") from error
+            raise OppoError(
+                f"{error} (step {done - 1} was done; nothing of the run is kept in {request.folder})"
+            ) from error
         raise
     if table is not None:
         table.close()
@@ -142,7 +148,9 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
         markers=markers,
         interrupted=interrupted,
     )
-    return finish_run(folder, made, run_manifest(setup, request.policy), timeline=request.timeline, figures=request.figures)
+    return finish_run(
+        folder, made, run_manifest(setup, request.policy), timeline=request.timeline, figures=request.figures
+    )
 
 
 def _lengths(path: Path) -> "pd.DataFrame":

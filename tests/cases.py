@@ -41,7 +41,15 @@ class Case:
     rewards: tuple[float, ...]
 
     def costs(self) -> Costs:
-        return linear_costs(self.decode, self.prefill, self.score, self.stages, self.update_weights, self.parallel_inference, self.demands)
+        return linear_costs(
+            self.decode,
+            self.prefill,
+            self.score,
+            self.stages,
+            self.update_weights,
+            self.parallel_inference,
+            self.demands,
+        )
 
     def run(self, **changes: Any) -> Result:
         given: dict[str, Any] = {
@@ -59,7 +67,8 @@ class Case:
 
 
 def seconds(low: float = 0.0, high: float = 2.0) -> st.SearchStrategy[float]:
-    """Costs on a coarse grid, so that ties happen, and off it; none so short that the tolerance of an instant is not far below it."""
+    """Costs on a coarse grid, so that ties happen, and off it; none so short that the tolerance of an instant
+    is not far below it."""
     anywhere = st.floats(low, high, allow_nan=False).map(lambda x: 0.0 if x < 1e-3 else x)
     return st.one_of(st.sampled_from([low, 0.25, 0.5, 1.0, high]), anywhere)
 
@@ -84,7 +93,9 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
     block = draw(st.sampled_from([1, 2, 5, 16]))
     needed = -(-(12 + longest) // block) * block
     capacity = None if static or draw(st.booleans()) else needed + draw(st.integers(0, 3 * needed))
-    scoring_on = draw(st.sampled_from(["separate", "separate", "rollout", "training"])) if contention else "separate"
+    scoring_on = (
+        draw(st.sampled_from(["separate", "separate", "rollout", "training"])) if contention else "separate"
+    )
     machine = MachineSetup(
         num_replicas=draw(st.integers(1, 3)),
         num_workers=draw(st.integers(1, 3)),

@@ -82,7 +82,11 @@ def start_oppo(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def assert_refused(printed: Printed, *words: str) -> None:

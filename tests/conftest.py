@@ -7,7 +7,8 @@ from importlib.util import find_spec
 
 NEEDS = {"real": "torch"}  # tests/real_vllm and tests/real_trl look after themselves
 
-# A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that; here it must be as at a terminal.
+# A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that; here it must
+# be as at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An engine's tests are collected where it is installed; CI installs each and demands it.
@@ -19,7 +20,9 @@ if find_spec("hypothesis") is not None:  # the engines' own environments may lac
     from hypothesis import HealthCheck, settings
 
     # In CI the same examples every time: a landing must not hang on a draw.
-    settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ)
+    settings.register_profile(
+        "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+    )
     settings.load_profile("steady")
 
 

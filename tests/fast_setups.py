@@ -17,7 +17,14 @@ from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.draws import stream_key
 from oppo_sim.policies import Batch
 from oppo_sim.policies.registry import make_policy
-from oppo_sim.rewards import NoRewards, RewardConfig, RewardModel, SaturatingRewards, SeriesRewards, TraceRewards
+from oppo_sim.rewards import (
+    BatchRewards,
+    NoRewards,
+    RewardConfig,
+    SaturatingRewards,
+    SeriesRewards,
+    TraceRewards,
+)
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
@@ -29,7 +36,12 @@ _TINY = {
     "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "vocab_size": 256,
 }  # fmt: skip
-_MOE = _TINY | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1}
+_MOE = _TINY | {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_dense_layers": 1,
+}
 
 
 @cache
@@ -81,7 +93,7 @@ def setup_of(case: Case, chosen: Chosen) -> Setup:
         policy_factory=lambda: make_policy(case.policy, batch, case.settings),
         batch=batch,
         replay=replay,
-        rewards=lambda: RewardModel(config, chosen.seed, replay.rewards),
+        rewards=lambda: BatchRewards(config, chosen.seed, replay.rewards),
         steps=case.steps + chosen.warmup,
         warmup_steps=chosen.warmup,
         seed=chosen.seed,
@@ -94,7 +106,9 @@ def replay_of(case: Case, chosen: Chosen) -> Replay:
     groups = len(case.responses) // size
     rows = groups * size
     blocks = (
-        ((0, groups),) if chosen.sampling != "by_step" or groups < 2 else ((0, groups // 2), (groups // 2 * size, groups - groups // 2))
+        ((0, groups),)
+        if chosen.sampling != "by_step" or groups < 2
+        else ((0, groups // 2), (groups // 2 * size, groups - groups // 2))
     )
     responses = list(case.responses[:rows])
     means = tuple(sum(responses[first : first + count * size]) / (count * size) for first, count in blocks)
@@ -134,7 +148,12 @@ def costs_of(case: Case, kind: str) -> Costs:
     reward: dict[str, Any] = {"kind": "verifier", "fixed_s": 0.01, "per_token_s": 0.001}
     if kind != "verifier":
         reward = {"kind": "model", "model": _TINY}
-    launches = {"launch_per_layer_s": 2e-5, "per_iteration_s": 1e-5, "per_rollout_s": 1e-6, "captured_batch_sizes": [1, 2, 4, 8]}
+    launches = {
+        "launch_per_layer_s": 2e-5,
+        "per_iteration_s": 1e-5,
+        "per_rollout_s": 1e-6,
+        "captured_batch_sizes": [1, 2, 4, 8],
+    }
     config = {
         "kind": "roofline",
         "device": "L40S",
@@ -163,7 +182,11 @@ def profile_content() -> dict[str, Any]:
         }
 
     rows = [
-        {"n_running": n, "kv_tokens": [n * c for c in (2, 9, 30)], "seconds": [0.02 + 0.003 * n + s for s in (0.001, 0.004, 0.02)]}
+        {
+            "n_running": n,
+            "kv_tokens": [n * c for c in (2, 9, 30)],
+            "seconds": [0.02 + 0.003 * n + s for s in (0.001, 0.004, 0.02)],
+        }
         for n in (1, 2, 5)
     ]
     return {
@@ -192,7 +215,12 @@ def profile_content() -> dict[str, Any]:
             "update_actor": [0.2, 0.5, 2.0],
         },
         "update_weights": 0.5,
-        "host": {"decode_per_iteration": 0.001, "decode_per_rollout": 0.0001, "prefill": 0.002, "score": 0.001},
+        "host": {
+            "decode_per_iteration": 0.001,
+            "decode_per_rollout": 0.0001,
+            "prefill": 0.002,
+            "score": 0.001,
+        },
     }
 
 

@@ -29,7 +29,14 @@ def write_lines(path: Path, records: Iterable[Any], end: str = "\n") -> Path:
     return path
 
 
-def write_archive(path: Path, value: Any, *, raw: bytes | None = None, compression: int = zipfile.ZIP_STORED, **entries: bytes) -> Path:
+def write_archive(
+    path: Path,
+    value: Any,
+    *,
+    raw: bytes | None = None,
+    compression: int = zipfile.ZIP_STORED,
+    **entries: bytes,
+) -> Path:
     """What ``torch.save`` writes for a value without tensors: a zip archive with a pickle of protocol 2."""
     packed = raw if raw is not None else pickle.dumps(value, protocol=2)
     with zipfile.ZipFile(path, "w", compression) as archive:
@@ -55,7 +62,9 @@ def column(frame: pd.DataFrame, name: str) -> list[Any]:
     return [None if pd.isna(each) else each for each in frame[name]]
 
 
-def simulated(frame: pd.DataFrame, provenance: dict[str, Any], folder: Path, *, sampling: str = "in_order") -> oppo_sim.Run:
+def simulated(
+    frame: pd.DataFrame, provenance: dict[str, Any], folder: Path, *, sampling: str = "in_order"
+) -> oppo_sim.Run:
     """Written, read again the same, and simulated: the trained rollouts come from it."""
     path = folder / "imported.parquet"
     save_imported(frame, provenance, path)

@@ -24,7 +24,11 @@ class Page:
 
     def all(self, tag: str, **attributes: str) -> list[Element]:
         wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [one for one in self.elements if one.tag == tag and all(one.attributes.get(name) == value for name, value in wanted.items())]
+        return [
+            one
+            for one in self.elements
+            if one.tag == tag and all(one.attributes.get(name) == value for name, value in wanted.items())
+        ]
 
     def text(self, tag: str, **attributes: str) -> list[str]:
         return [" ".join(one.text.split()) for one in self.all(tag, **attributes)]
@@ -71,11 +75,16 @@ def parse(html: str) -> Page:
 
 
 def check_page(html: str) -> Page:
-    """What holds for every report: it is closed in itself, loads nothing, and says everything to those who do not see it."""
+    """What holds for every report: it is closed in itself, loads nothing, and says everything to those who do
+    not see it."""
     page = parse(html)
     scripts = [one for one in page.all("script") if one.attributes.get("type") is None]
     assert len(scripts) == 1
-    (policy,) = (one.attributes["content"] for one in page.all("meta") if one.attributes.get("http-equiv") == "Content-Security-Policy")
+    (policy,) = (
+        one.attributes["content"]
+        for one in page.all("meta")
+        if one.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy is not None
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     for one in page.elements:

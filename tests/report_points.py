@@ -1,4 +1,5 @@
-"""A sweep made up in closed form: a U over the chunk size, a falling curve over the overcommit, two placements, some impossible points."""
+"""A sweep made up in closed form: a U over the chunk size, a falling curve over the overcommit, two
+placements, some impossible points."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ FAILURE = "rollout.kv_capacity_tokens 40 holds no rollout: raise it"
 
 def seconds(placement: str, chunk: int, overcommit: int) -> float:
     slow = 1.0 if placement == "separate" else 2.0
-    return 100.0 + slow * (2000.0 / chunk + chunk / 100.0) + 25.0 * math.exp(-overcommit / 8) + 0.2 * overcommit
+    return (
+        100.0 + slow * (2000.0 / chunk + chunk / 100.0) + 25.0 * math.exp(-overcommit / 8) + 0.2 * overcommit
+    )
 
 
 def table(
-    chunks: tuple[int, ...] = CHUNKS, overcommits: tuple[int, ...] = OVERCOMMITS, placements: tuple[str, ...] = PLACEMENTS
+    chunks: tuple[int, ...] = CHUNKS,
+    overcommits: tuple[int, ...] = OVERCOMMITS,
+    placements: tuple[str, ...] = PLACEMENTS,
 ) -> pd.DataFrame:
     rows = []
     for placement in placements:
@@ -36,7 +41,11 @@ def table(
                     "deferred": overcommit * 0.7,
                 }  # fmt: skip
                 rows.append(
-                    {"placement.scoring": placement, "policy.chunk_size": chunk, "policy.overcommit": overcommit}
+                    {
+                        "placement.scoring": placement,
+                        "policy.chunk_size": chunk,
+                        "policy.overcommit": overcommit,
+                    }
                     | {name: math.nan if failed else value for name, value in numbers.items()}
                     | {"status": "failed" if failed else "ok", "error": FAILURE if failed else None}
                 )
@@ -47,5 +56,9 @@ def made_points(**given: tuple[int, ...] | tuple[str, ...]) -> Points:
     frame = table(**given)  # type: ignore[arg-type]
     best = int(frame["step_s"].idxmin())
     near = np.flatnonzero(frame["step_s"] < frame["step_s"].min() + 2.0)
-    axes = tuple(axis for axis in ("placement.scoring", "policy.chunk_size", "policy.overcommit") if frame[axis].nunique() > 1)
+    axes = tuple(
+        axis
+        for axis in ("placement.scoring", "policy.chunk_size", "policy.overcommit")
+        if frame[axis].nunique() > 1
+    )
     return Points(frame, axes, best, frozenset(near.tolist()))

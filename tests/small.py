@@ -17,7 +17,7 @@ from oppo_sim.policies import Batch, Policy
 from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.results.spans import Marker, Span
-from oppo_sim.rewards import NoRewards, RewardConfig, RewardModel, SeriesRewards
+from oppo_sim.rewards import BatchRewards, NoRewards, RewardConfig, SeriesRewards
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,13 @@ def linear_costs(
     """(fixed, per rollout, per KV token) for decode; (fixed, per token, per pair) for the rest."""
     from oppo_sim.costs.interface import Demand
 
-    shares = {"decode": (1.0, 0.0), "prefill": (0.0, 1.0), "score": (0.0, 1.0), "train": (0.0, 1.0), "sync": (1.0, 0.0)} | (demands or {})
+    shares = {
+        "decode": (1.0, 0.0),
+        "prefill": (0.0, 1.0),
+        "score": (0.0, 1.0),
+        "train": (0.0, 1.0),
+        "sync": (1.0, 0.0),
+    } | (demands or {})
     given = stages or {}
 
     def stage(name: str) -> LinearStage:
@@ -110,7 +116,9 @@ def run(
     rows = Lengths([prompts] * len(responses) if isinstance(prompts, int) else prompts, responses)
     shape = Batch(batch, group_size)
     made = make_policy(policy, shape, settings or {}) if isinstance(policy, str) else policy
-    config: RewardConfig = SeriesRewards(values=tuple(rewards)) if isinstance(rewards, list) else rewards or NoRewards()
+    config: RewardConfig = (
+        SeriesRewards(values=tuple(rewards)) if isinstance(rewards, list) else rewards or NoRewards()
+    )
     sink = FrameSink()
     given = ModelInput(
         machine or MachineSetup(),
@@ -119,7 +127,7 @@ def run(
         shape,
         rows,
         rows,
-        RewardModel(config, 0, None),
+        BatchRewards(config, 0, None),
         steps,
         counterfactual,
         timeline,

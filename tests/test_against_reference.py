@@ -1,4 +1,5 @@
-"""The simulator against the brute force of ``tests/reference``, which steps token by token and shares no code with it."""
+"""The simulator against the brute force of ``tests/reference``, which steps token by token and shares no code
+with it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from tests.cases import STAGES, Case, cases
 from tests.reference.config import ReferenceConfig, ReferenceResult
 from tests.reference.stepper import run as run_reference
 
-EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EXAMPLES = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 
@@ -23,15 +26,23 @@ def reference_config(case: Case) -> ReferenceConfig:
     own = machine.num_workers if machine.scoring_on == "training" else 1
     training = rollout if machine.training_on == "rollout" else tuple(f"training {i}" for i in range(own))
     hosts = {"rollout": rollout, "training": training}.get(machine.scoring_on)
-    scoring = tuple(f"scoring {j}" if hosts is None else hosts[j % len(hosts)] for j in range(machine.num_workers))
+    scoring = tuple(
+        f"scoring {j}" if hosts is None else hosts[j % len(hosts)] for j in range(machine.num_workers)
+    )
     chunk = chosen.get("chunk_size", chosen.get("token_budget"))
-    explored = (tuple(chunk["candidates"]), chunk["explore_every"], chunk["explore_steps"]) if isinstance(chunk, dict) else None
+    explored = (
+        (tuple(chunk["candidates"]), chunk["explore_every"], chunk["explore_steps"])
+        if isinstance(chunk, dict)
+        else None
+    )
     delta = chosen.get("overcommit", 0)
     control = None
     if isinstance(delta, dict):
         control = (delta["min"], delta["max"], 1, 1, delta["window"], delta["proportional"])
         delta = delta["initial"]
-    granularity = chosen.get("score_granularity") or {"intra": "chunk", "rollout-overlap": "rollout"}.get(case.policy, "batch")
+    granularity = chosen.get("score_granularity") or {"intra": "chunk", "rollout-overlap": "rollout"}.get(
+        case.policy, "batch"
+    )
     if granularity == "chunk" and not machine.streamable:
         granularity = "rollout"
     return ReferenceConfig(

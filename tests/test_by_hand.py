@@ -1,4 +1,5 @@
-"""Small cases worked out by hand; the working stands above each check. One decode iteration takes 1 s unless a test says otherwise."""
+"""Small cases worked out by hand; the working stands above each check. One decode iteration takes 1 s unless
+a test says otherwise."""
 
 import pytest
 
@@ -9,11 +10,17 @@ from tests.small import linear_costs, run
 
 def test_sequential_step_is_prefill_decode_score_train() -> None:
     # Two rollouts of 3 and 5 tokens, prompts of 10. Prefill: 0.5 + 20·0.1 + (2·10²/2)·0.01 = 3.5 s.
-    # Decode: iterations 1–3 with n = 2: 1 + 2·0.1 = 1.2 s each; 4–5 with n = 1: 1.1 s each; per KV token 0.01:
-    # kv before each: 20, 22, 24, then (10 + 3) = 13, 14 → 0.93 s. Sum 3.6 + 2.2 + 0.93 = 6.73. gen = 10.23.
-    # Score both whole at the end, one batch: n = 13 + 15 = 28 → 2 + 2.8 + (13² + 15²)/2·0.001 = 4.997.
+    # Decode: iterations 1–3 with n = 2: 1 + 2·0.1 = 1.2 s each; 4–5 with n = 1: 1.1 s each; per KV token
+    # 0.01: kv before each: 20, 22, 24, then (10 + 3) = 13, 14 → 0.93 s. Sum 3.6 + 2.2 + 0.93 = 6.73. gen =
+    # 10.23. Score both whole at the end, one batch: n = 13 + 15 = 28 → 2 + 2.8 + (13² + 15²)/2·0.001 = 4.997.
     # Train: update_actor 1 + 28·0.1 = 3.8, update_weights 2.
-    costs = linear_costs((1.0, 0.1, 0.01), (0.5, 0.1, 0.01), (2.0, 0.1, 0.001), {"update_actor": (1.0, 0.1, 0.0)}, update_weights=2.0)
+    costs = linear_costs(
+        (1.0, 0.1, 0.01),
+        (0.5, 0.1, 0.01),
+        (2.0, 0.1, 0.001),
+        {"update_actor": (1.0, 0.1, 0.0)},
+        update_weights=2.0,
+    )
     result = run("sequential", [3, 5], steps=1, batch=2, prompts=10, costs=costs)
     row = result.steps.iloc[0]
     assert row["timing_s/gen"] == pytest.approx(10.23, rel=1e-12)
@@ -24,14 +31,17 @@ def test_sequential_step_is_prefill_decode_score_train() -> None:
 
 
 def test_chunks_stream_and_only_the_last_piece_is_left() -> None:
-    # One rollout of 10 tokens, prompt 4, chunk 4; scoring 0.5 s a token. Pieces: 4 + 4 tokens at t = 4 (done 8), 4 at t = 8
-    # (done 10), the last 2 at t = 10 (done 11). gen = 10, reward = 1; unstreamed it would be 14·0.5 = 7.
+    # One rollout of 10 tokens, prompt 4, chunk 4; scoring 0.5 s a token. Pieces: 4 + 4 tokens at t = 4 (done
+    # 8), 4 at t = 8 (done 10), the last 2 at t = 10 (done 11). gen = 10, reward = 1; unstreamed it would be
+    # 14·0.5 = 7.
     costs = linear_costs(score=(0.0, 0.5, 0.0))
     result = run("intra", [10], steps=1, batch=1, prompts=4, settings={"chunk_size": 4}, costs=costs)
     assert result.column("timing_s/gen") == [10.0]
     assert result.column("timing_s/reward") == [pytest.approx(1.0)]
     assert result.column(c.SCORER_PIECES) == [3]
-    assert run("sequential", [10], steps=1, batch=1, prompts=4, costs=costs).column("timing_s/reward") == [pytest.approx(7.0)]
+    assert run("sequential", [10], steps=1, batch=1, prompts=4, costs=costs).column("timing_s/reward") == [
+        pytest.approx(7.0)
+    ]
 
 
 def test_a_finish_at_a_cut_gives_one_piece() -> None:
@@ -41,9 +51,10 @@ def test_a_finish_at_a_cut_gives_one_piece() -> None:
 
 
 def test_overcommit_carries_the_straggler() -> None:
-    # B = 2, Δ = 1, lengths 2, 9, 3 | 4, 4, …: step 0 ends at the second finish, t = 3 (ids 0 and 2). Id 1 has 3 tokens and is
-    # carried; step 1 admits two of 4: they finish 4 s later, id 1 then has 7. Batch 1 = ids 3, 4. Step 2 admits two of 4:
-    # id 1 finishes after 2 s, the new ones after 4 (both at the same instant; the lower id, 5, is taken). Staleness of id 1 = 2, span 3.
+    # B = 2, Δ = 1, lengths 2, 9, 3 | 4, 4, …: step 0 ends at the second finish, t = 3 (ids 0 and 2). Id 1 has
+    # 3 tokens and is carried; step 1 admits two of 4: they finish 4 s later, id 1 then has 7. Batch 1 = ids
+    # 3, 4. Step 2 admits two of 4: id 1 finishes after 2 s, the new ones after 4 (both at the same instant;
+    # the lower id, 5, is taken). Staleness of id 1 = 2, span 3.
     result = run("inter", [2, 9, 3, 4, 4, 4, 4], steps=3, batch=2, settings={"overcommit": 1})
     assert result.trained() == [[0, 2], [3, 4], [1, 5]]
     assert result.column("timing_s/gen") == [3.0, 4.0, 4.0]
@@ -54,33 +65,58 @@ def test_overcommit_carries_the_straggler() -> None:
 
 
 def test_the_iteration_in_progress_elsewhere_completes() -> None:
-    # Two replicas, iterations of 1 + 0.5·n s. Ids 0, 2 → replica 0; 1 → replica 1. Lengths 1, 5, 9; B = 1, Δ = 2.
-    # Replica 0 (n = 2) ends its first iteration at t = 2: id 0 finishes, the phase ends. Replica 1 (n = 1) is at 1.5 s an
-    # iteration: its second runs from 1.5 to 3 and completes. gen = 3, tokens = 2 + 2.
+    # Two replicas, iterations of 1 + 0.5·n s. Ids 0, 2 → replica 0; 1 → replica 1. Lengths 1, 5, 9; B = 1, Δ
+    # = 2. Replica 0 (n = 2) ends its first iteration at t = 2: id 0 finishes, the phase ends. Replica 1 (n =
+    # 1) is at 1.5 s an iteration: its second runs from 1.5 to 3 and completes. gen = 3, tokens = 2 + 2.
     costs = linear_costs((1.0, 0.5, 0.0))
-    result = run("inter", [1, 5, 9], steps=1, batch=1, settings={"overcommit": 2}, machine=MachineSetup(num_replicas=2), costs=costs)
+    result = run(
+        "inter",
+        [1, 5, 9],
+        steps=1,
+        batch=1,
+        settings={"overcommit": 2},
+        machine=MachineSetup(num_replicas=2),
+        costs=costs,
+    )
     assert result.column("timing_s/gen") == [3.0]
     assert result.column(c.TOKENS_DECODED) == [4]
 
 
 def test_recomputed_kv_costs_a_prefill_and_kept_kv_does_not() -> None:
-    # As above with one replica: lengths 2 and 6, prompts 10, B = 1, Δ = 1; prefill 0.1 s a token. Step 0: prefill 2 s + 2 s.
-    # Step 1 carries id 1 with 2 tokens and admits id 2 (length 2): prefill 10 for the new one, plus 10 + 2 if the KV was cleared.
-    # Then two iterations and id 2 finishes.
+    # As above with one replica: lengths 2 and 6, prompts 10, B = 1, Δ = 1; prefill 0.1 s a token. Step 0:
+    # prefill 2 s + 2 s. Step 1 carries id 1 with 2 tokens and admits id 2 (length 2): prefill 10 for the new
+    # one, plus 10 + 2 if the KV was cleared. Then two iterations and id 2 finishes.
     costs = linear_costs(prefill=(0.0, 0.1, 0.0))
     for clear, expected, again in ((True, 2.2 + 2.0, 12), (False, 1.0 + 2.0, 0)):
         machine = MachineSetup(clear_kv_cache_on_weight_sync=clear)
-        result = run("inter", [2, 6], steps=2, batch=1, prompts=10, settings={"overcommit": 1}, machine=machine, costs=costs)
+        result = run(
+            "inter",
+            [2, 6],
+            steps=2,
+            batch=1,
+            prompts=10,
+            settings={"overcommit": 1},
+            machine=machine,
+            costs=costs,
+        )
         assert result.column("timing_s/gen") == [pytest.approx(4.0), pytest.approx(expected)]
         assert result.column(c.TOKENS_RECOMPUTED) == [0, again]
 
 
 def test_rounds_wait_at_the_barrier() -> None:
-    # stop_check chunk, rounds of 4: one rollout of 5 tokens needs two rounds on a replica that runs out of work after 5 iterations;
-    # the other replica's rollout of 7 goes on to 7. Barriers at 4 and 7 → gen = 7. With token it would be 7 too; with B = 1, Δ = 1
-    # the phase ends at the barrier after the finish at 5: at 7 + … the round's end for replica 1 is its finish at 7.
+    # stop_check chunk, rounds of 4: one rollout of 5 tokens needs two rounds on a replica that runs out of
+    # work after 5 iterations; the other replica's rollout of 7 goes on to 7. Barriers at 4 and 7 → gen = 7.
+    # With token it would be 7 too; with B = 1, Δ = 1 the phase ends at the barrier after the finish at 5: at
+    # 7 + … the round's end for replica 1 is its finish at 7.
     machine = MachineSetup(num_replicas=2)
-    result = run("inter", [5, 9], steps=1, batch=1, settings={"overcommit": 1, "stop_check": "chunk", "chunk_size": 4}, machine=machine)
+    result = run(
+        "inter",
+        [5, 9],
+        steps=1,
+        batch=1,
+        settings={"overcommit": 1, "stop_check": "chunk", "chunk_size": 4},
+        machine=machine,
+    )
     # Replica 0 finishes at 5 in round 2 (iterations 5–8); replica 1 runs to 8. Barrier at 8.
     assert result.column("timing_s/gen") == [8.0]
     token = run("inter", [5, 9], steps=1, batch=1, settings={"overcommit": 1}, machine=machine)
@@ -88,9 +124,10 @@ def test_rounds_wait_at_the_barrier() -> None:
 
 
 def test_kv_capacity_preempts_the_youngest() -> None:
-    # Capacity 10 tokens, blocks of 1, prompts of 2, lengths 6 and 6. Joins: (2 + 1) + (2 + 1) = 6 ≤ 10. Before iteration j (0-based)
-    # both need 2·(2 + j + 1): j = 0 → 6, 1 → 8, 2 → 10, 3 → 12 > 10: id 1 is preempted with 3 tokens. Id 0 goes on alone and
-    # finishes at t = 6. Then id 1 (2 + 3 tokens) joins, recomputes 5 tokens (0.2 s a token = 1 s) and needs 3 more iterations.
+    # Capacity 10 tokens, blocks of 1, prompts of 2, lengths 6 and 6. Joins: (2 + 1) + (2 + 1) = 6 ≤ 10.
+    # Before iteration j (0-based) both need 2·(2 + j + 1): j = 0 → 6, 1 → 8, 2 → 10, 3 → 12 > 10: id 1 is
+    # preempted with 3 tokens. Id 0 goes on alone and finishes at t = 6. Then id 1 (2 + 3 tokens) joins,
+    # recomputes 5 tokens (0.2 s a token = 1 s) and needs 3 more iterations.
     costs = linear_costs(prefill=(0.0, 0.2, 0.0))
     machine = MachineSetup(kv_capacity_tokens=10, kv_block_tokens=1)
     result = run("sequential", [6, 6], steps=1, batch=2, prompts=2, machine=machine, costs=costs)
@@ -101,8 +138,9 @@ def test_kv_capacity_preempts_the_youngest() -> None:
 
 
 def test_static_batch_pays_for_finished_rows() -> None:
-    # Prompts 2 and 4, lengths 1 and 3. Padded prefill: 2 rows × 4 = 8 tokens at 0.1 s. Iterations: 2 rows throughout, 1 + 2·0.5 = 2 s
-    # plus 0.01 a KV token: 8, 10, 12. gen = 0.8 + 6 + 0.3. Padding: 2 in the prefill, 2 rows wasted by the finished row.
+    # Prompts 2 and 4, lengths 1 and 3. Padded prefill: 2 rows × 4 = 8 tokens at 0.1 s. Iterations: 2 rows
+    # throughout, 1 + 2·0.5 = 2 s plus 0.01 a KV token: 8, 10, 12. gen = 0.8 + 6 + 0.3. Padding: 2 in the
+    # prefill, 2 rows wasted by the finished row.
     costs = linear_costs((1.0, 0.5, 0.01), (0.0, 0.1, 0.0))
     machine = MachineSetup(batching="static")
     result = run("sequential", [1, 3], steps=1, batch=2, prompts=[2, 4], machine=machine, costs=costs)
@@ -111,23 +149,32 @@ def test_static_batch_pays_for_finished_rows() -> None:
 
 
 def test_contention_slows_both() -> None:
-    # One GPU: decode alone takes all of the memory traffic (m = 1), scoring m = 0.5, a = 1. Rollouts of 4 and 8 tokens; id 0 is scored
-    # from t = 4: alone 2 s. Together Σm = 1.5, so both run at 1/1.5: scoring lasts 3 s (to t = 7) while decode makes 2 iterations; it
-    # needs 4, so 2 more at full speed: gen = 9. Then id 1 is scored: 2 s.
+    # One GPU: decode alone takes all of the memory traffic (m = 1), scoring m = 0.5, a = 1. Rollouts of 4 and
+    # 8 tokens; id 0 is scored from t = 4: alone 2 s. Together Σm = 1.5, so both run at 1/1.5: scoring lasts 3
+    # s (to t = 7) while decode makes 2 iterations; it needs 4, so 2 more at full speed: gen = 9. Then id 1 is
+    # scored: 2 s.
     costs = linear_costs(score=(2.0, 0.0, 0.0), demands={"score": (0.5, 1.0)})
     machine = MachineSetup(scoring_on="rollout")
     result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
     assert result.column("timing_s/gen") == [pytest.approx(9.0)]
     assert result.column("timing_s/reward") == [pytest.approx(2.0)]
-    # Interference f = 2 on top: at rate 1/3 scoring lasts 6 s (to 10) and decode makes 2 of its 4 iterations in that time.
-    slow = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=MachineSetup(scoring_on="rollout", interference=2.0), costs=costs)
+    # Interference f = 2 on top: at rate 1/3 scoring lasts 6 s (to 10) and decode makes 2 of its 4 iterations
+    # in that time.
+    slow = run(
+        "rollout-overlap",
+        [4, 8],
+        steps=1,
+        batch=2,
+        machine=MachineSetup(scoring_on="rollout", interference=2.0),
+        costs=costs,
+    )
     assert slow.column("timing_s/gen") == [pytest.approx(12.0)]
 
 
 def test_one_step_off_overlaps_training_with_the_next_batch() -> None:
     # B = 1, lengths 5, 7, 3, 4. Training 6 s, update_weights 1 s, no scoring time.
-    # Step 0: batch 0 generates 0–5; batch 1 from 5 to 12; training of batch 0 from 5 to 11; update 12–13. step = 13.
-    # Step 1: batch 2 generates 13–16; training of batch 1 13–19; update 19–20. step = 7, gen = 7.
+    # Step 0: batch 0 generates 0–5; batch 1 from 5 to 12; training of batch 0 from 5 to 11; update 12–13.
+    # step = 13. Step 1: batch 2 generates 13–16; training of batch 1 13–19; update 19–20. step = 7, gen = 7.
     # Step 2: batch 3 20–24, training 20–26, update 26–27: 7, gen = 3.
     costs = linear_costs(stages={"update_actor": (6.0, 0.0, 0.0)}, update_weights=1.0)
     result = run("one-step-off", [5, 7, 3, 4], steps=3, batch=1, costs=costs)
@@ -137,9 +184,10 @@ def test_one_step_off_overlaps_training_with_the_next_batch() -> None:
 
 
 def test_async_trains_whatever_is_scored_first() -> None:
-    # B = 1, max_staleness 1: two admitted at 0 (lengths 8 and 2). Id 1 is scored at 2 and trains 2–5; then both stop: the iteration that
-    # ends at 5 is not followed by another; update 5–6. Step 0 = 6 s. Id 2 (length 1) is admitted at 6 and finishes at 7, before id 0
-    # (5 tokens at 5, 8 at 9). It trains 7–10: id 0 finishes at 9. Update 10–11. Staleness of id 2: version 1 − 1 = 0. Then id 0 trains.
+    # B = 1, max_staleness 1: two admitted at 0 (lengths 8 and 2). Id 1 is scored at 2 and trains 2–5; then
+    # both stop: the iteration that ends at 5 is not followed by another; update 5–6. Step 0 = 6 s. Id 2
+    # (length 1) is admitted at 6 and finishes at 7, before id 0 (5 tokens at 5, 8 at 9). It trains 7–10: id 0
+    # finishes at 9. Update 10–11. Staleness of id 2: version 1 − 1 = 0. Then id 0 trains.
     costs = linear_costs(stages={"update_actor": (3.0, 0.0, 0.0)}, update_weights=1.0)
     result = run("async", [8, 2, 1, 50], steps=3, batch=1, costs=costs)
     assert result.trained() == [[1], [2], [0]]
@@ -149,8 +197,8 @@ def test_async_trains_whatever_is_scored_first() -> None:
 
 
 def test_tail_batching_drops_and_runs_the_dropped_again() -> None:
-    # B = 2, η = 1.5: three admitted, the first two finished are trained, the third is dropped and queued. After two short steps the queue
-    # holds two (ids 1 and 4): step 2 is long and runs them from nothing.
+    # B = 2, η = 1.5: three admitted, the first two finished are trained, the third is dropped and queued.
+    # After two short steps the queue holds two (ids 1 and 4): step 2 is long and runs them from nothing.
     result = run("tail-batching", [1, 9, 2, 3, 8, 3], steps=3, batch=2, settings={"over_issue": 1.5})
     assert result.trained() == [[0, 2], [3, 5], [4, 1]]
     assert result.column("timing_s/gen") == [2.0, 3.0, 9.0]
@@ -160,15 +208,17 @@ def test_tail_batching_drops_and_runs_the_dropped_again() -> None:
 
 
 def test_overdue_rollouts_are_waited_for() -> None:
-    # B = 1, Δ = 1, max_deferrals 1, lengths 9, 2, 2, 2. Step 0: id 1 finishes at 2; id 0 is deferred once. Step 1 admits id 2 (done
-    # after 2) but waits for id 0 (7 more): gen = 7; id 0 is trained, id 2 is surplus. Step 2 admits id 3; id 2 is finished: gen = 0.
+    # B = 1, Δ = 1, max_deferrals 1, lengths 9, 2, 2, 2. Step 0: id 1 finishes at 2; id 0 is deferred once.
+    # Step 1 admits id 2 (done after 2) but waits for id 0 (7 more): gen = 7; id 0 is trained, id 2 is
+    # surplus. Step 2 admits id 3; id 2 is finished: gen = 0.
     result = run("inter", [9, 2, 2, 2], steps=3, batch=1, settings={"overcommit": 1, "max_deferrals": 1})
     assert result.trained() == [[1], [0], [2]]
     assert result.column("timing_s/gen") == [2.0, 7.0, 0.0]
 
 
 def test_groups_finish_with_their_last_member() -> None:
-    # B = 2 in groups of 2, Δ = 2. Group 0 has lengths 1 and 9, group 1 has 3 and 4: group 1 is trained at t = 4.
+    # B = 2 in groups of 2, Δ = 2. Group 0 has lengths 1 and 9, group 1 has 3 and 4: group 1 is trained at t =
+    # 4.
     result = run("inter", [1, 9, 3, 4], steps=1, batch=2, group_size=2, settings={"overcommit": 2})
     assert result.trained() == [[2, 3]]
     assert result.column("timing_s/gen") == [4.0]

@@ -1,4 +1,5 @@
-"""``oppo compare`` as a user meets it: the folder, independence of the number of processes, bad input, going on after an interruption."""
+"""``oppo compare`` as a user meets it: the folder, independence of the number of processes, bad input, going
+on after an interruption."""
 
 from __future__ import annotations
 
@@ -18,9 +19,22 @@ from oppo_sim.cli.main import run
 from oppo_sim.report.run_folder import read_run_folder
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
-ARGUMENTS = ("compare", "tiny.yaml", "--policies", "intra,oppo", "--seeds", "2", "-o", "cmp", "--no-figures", "--jobs", "1")
+ARGUMENTS = (
+    "compare",
+    "tiny.yaml",
+    "--policies",
+    "intra,oppo",
+    "--seeds",
+    "2",
+    "-o",
+    "cmp",
+    "--no-figures",
+    "--jobs",
+    "1",
+)
 CELLS = 2 * (1 + 2 + 4)
-"""Runs of ``ARGUMENTS``: two seeds of the baseline, of intra and its batch scoring, of oppo and its three counterfactuals."""
+"""Runs of ``ARGUMENTS``: two seeds of the baseline, of intra and its batch scoring, of oppo and its three
+counterfactuals."""
 
 
 @pytest.fixture
@@ -46,7 +60,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Cell]:
     return cells
 
 
-# ---- what a comparison leaves -------------------------------------------------------------------------------------------------------
+# ---- what a comparison leaves ------------------------------------------------------------------------------
 
 
 def test_a_comparison_folder_holds_tables_figures_timeline_and_manifest(oppo: Oppo) -> None:
@@ -57,7 +71,13 @@ def test_a_comparison_folder_holds_tables_figures_timeline_and_manifest(oppo: Op
     folder = read_run_folder("cmp")
     folder.verify()
     figures = ("attribution", "gantt", "speedup", "step_time")
-    tables = ("attribution.parquet", "cells.parquet", "comparison.json", "comparison.parquet", "timeline.json")
+    tables = (
+        "attribution.parquet",
+        "cells.parquet",
+        "comparison.json",
+        "comparison.parquet",
+        "timeline.json",
+    )
     assert folder.files == tuple(sorted((*tables, *(f"figures/{figure}.png" for figure in figures))))
     policies = ["sequential", "rollout-overlap", "intra", "inter", "oppo"]
     table = folder.frame("comparison.parquet")
@@ -75,8 +95,12 @@ def test_python_gives_the_tables_of_the_files_and_json_stands_alone(oppo: Oppo) 
     printed = oppo(*ARGUMENTS, "--json", "--set", "policy.overcommit={control: reward_slope}")
     record = json.loads(printed.out)
     assert printed.err.startswith("note: policy 'oppo' controls overcommit by rewards")
-    assert {key: record[key] for key in ("comparison", "attribution")} == read_run_folder("cmp").json("comparison.json")
-    result = compare("tiny.yaml", ["intra", "oppo"], seeds=2, overrides=["policy.overcommit={control: reward_slope}"])
+    assert {key: record[key] for key in ("comparison", "attribution")} == read_run_folder("cmp").json(
+        "comparison.json"
+    )
+    result = compare(
+        "tiny.yaml", ["intra", "oppo"], seeds=2, overrides=["policy.overcommit={control: reward_slope}"]
+    )
     folder = read_run_folder("cmp")
     for name, frame in (("comparison", result.table), ("attribution", result.attribution)):
         pd.testing.assert_frame_equal(frame, folder.frame(f"{name}.parquet").set_index("policy"))
@@ -99,10 +123,24 @@ def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[com
 
 def test_warnings_are_those_of_the_compared_policies(oppo: Oppo) -> None:
     scenario = ("--set", "policy.overcommit={control: reward_slope}")
-    assert oppo("compare", "tiny.yaml", "--policies", "intra", "--seeds", "1", "-o", "a", "--no-figures", *scenario).err == ""
+    assert (
+        oppo(
+            "compare",
+            "tiny.yaml",
+            "--policies",
+            "intra",
+            "--seeds",
+            "1",
+            "-o",
+            "a",
+            "--no-figures",
+            *scenario,
+        ).err
+        == ""
+    )
 
 
-# ---- bad input ----------------------------------------------------------------------------------------------------------------------
+# ---- bad input ---------------------------------------------------------------------------------------------
 
 BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "policy": (["--policies", "intra,opppo"], {}, ["unknown policy 'opppo'", "did you mean 'oppo'?"]),
@@ -111,13 +149,29 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "seeds in order": (["--set", "trace.sampling=in_order"], {}, ["in_order", "seeds 1"]),
     "no seeds": (["--seeds", "0"], {}, ["--seeds"]),
     "field": (["--set", "scoring.workers=2"], {}, ["scoring.workers", "num_workers"]),
-    "policies section": (["--set", "policies.inter.overcomit=2"], {}, ["overcomit", "did you mean 'overcommit'?"]),
-    "async on shared devices": (["--policies", "intra,async", "--set", "placement.training=rollout"], {}, ["async", "separate"]),
-    "a KV that cannot hold one rollout": (["--set", "rollout.kv_capacity_tokens=40"], {}, ["kv_capacity_tokens 40"]),
+    "policies section": (
+        ["--set", "policies.inter.overcomit=2"],
+        {},
+        ["overcomit", "did you mean 'overcommit'?"],
+    ),
+    "async on shared devices": (
+        ["--policies", "intra,async", "--set", "placement.training=rollout"],
+        {},
+        ["async", "separate"],
+    ),
+    "a KV that cannot hold one rollout": (
+        ["--set", "rollout.kv_capacity_tokens=40"],
+        {},
+        ["kv_capacity_tokens 40"],
+    ),
     "negative lengths": ([], {"trace": {"path": "negative.csv"}}, ["negative.csv", "-5"]),
     "folder with other files": (["-o", "thesis"], {}, ["thesis holds no run"]),
     "folder with other files, by force": (["-o", "thesis", "--force"], {}, ["thesis holds no run"]),
-    "output below a file": (["-o", "tiny.yaml/cmp"], {}, ["tiny.yaml/cmp", "a file stands where a folder is needed"]),
+    "output below a file": (
+        ["-o", "tiny.yaml/cmp"],
+        {},
+        ["tiny.yaml/cmp", "a file stands where a folder is needed"],
+    ),
     "output where none can be": (["-o", "/proc/none/cmp"], {}, ["/proc/none"]),
     "here, where the scenario is": (["-o", "."], {}, [". holds no run"]),
 }
@@ -147,14 +201,19 @@ def test_a_comparison_that_exists_is_replaced_only_by_force(oppo: Oppo) -> None:
     assert read_run_folder("cmp").manifest["steps"] == 3
 
 
-def test_an_empty_folder_can_be_written_from_inside(oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_folder_can_be_written_from_inside(
+    oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert oppo("compare", "../tiny.yaml", "--policies", "intra", "--seeds", "1", "--no-figures", "-o", ".").code == 0
+    assert (
+        oppo("compare", "../tiny.yaml", "--policies", "intra", "--seeds", "1", "--no-figures", "-o", ".").code
+        == 0
+    )
     assert read_run_folder(".").manifest["policies"] == ["intra"]
 
 
-# ---- interruption -------------------------------------------------------------------------------------------------------------------
+# ---- interruption ------------------------------------------------------------------------------------------
 
 
 def uninterrupted(folder: Path, *arguments: str) -> dict[str, bytes]:
@@ -197,7 +256,9 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(patch, 5)
         printed = oppo(*ARGUMENTS)
-    sentence = "oppo: interrupted: finished runs are kept in cmp.cells.jsonl, the same command goes on from there\n"
+    sentence = (
+        "oppo: interrupted: finished runs are kept in cmp.cells.jsonl, the same command goes on from there\n"
+    )
     assert (printed.code, printed.out, printed.err) == (130, "", sentence)
     assert not Path("cmp").exists()
     assert oppo(*ARGUMENTS).code == 0
@@ -206,7 +267,9 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(
     assert not Path("cmp.cells.jsonl").exists()
 
 
-def test_a_torn_last_line_is_run_again_however_often(oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell]) -> None:
+def test_a_torn_last_line_is_run_again_however_often(
+    oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell]
+) -> None:
     journal = Path("cmp.cells.jsonl")
     for finished in (3, 2):
         with pytest.MonkeyPatch.context() as patch:
@@ -225,7 +288,13 @@ def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
         oppo(*ARGUMENTS)
     journal = Path("cmp.cells.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
-    for damaged in (b"{}\n", b"\xff\xfe\n", b"[1]\n", b'{"key": "a", "totals": {"steps": "x"}}\n', lines[1][:20] + b"\n"):
+    for damaged in (
+        b"{}\n",
+        b"\xff\xfe\n",
+        b"[1]\n",
+        b'{"key": "a", "totals": {"steps": "x"}}\n',
+        lines[1][:20] + b"\n",
+    ):
         journal.write_bytes(lines[0] + damaged + lines[2])
         assert_refused(oppo(*ARGUMENTS), "cmp.cells.jsonl, line 2 is no finished run", "delete the file")
         assert journal.read_bytes() == lines[0] + damaged + lines[2]
@@ -233,12 +302,26 @@ def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
 
 
 @pytest.mark.parametrize("change", ["trace file", "policy file", "scenario", "steps"])
-def test_finished_runs_of_other_inputs_are_not_taken(change: str, oppo: Oppo, tmp_path: Path, simulated: list[comparison.Cell]) -> None:
+def test_finished_runs_of_other_inputs_are_not_taken(
+    change: str, oppo: Oppo, tmp_path: Path, simulated: list[comparison.Cell]
+) -> None:
     trace, policy = tmp_path / "lengths.csv", tmp_path / "mine.py"
     trace.write_text("prompt_length,response_length\n4,7\n4,30\n4,12\n")
     policy.write_text("from oppo_sim import Policy\n\nclass Mine(Policy):\n    pass\n")
     write_scenario(tmp_path, trace={"path": "lengths.csv"})
-    arguments = ["compare", "tiny.yaml", "--policies", "mine.py:Mine", "--seeds", "1", "-o", "cmp", "--jobs", "1", "--no-figures"]
+    arguments = [
+        "compare",
+        "tiny.yaml",
+        "--policies",
+        "mine.py:Mine",
+        "--seeds",
+        "1",
+        "-o",
+        "cmp",
+        "--jobs",
+        "1",
+        "--no-figures",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(patch, 2)
         oppo(*arguments)
@@ -283,7 +366,18 @@ def wait_for_lines(journal: Path, lines: int) -> None:
     raise AssertionError("no run was finished in time")
 
 
-LONG = ("compare", "tiny.yaml", "--policies", "intra", "--seeds", "4", "--steps", "20000", "--no-figures", "--no-attribution")
+LONG = (
+    "compare",
+    "tiny.yaml",
+    "--policies",
+    "intra",
+    "--seeds",
+    "4",
+    "--steps",
+    "20000",
+    "--no-figures",
+    "--no-attribution",
+)
 
 
 def alive(process_group: int) -> bool:
@@ -296,7 +390,11 @@ def alive(process_group: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_comparison_in_two_processes_goes_on_after(
-    number: signal.Signals, oppo: Oppo, tmp_path: Path, whole_long: dict[str, bytes], simulated: list[comparison.Cell]
+    number: signal.Signals,
+    oppo: Oppo,
+    tmp_path: Path,
+    whole_long: dict[str, bytes],
+    simulated: list[comparison.Cell],
 ) -> None:
     process = start_oppo(*LONG, "-o", "cmp", "--jobs", "2", cwd=tmp_path, start_new_session=True)
     journal = tmp_path / "cmp.cells.jsonl"
@@ -306,8 +404,12 @@ def test_a_comparison_in_two_processes_goes_on_after(
     else:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the command
     _, err = process.communicate(timeout=30)
-    sentence = "oppo: interrupted: finished runs are kept in cmp.cells.jsonl, the same command goes on from there\n"
-    assert (process.returncode, err) == ((-signal.SIGKILL, "") if number == signal.SIGKILL else (130, sentence))
+    sentence = (
+        "oppo: interrupted: finished runs are kept in cmp.cells.jsonl, the same command goes on from there\n"
+    )
+    assert (process.returncode, err) == (
+        (-signal.SIGKILL, "") if number == signal.SIGKILL else (130, sentence)
+    )
     deadline = time.monotonic() + 20
     while alive(process.pid) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -29,8 +29,8 @@ def test_help_lists_every_command() -> None:
 
 def test_help_imports_no_subcommand() -> None:
     code = (
-        "import sys; from oppo_sim.cli.main import run; run(['--help']); "
-        "print([m for m in sys.modules if m.startswith('oppo_sim.') or m in ('numpy', 'pandas', 'pydantic', 'yaml', 'rich')])"
+        "import sys; from oppo_sim.cli.main import run; run(['--help']); print([m for m in sys.modules if"
+        " m.startswith('oppo_sim.') or m in ('numpy', 'pandas', 'pydantic', 'yaml', 'rich')])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "['oppo_sim.cli', 'oppo_sim.errors', 'oppo_sim.cli.main']"
@@ -60,7 +60,9 @@ def test_version_is_the_distributions() -> None:
         (["scenario", "show", "zzz"], 'no scenario "zzz"'),
     ],
 )
-def test_a_wrong_command_line_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_is_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -85,12 +87,24 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
             2,
             "oppo: error: cannot read or write out.csv: No space left on device\n",
         ),
-        (PermissionError(errno.EACCES, "Permission denied", "x"), 2, "oppo: error: cannot read or write x: Permission denied\n"),
-        (MemoryError(), 2, "oppo: error: out of memory: use a smaller trace, fewer steps or fewer processes\n"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "x"),
+            2,
+            "oppo: error: cannot read or write x: Permission denied\n",
+        ),
+        (
+            MemoryError(),
+            2,
+            "oppo: error: out of memory: use a smaller trace, fewer steps or fewer processes\n",
+        ),
     ],
 )
 def test_what_goes_wrong_in_a_command_is_said_in_one_sentence(
-    raised: BaseException, code: int, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raised: BaseException,
+    code: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     @click.command()
     def failing() -> None:
@@ -126,7 +140,10 @@ def test_a_full_disk_is_one_sentence() -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "oppo_sim.cli.main", "--help"]
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (result.returncode, result.stderr) == (2, "oppo: error: cannot read or write: No space left on device\n")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "oppo: error: cannot read or write: No space left on device\n",
+    )
 
 
 def test_a_terminal_without_greek_letters_gets_its_error() -> None:

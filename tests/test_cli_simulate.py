@@ -30,11 +30,13 @@ def oppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 PLAIN_NAMES = ("STEP", "WEIGHT_VERSION", "START_S", "OVERCOMMIT", "CHUNK_SIZE")
 STAGE_COLUMNS = {c.timing(stage) for stage in (*c.STAGES, "step")}
 STEP_COLUMNS = STAGE_COLUMNS | {
-    value for name, value in vars(c).items() if isinstance(value, str) and name.isupper() and ("/" in value or name in PLAIN_NAMES)
+    value
+    for name, value in vars(c).items()
+    if isinstance(value, str) and name.isupper() and ("/" in value or name in PLAIN_NAMES)
 }
 
 
-# ---- what a run leaves --------------------------------------------------------------------------------------------------------------
+# ---- what a run leaves -------------------------------------------------------------------------------------
 
 
 def test_a_run_folder_holds_tables_summary_figures_timeline_and_manifest(oppo: Oppo) -> None:
@@ -55,9 +57,28 @@ def test_a_run_folder_holds_tables_summary_figures_timeline_and_manifest(oppo: O
 
 
 def test_the_manifest_says_how_to_make_the_run_again(oppo: Oppo) -> None:
-    oppo("simulate", "tiny.yaml", "-o", "run", "--policy", "inter", "--seed", "7", "--steps", "3", "--no-figures")
+    oppo(
+        "simulate",
+        "tiny.yaml",
+        "-o",
+        "run",
+        "--policy",
+        "inter",
+        "--seed",
+        "7",
+        "--steps",
+        "3",
+        "--no-figures",
+    )
     manifest = read_run_folder("run").manifest
-    wanted = {"policy": "inter", "seed": 7, "steps": 3, "steps_done": 3, "interrupted": False, "warmup_steps": 1}
+    wanted = {
+        "policy": "inter",
+        "seed": 7,
+        "steps": 3,
+        "steps_done": 3,
+        "interrupted": False,
+        "warmup_steps": 1,
+    }
     assert {key: manifest[key] for key in wanted} == wanted
     assert manifest["policy_settings"] == {"chunk_size": 8, "overcommit": 2}
     assert manifest["costs"]["measured"] is False
@@ -92,7 +113,11 @@ def test_python_gives_the_tables_of_the_files(oppo: Oppo) -> None:
     histogram = c.STALENESS_HISTOGRAM
     assert [list(row) for row in files.pop(histogram)] == list(run.steps[histogram])
     pd.testing.assert_frame_equal(run.steps.drop(columns=histogram), files)
-    assert run.summary.loc[c.TIMING_STEP, "mean"] == folder.json("summary.json")[c.TIMING_STEP]["mean"] == run.step_s
+    assert (
+        run.summary.loc[c.TIMING_STEP, "mean"]
+        == folder.json("summary.json")[c.TIMING_STEP]["mean"]
+        == run.step_s
+    )
     manifest = dict(folder.manifest)
     assert [manifest.pop(key) for key in ("steps_done", "interrupted")] == [6, False]
     del manifest["files"]
@@ -128,19 +153,41 @@ def test_without_output_the_folder_has_a_name_of_its_own_below_runs(oppo: Oppo) 
     assert [path.name for path in Path("runs").iterdir()] == ["tiny-oppo-seed5"]
 
 
-# ---- what is printed where ----------------------------------------------------------------------------------------------------------
+# ---- what is printed where ---------------------------------------------------------------------------------
 
 
 def test_the_table_goes_to_standard_output_and_notes_to_standard_error(oppo: Oppo) -> None:
-    printed = oppo("simulate", "tiny.yaml", "-o", "run", "--no-figures", "--set", "policy.overcommit={control: reward_slope}")
+    printed = oppo(
+        "simulate",
+        "tiny.yaml",
+        "-o",
+        "run",
+        "--no-figures",
+        "--set",
+        "policy.overcommit={control: reward_slope}",
+    )
     assert "update_actor" in printed.out
-    assert "costs: linear (not measured: a prediction from assumed costs); trace: synthetic, lognormal" in printed.out
+    assert (
+        "costs: linear (not measured: a prediction from assumed costs); trace: synthetic, lognormal"
+        in printed.out
+    )
     assert printed.out.endswith("wrote run\n")
-    assert printed.err.startswith("note: policy 'oppo' controls overcommit by rewards, but rewards.kind is none")
+    assert printed.err.startswith(
+        "note: policy 'oppo' controls overcommit by rewards, but rewards.kind is none"
+    )
 
 
 def test_json_stands_alone_on_standard_output(oppo: Oppo) -> None:
-    printed = oppo("simulate", "tiny.yaml", "-o", "run", "--json", "--no-figures", "--set", "policy.overcommit={control: reward_slope}")
+    printed = oppo(
+        "simulate",
+        "tiny.yaml",
+        "-o",
+        "run",
+        "--json",
+        "--no-figures",
+        "--set",
+        "policy.overcommit={control: reward_slope}",
+    )
     record = json.loads(printed.out)
     assert record["summary"] == read_run_folder("run").json("summary.json")
     assert {key: record[key] for key in ("folder", "policy", "steps", "warmup_steps", "interrupted")} == {
@@ -156,7 +203,7 @@ def test_a_name_with_brackets_is_no_markup(oppo: Oppo, tmp_path: Path) -> None:
     assert "[/b] [red]odd" in printed.out
 
 
-# ---- bad input ----------------------------------------------------------------------------------------------------------------------
+# ---- bad input ---------------------------------------------------------------------------------------------
 
 BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "scenario": (["paper-gsm8k-7c"], {}, ["paper-gsm8k-7c", "did you mean paper-gsm8k-7b"]),
@@ -216,8 +263,12 @@ def test_a_run_folder_that_exists_is_replaced_only_by_force(oppo: Oppo) -> None:
     before = contents(Path("run"))
     assert_refused(oppo("simulate", "tiny.yaml", "-o", "run"), "run holds a finished run", "--force")
     # Not even by force if the new run cannot begin.
-    assert_refused(oppo("simulate", "tiny.yaml", "-o", "run", "--force", "--timeline", "0:99"), "timeline 0:99")
-    assert_refused(oppo("simulate", "tiny.yaml", "-o", "run", "--force", "--policy", "oracl"), "did you mean 'oracle'?")
+    assert_refused(
+        oppo("simulate", "tiny.yaml", "-o", "run", "--force", "--timeline", "0:99"), "timeline 0:99"
+    )
+    assert_refused(
+        oppo("simulate", "tiny.yaml", "-o", "run", "--force", "--policy", "oracl"), "did you mean 'oracle'?"
+    )
     assert contents(Path("run")) == before
     assert oppo("simulate", "tiny.yaml", "-o", "run", "--seed", "2", "--no-figures", "--force").code == 0
     assert read_run_folder("run").manifest["seed"] == 2
@@ -227,7 +278,10 @@ def test_force_does_not_replace_what_is_no_run(oppo: Oppo) -> None:
     Path("thesis").mkdir()
     Path("thesis/chapter.tex").write_text("years of work")
     for force in ([], ["--force"]):
-        assert_refused(oppo("simulate", "tiny.yaml", "-o", "thesis", *force), "thesis holds no run that could be replaced")
+        assert_refused(
+            oppo("simulate", "tiny.yaml", "-o", "thesis", *force),
+            "thesis holds no run that could be replaced",
+        )
     assert contents(Path("thesis")) == {"chapter.tex": b"years of work"}
 
 
@@ -237,7 +291,9 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, bytes_left: int) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, bytes_left))
 
-    process = start_oppo("simulate", write_scenario(tmp_path), "-o", tmp_path / "run", cwd=tmp_path, preexec_fn=small_files)
+    process = start_oppo(
+        "simulate", write_scenario(tmp_path), "-o", tmp_path / "run", cwd=tmp_path, preexec_fn=small_files
+    )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert err.startswith(f"oppo: error: no space left for {tmp_path / 'run'}")
@@ -245,7 +301,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, bytes_left: int) -> None:
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-# ---- interruption -------------------------------------------------------------------------------------------------------------------
+# ---- interruption ------------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_keeps_the_steps_that_are_done(tmp_path: Path) -> None:
@@ -262,7 +318,10 @@ def test_ctrl_c_keeps_the_steps_that_are_done(tmp_path: Path) -> None:
     run.verify()
     done = run.manifest["steps_done"]
     assert process.returncode == 130
-    assert err == f"oppo: interrupted after {done} of 1000000 steps: {tmp_path / 'run'} is complete up to there\n"
+    assert (
+        err
+        == f"oppo: interrupted after {done} of 1000000 steps: {tmp_path / 'run'} is complete up to there\n"
+    )
     assert f"wrote {tmp_path / 'run'} (interrupted after {done} steps)" in " ".join(out.split())
     assert run.manifest["interrupted"] is True
     assert 1 <= done < 1_000_000
@@ -289,7 +348,10 @@ def interrupt_in_step(monkeypatch: pytest.MonkeyPatch, step: int, times: int = 1
 def test_ctrl_c_waits_for_the_step_in_progress(oppo: Oppo, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_in_step(monkeypatch, 2)
     printed = oppo("simulate", "tiny.yaml", "-o", "run", "--json", "--no-figures")
-    assert (printed.code, printed.err) == (130, "oppo: interrupted after 3 of 6 steps: run is complete up to there\n")
+    assert (printed.code, printed.err) == (
+        130,
+        "oppo: interrupted after 3 of 6 steps: run is complete up to there\n",
+    )
     assert (json.loads(printed.out)["interrupted"], json.loads(printed.out)["steps"]) == (True, 3)
     run = read_run_folder("run")
     assert run.frame("steps.parquet")[c.STEP].tolist() == [0, 1, 2]
@@ -313,21 +375,30 @@ def test_ctrl_c_in_the_first_step_keeps_it(oppo: Oppo, monkeypatch: pytest.Monke
 
 
 def test_a_bad_policy_of_ones_own_is_one_sentence(oppo: Oppo, tmp_path: Path) -> None:
-    source = "from oppo_sim import Policy\n\nclass Mine(Policy):\n    def plan(self, pool):\n        return {}[pool.step]\n"
+    source = (
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    def plan(self, pool):\n        return"
+        " {}[pool.step]\n"
+    )
     (tmp_path / "mine.py").write_text(source)
     printed = oppo("simulate", "tiny.yaml", "--policy", "mine.py:Mine", "-o", "run")
-    assert_refused(printed, "policy 'mine.py:Mine', step 0: plan() raised KeyError: 0 (mine.py, line 5); mend the policy")
+    assert_refused(
+        printed, "policy 'mine.py:Mine', step 0: plan() raised KeyError: 0 (mine.py, line 5); mend the policy"
+    )
     assert not Path("run").exists()
 
 
-def test_a_run_that_fails_midway_says_so_and_does_not_stand_in_the_way_of_the_next(oppo: Oppo, tmp_path: Path) -> None:
+def test_a_run_that_fails_midway_says_so_and_does_not_stand_in_the_way_of_the_next(
+    oppo: Oppo, tmp_path: Path
+) -> None:
     late = "from oppo_sim import Policy\n\nclass Mine(Policy):\n    def select(self, pool):\n"
     mistake = "        return [] if pool.step == 3 else super().select(pool)\n"
     (tmp_path / "mine.py").write_text(late + mistake)
     arguments = ("simulate", "tiny.yaml", "--policy", "mine.py:Mine", "-o", "run", "--no-figures")
     for _ in range(2):
         assert_refused(
-            oppo(*arguments), "step 3: select() must name 4", "mend the policy (step 2 was done; nothing of the run is kept in run)"
+            oppo(*arguments),
+            "step 3: select() must name 4",
+            "mend the policy (step 2 was done; nothing of the run is kept in run)",
         )
         assert not Path("run").exists()
     (tmp_path / "mine.py").write_text(late + mistake.replace("== 3", "< 0"))

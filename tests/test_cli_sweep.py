@@ -21,7 +21,18 @@ from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
 GRID = ("--grid", "policy.chunk_size=4,8", "--grid", "policy.overcommit=0:4:+2")
-ARGUMENTS = ("sweep", "tiny.yaml", *GRID, "--seeds", "3", "-o", "swept", "--no-figures", "--executor", "serial")
+ARGUMENTS = (
+    "sweep",
+    "tiny.yaml",
+    *GRID,
+    "--seeds",
+    "3",
+    "-o",
+    "swept",
+    "--no-figures",
+    "--executor",
+    "serial",
+)
 RUNS = 3 * (6 + 1)
 """Runs of ``ARGUMENTS``: three seeds of six points and of their baseline."""
 
@@ -70,7 +81,7 @@ def record(folder: str | Path, name: str = "sweep.json") -> Any:
     return json.loads((Path(folder) / name).read_text())
 
 
-# ---- what a sweep leaves ------------------------------------------------------------------------------------------------------------
+# ---- what a sweep leaves -----------------------------------------------------------------------------------
 
 
 def test_the_folder_holds_runs_tables_the_best_point_and_what_made_them(oppo: Oppo) -> None:
@@ -80,7 +91,14 @@ def test_the_folder_holds_runs_tables_the_best_point_and_what_made_them(oppo: Op
     assert printed.out.endswith("wrote swept\n")
     assert "6 points, 3 seed(s) × 6 steps" in printed.out
     assert "runs with baselines, by engine: compiled 21" in printed.out
-    assert set(contents(Path("swept"))) == {"best.json", "points.csv", "points.parquet", "runs.jsonl", "runs.parquet", "sweep.json"}
+    assert set(contents(Path("swept"))) == {
+        "best.json",
+        "points.csv",
+        "points.parquet",
+        "runs.jsonl",
+        "runs.parquet",
+        "sweep.json",
+    }
     points = pd.read_parquet("swept/points.parquet")
     assert list(points["policy.chunk_size"]) == [4, 4, 4, 8, 8, 8]
     assert list(points["policy.overcommit"]) == [0, 2, 4] * 2
@@ -114,7 +132,9 @@ def test_figures_are_drawn(oppo: Oppo) -> None:
 def test_json_and_python_say_what_the_files_say(oppo: Oppo) -> None:
     printed = json.loads(oppo(*ARGUMENTS, "--json").out)
     assert printed["best"] == record("swept", "best.json")["best"]
-    points = run_sweep("tiny.yaml", grid={"policy.chunk_size": [4, 8], "policy.overcommit": "0:4:+2"}, seeds=3).points
+    points = run_sweep(
+        "tiny.yaml", grid={"policy.chunk_size": [4, 8], "policy.overcommit": "0:4:+2"}, seeds=3
+    ).points
     assert [row[c.STEP_S] for row in printed["table"]] == list(points[c.STEP_S])
     stored = pd.read_parquet("swept/points.parquet").astype(points.dtypes.to_dict())
     pd.testing.assert_frame_equal(stored, points, check_exact=True)
@@ -130,7 +150,12 @@ def test_a_file_and_options_are_the_same_sweep(oppo: Oppo, tmp_path: Path) -> No
         "seeds": 7,
     }
     (tmp_path / "below" / "spec.yaml").write_text(yaml.safe_dump(file))
-    assert oppo("sweep", "below/spec.yaml", "--seeds", "3", "-o", "file", "--no-figures", "--executor", "serial").code == 0
+    assert (
+        oppo(
+            "sweep", "below/spec.yaml", "--seeds", "3", "-o", "file", "--no-figures", "--executor", "serial"
+        ).code
+        == 0
+    )
     assert (Path("file") / "points.parquet").read_bytes() == (Path("swept") / "points.parquet").read_bytes()
     schema = json.loads(oppo("sweep", "--schema").out)
     jsonschema.validate(file, schema)
@@ -147,14 +172,22 @@ def test_a_dry_run_counts_and_writes_nothing(oppo: Oppo, simulated: list[RunRequ
     assert not Path("swept").exists()
     oppo(*ARGUMENTS)
     plan = json.loads(oppo(*ARGUMENTS, "--dry-run", "--json").out)
-    assert (plan["points"], plan["runs"], plan["known_runs"], plan["steps"], plan["seconds"]) == (6, RUNS, RUNS, 0, None)
+    assert (plan["points"], plan["runs"], plan["known_runs"], plan["steps"], plan["seconds"]) == (
+        6,
+        RUNS,
+        RUNS,
+        0,
+        None,
+    )
 
 
 def test_failed_points_do_not_fail_the_sweep(oppo: Oppo) -> None:
     printed = oppo(*ARGUMENTS, "--grid", "policy.name=oppo,sequential")
     assert printed.code == 0
     assert "6 of 12 points failed:" in printed.out
-    assert "2 ×: unknown field policy.overcommit of policy 'sequential'" not in printed.out  # one reason for all six
+    assert (
+        "2 ×: unknown field policy.overcommit of policy 'sequential'" not in printed.out
+    )  # one reason for all six
     assert "6 ×: unknown field policy.overcommit of policy 'sequential'" in printed.out
     assert record("swept")["failures"][0]["points"] == 6
     points = pd.read_parquet("swept/points.parquet")
@@ -168,7 +201,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "field twice": (["--grid", "policy.overcommit=3"], ["policy.overcommit is given twice"]),
     "in both": (["--random", "policy.overcommit=0..3"], ["policy.overcommit is varied twice"]),
     "setting": (["--set", "policy.overcomit=2"], ["overcomit", "did you mean 'overcommit'?"]),
-    "all fail": (["--grid", "rollout.kv_capacity_tokens=30,40"], ["none of the 12 points", "kv_capacity_tokens 30", "1 other reason"]),
+    "all fail": (
+        ["--grid", "rollout.kv_capacity_tokens=30,40"],
+        ["none of the 12 points", "kv_capacity_tokens 30", "1 other reason"],
+    ),
     "other files": (["-o", "thesis"], ["thesis holds no sweep"]),
     "other files, by force": (["-o", "thesis", "--force"], ["thesis holds no sweep"]),
     "a file": (["-o", "tiny.yaml"], ["tiny.yaml is a file"]),
@@ -177,7 +213,9 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence_before_anything_is_simulated(case: str, oppo: Oppo, tmp_path: Path, simulated: list[RunRequest]) -> None:
+def test_bad_input_is_one_sentence_before_anything_is_simulated(
+    case: str, oppo: Oppo, tmp_path: Path, simulated: list[RunRequest]
+) -> None:
     arguments, words = BAD[case]
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
@@ -204,10 +242,12 @@ def test_a_mistake_in_a_file_is_one_sentence(case: str, oppo: Oppo, tmp_path: Pa
     assert_refused(oppo("sweep", "spec.yaml", "-o", "swept"), *words)
 
 
-# ---- going on -----------------------------------------------------------------------------------------------------------------------
+# ---- going on ----------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(oppo: Oppo, simulated: list[RunRequest]) -> None:
+def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(
+    oppo: Oppo, simulated: list[RunRequest]
+) -> None:
     oppo(*ARGUMENTS[:7], *ARGUMENTS[9:], "-o", "whole", "--seeds", "3")
     simulated.clear()
     for finished in (5, 4):
@@ -242,7 +282,13 @@ def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
     oppo(*ARGUMENTS)
     journal = Path("swept/runs.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
-    for damaged in (b"{}\n", b"\xff\xfe\n", b"[1]\n", b'{"key": "a", "engine": "x", "totals": {"steps": "x"}}\n', lines[2][:20] + b"\n"):
+    for damaged in (
+        b"{}\n",
+        b"\xff\xfe\n",
+        b"[1]\n",
+        b'{"key": "a", "engine": "x", "totals": {"steps": "x"}}\n',
+        lines[2][:20] + b"\n",
+    ):
         journal.write_bytes(b"".join([*lines[:2], damaged, *lines[3:]]))
         assert_refused(oppo(*ARGUMENTS), "runs.jsonl, line 3 is no finished run")
     journal.write_bytes(b"hello\n")
@@ -266,8 +312,16 @@ def test_more_seeds_values_and_samples_reuse_what_is_there(oppo: Oppo, simulated
 def test_another_sweep_is_refused_and_replaced_by_force(oppo: Oppo) -> None:
     oppo(*ARGUMENTS)
     before = contents(Path("swept"))
-    assert_refused(oppo(*ARGUMENTS, "--grid", "rollout.num_replicas=1,2"), "swept holds a sweep over other fields", "--force")
-    assert_refused(oppo(*ARGUMENTS, "--set", "costs.decode.fixed=0.3"), "swept holds a sweep of another scenario", "--force")
+    assert_refused(
+        oppo(*ARGUMENTS, "--grid", "rollout.num_replicas=1,2"),
+        "swept holds a sweep over other fields",
+        "--force",
+    )
+    assert_refused(
+        oppo(*ARGUMENTS, "--set", "costs.decode.fixed=0.3"),
+        "swept holds a sweep of another scenario",
+        "--force",
+    )
     assert contents(Path("swept")) == before
     (Path("swept") / "notes.txt").write_text("mine")
     assert oppo(*ARGUMENTS, "--set", "costs.decode.fixed=0.3", "--force").code == 0
@@ -297,7 +351,10 @@ def group_is_alive(process_group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("executor", "number"), [("serial", signal.SIGKILL), ("processes", signal.SIGKILL), ("processes", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("executor", "number"),
+    [("serial", signal.SIGKILL), ("processes", signal.SIGKILL), ("processes", signal.SIGINT)],
+)
 def test_a_sweep_that_is_killed_goes_on_and_gives_the_same_numbers(
     executor: str, number: signal.Signals, oppo: Oppo, tmp_path: Path, simulated: list[RunRequest]
 ) -> None:
@@ -306,7 +363,18 @@ def test_a_sweep_that_is_killed_goes_on_and_gives_the_same_numbers(
     # Runs are slowed down, so that the kill falls in the middle whatever the machine.
     (tmp_path / "sitecustomize.py").write_text(SLOW)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    process = start_oppo(*LONG, "-o", "swept", "--executor", executor, "--jobs", "2", cwd=tmp_path, env=environment, start_new_session=True)
+    process = start_oppo(
+        *LONG,
+        "-o",
+        "swept",
+        "--executor",
+        executor,
+        "--jobs",
+        "2",
+        cwd=tmp_path,
+        env=environment,
+        start_new_session=True,
+    )
     journal = tmp_path / "swept" / "runs.jsonl"
     wait_for_lines(journal, 6)
     if number == signal.SIGKILL:
@@ -360,7 +428,15 @@ sys.meta_path.insert(0, Slow())
 
 def test_two_sweeps_do_not_write_one_folder(oppo: Oppo, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW)
-    process = start_oppo(*LONG, "-o", "swept", "--executor", "serial", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    process = start_oppo(
+        *LONG,
+        "-o",
+        "swept",
+        "--executor",
+        "serial",
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
     try:
         wait_for_lines(tmp_path / "swept" / "runs.jsonl", 2)
         assert_refused(oppo(*LONG, "-o", "swept"), "another sweep is writing")
@@ -369,10 +445,12 @@ def test_two_sweeps_do_not_write_one_folder(oppo: Oppo, tmp_path: Path) -> None:
         process.communicate()
 
 
-# ---- executors ----------------------------------------------------------------------------------------------------------------------
+# ---- executors ---------------------------------------------------------------------------------------------
 
 
-def test_results_do_not_depend_on_where_the_runs_are_made(oppo: Oppo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_where_the_runs_are_made(
+    oppo: Oppo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(execution, "WORTHWHILE_SECONDS", 0.0)
     for folder, executor in (("one", ["serial"]), ("four", ["processes", "--jobs", "4"])):
         assert oppo(*LONG, "--steps", "20", "-o", folder, "--executor", *executor).code == 0

@@ -1,4 +1,5 @@
-"""``oppo_sim.compare``: intervals, baselines, paired seeds and the attribution of time, worked out by hand."""
+"""``oppo_sim.compare``: intervals, baselines, paired seeds and the attribution of time, worked out by
+hand."""
 
 from __future__ import annotations
 
@@ -24,14 +25,16 @@ def tiny(tmp_path: Path) -> Path:
     return write_scenario(tmp_path)
 
 
-# ---- intervals ----------------------------------------------------------------------------------------------------------------------
+# ---- intervals ---------------------------------------------------------------------------------------------
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
     values = [3.1, 2.7, 3.9, 3.3, 2.2]
     expected = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
     assert interval(values) == pytest.approx(expected, rel=1e-12)
-    assert interval(values, 0.9) == pytest.approx(stats.t.interval(0.9, 4, loc=np.mean(values), scale=stats.sem(values)), rel=1e-12)
+    assert interval(values, 0.9) == pytest.approx(
+        stats.t.interval(0.9, 4, loc=np.mean(values), scale=stats.sem(values)), rel=1e-12
+    )
     # Two values 1 and 3: mean 2, standard error 1, t(0.975, 1) = 12.7062.
     assert interval([1.0, 3.0]) == pytest.approx((2 - 12.7062047362, 2 + 12.7062047362))
 
@@ -40,7 +43,9 @@ def test_the_interval_of_ratios_is_students_on_the_log_scale() -> None:
     ratios = [1.3, 1.1, 1.45, 1.2]
     logs = np.log(ratios)
     low, high = stats.t.interval(0.95, 3, loc=logs.mean(), scale=stats.sem(logs))
-    assert ratio_interval(ratios) == pytest.approx((stats.gmean(ratios), math.exp(low), math.exp(high)), rel=1e-12)
+    assert ratio_interval(ratios) == pytest.approx(
+        (stats.gmean(ratios), math.exp(low), math.exp(high)), rel=1e-12
+    )
     # Turned round, everything turns round: that is why logs.
     mean, low, high = ratio_interval([1 / ratio for ratio in ratios])
     assert (1 / mean, 1 / high, 1 / low) == pytest.approx(ratio_interval(ratios))
@@ -48,10 +53,13 @@ def test_the_interval_of_ratios_is_students_on_the_log_scale() -> None:
 
 def test_one_value_has_no_interval() -> None:
     assert ratio_interval([1.25])[0] == pytest.approx(1.25)
-    assert all(math.isnan(bound) for bound in (*interval([1.0]), *ratio_interval([1.25])[1:], *interval([1.0, math.inf])))
+    assert all(
+        math.isnan(bound)
+        for bound in (*interval([1.0]), *ratio_interval([1.25])[1:], *interval([1.0, math.inf]))
+    )
 
 
-# ---- speed-up -----------------------------------------------------------------------------------------------------------------------
+# ---- speed-up ----------------------------------------------------------------------------------------------
 
 
 def test_speed_ups_are_paired_ratios_of_the_runs(tiny: Path) -> None:
@@ -69,7 +77,11 @@ def test_speed_ups_are_paired_ratios_of_the_runs(tiny: Path) -> None:
         if policy != "sequential":
             low, high = stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs))
             assert (row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]) == pytest.approx((math.exp(low), math.exp(high)))
-        pace = np.array(seconds["sequential"]) / tokens["sequential"] / (np.array(seconds[policy]) / tokens[policy])
+        pace = (
+            np.array(seconds["sequential"])
+            / tokens["sequential"]
+            / (np.array(seconds[policy]) / tokens[policy])
+        )
         assert row[c.SPEEDUP_PER_TOKEN] == pytest.approx(stats.gmean(pace))
         assert row[c.HOURS_PER_10K] == pytest.approx(np.mean(seconds[policy]) / 20 * 10_000 / 3600)
     assert result.table[c.SPEEDUP]["inter"] > 1
@@ -107,20 +119,23 @@ def test_progress_counts_the_runs(tiny: Path) -> None:
         (["oppo"], {"overrides": ["trace.sampling=in_order"]}, "use seeds 1"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(policies: Any, changes: dict[str, Any], words: str, tiny: Path) -> None:
+def test_what_cannot_be_compared_is_refused(
+    policies: Any, changes: dict[str, Any], words: str, tiny: Path
+) -> None:
     with pytest.raises(OppoError) as refused:
         compare(tiny, policies, **changes)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-# ---- baselines ----------------------------------------------------------------------------------------------------------------------
+# ---- baselines ---------------------------------------------------------------------------------------------
 
 
 def test_each_policy_is_measured_against_a_baseline_that_stops_as_it_does(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from oppo_sim import Policy\n\nclass Mine(Policy):\n    stop_check = 'chunk'\n    chunk_size = 6\n\n"
-        "    def plan(self, pool):\n        return self.refill(pool, overcommit=2, chunk_size=self.chunk_size)\n"
+        "    def plan(self, pool):\n        return self.refill(pool, overcommit=2,"
+        " chunk_size=self.chunk_size)\n"
     )
     policies = {"partial-rollout": {"token_budget": 10}, "inter": {"stop_check": "chunk", "chunk_size": 5}}
     scenario = write_scenario(tmp_path, policies=policies)
@@ -137,7 +152,10 @@ def test_each_policy_is_measured_against_a_baseline_that_stops_as_it_does(tmp_pa
     assert table.index.tolist() == [*dict.fromkeys(labels.values()), *compared]
     for policy, chunk in (("partial-rollout", 10), ("inter", 5), ("mine.py:Mine", 6)):
         label, settings = labels[policy], {"stop_check": "chunk", "chunk_size": chunk}
-        runs = [simulate(scenario, policy="sequential", policy_settings=settings, seed=seed).step_s for seed in range(2)]
+        runs = [
+            simulate(scenario, policy="sequential", policy_settings=settings, seed=seed).step_s
+            for seed in range(2)
+        ]
         assert table.loc[label, c.STEP_S] == pytest.approx(np.mean(runs))
         assert table.loc[label, c.SPEEDUP] == 1.0
         own = [simulate(scenario, policy=policy, seed=seed).step_s for seed in range(2)]
@@ -145,7 +163,11 @@ def test_each_policy_is_measured_against_a_baseline_that_stops_as_it_does(tmp_pa
 
 
 def test_a_scenario_in_rounds_has_a_baseline_in_rounds(tmp_path: Path) -> None:
-    scenario = load_scenario(write_scenario(tmp_path, policy={"name": "oppo", "overcommit": 2, "chunk_size": 8, "stop_check": "chunk"}))
+    scenario = load_scenario(
+        write_scenario(
+            tmp_path, policy={"name": "oppo", "overcommit": 2, "chunk_size": 8, "stop_check": "chunk"}
+        )
+    )
     assert baseline_of(scenario, "oppo") == (BASELINE, {"stop_check": "chunk", "chunk_size": 8})
     assert baseline_of(scenario, "intra") == baseline_of(scenario, "oppo")
     assert baseline_of(scenario, "april") == ("sequential (token)", {})
@@ -153,21 +175,28 @@ def test_a_scenario_in_rounds_has_a_baseline_in_rounds(tmp_path: Path) -> None:
 
 def test_rounds_of_explored_size_are_told_apart(tmp_path: Path) -> None:
     def explored(*candidates: int) -> dict[str, Any]:
-        return {"stop_check": "chunk", "chunk_size": {"control": "explore", "candidates": list(candidates), "explore_every": 4}}
+        return {
+            "stop_check": "chunk",
+            "chunk_size": {"control": "explore", "candidates": list(candidates), "explore_every": 4},
+        }
 
     scenario = write_scenario(tmp_path, policies={"inter": explored(4, 8), "intra": explored(5, 9)})
     table = compare(scenario, ["inter", "intra"], seeds=2, attribution=False).table
-    assert table.index[:2].tolist() == [f"sequential (rounds of {sizes}, 1 step(s) each every 4)" for sizes in ("4/8", "5/9")]
+    assert table.index[:2].tolist() == [
+        f"sequential (rounds of {sizes}, 1 step(s) each every 4)" for sizes in ("4/8", "5/9")
+    ]
     assert (table[c.SPEEDUP][:2] == 1.0).all()
 
 
 def test_a_policy_in_rounds_that_does_not_say_which_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("from oppo_sim import Policy\n\nclass Mine(Policy):\n    stop_check = 'chunk'\n")
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    stop_check = 'chunk'\n"
+    )
     with pytest.raises(OppoError, match="stops in rounds: give it an attribute chunk_size"):
         compare(write_scenario(tmp_path), ["mine.py:Mine"], seeds=1)
 
 
-# ---- attribution, by hand -----------------------------------------------------------------------------------------------------------
+# ---- attribution, by hand ----------------------------------------------------------------------------------
 
 
 def attributed(
@@ -180,8 +209,11 @@ def attributed(
     costs: dict[str, Any],
     **sections: Any,
 ) -> dict[str, float]:
-    """Seconds a step of each share, and the speed-up; iterations take 1 s, ``rows`` are (prompt, response) tokens in order."""
-    (folder / "rows.csv").write_text("prompt_length,response_length\n" + "".join(f"{prompt},{response}\n" for prompt, response in rows))
+    """Seconds a step of each share, and the speed-up; iterations take 1 s, ``rows`` are (prompt, response)
+    tokens in order."""
+    (folder / "rows.csv").write_text(
+        "prompt_length,response_length\n" + "".join(f"{prompt},{response}\n" for prompt, response in rows)
+    )
     scenario = write_scenario(
         folder,
         steps=steps,
@@ -199,8 +231,9 @@ def attributed(
 
 
 def test_hidden_by_overlap(tmp_path: Path) -> None:
-    # One rollout of 10 tokens, prompt 4, scored at 0.5 s a token. Whole: 14 · 0.5 = 7 s after gen. In chunks of 4 (see test_by_hand) 1 s
-    # is left: 6 s are hidden. Speed-up 17/11. Nothing else can differ: no Δ, no recomputation, devices apart, no padding.
+    # One rollout of 10 tokens, prompt 4, scored at 0.5 s a token. Whole: 14 · 0.5 = 7 s after gen. In chunks
+    # of 4 (see test_by_hand) 1 s is left: 6 s are hidden. Speed-up 17/11. Nothing else can differ: no Δ, no
+    # recomputation, devices apart, no padding.
     shares = attributed(tmp_path, "intra", {"chunk_size": 4}, [(4, 10)], 3, 1, {"score": {"per_token": 0.5}})
     assert shares.pop(c.HIDDEN_BY_OVERLAP_S) == pytest.approx(6.0)
     assert shares.pop(c.SPEEDUP) == pytest.approx(17 / 11)
@@ -208,7 +241,8 @@ def test_hidden_by_overlap(tmp_path: Path) -> None:
 
 
 def test_saved_by_the_shorter_tail(tmp_path: Path) -> None:
-    # B = 2, lengths 2, 9, 3, 4, 4, 4, 4. Without Δ: 9, 4, 4 s. With Δ = 1 (see test_by_hand): 3, 4, 4 s. Saved 6/3 = 2 s a step.
+    # B = 2, lengths 2, 9, 3, 4, 4, 4, 4. Without Δ: 9, 4, 4 s. With Δ = 1 (see test_by_hand): 3, 4, 4 s.
+    # Saved 6/3 = 2 s a step.
     rows = [(1, length) for length in (2, 9, 3, 4, 4, 4, 4)]
     shares = attributed(tmp_path, "inter", {"overcommit": 1}, rows, 3, 2, {})
     assert shares[c.SAVED_BY_SHORTER_TAIL_S] == pytest.approx(2.0)
@@ -218,17 +252,20 @@ def test_saved_by_the_shorter_tail(tmp_path: Path) -> None:
 
 
 def test_lost_to_recomputation(tmp_path: Path) -> None:
-    # Lengths 2 and 6, prompts 10, B = 1, Δ = 1, prefill 0.1 s a token. Step 0: 2 + 2 s. Step 1: 10 new tokens and 10 + 2 again, 2.2 s,
-    # then 2 s; were it free, 1 + 2 s. Lost 1.2/2 s a step. Kept KV loses nothing.
+    # Lengths 2 and 6, prompts 10, B = 1, Δ = 1, prefill 0.1 s a token. Step 0: 2 + 2 s. Step 1: 10 new tokens
+    # and 10 + 2 again, 2.2 s, then 2 s; were it free, 1 + 2 s. Lost 1.2/2 s a step. Kept KV loses nothing.
     costs = {"prefill": {"per_token": 0.1}}
     for clear, lost in ((True, 0.6), (False, 0.0)):
         rollout = {"num_replicas": 1, "clear_kv_cache_on_weight_sync": clear}
-        shares = attributed(tmp_path, "inter", {"overcommit": 1}, [(10, 2), (10, 6)], 2, 1, costs, rollout=rollout)
+        shares = attributed(
+            tmp_path, "inter", {"overcommit": 1}, [(10, 2), (10, 6)], 2, 1, costs, rollout=rollout
+        )
         assert shares[c.LOST_TO_RECOMPUTATION_S] == pytest.approx(lost)
 
 
 def test_lost_to_contention(tmp_path: Path) -> None:
-    # Scoring on the rollout device (see test_by_hand): gen 9 s; with devices apart the 2 s of scoring would fit beside, gen 8 s.
+    # Scoring on the rollout device (see test_by_hand): gen 9 s; with devices apart the 2 s of scoring would
+    # fit beside, gen 8 s.
     costs = {"score": {"fixed": 2.0}, "demands": {"score": {"memory": 0.5, "arithmetic": 1.0}}}
     placement = {"scoring": "rollout", "training": "separate"}
     shares = attributed(tmp_path, "rollout-overlap", {}, [(1, 4), (1, 8)], 1, 2, costs, placement=placement)
@@ -239,9 +276,13 @@ def test_lost_to_contention(tmp_path: Path) -> None:
 
 
 def test_lost_to_padding(tmp_path: Path) -> None:
-    # Static (see test_by_hand): prompts 2 and 4, lengths 1 and 3, 0.5 s a row, 0.01 s a KV token, prefill 0.1 s a token: 7.1 s. Unpadded:
-    # prefill 6 tokens, 0.6 s; iterations with 2, 1, 1 rows and 2 + 4, 5, 6 KV tokens: 2.06 + 1.55 + 1.56 s. 5.77 s: 1.33 s are lost.
-    costs = {"decode": {"fixed": 1.0, "per_rollout": 0.5, "per_kv_token": 0.01}, "prefill": {"per_token": 0.1}}
+    # Static (see test_by_hand): prompts 2 and 4, lengths 1 and 3, 0.5 s a row, 0.01 s a KV token, prefill 0.1
+    # s a token: 7.1 s. Unpadded: prefill 6 tokens, 0.6 s; iterations with 2, 1, 1 rows and 2 + 4, 5, 6 KV
+    # tokens: 2.06 + 1.55 + 1.56 s. 5.77 s: 1.33 s are lost.
+    costs = {
+        "decode": {"fixed": 1.0, "per_rollout": 0.5, "per_kv_token": 0.01},
+        "prefill": {"per_token": 0.1},
+    }
     rollout = {"num_replicas": 1, "batching": "static"}
     shares = attributed(tmp_path, "intra", {}, [(2, 1), (4, 3)], 1, 2, costs, rollout=rollout)
     assert shares[c.LOST_TO_PADDING_S] == pytest.approx(1.33)
@@ -250,7 +291,9 @@ def test_lost_to_padding(tmp_path: Path) -> None:
 
 def test_only_what_a_policy_can_lose_is_replayed(tiny: Path) -> None:
     variants: dict[str, set[str]] = {}
-    for cell in plan_cells(load_scenario(tiny), ["intra", "inter", "oppo", "one-step-off", "async"], 1, 6, True):
+    for cell in plan_cells(
+        load_scenario(tiny), ["intra", "inter", "oppo", "one-step-off", "async"], 1, 6, True
+    ):
         variants.setdefault(cell.label, set()).add(cell.variant)
     assert variants == {
         "sequential": {"actual"},

@@ -35,13 +35,22 @@ def sizes(controller: ChunkController, paces: dict[int, float], steps: int) -> l
     return found
 
 
-# ---- Δ ------------------------------------------------------------------------------------------------------------------------------
+# ---- Δ -----------------------------------------------------------------------------------------------------
 
 
 def test_delta_waits_for_a_full_window_then_follows_the_slope() -> None:
-    # w = 2: the first change comes after the third reward, M_2 − M_0. 0, 1, 2 → up; 1 − 1 = 0 → down; 0 − 2 < 0 → down; 3 − 1 → up.
+    # w = 2: the first change comes after the third reward, M_2 − M_0. 0, 1, 2 → up; 1 − 1 = 0 → down; 0 − 2 <
+    # 0 → down; 3 − 1 → up.
     control = DeltaControl(initial=3, max=8, window=2)
-    assert deltas(DeltaController(control, Batch(64)), [0.0, 1.0, 2.0, 1.0, 0.0, 3.0]) == [3, 3, 3, 4, 3, 2, 3]
+    assert deltas(DeltaController(control, Batch(64)), [0.0, 1.0, 2.0, 1.0, 0.0, 3.0]) == [
+        3,
+        3,
+        3,
+        4,
+        3,
+        2,
+        3,
+    ]
 
 
 def test_only_the_ends_of_the_window_count() -> None:
@@ -65,8 +74,24 @@ def test_delta_stays_within_its_bounds() -> None:
 def test_proportional_changes_by_a_quarter_and_at_least_one() -> None:
     # From 16: +4 → 20, +5 → 25, +6 → 31, +7 → 38, +9 → 40 (bound); and from 16 down: −4, −3, −2, −1, −1.
     control = DeltaControl(initial=16, max=40, window=1, proportional=True)
-    assert deltas(DeltaController(control, Batch(512)), [float(t) for t in range(6)]) == [16, 16, 20, 25, 31, 38, 40]
-    assert deltas(DeltaController(control, Batch(512)), [float(-t) for t in range(6)]) == [16, 16, 12, 9, 7, 6, 5]
+    assert deltas(DeltaController(control, Batch(512)), [float(t) for t in range(6)]) == [
+        16,
+        16,
+        20,
+        25,
+        31,
+        38,
+        40,
+    ]
+    assert deltas(DeltaController(control, Batch(512)), [float(-t) for t in range(6)]) == [
+        16,
+        16,
+        12,
+        9,
+        7,
+        6,
+        5,
+    ]
 
 
 def test_defaults_are_an_eighth_of_the_batch_and_half_of_that() -> None:
@@ -90,17 +115,28 @@ def test_groups_make_changes_and_bounds_whole() -> None:
 
 
 def test_bounds_that_contradict_each_other_are_refused() -> None:
-    for wrong in ({"min": 3, "max": 2}, {"initial": 9, "max": 8}, {"initial": 1, "min": 2}, {"window": 0}, {"increment": 0}):
+    for wrong in (
+        {"min": 3, "max": 2},
+        {"initial": 9, "max": 8},
+        {"initial": 1, "min": 2},
+        {"window": 0},
+        {"increment": 0},
+    ):
         with pytest.raises(ValidationError):
             DeltaControl(**wrong)
     # The default max, 8/8 = 1, is below what is given: nothing is lowered silently.
     for named, wrong in (("min", {"min": 2}), ("initial", {"initial": 2})):
-        with pytest.raises(OppoError, match=rf"overcommit {named} 2 is above max, which is 1 .* give overcommit\.max"):
+        with pytest.raises(
+            OppoError, match=rf"overcommit {named} 2 is above max, which is 1 .* give overcommit\.max"
+        ):
             DeltaController(DeltaControl(**wrong), Batch(8))
 
 
 def test_delta_goes_on_after_a_checkpoint() -> None:
-    control, rewards = DeltaControl(initial=4, max=9, window=3, proportional=True), [1.0, 3.0, 2.0, 4.0, 4.5, 1.0, 0.0, 5.0]
+    control, rewards = (
+        DeltaControl(initial=4, max=9, window=3, proportional=True),
+        [1.0, 3.0, 2.0, 4.0, 4.5, 1.0, 0.0, 5.0],
+    )
     whole = deltas(DeltaController(control, Batch(64)), list(rewards))
     for stop in range(len(rewards)):
         first, second = DeltaController(control, Batch(64)), DeltaController(control, Batch(64))
@@ -109,21 +145,40 @@ def test_delta_goes_on_after_a_checkpoint() -> None:
         assert deltas(second, list(rewards[stop:])) == whole[stop:]
 
 
-# ---- chunk size ---------------------------------------------------------------------------------------------------------------------
+# ---- chunk size --------------------------------------------------------------------------------------------
 
 
 def test_candidates_run_in_order_and_the_quickest_is_kept_until_the_next_exploration() -> None:
     control = ChunkControl(candidates=(128, 512, 256), explore_every=6)
-    assert sizes(ChunkController(control), {128: 3.0, 512: 2.0, 256: 1.0}, 8) == [128, 512, 256, 256, 256, 256, 128, 512]
+    assert sizes(ChunkController(control), {128: 3.0, 512: 2.0, 256: 1.0}, 8) == [
+        128,
+        512,
+        256,
+        256,
+        256,
+        256,
+        128,
+        512,
+    ]
 
 
 def test_each_candidate_runs_its_steps() -> None:
     control = ChunkControl(candidates=(128, 256), explore_every=6, explore_steps=2)
-    assert sizes(ChunkController(control), {128: 1.0, 256: 2.0}, 8) == [128, 128, 256, 256, 128, 128, 128, 128]
+    assert sizes(ChunkController(control), {128: 1.0, 256: 2.0}, 8) == [
+        128,
+        128,
+        256,
+        256,
+        128,
+        128,
+        128,
+        128,
+    ]
 
 
 def test_the_ratio_of_sums_counts() -> None:
-    # 128: (1 + 10) s for (100 + 5) tokens, 0.105 s a token (the mean of the two ratios is 1.005); 256: 0.3 both ways.
+    # 128: (1 + 10) s for (100 + 5) tokens, 0.105 s a token (the mean of the two ratios is 1.005); 256: 0.3
+    # both ways.
     controller = ChunkController(ChunkControl(candidates=(128, 256), explore_every=9, explore_steps=2))
     for seconds, tokens in ((1.0, 100), (10.0, 5), (3.0, 10), (3.0, 10)):
         controller.observe(report(seconds=seconds, tokens=tokens))
@@ -151,7 +206,13 @@ def test_an_exploration_forgets_the_last_one() -> None:
 
 
 def test_candidates_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"candidates": ()}, {"candidates": (0,)}, {"candidates": (8, 8)}, {"explore_every": 2}, {"explore_steps": 0}):
+    for wrong in (
+        {"candidates": ()},
+        {"candidates": (0,)},
+        {"candidates": (8, 8)},
+        {"explore_every": 2},
+        {"explore_steps": 0},
+    ):
         with pytest.raises(ValidationError):
             ChunkControl(**wrong)
 

@@ -1,4 +1,5 @@
-"""From the ``costs:`` and ``training:`` sections to cost models: linear and roofline, training, memory, weight sync."""
+"""From the ``costs:`` and ``training:`` sections to cost models: linear and roofline, training, memory,
+weight sync."""
 
 import re
 from collections.abc import Mapping
@@ -38,7 +39,9 @@ def context(training: TrainingConfig | None = None, **changes: object) -> CostCo
     return CostContext(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def roofline(training: TrainingConfig | None = None, costs: Mapping[str, object] | None = None, **changes: object) -> Costs:
+def roofline(
+    training: TrainingConfig | None = None, costs: Mapping[str, object] | None = None, **changes: object
+) -> Costs:
     section = {
         "kind": "roofline",
         "device": "H200",
@@ -49,7 +52,7 @@ def roofline(training: TrainingConfig | None = None, costs: Mapping[str, object]
     return build_costs(ADAPTER.validate_python(section), shape=context(training, **changes))
 
 
-# ---- linear ---------------------------------------------------------------------------------------------------------------------
+# ---- linear ------------------------------------------------------------------------------------------------
 
 LINEAR = {
     "kind": "linear",
@@ -88,7 +91,9 @@ def test_linear_coefficients_arrive() -> None:
 
 
 def test_training_switches_stages_off() -> None:
-    off = TrainingConfig(old_log_prob="behaviour", ref=False, critic="none", parallel_inference=True, num_ppo_epochs=2)
+    off = TrainingConfig(
+        old_log_prob="behaviour", ref=False, critic="none", parallel_inference=True, num_ppo_epochs=2
+    )
     costs = linear(off)
     assert costs.training.stage_times(BATCH) == (0.0, 0.0, 0.0, 0.5, 0.0, 5.0, 6.0)
     assert costs.training.parallel_inference
@@ -110,7 +115,9 @@ def test_streamed_reference_moves_to_the_scorer() -> None:
 
 
 def test_demands_can_be_given() -> None:
-    costs = linear(TrainingConfig(), demands={"decode": {"memory": 0.7, "arithmetic": 0.1}, "update_weights": {}})
+    costs = linear(
+        TrainingConfig(), demands={"decode": {"memory": 0.7, "arithmetic": 0.1}, "update_weights": {}}
+    )
     assert costs.actor.decode_demand(1, 1) == Demand(0.7, 0.1)
     assert costs.training.sync_demand() == Demand(0.0, 0.0)
 
@@ -134,17 +141,31 @@ def test_sections_that_are_wrong_are_refused(section: dict[str, object]) -> None
         ADAPTER.validate_python(section)
 
 
-# ---- training by roofline, by hand ----------------------------------------------------------------------------------------------
+# ---- training by roofline, by hand -------------------------------------------------------------------------
 
 TINY = ModelShape(
-    num_hidden_layers=1, hidden_size=8, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=4, vocab_size=32
+    num_hidden_layers=1,
+    hidden_size=8,
+    intermediate_size=16,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    vocab_size=32,
 )
 """576 parameters in matrices, 16 in layer norms, 8 in the final one, 2 · 256 in embedding and head: 1,112."""
 TOY = Device(
-    name="toy", hbm_bytes=1e9, hbm_bytes_per_s=1e15, bf16_flops=1000.0, link_bytes_per_s=1e15, host_link_bytes_per_s=1.0, source="test"
+    name="toy",
+    hbm_bytes=1e9,
+    hbm_bytes_per_s=1e15,
+    bf16_flops=1000.0,
+    link_bytes_per_s=1e15,
+    host_link_bytes_per_s=1.0,
+    source="test",
 )
 EXACT = TrainingDevices(
-    achievable=Achievable(gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.0, layer_latency_s=0.0),
+    achievable=Achievable(
+        gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.0, layer_latency_s=0.0
+    ),
     micro_batch_overhead_s=0.25,
     adv_fixed_s=1.0,
     adv_per_token_s=0.5,
@@ -153,14 +174,19 @@ SMALL = BatchShape((2, 2), (2, 2))  # 8 tokens, 16 pairs
 
 
 def tiny_training(
-    training: TrainingConfig, device: Device = TOY, num_gpus: int = 1, micro_batch: int = 8, batch: BatchShape = SMALL
+    training: TrainingConfig,
+    device: Device = TOY,
+    num_gpus: int = 1,
+    micro_batch: int = 8,
+    batch: BatchShape = SMALL,
 ) -> RooflineTraining:
     model = TrainedModel(TINY, True, micro_batch, micro_batch, 100.0)
     critic = TrainedModel(TINY, False, micro_batch, micro_batch, 100.0)
     return RooflineTraining(model, model, critic, device, EXACT, training, num_gpus, 2000.0, batch)
 
 
-# A forward of 8 tokens and 16 pairs: layers 2·576·8 = 9,216, attention 4·8·16 = 512, head 2·256·8 = 4,096 operations, at 1,000 a second.
+# A forward of 8 tokens and 16 pairs: layers 2·576·8 = 9,216, attention 4·8·16 = 512, head 2·256·8 = 4,096
+# operations, at 1,000 a second.
 TRUNK, HEAD = 9.728, 4.096
 
 
@@ -175,12 +201,19 @@ def test_stages_by_hand() -> None:
 
 
 def test_micro_batches_cost_their_overhead_and_their_weight_reads() -> None:
-    one, four = (tiny_training(TrainingConfig(num_ppo_epochs=1), micro_batch=size).stage_times(SMALL) for size in (8, 2))
+    one, four = (
+        tiny_training(TrainingConfig(num_ppo_epochs=1), micro_batch=size).stage_times(SMALL)
+        for size in (8, 2)
+    )
     assert four.update_actor - one.update_actor == pytest.approx(3 * 3 * 0.25)
     assert four.ref - one.ref == pytest.approx(3 * 0.25)
-    # With 1,000 bytes a second and free arithmetic, each further forward reads 2·(576 + 256) bytes of weights again: 1.664 s.
+    # With 1,000 bytes a second and free arithmetic, each further forward reads 2·(576 + 256) bytes of weights
+    # again: 1.664 s.
     slow = TOY.model_copy(update={"hbm_bytes_per_s": 1000.0, "bf16_flops": 1e15})
-    one, four = (tiny_training(TrainingConfig(num_ppo_epochs=1), slow, micro_batch=size).stage_times(SMALL) for size in (8, 2))
+    one, four = (
+        tiny_training(TrainingConfig(num_ppo_epochs=1), slow, micro_batch=size).stage_times(SMALL)
+        for size in (8, 2)
+    )
     # Attention re-reads nothing here: its traffic depends on tokens and pairs only.
     assert four.ref - one.ref == pytest.approx(3 * (1.664 + 0.25))
 
@@ -193,9 +226,13 @@ def test_optimizer_step_is_bound_by_memory_and_sharded() -> None:
         four = TrainingConfig.model_validate({**config, "num_mini_batches": 2})
         batch = BatchShape((2, 2) * num_gpus, (2, 2) * num_gpus)
         model = tiny_training(TrainingConfig.model_validate(config), slow, num_gpus, micro_batch=4)
-        return tiny_training(four, slow, num_gpus, micro_batch=4).stage_times(batch).update_actor - model.stage_times(batch).update_actor
+        return (
+            tiny_training(four, slow, num_gpus, micro_batch=4).stage_times(batch).update_actor
+            - model.stage_times(batch).update_actor
+        )
 
-    # Two mini-batches of one micro-batch each against one of two: exactly one optimizer step more, 28 bytes for each of 1,112 parameters.
+    # Two mini-batches of one micro-batch each against one of two: exactly one optimizer step more, 28 bytes
+    # for each of 1,112 parameters.
     assert step("adamw") == pytest.approx(28 * 1112 / 100)
     assert step("adamw_8bit") == pytest.approx(16 * 1112 / 100)
     assert step("sgd") == pytest.approx(12 * 1112 / 100)
@@ -205,7 +242,8 @@ def test_optimizer_step_is_bound_by_memory_and_sharded() -> None:
 
 def test_gradients_cross_the_link() -> None:
     slow = TOY.model_copy(update={"link_bytes_per_s": 10.0, "bf16_flops": 1e15})
-    # Fully sharded, two ranks: three transfers of half of 2,224 bytes in place of the arithmetic, 333.6 s, and three overheads.
+    # Fully sharded, two ranks: three transfers of half of 2,224 bytes in place of the arithmetic, 333.6 s,
+    # and three overheads.
     full = tiny_training(TrainingConfig(num_ppo_epochs=1), slow, 2).stage_times(SMALL)
     assert full.update_actor == pytest.approx(3 * 111.2 + 0.75)
     assert full.ref == pytest.approx(111.2 + 0.25)
@@ -216,7 +254,8 @@ def test_gradients_cross_the_link() -> None:
 
 def test_selective_recompute_costs_a_fifth_of_the_speed() -> None:
     plain, recompute = (
-        tiny_training(TrainingConfig(num_ppo_epochs=1, selective_recompute=flag)).stage_times(SMALL) for flag in (False, True)
+        tiny_training(TrainingConfig(num_ppo_epochs=1, selective_recompute=flag)).stage_times(SMALL)
+        for flag in (False, True)
     )
     assert recompute.update_actor - 0.75 == pytest.approx((plain.update_actor - 0.75) / 0.8)
 
@@ -240,31 +279,50 @@ def test_weight_sync_at_the_published_calibration_point() -> None:
         model = TrainedModel(TINY, True, 8, 8, 0.0)
         device = DEVICES["A100-80"]
         return (
-            RooflineTraining(model, model, model, device, TrainingDevices(), TrainingConfig(weight_sync=sync), 16, 20e9, SMALL)
+            RooflineTraining(
+                model,
+                model,
+                model,
+                device,
+                TrainingDevices(),
+                TrainingConfig(weight_sync=sync),
+                16,
+                20e9,
+                SMALL,
+            )
             .stage_times(SMALL)
             .update_weights
         )
 
     assert seconds(FullExport(kind="full_export")) == pytest.approx(900)
     assert seconds(OnlineRefit()) == pytest.approx(20, rel=0.01)
-    assert seconds(OnlineRefit(fixed_s=0.0, convert_bytes_per_s=20e9, link_bytes_per_s=10e9)) == pytest.approx(3.0)
+    assert seconds(
+        OnlineRefit(fixed_s=0.0, convert_bytes_per_s=20e9, link_bytes_per_s=10e9)
+    ) == pytest.approx(3.0)
     assert seconds(SharedWeights(kind="shared", fixed_s=0.1)) == 0.1
 
 
 def test_state_bytes_follow_zero() -> None:
-    # ZeRO's example: 7.5B parameters on 64 devices with Adam: 120 GB, 31.4 GB with the optimizer sharded, 1.9 GB with everything.
-    sizes = [training_state_bytes(7_500_000_000, "adamw", sharding, 64, 1) / 1e9 for sharding in ("none", "optimizer", "full")]
+    # ZeRO's example: 7.5B parameters on 64 devices with Adam: 120 GB, 31.4 GB with the optimizer sharded, 1.9
+    # GB with everything.
+    sizes = [
+        training_state_bytes(7_500_000_000, "adamw", sharding, 64, 1) / 1e9
+        for sharding in ("none", "optimizer", "full")
+    ]
     assert sizes == pytest.approx([120, 31.4, 1.875], rel=0.001)
 
 
-# ---- roofline from its section --------------------------------------------------------------------------------------------------
+# ---- roofline from its section -----------------------------------------------------------------------------
 
 
 def test_kv_capacity_by_hand() -> None:
-    # One H200, nothing beside the actor: 0.9 · 141 · 2^30 − 2 · 7,615,616,512 − 8,192 · 196,608 (activations of one layer), 57,344 a token.
+    # One H200, nothing beside the actor: 0.9 · 141 · 2^30 − 2 · 7,615,616,512 − 8,192 · 196,608 (activations
+    # of one layer), 57,344 a token.
     capacity = roofline(colocated_training=False).actor_kv_capacity_tokens
     assert capacity == int((0.9 * 141 * 2**30 - 2 * 7_615_616_512 - 8192 * 196_608) / 57_344)
-    assert roofline(costs={"rollout": {"kv_cache_dtype": "fp8"}}, colocated_training=False).actor_kv_capacity_tokens in (
+    assert roofline(
+        costs={"rollout": {"kv_cache_dtype": "fp8"}}, colocated_training=False
+    ).actor_kv_capacity_tokens in (
         2 * (capacity or 0),
         2 * (capacity or 0) + 1,
     )
@@ -280,7 +338,12 @@ def test_what_shares_the_devices_takes_their_memory() -> None:
     scorer = capacity(colocated_training=False, colocated_scoring=True)
     everything = capacity(colocated_scoring=True)
     assert alone > scorer > everything
-    assert alone > capacity(TrainingConfig(critic="none", ref=False)) > capacity(TrainingConfig(critic="none")) > capacity()
+    assert (
+        alone
+        > capacity(TrainingConfig(critic="none", ref=False))
+        > capacity(TrainingConfig(critic="none"))
+        > capacity()
+    )
     assert capacity(TrainingConfig(offload=True)) == alone
     assert capacity(TrainingConfig(optimizer="adamw_8bit")) > capacity()
 
@@ -301,17 +364,37 @@ def test_recompute_allows_larger_micro_batches() -> None:
 
 def test_a_model_that_does_not_fit_says_what_and_by_how_much() -> None:
     with pytest.raises(
-        OppoError, match=r"rollout does not fit H200: rollout weights 141.1 GB.*of 136.3 GB usable; .* GB short; raise rollout"
+        OppoError,
+        match=(
+            r"rollout does not fit H200: rollout weights 141.1 GB.*of 136.3 GB usable; .* GB short; raise"
+            r" rollout"
+        ),
     ):
         roofline(costs={"actor_model": "llama-3-70b"}, colocated_training=False)
-    small = {"device": "A100-40", "actor_model": "qwen2.5-14b", "reward_model": {"kind": "verifier"}, "rollout": {"tensor_parallel": 2}}
-    with pytest.raises(OppoError, match=r"training \(actor, one micro-batch of 2560 tokens.*\) does not fit A100-40: actor training state"):
+    small = {
+        "device": "A100-40",
+        "actor_model": "qwen2.5-14b",
+        "reward_model": {"kind": "verifier"},
+        "rollout": {"tensor_parallel": 2},
+    }
+    with pytest.raises(
+        OppoError,
+        match=(
+            r"training \(actor, one micro-batch of 2560 tokens.*\) does not fit A100-40: actor training state"
+        ),
+    ):
         roofline(TrainingConfig(num_gpus=7), small, colocated_training=False)
-    with pytest.raises(OppoError, match=r"scoring does not fit L40S: reward model weights .*; raise reward_model"):
+    with pytest.raises(
+        OppoError, match=r"scoring does not fit L40S: reward model weights .*; raise reward_model"
+    ):
         roofline(costs={"reward_model": {"kind": "model", "model": "qwen2.5-32b", "device": "L40S"}})
-    with pytest.raises(OppoError, match=r"scoring does not fit A100-80: reward model weights 139.0 GB.*; 61.7 GB short"):
+    with pytest.raises(
+        OppoError, match=r"scoring does not fit A100-80: reward model weights 139.0 GB.*; 61.7 GB short"
+    ):
         roofline(costs={"reward_model": {"kind": "model", "model": "llama-3-70b", "device": "A100-80"}})
-    halves = {"reward_model": {"kind": "model", "model": "llama-3-70b", "device": "A100-80", "tensor_parallel": 2}}
+    halves = {
+        "reward_model": {"kind": "model", "model": "llama-3-70b", "device": "A100-80", "tensor_parallel": 2}
+    }
     assert roofline(costs=halves).scorer.prefill_time(1000, 5e5) > 0
     with pytest.raises(OppoError, match=r"micro-batch of 90000 tokens"):
         roofline(TrainingConfig(micro_batch_tokens=90_000))
@@ -320,16 +403,33 @@ def test_a_model_that_does_not_fit_says_what_and_by_how_much() -> None:
 @pytest.mark.parametrize(
     ("training", "costs", "changes", "words"),
     [
-        (TrainingConfig(), {"rollout": {"tensor_parallel": 3}}, {}, "rollout: tensor_parallel 3 does not divide the 28 attention heads"),
+        (
+            TrainingConfig(),
+            {"rollout": {"tensor_parallel": 3}},
+            {},
+            "rollout: tensor_parallel 3 does not divide the 28 attention heads",
+        ),
         (TrainingConfig(tensor_parallel=4), {}, {}, "tensor_parallel 4 does not divide 7 GPUs"),
-        (TrainingConfig(micro_batch_tokens=1000), {}, {}, "micro_batch_tokens 1000 is less than the longest rollout"),
-        (TrainingConfig(weight_sync=SharedWeights(kind="shared")), {}, {"colocated_training": False}, "weight_sync kind shared"),
+        (
+            TrainingConfig(micro_batch_tokens=1000),
+            {},
+            {},
+            "micro_batch_tokens 1000 is less than the longest rollout",
+        ),
+        (
+            TrainingConfig(weight_sync=SharedWeights(kind="shared")),
+            {},
+            {"colocated_training": False},
+            "weight_sync kind shared",
+        ),
         (TrainingConfig(), {"device": "A100-80", "rollout": {"dtype": "fp8"}}, {}, "no fp8"),
         (TrainingConfig(), {"actor_model": "nope"}, {}, "no model 'nope'"),
         (TrainingConfig(), {"device": "nope"}, {}, "no device 'nope'"),
     ],
 )
-def test_impossible_settings_are_refused(training: TrainingConfig, costs: dict[str, object], changes: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused(
+    training: TrainingConfig, costs: dict[str, object], changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(OppoError, match=words):
         roofline(training, costs, **changes)
 
@@ -362,15 +462,18 @@ def test_streamed_reference_adds_up_and_weighs_demands() -> None:
     assert two.flops > 2 * one.flops
     assert both.scorer.peak == alone.scorer.peak
     assert both.training.stage_times(BATCH).ref == 0.0
-    assert both.scorer.without_padding().prefill_time(tokens, pairs) == both.scorer.prefill_time(tokens, pairs)
+    assert both.scorer.without_padding().prefill_time(tokens, pairs) == both.scorer.prefill_time(
+        tokens, pairs
+    )
     rules = roofline(TrainingConfig(stream_ref=True), {"reward_model": {"kind": "verifier", "fixed_s": 0.5}})
     assert rules.scorer.prefill_time(tokens, pairs) == pytest.approx(0.5 + extra)
 
 
 def test_models_may_differ_and_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "critic.json").write_text(
-        '{"model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,'
-        ' "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": true}'
+        '{"model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896, "intermediate_size": 4864,'
+        ' "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings":'
+        " true}"
     )
     section = ADAPTER.validate_python(
         {
@@ -412,7 +515,11 @@ configs = st.builds(
 )
 
 
-@given(configs, st.lists(st.tuples(st.integers(1, 512), st.integers(1, 2048)), min_size=1, max_size=60), st.integers(0, 500))
+@given(
+    configs,
+    st.lists(st.tuples(st.integers(1, 512), st.integers(1, 2048)), min_size=1, max_size=60),
+    st.integers(0, 500),
+)
 @settings(max_examples=40)
 def test_stages_are_monotone_in_the_batch_and_demands_are_shares(
     config: TrainingConfig, lengths: list[tuple[int, int]], longer: int
@@ -436,4 +543,8 @@ def test_stages_are_monotone_in_the_batch_and_demands_are_shares(
 def test_documented_sections_are_valid() -> None:
     text = (Path(__file__).parent.parent / "docs" / "costs.md").read_text(encoding="utf-8")
     sections = [yaml.safe_load(block)["costs"] for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    assert [ADAPTER.validate_python(section).kind for section in sections] == ["linear", "roofline", "profile"]
+    assert [ADAPTER.validate_python(section).kind for section in sections] == [
+        "linear",
+        "roofline",
+        "profile",
+    ]

@@ -64,7 +64,9 @@ def test_mixture_of_experts_counts_total_and_active_parameters() -> None:
     assert shape.parameters == 46_702_792_704
     # 12.88e9 active with both embeddings (2 · 131.1e6) and norms; matrices of the layers alone: 12.61e9.
     assert shape.active_matrix_params == pytest.approx(12.61e9, rel=0.002)
-    assert MODELS["qwen3-30b-a3b"].active_matrix_params == pytest.approx(2.7e9, rel=0.03)  # "A3B" counts one embedding more
+    assert MODELS["qwen3-30b-a3b"].active_matrix_params == pytest.approx(
+        2.7e9, rel=0.03
+    )  # "A3B" counts one embedding more
 
 
 def test_touched_experts_grow_from_one_tokens_to_all() -> None:
@@ -117,7 +119,9 @@ def test_a_config_that_cannot_be_described_is_refused(config: dict[str, object],
 
 
 def test_unknown_names_and_broken_files_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(OppoError, match=r"no model 'qwen9-1b'; give a config.json, a shape inline, or one of qwen2.5-0.5b"):
+    with pytest.raises(
+        OppoError, match=r"no model 'qwen9-1b'; give a config.json, a shape inline, or one of qwen2.5-0.5b"
+    ):
         find_model("qwen9-1b")
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(OppoError, match="cannot read the model config"):
@@ -139,7 +143,13 @@ def test_devices_carry_their_sources_and_plausible_balances() -> None:
         assert 100 < device.bf16_flops / device.hbm_bytes_per_s < 500  # operations a byte
     assert find_device("h200") is DEVICES["H200"]
     own = Device(
-        name="own", hbm_bytes=1e9, hbm_bytes_per_s=1e9, bf16_flops=1e12, link_bytes_per_s=1e9, host_link_bytes_per_s=1e9, source="me"
+        name="own",
+        hbm_bytes=1e9,
+        hbm_bytes_per_s=1e9,
+        bf16_flops=1e12,
+        link_bytes_per_s=1e9,
+        host_link_bytes_per_s=1e9,
+        source="me",
     )
     assert find_device(own) is own
 

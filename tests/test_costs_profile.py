@@ -36,9 +36,17 @@ def content() -> dict[str, object]:
         return {"tokens": list(TOKENS), "mean_context": list(MEAN_CONTEXTS), "seconds": seconds}
 
     rows = [
-        {"n_running": n, "kv_tokens": [n * c for c in CONTEXTS], "seconds": [TRUTH.decode_time(n, n * c) for c in CONTEXTS]} for n in SIZES
+        {
+            "n_running": n,
+            "kv_tokens": [n * c for c in CONTEXTS],
+            "seconds": [TRUTH.decode_time(n, n * c) for c in CONTEXTS],
+        }
+        for n in SIZES
     ]
-    stages = {name: [1e-5 * (i + 1) * t for t in BATCH_TOKENS] for i, name in enumerate(("old_log_prob", "ref", "values", "adv"))}
+    stages = {
+        name: [1e-5 * (i + 1) * t for t in BATCH_TOKENS]
+        for i, name in enumerate(("old_log_prob", "ref", "values", "adv"))
+    }
     return {
         "format": "oppo-profile/1",
         "name": "computed",
@@ -55,7 +63,12 @@ def content() -> dict[str, object]:
         "prefill": forwards(1.0),
         "score": forwards(2.0),
         "score_ref": forwards(3.0),
-        "training": {"tokens": list(BATCH_TOKENS), **stages, "update_critic": [0.1, 1.0, 20.0], "update_actor": [0.2, 2.0, 40.0]},
+        "training": {
+            "tokens": list(BATCH_TOKENS),
+            **stages,
+            "update_critic": [0.1, 1.0, 20.0],
+            "update_actor": [0.2, 2.0, 40.0],
+        },
         "update_weights": 2.5,
         "demands": {"decode": {"memory": 0.8, "arithmetic": 0.2}},
         "contention_factor": 1.1,
@@ -82,7 +95,11 @@ def test_round_trip_is_exact_and_stable(tmp_path: Path) -> None:
 
 def test_scenario_gives_costs_with_the_measurement_in_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "profile.json").write_text(json.dumps(content()))
-    built = build_costs(ProfileCostConfig(kind="profile", path="profile.json"), shape=context(num_ppo_epochs=1), base_dir=tmp_path)
+    built = build_costs(
+        ProfileCostConfig(kind="profile", path="profile.json"),
+        shape=context(num_ppo_epochs=1),
+        base_dir=tmp_path,
+    )
     assert built.provenance["measured"] == content()["measured"]
     assert built.provenance["path"] == "profile.json"
     assert built.provenance["contention_factor"] == 1.1
@@ -104,7 +121,9 @@ def test_decode_of_a_linear_truth_is_that_truth(n: int, mean: float) -> None:
 @given(st.floats(64, 32768), st.floats(64, 2048))
 @settings(max_examples=50)
 def test_prefill_of_a_linear_truth_is_that_truth(tokens: float, mean: float) -> None:
-    assert costs().actor.prefill_time(tokens, tokens * mean) == pytest.approx(TRUTH.prefill_time(tokens, tokens * mean), rel=1e-9)
+    assert costs().actor.prefill_time(tokens, tokens * mean) == pytest.approx(
+        TRUTH.prefill_time(tokens, tokens * mean), rel=1e-9
+    )
 
 
 def test_measured_points_come_back() -> None:
@@ -115,14 +134,23 @@ def test_measured_points_come_back() -> None:
     times = built.training.stage_times(BatchShape((1000,), (9000,)))
     assert list(times) == pytest.approx([0.1, 0.2, 0.3, 0.4, 1.0, 2.0, 2.5])
     assert built.scorer.prefill_time(512, 512 * 512) == pytest.approx(2 * TRUTH.prefill_time(512, 512 * 512))
-    assert costs(stream_ref=True).scorer.prefill_time(512, 512 * 512) == pytest.approx(5 * TRUTH.prefill_time(512, 512 * 512))
+    assert costs(stream_ref=True).scorer.prefill_time(512, 512 * 512) == pytest.approx(
+        5 * TRUTH.prefill_time(512, 512 * 512)
+    )
 
 
 def bent() -> Profile:
     """Rows with a bend: slope 1e-6 up to a mean context of 100, 3e-6 beyond."""
     data = content()
     data["decode"] = {
-        "rows": [{"n_running": n, "kv_tokens": [0, 100 * n, 200 * n], "seconds": [0.01, 0.01 + 1e-4 * n, 0.01 + 4e-4 * n]} for n in (2, 4)]
+        "rows": [
+            {
+                "n_running": n,
+                "kv_tokens": [0, 100 * n, 200 * n],
+                "seconds": [0.01, 0.01 + 1e-4 * n, 0.01 + 4e-4 * n],
+            }
+            for n in (2, 4)
+        ]
     }
     return Profile.model_validate(data)
 
@@ -139,7 +167,9 @@ def test_lines_end_exactly_at_the_knots() -> None:
 
 def test_between_batch_sizes_rollouts_keep_their_mean_context() -> None:
     data = content()
-    rows = [{"n_running": n, "kv_tokens": [0, 1000 * n], "seconds": [0.01, 0.01 + 5e-4 * n * n]} for n in (2, 4)]
+    rows = [
+        {"n_running": n, "kv_tokens": [0, 1000 * n], "seconds": [0.01, 0.01 + 5e-4 * n * n]} for n in (2, 4)
+    ]
     data["decode"] = {"rows": rows}
     actor = costs_from_profile(Profile.model_validate(data), context()).actor
     # A mean context of 600: 0.01 + 0.6·5e-4·4 at 2, 0.01 + 0.6·5e-4·16 at 4; the mean of both at 3.
@@ -164,7 +194,10 @@ def test_extrapolation_is_linear_warned_about_once_and_counted() -> None:
     built = costs_from_profile(profile, context())
     assert built.actor.decode_time(8, 8 * 4096) > 0
     assert profile.out_of_range == {}
-    with pytest.warns(ProfileRangeWarning, match=r"decode asked at n_running 256, kv_tokens 256000, outside the measured range") as caught:
+    with pytest.warns(
+        ProfileRangeWarning,
+        match=r"decode asked at n_running 256, kv_tokens 256000, outside the measured range",
+    ) as caught:
         assert built.actor.decode_time(256, 256_000) == pytest.approx(TRUTH.decode_time(256, 256_000))
         assert built.actor.decode_time(8, 80_000) == pytest.approx(TRUTH.decode_time(8, 80_000))
         assert built.actor.decode_time(8, 100) == pytest.approx(TRUTH.decode_time(8, 100))
@@ -172,22 +205,33 @@ def test_extrapolation_is_linear_warned_about_once_and_counted() -> None:
     with pytest.warns(ProfileRangeWarning, match=r"score asked at 10 tokens"):
         assert built.scorer.prefill_time(10, 1000) == pytest.approx(2 * TRUTH.prefill_time(10, 1000))
     with pytest.warns(ProfileRangeWarning, match=r"training asked at 400000 tokens"):
-        assert built.training.stage_times(BatchShape((200_000,), (200_000,))).update_actor == pytest.approx(80.0)
+        assert built.training.stage_times(BatchShape((200_000,), (200_000,))).update_actor == pytest.approx(
+            80.0
+        )
     assert profile.out_of_range == {"decode": 3, "score": 1, "training": 1}
     assert profile == Profile.model_validate(content())  # counts are no part of a profile
 
 
 def test_host_overheads_are_added() -> None:
-    data = {**content(), "host": {"decode_per_iteration": 0.1, "decode_per_rollout": 0.01, "prefill": 0.2, "score": 0.3}}
+    data = {
+        **content(),
+        "host": {"decode_per_iteration": 0.1, "decode_per_rollout": 0.01, "prefill": 0.2, "score": 0.3},
+    }
     with_host, without = costs_from_profile(Profile.model_validate(data), context()), costs()
     assert with_host.actor.decode_time(8, 8192) - without.actor.decode_time(8, 8192) == pytest.approx(0.18)
-    assert with_host.actor.prefill_time(512, 512**2) - without.actor.prefill_time(512, 512**2) == pytest.approx(0.2)
-    assert with_host.scorer.prefill_time(512, 512**2) - without.scorer.prefill_time(512, 512**2) == pytest.approx(0.3)
+    assert with_host.actor.prefill_time(512, 512**2) - without.actor.prefill_time(
+        512, 512**2
+    ) == pytest.approx(0.2)
+    assert with_host.scorer.prefill_time(512, 512**2) - without.scorer.prefill_time(
+        512, 512**2
+    ) == pytest.approx(0.3)
 
 
 def test_noise_at_the_end_of_a_row_never_leads_to_no_time() -> None:
     data = content()
-    data["decode"] = {"rows": [{"n_running": n, "kv_tokens": [0, 100, 200], "seconds": [0.01, 0.02, 0.019]} for n in (1, 2)]}
+    data["decode"] = {
+        "rows": [{"n_running": n, "kv_tokens": [0, 100, 200], "seconds": [0.01, 0.02, 0.019]} for n in (1, 2)]
+    }
     actor = costs_from_profile(Profile.model_validate(data), context()).actor
     with pytest.warns(ProfileRangeWarning):
         assert actor.decode_time(1, 1e9) == pytest.approx(0.019)
@@ -195,15 +239,28 @@ def test_noise_at_the_end_of_a_row_never_leads_to_no_time() -> None:
 
 def test_extrapolation_to_no_time_is_refused() -> None:
     data = content()
-    data["decode"] = {"rows": [{"n_running": n, "kv_tokens": [1000, 2000], "seconds": [0.001, 0.01]} for n in (1, 2)]}
+    data["decode"] = {
+        "rows": [{"n_running": n, "kv_tokens": [1000, 2000], "seconds": [0.001, 0.01]} for n in (1, 2)]
+    }
     data["prefill"] = {"tokens": [100, 200], "mean_context": [1, 2], "seconds": [[0.01, 0.01], [0.03, 0.03]]}
     data["training"] = {"tokens": [1000, 2000], "update_actor": [0.1, 1.0]}
-    built = costs_from_profile(Profile.model_validate(data), context(old_log_prob="behaviour", ref=False, critic="none"))
-    with pytest.warns(ProfileRangeWarning), pytest.raises(OppoError, match="decode extrapolates to no time at all at n_running 1"):
+    built = costs_from_profile(
+        Profile.model_validate(data), context(old_log_prob="behaviour", ref=False, critic="none")
+    )
+    with (
+        pytest.warns(ProfileRangeWarning),
+        pytest.raises(OppoError, match="decode extrapolates to no time at all at n_running 1"),
+    ):
         built.actor.decode_line(1, 10)
-    with pytest.warns(ProfileRangeWarning), pytest.raises(OppoError, match="prefill extrapolates to no time at all at 10 tokens"):
+    with (
+        pytest.warns(ProfileRangeWarning),
+        pytest.raises(OppoError, match="prefill extrapolates to no time at all at 10 tokens"),
+    ):
         built.actor.prefill_time(10, 10)
-    with pytest.warns(ProfileRangeWarning), pytest.raises(OppoError, match=r"training.update_actor extrapolates to a negative time"):
+    with (
+        pytest.warns(ProfileRangeWarning),
+        pytest.raises(OppoError, match=r"training.update_actor extrapolates to a negative time"),
+    ):
         built.training.stage_times(BatchShape((5,), (5,)))
 
 
@@ -214,7 +271,10 @@ def test_missing_tables_are_refused_only_where_they_are_needed() -> None:
     assert isinstance(training, dict)
     training.pop("ref")
     profile = Profile.model_validate(data)
-    assert costs_from_profile(profile, context(ref=False)).training.stage_times(BatchShape((500,), (500,))).ref == 0.0
+    assert (
+        costs_from_profile(profile, context(ref=False)).training.stage_times(BatchShape((500,), (500,))).ref
+        == 0.0
+    )
     with pytest.raises(OppoError, match=r"computed: training.ref was not measured"):
         costs_from_profile(profile, context())
     with pytest.raises(OppoError, match=r"computed: score_ref was not measured"):
@@ -235,10 +295,22 @@ def test_missing_tables_are_refused_only_where_they_are_needed() -> None:
             {"decode": {"rows": [{"n_running": 1, "kv_tokens": [2, 1], "seconds": [1.0, 2.0]}]}},
             "kv_tokens of n_running 1 must rise strictly",
         ),
-        ({"decode": {"rows": [{"n_running": 1, "kv_tokens": [1, 2], "seconds": [1.0, 0.0]}]}}, "greater than 0"),
-        ({"prefill": {"tokens": [1, 2], "mean_context": [1, 2], "seconds": [[1.0, 1.0]] * 3}}, "seconds has 3 entries for a grid of 2"),
-        ({"prefill": {"tokens": [1, 2], "mean_context": [1, 2], "seconds": [[1.0, 1.0, 1.0]] * 2}}, "seconds of 1 tokens has 3 entries"),
-        ({"training": {"tokens": [1, 2], "update_actor": [1.0, 2.0, 3.0]}}, "update_actor has 3 entries for a grid of 2"),
+        (
+            {"decode": {"rows": [{"n_running": 1, "kv_tokens": [1, 2], "seconds": [1.0, 0.0]}]}},
+            "greater than 0",
+        ),
+        (
+            {"prefill": {"tokens": [1, 2], "mean_context": [1, 2], "seconds": [[1.0, 1.0]] * 3}},
+            "seconds has 3 entries for a grid of 2",
+        ),
+        (
+            {"prefill": {"tokens": [1, 2], "mean_context": [1, 2], "seconds": [[1.0, 1.0, 1.0]] * 2}},
+            "seconds of 1 tokens has 3 entries",
+        ),
+        (
+            {"training": {"tokens": [1, 2], "update_actor": [1.0, 2.0, 3.0]}},
+            "update_actor has 3 entries for a grid of 2",
+        ),
         ({"contention_factor": 0.9}, "contention_factor"),
         ({"speed": "fast"}, "speed"),
         ({"measured": {"hardware": "x"}}, "measured"),

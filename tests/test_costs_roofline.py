@@ -13,10 +13,19 @@ from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_engine import HOSTS, VLLM_BATCH_SIZES, RooflineEngine
 
 TINY = ModelShape(
-    num_hidden_layers=1, hidden_size=8, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=4, vocab_size=32
+    num_hidden_layers=1,
+    hidden_size=8,
+    intermediate_size=16,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    vocab_size=32,
 )
-"""Attention matrices 8·(2·8 + 2·4) = 192 parameters, MLP 3·8·16 = 384, head 32·8 = 256; KV 2·1·4·2 = 16 bytes a token."""
-PERFECT = Achievable(gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.5, layer_latency_s=0.0)
+"""Attention matrices 8·(2·8 + 2·4) = 192 parameters, MLP 3·8·16 = 384, head 32·8 = 256; KV 2·1·4·2 = 16 bytes
+a token."""
+PERFECT = Achievable(
+    gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.5, layer_latency_s=0.0
+)
 NO_HOST = HostOverheads()
 
 
@@ -40,8 +49,9 @@ def tiny(flops: float, memory: float, **changes: object) -> RooflineEngine:
 
 def test_memory_bound_decode_by_hand() -> None:
     # One rollout with 10 tokens of KV, 100 bytes a second, arithmetic for free:
-    # projections (192 parameters · 2 + activations (8 + 8 + 8 + 4 + 4 + 8 = 2·20) · 2 bytes) = 464 B; MLP 768 + (2·8 + 3·16)·2 = 896 B;
-    # element-wise (8·8 + 2·(8 + 4) + 3·16)·2 = 272 B; head (256 + 32)·2 = 576 B; softmax 32·24 = 768 B; KV 16·(10 + 1) = 176 B.
+    # projections (192 parameters · 2 + activations (8 + 8 + 8 + 4 + 4 + 8 = 2·20) · 2 bytes) = 464 B; MLP 768
+    # + (2·8 + 3·16)·2 = 896 B; element-wise (8·8 + 2·(8 + 4) + 3·16)·2 = 272 B; head (256 + 32)·2 = 576 B;
+    # softmax 32·24 = 768 B; KV 16·(10 + 1) = 176 B.
     engine = tiny(1e12, 100.0)
     assert engine.decode_time(1, 10) == pytest.approx((464 + 896 + 272 + 576 + 768 + 176) / 100)
     assert engine.decode_demand(1, 10).memory == pytest.approx(1.0)
@@ -59,9 +69,12 @@ def test_arithmetic_bound_decode_by_hand() -> None:
 
 
 def test_prefill_by_hand() -> None:
-    # 6 tokens, 18 pairs: layers 2·576·6 = 6,912, attention 32·18 = 576; head of one row 512, of all rows 3,072, of none 0.
+    # 6 tokens, 18 pairs: layers 2·576·6 = 6,912, attention 32·18 = 576; head of one row 512, of all rows
+    # 3,072, of none 0.
     for logits, head in (("last", 512), ("all", 3072), ("none", 0)):
-        assert tiny(1000.0, 1e15, logits=logits).prefill_time(6, 18) == pytest.approx((6912 + 576 + head) / 1000)
+        assert tiny(1000.0, 1e15, logits=logits).prefill_time(6, 18) == pytest.approx(
+            (6912 + 576 + head) / 1000
+        )
     work = tiny(1000.0, 1e15, logits="none").prefill_work(6, 18)
     assert work is not None
     assert work.flops == pytest.approx(7488)
@@ -69,22 +82,29 @@ def test_prefill_by_hand() -> None:
 
 
 def test_fp8_halves_weights_and_doubles_arithmetic_of_the_layers() -> None:
-    assert tiny(1000.0, 1e15, dtype="fp8", logits="none").prefill_time(6, 18) == pytest.approx((6912 / 2 + 576) / 1000)
+    assert tiny(1000.0, 1e15, dtype="fp8", logits="none").prefill_time(6, 18) == pytest.approx(
+        (6912 / 2 + 576) / 1000
+    )
     # Layer weights (192 + 384) · 1 byte less than in bf16; head and activations stay in 16 bits.
-    assert tiny(1e12, 100.0, dtype="fp8").decode_time(1, 10) == pytest.approx(tiny(1e12, 100.0).decode_time(1, 10) - 5.76)
+    assert tiny(1e12, 100.0, dtype="fp8").decode_time(1, 10) == pytest.approx(
+        tiny(1e12, 100.0).decode_time(1, 10) - 5.76
+    )
     peak = tiny(1000.0, 50.0, dtype="fp8", tensor_parallel=2).peak
     assert peak is not None
     assert (peak.flops, peak.bytes) == (4000.0, 100.0)
 
 
 def test_tensor_parallel_collectives_by_hand() -> None:
-    # Two all-reduces of 3 rows · 8 · 2 bytes = 48 B over 16 B/s: 2·(0.5 + 2·1/2·48/16) = 7 s; arithmetic halves.
+    # Two all-reduces of 3 rows · 8 · 2 bytes = 48 B over 16 B/s: 2·(0.5 + 2·1/2·48/16) = 7 s; arithmetic
+    # halves.
     engine = tiny(1000.0, 1e15, tensor_parallel=2)
     assert engine.decode_time(3, 10) == pytest.approx((3 * 1664 + 32 * 13) / 2000 + 7)
 
 
 def test_host_overheads_by_hand() -> None:
-    host = HostOverheads(per_iteration_s=1.0, per_rollout_s=0.5, launch_per_layer_s=20.0, kv_traffic_factor=3.0)
+    host = HostOverheads(
+        per_iteration_s=1.0, per_rollout_s=0.5, launch_per_layer_s=20.0, kv_traffic_factor=3.0
+    )
     engine = tiny(1e12, 100.0, host=host)
     # The device needs 29.76 + 3·0.16·(kv + 1) seconds, launching 20: never the bound. Host 1.5.
     assert engine.decode_time(1, 10) == pytest.approx(29.76 + 0.48 * 11 + 1.5)
@@ -112,7 +132,8 @@ def test_padding_rounds_the_batch_up_to_a_captured_size() -> None:
     assert bare.decode_work(250, 0) != engine.decode_work(250, 0)
 
 
-# NVIDIA's aiconfigurator tables, Qwen3-8B on one H200 with vLLM (0.24.0): input 512, output 600, so a mean context of 812; seconds.
+# NVIDIA's aiconfigurator tables, Qwen3-8B on one H200 with vLLM (0.24.0): input 512, output 600, so a mean
+# context of 812; seconds.
 PUBLISHED_TPOT = {1: 5.06e-3, 32: 6.32e-3, 128: 9.80e-3, 256: 14.95e-3}
 PUBLISHED_PREFILL = {1: 12.6e-3, 128: 1.40}
 
@@ -177,7 +198,9 @@ kv = st.integers(0, 3_000_000)
 
 @given(engines, batch_sizes, kv, st.integers(0, 500_000), st.integers(0, 300))
 @settings(max_examples=50)
-def test_decode_is_positive_and_monotone(engine: RooflineEngine, n: int, tokens: int, more: int, further: int) -> None:
+def test_decode_is_positive_and_monotone(
+    engine: RooflineEngine, n: int, tokens: int, more: int, further: int
+) -> None:
     seconds = engine.decode_time(n, tokens)
     assert seconds > 0
     assert engine.decode_time(n, tokens + more) >= seconds * (1 - 1e-12)
@@ -187,7 +210,9 @@ def test_decode_is_positive_and_monotone(engine: RooflineEngine, n: int, tokens:
 
 @given(engines, batch_sizes, kv, st.floats(0, 1))
 @settings(max_examples=50)
-def test_the_line_is_the_time_wherever_it_is_valid(engine: RooflineEngine, n: int, tokens: int, part: float) -> None:
+def test_the_line_is_the_time_wherever_it_is_valid(
+    engine: RooflineEngine, n: int, tokens: int, part: float
+) -> None:
     line = engine.decode_line(n, tokens)
     assert line.kv_until >= tokens
     later = tokens + part * (min(line.kv_until, 1e7) - tokens)
@@ -197,7 +222,9 @@ def test_the_line_is_the_time_wherever_it_is_valid(engine: RooflineEngine, n: in
 
 @given(engines, batch_sizes, kv, st.integers(1, 100_000), st.floats(1, 3))
 @settings(max_examples=50)
-def test_shares_and_work_are_consistent(engine: RooflineEngine, n: int, tokens: int, prefilled: int, ratio: float) -> None:
+def test_shares_and_work_are_consistent(
+    engine: RooflineEngine, n: int, tokens: int, prefilled: int, ratio: float
+) -> None:
     for demand in (engine.decode_demand(n, tokens), engine.prefill_demand(prefilled, prefilled * ratio)):
         assert 0 < demand.memory <= 1
         assert 0 < demand.arithmetic <= 1
@@ -215,19 +242,33 @@ def test_shares_and_work_are_consistent(engine: RooflineEngine, n: int, tokens: 
 
 @given(engines, st.integers(1, 100_000), st.integers(1, 50_000), st.floats(1, 1e9), st.floats(0, 1e8))
 @settings(max_examples=50)
-def test_prefill_is_positive_and_monotone(engine: RooflineEngine, tokens: int, more: int, pairs: float, further: float) -> None:
+def test_prefill_is_positive_and_monotone(
+    engine: RooflineEngine, tokens: int, more: int, pairs: float, further: float
+) -> None:
     seconds = engine.prefill_time(tokens, pairs)
     assert seconds > 0
     assert engine.prefill_time(tokens + more, pairs) >= seconds
     assert engine.prefill_time(tokens, pairs + further) >= seconds
     together = engine.prefill_time(tokens + more, pairs + further)
-    assert together <= (engine.prefill_time(tokens, pairs) + engine.prefill_time(more, further)) * (1 + 1e-12)  # cutting never saves
+    assert together <= (engine.prefill_time(tokens, pairs) + engine.prefill_time(more, further)) * (
+        1 + 1e-12
+    )  # cutting never saves
 
 
-@given(engines, st.sampled_from(["bf16_flops", "hbm_bytes_per_s", "link_bytes_per_s"]), st.floats(1, 4), batch_sizes, kv)
+@given(
+    engines,
+    st.sampled_from(["bf16_flops", "hbm_bytes_per_s", "link_bytes_per_s"]),
+    st.floats(1, 4),
+    batch_sizes,
+    kv,
+)
 @settings(max_examples=50)
-def test_a_faster_device_is_never_slower(engine: RooflineEngine, rate: str, factor: float, n: int, tokens: int) -> None:
-    faster = replace(engine, device=engine.device.model_copy(update={rate: getattr(engine.device, rate) * factor}))
+def test_a_faster_device_is_never_slower(
+    engine: RooflineEngine, rate: str, factor: float, n: int, tokens: int
+) -> None:
+    faster = replace(
+        engine, device=engine.device.model_copy(update={rate: getattr(engine.device, rate) * factor})
+    )
     assert faster.decode_time(n, tokens) <= engine.decode_time(n, tokens) * (1 + 1e-12)
     assert faster.prefill_time(n, tokens + 1) <= engine.prefill_time(n, tokens + 1) * (1 + 1e-12)
 

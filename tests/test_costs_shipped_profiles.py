@@ -77,7 +77,12 @@ def test_a_scenario_names_one_source() -> None:
     with pytest.raises(ValidationError, match="either a path or a name"):
         ProfileCostConfig(kind="profile")
     sizes = {"rollout_batch_size": 8, "max_prompt_length": 64, "max_response_length": 256}
-    plain = {"format": "oppo-scenario/1", **sizes, "trace": {"name": "math_gsm8k_gpt3", "prompt_length": 64}, "policy": "oppo"}
+    plain = {
+        "format": "oppo-scenario/1",
+        **sizes,
+        "trace": {"name": "math_gsm8k_gpt3", "prompt_length": 64},
+        "policy": "oppo",
+    }
     with pytest.raises(OppoError, match="either a path or a name"):
         scenario_from_plain({**plain, "costs": {"kind": "profile", "path": "a.json", "name": NAME}})
     assert scenario_from_plain({**plain, "costs": {"kind": "profile", "name": NAME}}).costs.name == NAME  # type: ignore[union-attr]
@@ -87,7 +92,9 @@ def test_a_profile_without_training_is_refused_unless_a_roofline_stands_in(tmp_p
     path = profile_file(tmp_path, training={"tokens": []})
     with pytest.raises(OppoError, match=r"training was not measured .* costs.roofline_training"):
         build_costs(ProfileCostConfig(kind="profile", path=str(path)), shape=context())
-    mixed = ProfileCostConfig.model_validate({"kind": "profile", "path": str(path), "roofline_training": ROOFLINE})
+    mixed = ProfileCostConfig.model_validate(
+        {"kind": "profile", "path": str(path), "roofline_training": ROOFLINE}
+    )
     batch = BatchShape((100,) * 16, (900,) * 16)
     costs = build_costs(mixed, shape=context())
     alone = build_costs(mixed.roofline_training, shape=context())  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Which engine runs what: the compiled path where it covers a run, the model elsewhere, and the same refusals."""
+"""Which engine runs what: the compiled path where it covers a run, the model elsewhere, and the same
+refusals."""
 
 from __future__ import annotations
 
@@ -36,12 +37,19 @@ SCENARIO = "paper-stackexchange-7b"
     ("name", "policy", "overrides", "said"),
     [
         (SCENARIO, "tail-batching", (), "only the shipped synchronous policies"),
-        ("h200x8-vllm", "one-step-off", ("placement.training=separate",), "only the shipped synchronous policies"),
+        (
+            "h200x8-vllm",
+            "one-step-off",
+            ("placement.training=separate",),
+            "only the shipped synchronous policies",
+        ),
         ("h200x8-vllm", "async", ("placement.training=separate",), "only the shipped synchronous policies"),
         (SCENARIO, "oppo", ("placement.scoring=rollout",), "devices that activities share"),
     ],
 )
-def test_what_is_not_covered_runs_on_the_model(name: str, policy: str, overrides: tuple[str, ...], said: str) -> None:
+def test_what_is_not_covered_runs_on_the_model(
+    name: str, policy: str, overrides: tuple[str, ...], said: str
+) -> None:
     setup = shipped(name, policy, 2, "warmup_steps=0", *overrides)
     assert said in (why_not(setup) or "")
     assert run_summary(setup)[1] == "simpy"
@@ -68,7 +76,9 @@ def test_cost_models_and_policies_of_ones_own_run_on_the_model(tmp_path: Path) -
     own = replace(setup, costs=Costs(Own(0.01), setup.costs.scorer, setup.costs.training, {}))
     assert "cost models" in (why_not(own) or "")
     assert run_summary(own)[1] == "simpy"
-    (tmp_path / "mine.py").write_text("from oppo_sim.policies import Policy\n\nclass Mine(Policy):\n    name = 'mine'\n")
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim.policies import Policy\n\nclass Mine(Policy):\n    name = 'mine'\n"
+    )
     scenario = load_scenario(SCENARIO)
     mine = build_setup(scenario, policy=f"{tmp_path}/mine.py:Mine", policy_settings={}, steps=20)
     assert run_summary(mine)[1] == "simpy"
@@ -83,9 +93,10 @@ def profiled(tmp_path: Path, content: dict[str, Any]) -> Setup:
     save_profile(Profile.model_validate(content), tmp_path / "profile.json")
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(
-        "format: oppo-scenario/1\nsteps: 5\nrollout_batch_size: 4\nmax_response_length: 40\n"
-        "trace: {synth: {distribution: lognormal, mean: 12, p50: 8, max_response_length: 40, rows: 200, prompt_mean: 5}}\n"
-        "costs: {kind: profile, path: profile.json}\npolicy: {name: oppo, overcommit: 2, chunk_size: 5}\n"
+        "format: oppo-scenario/1\nsteps: 5\nrollout_batch_size: 4\nmax_response_length: 40\ntrace: {synth:"
+        " {distribution: lognormal, mean: 12, p50: 8, max_response_length: 40, rows: 200, prompt_mean:"
+        " 5}}\ncosts: {kind: profile, path: profile.json}\npolicy: {name: oppo, overcommit: 2, chunk_size:"
+        " 5}\n"
     )
     return build_setup(load_scenario(scenario))
 
@@ -115,7 +126,9 @@ def test_extrapolations_are_counted_and_said_once(tmp_path: Path) -> None:
             run_summary(setup, engine=engine)  # type: ignore[arg-type]
             run_summary(setup, engine=engine)  # type: ignore[arg-type]
         counts.append(dict(setup.costs.actor.ranges.counts))  # type: ignore[attr-defined]
-        said.append(sorted(str(warning.message) for warning in seen if warning.category is ProfileRangeWarning))
+        said.append(
+            sorted(str(warning.message) for warning in seen if warning.category is ProfileRangeWarning)
+        )
     assert counts[0] == counts[1]
     assert counts[0]
     assert said[0] == said[1]
@@ -168,18 +181,20 @@ def test_numba_is_imported_only_when_a_compiled_run_starts() -> None:
 def test_the_cached_kernel_starts_without_compiling_and_without_words() -> None:
     compile_first()
     code = (
-        "import json, sys\nfrom time import process_time\nbegan = process_time()\n"
-        "from oppo_sim.fast.choose import load_kernel\nkernel = load_kernel()\n"
-        "hits = [sum(d.stats.cache_misses.values()) for d in (kernel.advance, kernel.add_moments)]\n"
-        "from oppo_sim.simulation import simulate\n"
-        f"simulate({SCENARIO!r}, steps=20, keep_rollouts=False)\n"
-        "print(json.dumps([sum(d.stats.cache_misses.values()) for d in (kernel.advance, kernel.add_moments)]))\n"
+        "import json, sys\nfrom time import process_time\nbegan = process_time()\nfrom oppo_sim.fast.choose"
+        " import load_kernel\nkernel = load_kernel()\nhits = [sum(d.stats.cache_misses.values()) for d in"
+        " (kernel.advance, kernel.add_moments)]\nfrom oppo_sim.simulation import"
+        f" simulate\nsimulate({SCENARIO!r}, steps=20,"
+        " keep_rollouts=False)\nprint(json.dumps([sum(d.stats.cache_misses.values()) for d in"
+        " (kernel.advance, kernel.add_moments)]))\n"
     )
     assert json.loads(_python(code)) == [0, 0]
 
 
 def _python(code: str) -> str:
     """What a fresh interpreter prints; nothing may go to stderr."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
+    )
     assert done.stderr == ""
     return done.stdout

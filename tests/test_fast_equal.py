@@ -1,4 +1,5 @@
-"""The compiled path gives what the SimPy model gives: every column of every step, and the moments made of them."""
+"""The compiled path gives what the SimPy model gives: every column of every step, and the moments made of
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from oppo_sim.scenario.build import Setup
 from tests.cases import Case
 from tests.fast_setups import COVERED, Chosen, chosen, covered_cases, setup_of, shipped
 
-EXAMPLES = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EXAMPLES = settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 SHIPPED = (
     "a100x16-10b", "h200-single", "h200x8-vllm", "paper-gsm8k-7b", "paper-opencoder-3b", "paper-stackexchange-3b", "paper-stackexchange-7b",
 )  # fmt: skip
@@ -46,8 +49,15 @@ def assert_equal(fast: StepColumns | str, slow: StepColumns | str) -> None:
 
 
 @EXAMPLES
-@given(covered_cases(), chosen(), st.sampled_from(COUNTERFACTUALS), st.sampled_from([None, None, "batch", "rollout", "chunk"]))
-def test_every_column_of_every_step(case: Case, how: Chosen, counterfactual: Counterfactual, granularity: str | None) -> None:
+@given(
+    covered_cases(),
+    chosen(),
+    st.sampled_from(COUNTERFACTUALS),
+    st.sampled_from([None, None, "batch", "rollout", "chunk"]),
+)
+def test_every_column_of_every_step(
+    case: Case, how: Chosen, counterfactual: Counterfactual, granularity: str | None
+) -> None:
     given: dict[str, Any] = {"counterfactual": counterfactual, "score_granularity": granularity}
     fast, slow = setup_of(case, how), setup_of(case, how)
     assert why_not(fast, **given) is None
@@ -79,7 +89,10 @@ def test_the_moments_are_those_of_the_model(case: Case, how: Chosen) -> None:
         if not moments.count:
             continue
         for what in ("mean", "total", "minimum", "maximum", "std"):
-            assert getattr(mine, what) == pytest.approx(getattr(moments, what), rel=1e-9, abs=1e-12), (name, what)
+            assert getattr(mine, what) == pytest.approx(getattr(moments, what), rel=1e-9, abs=1e-12), (
+                name,
+                what,
+            )
 
 
 @pytest.mark.parametrize("policy", COVERED)
@@ -93,7 +106,13 @@ def test_shipped_scenarios(name: str, policy: str) -> None:
 
 
 def test_a_long_run_stays_equal_where_the_tolerance_of_an_instant_is_large() -> None:
-    setup = shipped("paper-stackexchange-7b", "oppo", 400, "rollout.batching=continuous", "rollout.kv_capacity_tokens=20000")
+    setup = shipped(
+        "paper-stackexchange-7b",
+        "oppo",
+        400,
+        "rollout.batching=continuous",
+        "rollout.kv_capacity_tokens=20000",
+    )
     fast, slow = run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy")
     assert slow.columns[c.START_S][-1] > 1e4
     assert slow.columns[c.KV_PREEMPTIONS].sum() > 0

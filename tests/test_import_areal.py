@@ -31,7 +31,9 @@ def test_lengths_and_versions(tmp_path: Path) -> None:
 
 
 def test_bad_records_are_named(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "1.jsonl", [record(1, 0, 5, 1, 1), {**record(1, 1, 5, 1, 1), "prompt_len": 500}])
+    path = write_lines(
+        tmp_path / "1.jsonl", [record(1, 0, 5, 1, 1), {**record(1, 1, 5, 1, 1), "prompt_len": 500}]
+    )
     assert "line 2: prompt_len 500 is above seqlen 105" in refused("areal", path)
     path = write_lines(tmp_path / "2.jsonl", [record(1, 0, 5, 1, 1), {"task_id": 3}])
     assert "line 2: there is no seqlen" in refused("areal", path)

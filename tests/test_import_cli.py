@@ -23,14 +23,35 @@ def call(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    rows = [{"seqlen": 40 + at, "prompt_len": 10, "head_version": at, "task_id": at, "sample_idx": 0, "reward": 1.0} for at in range(5)]
+    rows = [
+        {
+            "seqlen": 40 + at,
+            "prompt_len": 10,
+            "head_version": at,
+            "task_id": at,
+            "sample_idx": 0,
+            "reward": 1.0,
+        }
+        for at in range(5)
+    ]
     return write_lines(tmp_path / "dump" / "1" / "1.jsonl", rows)
 
 
 def test_a_log_becomes_a_trace_that_every_command_reads(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "my.parquet"
     said = call(
-        "import", "--from", "auto", log.parent.parent, "-o", out, "--steps", "1:3", "--source", "run 7", "--max-response-length", "33"
+        "import",
+        "--from",
+        "auto",
+        log.parent.parent,
+        "-o",
+        out,
+        "--steps",
+        "1:3",
+        "--source",
+        "run 7",
+        "--max-response-length",
+        "33",
     ).stdout
     assert "recognised as a log of areal" in said
     assert "5 read, 3 kept" in said
@@ -55,7 +76,9 @@ def test_the_list_names_all_with_examples(log: Path) -> None:
     assert "oppo trace import" in call("import", "--help").stdout
 
 
-def test_examples_of_the_list_are_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_the_list_are_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for each in IMPORTERS:
         assert run(each.example.split()[1:]) == 2
@@ -63,10 +86,17 @@ def test_examples_of_the_list_are_commands(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_json_and_drawn_lengths(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "m.jsonl", [{"step": 1, "data": {"response_length/mean": 50.0, "response_length/max": 90.0}}])
-    result = call("import", "--from", "verl", path, "--rows-per-step", "16", "-o", tmp_path / "o.parquet", "--json")
+    path = write_lines(
+        tmp_path / "m.jsonl",
+        [{"step": 1, "data": {"response_length/mean": 50.0, "response_length/max": 90.0}}],
+    )
+    result = call(
+        "import", "--from", "verl", path, "--rows-per-step", "16", "-o", tmp_path / "o.parquet", "--json"
+    )
     assert json.loads(result.stdout)["measured"] is False
-    result = call("import", "--from", "verl", path, "--rows-per-step", "16", "-o", tmp_path / "o.parquet", "--force")
+    result = call(
+        "import", "--from", "verl", path, "--rows-per-step", "16", "-o", tmp_path / "o.parquet", "--force"
+    )
     assert "note: lengths are drawn, not measured" in result.stderr
 
 
@@ -84,7 +114,9 @@ def test_columns_and_fields(tmp_path: Path) -> None:
         "-o",
         tmp_path / "x.csv",
     )
-    assert load_trace(tmp_path / "x.csv")[["prompt_length", "response_length", "step"]].to_numpy().tolist() == [[6, 5, 7]]
+    assert load_trace(tmp_path / "x.csv")[
+        ["prompt_length", "response_length", "step"]
+    ].to_numpy().tolist() == [[6, 5, 7]]
 
 
 WRONG: list[tuple[list[str], str]] = [
@@ -100,15 +132,24 @@ WRONG: list[tuple[list[str], str]] = [
     (["--from", "areal", "LOG", "-o", "new.csv", "--field", "step"], "is not TARGET=NAME"),
     (["--from", "areal", "LOG", "-o", "new.csv", "--columns", "step=a,step=b"], "names step twice"),
     (["--from", "areal", "LOG", "-o", "new.csv", "--field", "mean=a"], "has no effect"),
-    (["--from", "areal", "LOG", "-o", "new.csv", "--tokenizer", "no.json"], "tokenizer no.json does not exist"),
+    (
+        ["--from", "areal", "LOG", "-o", "new.csv", "--tokenizer", "no.json"],
+        "tokenizer no.json does not exist",
+    ),
     (["--from", "verl", "LOG", "-o", "new.csv"], "neither rollouts nor metrics of verl"),
     (["--from", "slime", "evil.pt", "-o", "new.csv"], "could run code"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), WRONG, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("arguments", "said"), WRONG, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else ""
+)
 def test_errors_are_one_sentence_and_leave_nothing(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "log.jsonl", [{"seqlen": 40, "prompt_len": 10, "task_id": 1}])

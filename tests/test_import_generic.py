@@ -44,15 +44,25 @@ def test_named_fields(tmp_path: Path) -> None:
     flat.to_parquet(tmp_path / "log.parquet")
     flat.to_csv(tmp_path / "log.csv", index=False)
     for name in ("log.parquet", "log.csv"):
-        frame, _ = import_log("generic", tmp_path / name, fields={"response_length": "n_out", "finish_reason": "why"})
+        frame, _ = import_log(
+            "generic", tmp_path / name, fields={"response_length": "n_out", "finish_reason": "why"}
+        )
         assert column(frame, "response_length") == [11, 12]
         assert column(frame, "finish_reason") == ["stop", "length"]
 
 
 def test_common_names_token_ids_and_text_need_no_mapping(tmp_path: Path) -> None:
-    lengths, _ = import_log("auto", write_lines(tmp_path / "a.jsonl", [{"prompt_tokens": 5, "completion_tokens": 6}]))
-    ids, _ = import_log("generic", write_lines(tmp_path / "b.jsonl", [{"prompt": [1, 2], "response": [3, 4, 5]}]))
-    text, _ = import_log("generic", write_lines(tmp_path / "c.jsonl", [{"prompt": "p" * 8, "response": "r" * 12}]), chars_per_token=4.0)
+    lengths, _ = import_log(
+        "auto", write_lines(tmp_path / "a.jsonl", [{"prompt_tokens": 5, "completion_tokens": 6}])
+    )
+    ids, _ = import_log(
+        "generic", write_lines(tmp_path / "b.jsonl", [{"prompt": [1, 2], "response": [3, 4, 5]}])
+    )
+    text, _ = import_log(
+        "generic",
+        write_lines(tmp_path / "c.jsonl", [{"prompt": "p" * 8, "response": "r" * 12}]),
+        chars_per_token=4.0,
+    )
     for frame, expected in ((lengths, [5, 6]), (ids, [2, 3]), (text, [2, 3])):
         assert frame[["prompt_length", "response_length"]].to_numpy().tolist() == [expected]
     assert column(text, "prompt_id") != [None]
@@ -66,16 +76,36 @@ def test_our_own_traces_are_read_too(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ('{"a": 1}\n', {}, "no field is known to hold a response's length: give --field response_length= one of a"),
-    ('{"a": 1}\n', {"fields": {"response_length": "b"}}, "line 1: there is no field 'b': give --field one of a"),
-    ('{"a": -1}\n', {"fields": {"response_length": "a"}}, "line 1: a is -1 but must lie between 0 and 10,000,000"),
+    (
+        '{"a": 1}\n',
+        {},
+        "no field is known to hold a response's length: give --field response_length= one of a",
+    ),
+    (
+        '{"a": 1}\n',
+        {"fields": {"response_length": "b"}},
+        "line 1: there is no field 'b': give --field one of a",
+    ),
+    (
+        '{"a": -1}\n',
+        {"fields": {"response_length": "a"}},
+        "line 1: a is -1 but must lie between 0 and 10,000,000",
+    ),
     ('{"a": 99999999999}\n', {"fields": {"response_length": "a"}}, "must lie between 0 and 10,000,000"),
     ('{"a": 1e400}\n', {"fields": {"response_length": "a"}}, "must be a whole number"),
     ('{"a": NaN}\n', {"fields": {"response_length": "a"}}, "must be a whole number"),
     ('{"a": 1}\n', {"fields": {"respnse": "a"}}, "did you mean response?"),
-    ('{"a": 1}\n', {"fields": {"response_length": "a", "median": "a"}}, "--field median=a has no effect on rollouts of generic"),
+    (
+        '{"a": 1}\n',
+        {"fields": {"response_length": "a", "median": "a"}},
+        "--field median=a has no effect on rollouts of generic",
+    ),
     ('{"response": "abc"}\n', {}, "--tokenizer"),
-    ('{"a": 1}\n', {"fields": {"response_length": "a"}, "max_response_length": 0}, "max_response_length is 0"),
+    (
+        '{"a": 1}\n',
+        {"fields": {"response_length": "a"}, "max_response_length": 0},
+        "max_response_length is 0",
+    ),
     ('{"a": 1}\n', {"fields": {"response_length": "a"}, "steps": (5, 2)}, "steps 5:2 is not a range"),
     ('{"a": 1}\n', {"fields": {"response_length": "a"}, "steps": (1, 2)}, "line 1: there is no step"),
     ('{"a": 1}\n', {"chars_per_token": 4.0, "tokenizer": "x"}, "contradict"),
@@ -98,7 +128,19 @@ def test_importers_by_name() -> None:
     assert find_importer("april").name == "slime"
     with pytest.raises(OppoError, match="did you mean verl"):
         find_importer("verll")
-    names = {"verl", "slime", "areal", "nemo_rl", "trl", "open_instruct", "roll", "prime_rl", "pipelinerl", "skyrl", "openrlhf"}
+    names = {
+        "verl",
+        "slime",
+        "areal",
+        "nemo_rl",
+        "trl",
+        "open_instruct",
+        "roll",
+        "prime_rl",
+        "pipelinerl",
+        "skyrl",
+        "openrlhf",
+    }
     assert {each.name for each in IMPORTERS} == names | {"azure", "burstgpt", "mooncake", "generic"}
 
 
@@ -145,16 +187,38 @@ def test_memory_does_not_grow_with_the_texts(tmp_path: Path) -> None:
     assert peak < 6_000_000, "60 MB of text, 200 kB a line"
 
 
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
-KEYS = st.sampled_from(
-    ["response_length", "prompt_length", "step", "finish_reason", "reward", "prompt_id", "response", "prompt", "source", "x"]
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.integers(), max_size=3)
 )
-RECORDS = st.lists(st.dictionaries(KEYS, VALUES | st.dictionaries(KEYS, VALUES, max_size=2)), min_size=1, max_size=4)
+KEYS = st.sampled_from(
+    [
+        "response_length",
+        "prompt_length",
+        "step",
+        "finish_reason",
+        "reward",
+        "prompt_id",
+        "response",
+        "prompt",
+        "source",
+        "x",
+    ]
+)
+RECORDS = st.lists(
+    st.dictionaries(KEYS, VALUES | st.dictionaries(KEYS, VALUES, max_size=2)), min_size=1, max_size=4
+)
 
 
 @settings(max_examples=50, deadline=None)
 @given(records=RECORDS)
-def test_odd_records_give_a_trace_or_one_sentence(records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_odd_records_give_a_trace_or_one_sentence(
+    records: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = write_lines(tmp_path_factory.mktemp("odd") / "log.jsonl", records)
     try:
         frame, provenance = import_log("generic", path, chars_per_token=3.0)

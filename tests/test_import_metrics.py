@@ -23,7 +23,10 @@ def cut_share(frame: pd.DataFrame) -> float:
 
 
 def test_verls_file_logger_gives_lengths_that_fit(tmp_path: Path) -> None:
-    steps = [{"step": step, "data": {**VERL_FIGURES, "response_length/mean": 400.0 + 20 * step}} for step in range(1, 6)]
+    steps = [
+        {"step": step, "data": {**VERL_FIGURES, "response_length/mean": 400.0 + 20 * step}}
+        for step in range(1, 6)
+    ]
     frame, provenance = import_log("verl", write_lines(tmp_path / "metrics.jsonl", steps), rows_per_step=512)
     assert len(frame) == 5 * 512
     means = frame.groupby("step")["response_length"].mean()
@@ -50,8 +53,14 @@ def test_the_same_log_gives_the_same_rows(tmp_path: Path) -> None:
 def test_verls_console(tmp_path: Path) -> None:
     line = " - ".join(["step:{}", *(f"{name}:{value}" for name, value in VERL_FIGURES.items())])
     lines = [f"\x1b[36m(TaskRunner pid=71)\x1b[0m {line.format(step)}" for step in (1, 2)]
-    newer = line.format(3).replace("500.0", "np.float64(500.0)").replace("step:3", "step:3 - training/global_step:3")
-    (tmp_path / "train.log").write_text("\n".join(["Loading 5/7 shards", *lines, newer, "done in 3:22"]) + "\n")
+    newer = (
+        line.format(3)
+        .replace("500.0", "np.float64(500.0)")
+        .replace("step:3", "step:3 - training/global_step:3")
+    )
+    (tmp_path / "train.log").write_text(
+        "\n".join(["Loading 5/7 shards", *lines, newer, "done in 3:22"]) + "\n"
+    )
     frame, _ = import_log("verl", tmp_path / "train.log", rows_per_step=256)
     assert sorted(set(frame["step"])) == [1, 2, 3]
     assert frame["response_length"].mean() == pytest.approx(500, rel=0.02)
@@ -64,7 +73,9 @@ def test_slimes_console_has_a_median(tmp_path: Path) -> None:
         "rollout/response_len/max": 8192,
         "rollout/response_len/min": 7,
     }
-    (tmp_path / "slime.log").write_text(f"[2026-01-01] rollout.py:12 - rollout 4: { ({**figures, 'rollout/truncated_ratio': 0.0}) }\n")
+    (tmp_path / "slime.log").write_text(
+        f"[2026-01-01] rollout.py:12 - rollout 4: { ({**figures, 'rollout/truncated_ratio': 0.0}) }\n"
+    )
     frame, provenance = import_log("slime", tmp_path / "slime.log", rows_per_step=4096)
     assert set(frame["step"]) == {4}
     assert frame["response_length"].mean() == pytest.approx(900, rel=0.03)
@@ -83,14 +94,19 @@ def test_trls_state_and_console(tmp_path: Path) -> None:
     frame, _ = import_log("trl", tmp_path / "trainer_state.json", rows_per_step=128, max_response_length=256)
     assert sorted(set(frame["step"])) == [5, 10]
     assert cut_share(frame) == pytest.approx(0.25, abs=0.01)
-    (tmp_path / "out.txt").write_text("".join(f"{ {name: str(value) for name, value in figures.items()} }\n" for _ in range(3)))
+    (tmp_path / "out.txt").write_text(
+        "".join(f"{ {name: str(value) for name, value in figures.items()} }\n" for _ in range(3))
+    )
     frame, provenance = import_log("trl", tmp_path / "out.txt", rows_per_step=128)
     assert sorted(set(frame["step"])) == [0, 1, 2]
     assert any("no steps" in note for note in provenance["notes"])
 
 
 def test_openrlhf_has_a_mean_and_a_share(tmp_path: Path) -> None:
-    rows = [{"_step": step, "rollout/response_length_mean": 700.0, "rollout/truncated_rate": 0.1} for step in (1, 2)]
+    rows = [
+        {"_step": step, "rollout/response_length_mean": 700.0, "rollout/truncated_rate": 0.1}
+        for step in (1, 2)
+    ]
     path = write_lines(tmp_path / "history.jsonl", rows)
     assert "--max-response-length" in refused("openrlhf", path, rows_per_step=128)
     frame, _ = import_log("openrlhf", path, rows_per_step=512, max_response_length=2048)
@@ -99,7 +115,10 @@ def test_openrlhf_has_a_mean_and_a_share(tmp_path: Path) -> None:
 
 
 def test_a_mean_alone_takes_the_shape_of_another_trace(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "history.jsonl", [{"_step": 1, "rollout/response_length_mean": 350.0, "rollout/truncated_rate": 0.0}])
+    path = write_lines(
+        tmp_path / "history.jsonl",
+        [{"_step": 1, "rollout/response_length_mean": 350.0, "rollout/truncated_rate": 0.0}],
+    )
     assert "--like" in refused("openrlhf", path, rows_per_step=128)
     frame, provenance = import_log("openrlhf", path, rows_per_step=4096, like="math_qwen25math_math100")
     assert frame["response_length"].mean() == pytest.approx(350, rel=0.05)
@@ -110,14 +129,36 @@ def test_a_mean_alone_takes_the_shape_of_another_trace(tmp_path: Path) -> None:
 
 FIGURES: list[tuple[str, dict[str, float], float]] = [
     ("nemo_rl", {"train/mean_gen_tokens_per_sample": 300.0, "train/max_gen_tokens_per_sample": 2000.0}, 300),
-    ("roll", {"token/response_length/mean": 300.0, "token/response_length/max": 2000.0, "token/response_length/min": 3.0}, 300),
-    ("skyrl", {"generate/avg_num_tokens": 300.0, "generate/std_num_tokens": 150.0, "generate/max_num_tokens": 2000.0}, 300),
-    ("open_instruct", {"val/sequence_lengths": 300.0, "val/sequence_lengths_max": 2000.0, "val/sequence_lengths_min": 2.0}, 300),
+    (
+        "roll",
+        {
+            "token/response_length/mean": 300.0,
+            "token/response_length/max": 2000.0,
+            "token/response_length/min": 3.0,
+        },
+        300,
+    ),
+    (
+        "skyrl",
+        {
+            "generate/avg_num_tokens": 300.0,
+            "generate/std_num_tokens": 150.0,
+            "generate/max_num_tokens": 2000.0,
+        },
+        300,
+    ),
+    (
+        "open_instruct",
+        {"val/sequence_lengths": 300.0, "val/sequence_lengths_max": 2000.0, "val/sequence_lengths_min": 2.0},
+        300,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("source", "figures", "mean"), FIGURES, ids=[each[0] for each in FIGURES])
-def test_names_of_the_other_frameworks(source: str, figures: dict[str, float], mean: float, tmp_path: Path) -> None:
+def test_names_of_the_other_frameworks(
+    source: str, figures: dict[str, float], mean: float, tmp_path: Path
+) -> None:
     path = write_lines(tmp_path / "history.jsonl", [{"_step": 3, **figures}])
     frame, _ = import_log(source, path, rows_per_step=512)
     assert frame["response_length"].mean() == pytest.approx(mean, rel=0.05)
@@ -141,7 +182,9 @@ def test_the_longest_of_many_says_how_wide_lengths_are(tmp_path: Path) -> None:
 def test_wandbs_csv(tmp_path: Path) -> None:
     run = "warm-sun-3"
     header = ["Step", *(f"{run} - {name}{end}" for name in VERL_FIGURES for end in ("", "__MIN", "__MAX"))]
-    rows = [[str(step), *(str(value) for value in VERL_FIGURES.values() for _ in range(3))] for step in (1, 2)]
+    rows = [
+        [str(step), *(str(value) for value in VERL_FIGURES.values() for _ in range(3))] for step in (1, 2)
+    ]
     text = "\n".join(",".join(f'"{each}"' for each in row) for row in [header, *rows])
     (tmp_path / "wandb_export.csv").write_text(text + "\n")
     frame, provenance = import_log("auto", tmp_path / "wandb_export.csv", rows_per_step=256)
@@ -154,14 +197,23 @@ def test_wandbs_csv(tmp_path: Path) -> None:
 def test_tensorboards_exports_come_together_from_several_files(tmp_path: Path) -> None:
     for name, values in (("mean", (500.0, 510.0)), ("max", (1024.0, 1024.0)), ("clip_ratio", (0.1, 0.2))):
         rows = [f"{1700000000 + step}.5,{step},{value}" for step, value in enumerate(values)]
-        (tmp_path / f"run-a_b-tag-response_length_{name}.csv").write_text("\n".join(["Wall time,Step,Value", *rows]) + "\n")
+        (tmp_path / f"run-a_b-tag-response_length_{name}.csv").write_text(
+            "\n".join(["Wall time,Step,Value", *rows]) + "\n"
+        )
     frame, _ = import_log("verl", tmp_path, rows_per_step=512)
     assert frame.groupby("step")["response_length"].mean().to_numpy() == pytest.approx([500, 510], rel=0.02)
-    assert frame.groupby("step")["finish_reason"].apply(lambda each: (each == "length").mean()).to_numpy() == pytest.approx(
-        [0.1, 0.2], abs=0.01
+    assert frame.groupby("step")["finish_reason"].apply(
+        lambda each: (each == "length").mean()
+    ).to_numpy() == pytest.approx([0.1, 0.2], abs=0.01)
+    (tmp_path / "run-a_b-tag-response_length_mean.json").write_text(
+        "[[1700000000.5, 0, 700.0], [1700000001.5, 1, 700.0]]"
     )
-    (tmp_path / "run-a_b-tag-response_length_mean.json").write_text("[[1700000000.5, 0, 700.0], [1700000001.5, 1, 700.0]]")
-    single, _ = import_log("verl", tmp_path / "run-a_b-tag-response_length_mean.json", rows_per_step=64, like="math_qwen25math_math100")
+    single, _ = import_log(
+        "verl",
+        tmp_path / "run-a_b-tag-response_length_mean.json",
+        rows_per_step=64,
+        like="math_qwen25math_math100",
+    )
     assert single["response_length"].mean() == pytest.approx(700, rel=0.1)
 
 
@@ -181,7 +233,9 @@ def event(step: int, figures: dict[str, float], *, tensor: bool = False) -> byte
     values = b""
     for name, number in figures.items():
         packed = struct.pack("<f", number)
-        scalar = field(8, varint(1 << 3) + varint(1) + field(4, packed)) if tensor else varint(2 << 3 | 5) + packed
+        scalar = (
+            field(8, varint(1 << 3) + varint(1) + field(4, packed)) if tensor else varint(2 << 3 | 5) + packed
+        )
         values += field(1, field(1, name.encode()) + scalar)
     data = varint(1 << 3 | 1) + struct.pack("<d", 1.7e9) + varint(2 << 3) + varint(step) + field(5, values)
     return struct.pack("<Q", len(data)) + b"\0\0\0\0" + data + b"\0\0\0\0"
@@ -200,7 +254,9 @@ def test_tensorboards_own_files(tensor: bool, tmp_path: Path) -> None:
     assert sorted(set(frame["step"])) == [1, 300]
     assert frame["response_length"].mean() == pytest.approx(500, rel=0.02)
     path.write_bytes(path.read_bytes()[:-5])
-    assert len(import_log("verl", path, rows_per_step=8)[0]) == 16, "a record that was being written is left out"
+    assert len(import_log("verl", path, rows_per_step=8)[0]) == 16, (
+        "a record that was being written is left out"
+    )
     path.write_bytes(b"\x05\0\0\0\0\0\0\0aaaa\xff\xff\xff\xff\xffbbbb")
     assert "no TensorBoard event file" in refused("verl", path, rows_per_step=8)
 
@@ -213,7 +269,11 @@ BAD_FIGURES = [
     (one(mean=500.0, max=1000.0), {}, "--rows-per-step"),
     (one(max=1000.0), {"rows_per_step": 8}, "has no step with a mean response length"),
     (one(mean=0.0, max=1000.0), {"rows_per_step": 8}, "step 7: the mean length is 0"),
-    (one(mean=500.0, max=1000.0, clip_ratio=7.0), {"rows_per_step": 8}, "step 7: the share of cut responses is 7"),
+    (
+        one(mean=500.0, max=1000.0, clip_ratio=7.0),
+        {"rows_per_step": 8},
+        "step 7: the share of cut responses is 7",
+    ),
     (one(mean=500.0, clip_ratio=0.5), {"rows_per_step": 8}, "give --max-response-length"),
     (one(mean=500.0, max=600.0), {"rows_per_step": 8, "max_response_length": 400}, "above the cut at 400"),
     (one(mean=500.0, max=600.0), {"rows_per_step": 8, "steps": (1, 2)}, "has no step with a mean"),
@@ -221,14 +281,30 @@ BAD_FIGURES = [
 
 
 @pytest.mark.parametrize(("rows", "options", "said"), BAD_FIGURES)
-def test_figures_that_say_too_little_or_contradict(rows: list[dict[str, Any]], options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_figures_that_say_too_little_or_contradict(
+    rows: list[dict[str, Any]], options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     assert said in refused("verl", write_lines(tmp_path / "metrics.jsonl", rows), **options)
 
 
 def test_steps_without_spread_and_steps_all_cut(tmp_path: Path) -> None:
     rows = [
-        {"step": 1, "data": {"response_length/mean": 64.0, "response_length/max": 64.0, "response_length/clip_ratio": 1.0}},
-        {"step": 2, "data": {"response_length/mean": 30.0, "response_length/max": 30.0, "response_length/clip_ratio": 0.0}},
+        {
+            "step": 1,
+            "data": {
+                "response_length/mean": 64.0,
+                "response_length/max": 64.0,
+                "response_length/clip_ratio": 1.0,
+            },
+        },
+        {
+            "step": 2,
+            "data": {
+                "response_length/mean": 30.0,
+                "response_length/max": 30.0,
+                "response_length/clip_ratio": 0.0,
+            },
+        },
     ]
     frame, _ = import_log("verl", write_lines(tmp_path / "m.jsonl", rows), rows_per_step=3)
     assert column(frame, "response_length") == [64] * 3 + [30] * 3
@@ -237,9 +313,13 @@ def test_steps_without_spread_and_steps_all_cut(tmp_path: Path) -> None:
 
 def test_a_metric_of_ones_own(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "my/len_avg": 200.0, "my/len_top": 900.0}])
-    frame, _ = import_log("prime_rl", path, rows_per_step=256, fields={"mean": "my/len_avg", "max": "my/len_top"})
+    frame, _ = import_log(
+        "prime_rl", path, rows_per_step=256, fields={"mean": "my/len_avg", "max": "my/len_top"}
+    )
     assert frame["response_length"].mean() == pytest.approx(200, rel=0.05)
-    assert "no step with a mean" in refused("prime_rl", path, rows_per_step=8, fields={"mean": "my/other", "max": "my/len_top"})
+    assert "no step with a mean" in refused(
+        "prime_rl", path, rows_per_step=8, fields={"mean": "my/other", "max": "my/len_top"}
+    )
 
 
 def test_wandbs_binary_log_is_refused_with_a_way_out(tmp_path: Path) -> None:

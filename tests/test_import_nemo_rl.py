@@ -34,7 +34,10 @@ def test_masks_are_summed(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_batches_of_one(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "train_data_step3.jsonl", [{"token_loss_mask": [0, 0, 1, 1, 1], "rewards": 1.0, "input_lengths": 5}])
+    path = write_lines(
+        tmp_path / "train_data_step3.jsonl",
+        [{"token_loss_mask": [0, 0, 1, 1, 1], "rewards": 1.0, "input_lengths": 5}],
+    )
     frame, _ = import_log("nemo_rl", path, max_response_length=3)
     assert frame[["step", "prompt_length", "response_length"]].to_numpy().tolist() == [[3, 2, 3]]
     assert column(frame, "finish_reason") == ["length"]

@@ -43,10 +43,15 @@ def attacks(marker: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["eval", "exec", "system", "import", "open", "class", "nested"])
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_a_pickle_that_runs_code_is_refused_and_runs_nothing(kind: str, protocol: int, tmp_path: Path) -> None:
+def test_a_pickle_that_runs_code_is_refused_and_runs_nothing(
+    kind: str, protocol: int, tmp_path: Path
+) -> None:
     marker = tmp_path / "ran"
     raw = pickle.dumps(attacks(marker)[kind], protocol=protocol)
-    for path in (write_archive(tmp_path / "1.pt", None, raw=raw), tmp_path / "global_step_1_training_input.pkl"):
+    for path in (
+        write_archive(tmp_path / "1.pt", None, raw=raw),
+        tmp_path / "global_step_1_training_input.pkl",
+    ):
         if path.suffix == ".pkl":
             path.write_bytes(raw)
         message = refused("slime" if path.suffix == ".pt" else "skyrl", path)
@@ -62,7 +67,9 @@ RAW = {
     "objects by class": b"(cposix\nsystem\nS'true'\no.",
     "a dotted name": b"\x80\x04\x8c\x0bcollections\x8c\x0fOrderedDict.pop\x93.",
     "persistent data elsewhere": b"\x80\x02X\x01\x00\x00\x00aQ.",
-    "changing a stand-in": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}X\x05\x00\x00\x00_makeX\x01\x00\x00\x00xsb.",
+    "changing a stand-in": (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}X\x05\x00\x00\x00_makeX\x01\x00\x00\x00xsb."
+    ),
     "changing an array's class": b"\x80\x02cnumpy\nndarray\n}X\x05\x00\x00\x00arrayX\x01\x00\x00\x00xsb.",
     "a call with odd arguments": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.",
     "bytes in another encoding": b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.",
@@ -96,7 +103,14 @@ def test_a_packed_archive_is_refused(tmp_path: Path) -> None:
     assert "torch.save never packs" in refused("slime", path)
 
 
-def tensor(shape: tuple[int, ...], strides: tuple[int, ...], *, offset: int = 0, key: str = "0", kind: str = "LongStorage") -> bytes:
+def tensor(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    *,
+    offset: int = 0,
+    key: str = "0",
+    kind: str = "LongStorage",
+) -> bytes:
     """A tensor as torch.save pickles it, written out by hand."""
 
     def text(value: str) -> bytes:
@@ -108,7 +122,9 @@ def tensor(shape: tuple[int, ...], strides: tuple[int, ...], *, offset: int = 0,
     def numbers(values: tuple[int, ...]) -> bytes:
         return b"(" + b"".join(whole(each) for each in values) + b"t"
 
-    storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + whole(6) + b"tQ"
+    storage = (
+        b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + whole(6) + b"tQ"
+    )
     hooks = b"ccollections\nOrderedDict\n)R"
     return (
         b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n("
@@ -127,14 +143,19 @@ def test_tensors_are_read_as_numbers(tmp_path: Path) -> None:
     value = load_pickle(write_archive(tmp_path / "1.pt", None, raw=tensor((2, 3), (3, 1)), _0=data))
     assert isinstance(value, Array)
     assert value.values().tolist() == [[0, 1, 2], [3, 4, 5]]
-    turned = load_pickle(write_archive(tmp_path / "2.pt", None, raw=tensor((2, 2), (1, 3), offset=1), _0=data))
+    turned = load_pickle(
+        write_archive(tmp_path / "2.pt", None, raw=tensor((2, 2), (1, 3), offset=1), _0=data)
+    )
     assert turned.values().tolist() == [[1, 4], [2, 5]]
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides", "offset"), [((7,), (1,), 0), ((2, 3), (4, 1), 0), ((3,), (1,), 4), ((1 << 30,), (1 << 30,), 0), ((2,), (-1,), 1)]
+    ("shape", "strides", "offset"),
+    [((7,), (1,), 0), ((2, 3), (4, 1), 0), ((3,), (1,), 4), ((1 << 30,), (1 << 30,), 0), ((2,), (-1,), 1)],
 )
-def test_tensors_never_reach_beyond_their_data(shape: tuple[int, ...], strides: tuple[int, ...], offset: int, tmp_path: Path) -> None:
+def test_tensors_never_reach_beyond_their_data(
+    shape: tuple[int, ...], strides: tuple[int, ...], offset: int, tmp_path: Path
+) -> None:
     raw = tensor(shape, strides, offset=offset)
     path = write_archive(tmp_path / "1.pt", None, raw=raw, _0=np.arange(6, dtype="int64").tobytes())
     with pytest.raises(Exception, match=r"larger than its data|cannot be|not kept"):
@@ -142,20 +163,38 @@ def test_tensors_never_reach_beyond_their_data(shape: tuple[int, ...], strides: 
 
 
 def test_numpy_values_are_read(tmp_path: Path) -> None:
-    samples = [{"response_length": np.int64(12), "reward": np.float32(0.5), "tokens": [1] * 20, "status": "completed"}]
+    samples = [
+        {
+            "response_length": np.int64(12),
+            "reward": np.float32(0.5),
+            "tokens": [1] * 20,
+            "status": "completed",
+        }
+    ]
     for protocol in (2, 4, 5):
         path = write_archive(
-            tmp_path / f"{protocol}.pt", None, raw=pickle.dumps({"rollout_id": np.int32(4), "samples": samples}, protocol=protocol)
+            tmp_path / f"{protocol}.pt",
+            None,
+            raw=pickle.dumps({"rollout_id": np.int32(4), "samples": samples}, protocol=protocol),
         )
         frame, _ = import_log("slime", path)
-        assert frame[["step", "prompt_length", "response_length", "reward"]].to_numpy().tolist() == [[4, 8, 12, 0.5]]
-    arrays = load_pickle(write_archive(tmp_path / "a.pt", {"values": np.arange(6, dtype="float32").reshape(2, 3), "raw": b"\xff\x00"}))
+        assert frame[["step", "prompt_length", "response_length", "reward"]].to_numpy().tolist() == [
+            [4, 8, 12, 0.5]
+        ]
+    arrays = load_pickle(
+        write_archive(
+            tmp_path / "a.pt", {"values": np.arange(6, dtype="float32").reshape(2, 3), "raw": b"\xff\x00"}
+        )
+    )
     assert arrays["values"].values().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert arrays["raw"] == b"\xff\x00"
 
 
 def test_the_format_before_archives_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1.pt").write_bytes(
-        b"".join(pickle.dumps(each, protocol=2) for each in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {}))
+        b"".join(
+            pickle.dumps(each, protocol=2)
+            for each in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {})
+        )
     )
     assert "no list 'samples'" in refused("slime", tmp_path / "1.pt")

@@ -17,7 +17,14 @@ def text(length: int, finished: bool = True, **more: Any) -> dict[str, Any]:
 
 def test_texts_alone_and_in_groups(tmp_path: Path) -> None:
     folder = tmp_path / "actor" / "0"
-    write_lines(folder / "0.jsonl", [text(20), [text(30, False), text(40)], {"training_texts": [text(50)], "metrics": {}, "latency": 1.0}])
+    write_lines(
+        folder / "0.jsonl",
+        [
+            text(20),
+            [text(30, False), text(40)],
+            {"training_texts": [text(50)], "metrics": {}, "latency": 1.0},
+        ],
+    )
     frame, provenance = import_log("auto", tmp_path / "actor")
     assert provenance["framework"] == "pipelinerl"
     assert column(frame, "response_length") == [20, 30, 40, 50]

@@ -8,7 +8,12 @@ from tests.import_cases import column, refused, simulated, write_lines
 
 
 def node(prompt: int, sampled: int) -> dict[str, Any]:
-    return {"token_ids": [1] * (prompt + sampled), "mask": [False] * prompt + [True] * sampled, "sampled": sampled > 0, "parent": None}
+    return {
+        "token_ids": [1] * (prompt + sampled),
+        "mask": [False] * prompt + [True] * sampled,
+        "sampled": sampled > 0,
+        "parent": None,
+    }
 
 
 def trace(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -54,8 +59,14 @@ def test_sampled_tokens_are_counted(tmp_path: Path) -> None:
     assert column(frame, "prompt_id") == ["g1", "g1", "g2", "g1"]
     assert column(frame, "head_version") == [2, 2, 2, 3]
     assert column(frame, "source") == ["prime_rl/gsm8k"] * 4
-    assert provenance["files_left_out"] == {"file of an evaluation": 1, "file whose rollouts are in 'all' too": 1}
-    assert provenance["rows_left_out"] == {"trace of an agent that is not trained": 1, "trace that failed before any token": 1}
+    assert provenance["files_left_out"] == {
+        "file of an evaluation": 1,
+        "file whose rollouts are in 'all' too": 1,
+    }
+    assert provenance["rows_left_out"] == {
+        "trace of an agent that is not trained": 1,
+        "trace that failed before any token": 1,
+    }
     simulated(frame, provenance, tmp_path)
 
 

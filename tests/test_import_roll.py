@@ -36,7 +36,9 @@ def test_a_dump_with_token_ids_needs_no_tokenizer(tmp_path: Path) -> None:
         json.dumps({"output_token_ids": [1] * length, "finish_reasons": reason})
         for length, reason in ((7, "stop"), (9, "length"), (2, "x"))
     ]
-    frame, provenance = import_log("roll", write_lines(tmp_path / "rollout_dump_data.step_4.jsonl", [columns(4, sampling_params=said)]))
+    frame, provenance = import_log(
+        "roll", write_lines(tmp_path / "rollout_dump_data.step_4.jsonl", [columns(4, sampling_params=said)])
+    )
     assert column(frame, "response_length") == [7, 9, 2]
     assert column(frame, "finish_reason") == ["stop", "length", None]
     assert provenance["lengths"] == "as logged"
@@ -44,7 +46,9 @@ def test_a_dump_with_token_ids_needs_no_tokenizer(tmp_path: Path) -> None:
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "rollout_dump_data.step_0.jsonl"
-    assert "column 'scores' does not have one value for each of the 3" in refused("roll", write_lines(path, [columns(0, scores=[1.0])]))
+    assert "column 'scores' does not have one value for each of the 3" in refused(
+        "roll", write_lines(path, [columns(0, scores=[1.0])])
+    )
     assert "there is no list 'responses'" in refused("roll", write_lines(path, [{"global_step": [1]}]))
     assert "--tokenizer" in refused("roll", write_lines(path, [columns(0)]))
     assert "row 1: reward is 'a' but must be a number" in refused(

@@ -49,7 +49,8 @@ def test_azure_2024_and_a_maximum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sources"), [(BURST, ["ChatGPT/Conversation log", "GPT-4/API log"]), (BURST_2, ["ChatGPT/Conversation log"])]
+    ("text", "sources"),
+    [(BURST, ["ChatGPT/Conversation log", "GPT-4/API log"]), (BURST_2, ["ChatGPT/Conversation log"])],
 )
 def test_burstgpt(text: str, sources: list[str], tmp_path: Path) -> None:
     (tmp_path / "BurstGPT_1.csv").write_text(text)
@@ -58,7 +59,9 @@ def test_burstgpt(text: str, sources: list[str], tmp_path: Path) -> None:
     assert column(frame, "source") == [f"burstgpt/{each}" for each in sources]
     assert column(frame, "response_length")[0] == 18
     assert column(frame, "prompt_length")[0] == 472
-    assert provenance["rows_left_out"] == ({"request that failed (no response tokens)": 1} if len(sources) > 1 else {})
+    assert provenance["rows_left_out"] == (
+        {"request that failed (no response tokens)": 1} if len(sources) > 1 else {}
+    )
     assert provenance["rows_read"] == provenance["rows_kept"] + sum(provenance["rows_left_out"].values())
     simulated(frame, provenance, tmp_path)
 
@@ -70,7 +73,10 @@ def test_packed_csv(tmp_path: Path) -> None:
 
 
 def test_mooncake(tmp_path: Path) -> None:
-    rows = [{"timestamp": 27482 * at, "input_length": 6955, "output_length": 52 + at, "hash_ids": [46, 47, 48]} for at in range(3)]
+    rows = [
+        {"timestamp": 27482 * at, "input_length": 6955, "output_length": 52 + at, "hash_ids": [46, 47, 48]}
+        for at in range(3)
+    ]
     frame, provenance = import_log("auto", write_lines(tmp_path / "conversation_trace.jsonl", rows))
     assert provenance["framework"] == "mooncake"
     assert column(frame, "response_length") == [52, 53, 54]
@@ -82,7 +88,11 @@ def test_mooncake(tmp_path: Path) -> None:
 
 
 BAD = [
-    ("azure", AZURE_2023.replace("109", "many"), "line 3: GeneratedTokens is 'many' but must be a whole number"),
+    (
+        "azure",
+        AZURE_2023.replace("109", "many"),
+        "line 3: GeneratedTokens is 'many' but must be a whole number",
+    ),
     ("azure", AZURE_2023.replace("109", ""), "line 3: GeneratedTokens is empty but must be a whole number"),
     ("azure", AZURE_2023.replace(",109", ""), "line 3: there are 2 values but the header names 3"),
     ("azure", AZURE_2023.replace("GeneratedTokens", "Tokens"), "has no column 'GeneratedTokens'"),

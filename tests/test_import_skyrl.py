@@ -30,7 +30,12 @@ def state(**more: Any) -> dict[str, Any]:
         "kl": {"format": "torch", "data": b"PK"},
         "values": None,
     }  # fmt: skip
-    return {"batch_dict": {**fields, **more}, "batch_size": 3, "device": None, "metadata": {"uids": ["a", "a", "pad0"], "pad_size": 1}}
+    return {
+        "batch_dict": {**fields, **more},
+        "batch_size": 3,
+        "device": None,
+        "metadata": {"uids": ["a", "a", "pad0"], "pad_size": 1},
+    }
 
 
 @pytest.fixture
@@ -44,7 +49,11 @@ def batch_class(monkeypatch: pytest.MonkeyPatch) -> type:
         raise AssertionError("read by running it")
 
     TrainingInputBatch.__module__, TrainingInputBatch.__qualname__ = MODULE, "TrainingInputBatch"
-    rebuild.__module__, rebuild.__qualname__, rebuild.__name__ = MODULE, "_rebuild_tensor_batch", "_rebuild_tensor_batch"
+    rebuild.__module__, rebuild.__qualname__, rebuild.__name__ = (
+        MODULE,
+        "_rebuild_tensor_batch",
+        "_rebuild_tensor_batch",
+    )
     module = ModuleType(MODULE)
     vars(module).update(TrainingInputBatch=TrainingInputBatch, _rebuild_tensor_batch=rebuild)
     for name in ("skyrl", "skyrl.backends", MODULE):
@@ -52,7 +61,9 @@ def batch_class(monkeypatch: pytest.MonkeyPatch) -> type:
     return TrainingInputBatch
 
 
-def write(folder: Path, kind: type, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, older: bool = False) -> Path:
+def write(
+    folder: Path, kind: type, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, older: bool = False
+) -> Path:
     rebuild = vars(sys.modules[MODULE])["_rebuild_tensor_batch"]
     if older:
         kind.__getstate__ = lambda _self: held  # type: ignore[attr-defined]
@@ -66,7 +77,9 @@ def write(folder: Path, kind: type, held: dict[str, Any], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_masks_are_summed(older: bool, tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_are_summed(
+    older: bool, tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, batch_class, state(), monkeypatch, older=older)
     frame, provenance = import_log("auto", tmp_path, max_response_length=4)
     assert provenance["framework"] == "skyrl"
@@ -82,7 +95,9 @@ def test_masks_are_summed(older: bool, tmp_path: Path, batch_class: type, monkey
     assert import_log("skyrl", path)[0]["response_length"].tolist() == [3, 4]
 
 
-def test_batches_without_masks_are_refused(tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_without_masks_are_refused(
+    tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, batch_class, state(response_mask=None, loss_mask=None), monkeypatch)
     assert "no response_mask and no loss_mask" in refused("skyrl", path)
     path.write_bytes(path.read_bytes()[:-40])
@@ -93,12 +108,20 @@ def test_batches_without_masks_are_refused(tmp_path: Path, batch_class: type, mo
     assert "no pickle that can be read" in refused("skyrl", path)
 
 
-def test_a_field_of_another_kind_is_refused(tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_of_another_kind_is_refused(
+    tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = {"format": "numpy", "data": b"\0" * 24, "shape": (3, 1), "dtype": "object"}
-    assert "numbers of type object" in refused("skyrl", write(tmp_path, batch_class, state(response_mask=odd), monkeypatch))
+    assert "numbers of type object" in refused(
+        "skyrl", write(tmp_path, batch_class, state(response_mask=odd), monkeypatch)
+    )
 
 
-def test_the_loss_mask_does_where_there_is_no_other(tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame, provenance = import_log("skyrl", write(tmp_path, batch_class, state(response_mask=None), monkeypatch))
+def test_the_loss_mask_does_where_there_is_no_other(
+    tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, provenance = import_log(
+        "skyrl", write(tmp_path, batch_class, state(response_mask=None), monkeypatch)
+    )
     assert column(frame, "response_length") == [2, 3]
     assert any("loss_mask" in note for note in provenance["notes"])

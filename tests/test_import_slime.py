@@ -24,7 +24,12 @@ def dump(tmp_path: Path) -> Path:
     folder = tmp_path / "debug"
     folder.mkdir()
     for step in (0, 1, 10):
-        samples = [sample(0, 10), sample(1, 30, "truncated"), sample(2, 7, "aborted"), sample(3, 0, "pending")]
+        samples = [
+            sample(0, 10),
+            sample(1, 30, "truncated"),
+            sample(2, 7, "aborted"),
+            sample(3, 0, "pending"),
+        ]
         write_archive(folder / f"{step}.pt", {"rollout_id": step, "samples": samples})
     write_archive(folder / "eval_1.pt", {"rollout_id": 1, "samples": [sample(0, 999)]})
     return folder
@@ -56,7 +61,9 @@ def test_a_single_dump_is_recognised(dump: Path) -> None:
 
 
 def test_a_reward_in_parts_is_named(tmp_path: Path) -> None:
-    path = write_archive(tmp_path / "3.pt", {"rollout_id": 3, "samples": [sample(0, 10, reward={"acc": 1.0, "format": 0.5})]})
+    path = write_archive(
+        tmp_path / "3.pt", {"rollout_id": 3, "samples": [sample(0, 10, reward={"acc": 1.0, "format": 0.5})]}
+    )
     frame, provenance = import_log("slime", path)
     assert column(frame, "reward") == [None]
     assert any("--field reward" in note for note in provenance["notes"])

@@ -1,4 +1,5 @@
-"""Counting tokens: what is said when no tokenizer can be had. Counting with a real one is tested where the engines are."""
+"""Counting tokens: what is said when no tokenizer can be had. Counting with a real one is tested where the
+engines are."""
 
 import json
 import sys
@@ -20,7 +21,9 @@ def test_a_missing_library_is_named(log: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "transformers", None)
     (tmp_path / "tokenizer.json").write_text(json.dumps({}))
     assert "pip install tokenizers" in refused("verl", log, tokenizer=tmp_path / "tokenizer.json")
-    assert "pip install tokenizers" in refused("verl", log, tokenizer=tmp_path), "a folder with the file is as good"
+    assert "pip install tokenizers" in refused("verl", log, tokenizer=tmp_path), (
+        "a folder with the file is as good"
+    )
     (tmp_path / "model").mkdir()
     assert "pip install transformers" in refused("verl", log, tokenizer=tmp_path / "model")
     assert "nothing is downloaded" in refused("verl", log, tokenizer="Qwen/Qwen3-8B")

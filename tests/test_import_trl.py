@@ -13,7 +13,13 @@ from tests.import_cases import column, refused, simulated
 def completions(step: int, **more: Any) -> pd.DataFrame:
     texts = ["x" * 40, "x" * 80, "x" * 120]
     return pd.DataFrame(
-        {"step": step, "prompt": ["p" * 20, "p" * 20, "r" * 20], "completion": texts, "advantage": [0.1, -0.1, 0.0], **more}
+        {
+            "step": step,
+            "prompt": ["p" * 20, "p" * 20, "r" * 20],
+            "completion": texts,
+            "advantage": [0.1, -0.1, 0.0],
+            **more,
+        }
     )
 
 
@@ -22,7 +28,9 @@ def dump(tmp_path: Path) -> Path:
     folder = tmp_path / "completions"
     folder.mkdir()
     for step in (5, 10):
-        completions(step, accuracy_reward=[1.0, 0.0, 1.0]).to_parquet(folder / f"completions_{step:05d}.parquet")
+        completions(step, accuracy_reward=[1.0, 0.0, 1.0]).to_parquet(
+            folder / f"completions_{step:05d}.parquet"
+        )
     return folder
 
 
@@ -50,7 +58,9 @@ def test_steps_are_chosen_by_file(dump: Path) -> None:
 def test_messages_and_several_rewards(tmp_path: Path) -> None:
     chat = [[{"role": "user", "content": "p" * 8}], [{"role": "user", "content": "q" * 8}]]
     answers = [[{"role": "assistant", "content": "x" * 16}], [{"role": "assistant", "content": "y" * 24}]]
-    table = pd.DataFrame({"step": 1, "prompt": chat, "completion": answers, "format": [1.0, 0.5], "accuracy": [0.0, 1.0]})
+    table = pd.DataFrame(
+        {"step": 1, "prompt": chat, "completion": answers, "format": [1.0, 0.5], "accuracy": [0.0, 1.0]}
+    )
     table.to_parquet(tmp_path / "completions_00001.parquet")
     frame, provenance = import_log("trl", tmp_path, chars_per_token=4.0)
     assert column(frame, "response_length") == [4, 6]
@@ -63,9 +73,13 @@ def test_messages_and_several_rewards(tmp_path: Path) -> None:
 
 def test_bad_tables_are_named(tmp_path: Path) -> None:
     completions(1).drop(columns="completion").to_parquet(tmp_path / "completions_00001.parquet")
-    assert "has no column 'completion'" in refused("trl", tmp_path / "completions_00001.parquet", chars_per_token=4.0)
+    assert "has no column 'completion'" in refused(
+        "trl", tmp_path / "completions_00001.parquet", chars_per_token=4.0
+    )
     completions(2).assign(completion=["a", None, "b"]).to_parquet(tmp_path / "completions_00002.parquet")
-    assert "row 2: completion is empty but must be text" in refused("trl", tmp_path / "completions_00002.parquet", chars_per_token=4.0)
+    assert "row 2: completion is empty but must be text" in refused(
+        "trl", tmp_path / "completions_00002.parquet", chars_per_token=4.0
+    )
     completions(3).iloc[:0].to_parquet(tmp_path / "completions_00003.parquet")
     assert "holds no rollouts" in refused("trl", tmp_path / "completions_00003.parquet", chars_per_token=4.0)
     assert "--tokenizer" in refused("trl", tmp_path / "completions_00002.parquet")

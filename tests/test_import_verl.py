@@ -20,7 +20,8 @@ def dump(tmp_path: Path) -> Path:
     folder = tmp_path / "rollouts"
     for step in (10, 2):
         write_lines(
-            folder / f"{step}.jsonl", [record(step, f"question {row // 2}", 40 * (row + 1) + step, acc=row % 2) for row in range(4)]
+            folder / f"{step}.jsonl",
+            [record(step, f"question {row // 2}", 40 * (row + 1) + step, acc=row % 2) for row in range(4)],
         )
     return folder
 
@@ -42,7 +43,12 @@ def test_text_is_counted_by_an_estimate_that_is_called_one(dump: Path, tmp_path:
 def test_provenance_names_files_by_content_and_no_folder_of_this_machine(dump: Path) -> None:
     _, provenance = import_log("verl", dump, chars_per_token=4.0, name="run 7")
     data = (dump / "2.jsonl").read_bytes()
-    assert provenance["files"][0] == {"name": "2.jsonl", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "rows": 4}
+    assert provenance["files"][0] == {
+        "name": "2.jsonl",
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "rows": 4,
+    }
     assert (provenance["framework"], provenance["rows_read"], provenance["rows_kept"]) == ("verl", 8, 8)
     assert provenance["finish_reasons"] == {"log": 0, "length": 0, "unknown": 8}
     assert str(dump.parent) not in str(provenance)
@@ -97,8 +103,12 @@ BAD_LINES = {
     '{"input": "a", "output": "b", "score": 1, "step": 1}\n{"input": "a"\n{}\n': "line 2: this is no JSON",
     '{"input": "a", "score": 1, "step": 1}\n': "line 1: there is no field 'output'",
     '{"input": "a", "output": 7, "score": 1, "step": 1}\n': "line 1: output is 7 but must be text",
-    '{"input": "a", "output": "b", "score": "good", "step": 1}\n': "line 1: reward is 'good' but must be a number",
-    '{"input": "a", "output": "b", "score": 1, "step": 1.5}\n': "line 1: step is 1.5 but must be a whole number",
+    '{"input": "a", "output": "b", "score": "good", "step": 1}\n': (
+        "line 1: reward is 'good' but must be a number"
+    ),
+    '{"input": "a", "output": "b", "score": 1, "step": 1.5}\n': (
+        "line 1: step is 1.5 but must be a whole number"
+    ),
     "[1, 2]\n": "line 1: this is not a JSON object",
 }
 
@@ -137,5 +147,8 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text("")
     assert "holds" in refused("verl", tmp_path / "1.jsonl", chars_per_token=4.0)
     assert "has no effect" in refused(
-        "verl", write_lines(tmp_path / "5.jsonl", [record(1, "q", 8)]), chars_per_token=4.0, fields={"median": "x"}
+        "verl",
+        write_lines(tmp_path / "5.jsonl", [record(1, "q", 8)]),
+        chars_per_token=4.0,
+        fields={"median": "x"},
     )

@@ -8,12 +8,18 @@ import pytest
 
 def modules_after(statement: str) -> set[str]:
     out = subprocess.run(
-        [sys.executable, "-c", f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(out.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import oppo_sim", "import oppo_sim; oppo_sim.simulate, oppo_sim.compare, oppo_sim.load_scenario"])
+@pytest.mark.parametrize(
+    "statement",
+    ["import oppo_sim", "import oppo_sim; oppo_sim.simulate, oppo_sim.compare, oppo_sim.load_scenario"],
+)
 def test_importing_the_simulator_imports_neither_torch_nor_matplotlib(statement: str) -> None:
     loaded = modules_after(statement)
     assert not loaded & {"torch", "transformers", "vllm", "matplotlib", "ray", "oppo_real"}
@@ -21,4 +27,12 @@ def test_importing_the_simulator_imports_neither_torch_nor_matplotlib(statement:
 
 def test_the_bare_package_and_the_help_text_need_no_data_frames() -> None:
     for statement in ("import oppo_sim", "from oppo_sim.cli.main import run; run(['--help'])"):
-        assert not modules_after(statement) & {"pandas", "numpy", "scipy", "pyarrow", "rich", "pydantic", "simpy"}
+        assert not modules_after(statement) & {
+            "pandas",
+            "numpy",
+            "scipy",
+            "pyarrow",
+            "rich",
+            "pydantic",
+            "simpy",
+        }

@@ -19,13 +19,17 @@ from oppo_sim.model.setup import MachineSetup
 from tests.cases import CARRYING, PHASED, STAGES, Case, cases
 from tests.small import Result, linear_costs, run
 
-EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EXAMPLES = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 def check_conservation(result: Result, admitted: int) -> None:
     steps = result.steps
     in_flight = steps[c.TOKENS_IN_FLIGHT].iloc[-1]
-    decoded, trained, dropped = (int(steps[name].sum()) for name in (c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_DROPPED))
+    decoded, trained, dropped = (
+        int(steps[name].sum()) for name in (c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_DROPPED)
+    )
     assert decoded == trained + in_flight + dropped
     ids = Counter(result.rollouts[c.ROLLOUT_ID])
     assert max(ids.values()) == 1
@@ -69,12 +73,19 @@ def test_2b_chunks_longer_than_any_response_are_rollouts(case: Case) -> None:
 def test_2c_without_overcommit_scoring_changes_no_batch(case: Case) -> None:
     chunk_size = case.settings["chunk_size"]
     assume(isinstance(chunk_size, int))
-    batches = [sorted(map(tuple, map(sorted, case.run(policy=policy).trained()))) for policy in ("sequential", "intra", "rollout-overlap")]
+    batches = [
+        sorted(map(tuple, map(sorted, case.run(policy=policy).trained())))
+        for policy in ("sequential", "intra", "rollout-overlap")
+    ]
     assert batches[0] == batches[1] == batches[2]
 
 
 @EXAMPLES
-@given(cases(policies=("sequential",), contention=False), st.sampled_from(["decode", "prefill", "score", *STAGES]), st.integers(0, 2))
+@given(
+    cases(policies=("sequential",), contention=False),
+    st.sampled_from(["decode", "prefill", "score", *STAGES]),
+    st.integers(0, 2),
+)
 def test_3_a_faster_stage_never_makes_a_sequential_step_longer(case: Case, faster: str, part: int) -> None:
     case = replace(case, machine=replace(case.machine, kv_capacity_tokens=None, max_num_seqs=None))
 
@@ -146,9 +157,15 @@ def test_7_nothing_idles_while_it_has_work(case: Case) -> None:
             assert after.start_s >= before.end_s - slack, "one activity at a time"
             idle = after.start_s - before.end_s > slack
             if group == "scoring" and idle:
-                assert any(abs(at - after.start_s) <= slack for at in arrivals), "a batch starts when a piece arrives or the last one ended"
+                assert any(abs(at - after.start_s) <= slack for at in arrivals), (
+                    "a batch starts when a piece arrives or the last one ended"
+                )
     # A replica's decoding has no gap inside a phase of a synchronous policy.
-    if case.policy in PHASED and result.column(c.KV_PREEMPTIONS) == [0] * case.steps and not settings_use_rounds(case):
+    if (
+        case.policy in PHASED
+        and result.column(c.KV_PREEMPTIONS) == [0] * case.steps
+        and not settings_use_rounds(case)
+    ):
         for (group, _), spans in tracks.items():
             if group == "rollout":
                 for before, after in pairwise(spans):
@@ -161,8 +178,14 @@ def settings_use_rounds(case: Case) -> bool:
 
 
 @EXAMPLES
-@given(cases(policies=("sequential", "intra", "inter", "oppo"), contention=False), st.floats(0.1, 10), st.floats(0.1, 10))
-def test_8_lock_step_decisions_depend_on_the_recorded_series_only(case: Case, slower_scoring: float, slower_training: float) -> None:
+@given(
+    cases(policies=("sequential", "intra", "inter", "oppo"), contention=False),
+    st.floats(0.1, 10),
+    st.floats(0.1, 10),
+)
+def test_8_lock_step_decisions_depend_on_the_recorded_series_only(
+    case: Case, slower_scoring: float, slower_training: float
+) -> None:
     recorded = case.run()
     series = [{name.removeprefix("timing_s/"): value for name, value in row.items() if name.startswith("timing_s/")}
               for row in recorded.steps.to_dict(orient="records")]  # fmt: skip
@@ -191,5 +214,12 @@ def test_steps_tile_the_run(case: Case) -> None:
 
 
 def test_an_ideal_machine_has_no_overlap_to_hide() -> None:
-    result = run("oppo", [5, 3, 8], steps=4, batch=2, settings={"overcommit": 0, "chunk_size": 2}, machine=MachineSetup())
+    result = run(
+        "oppo",
+        [5, 3, 8],
+        steps=4,
+        batch=2,
+        settings={"overcommit": 0, "chunk_size": 2},
+        machine=MachineSetup(),
+    )
     assert result.column("timing_s/reward") == [0.0] * 4

@@ -8,7 +8,7 @@ import pytest
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies import Arrangement, Batch, Policy, PoolView, StepPlan
-from oppo_sim.schedule.ledger import Flight, Ledger
+from oppo_sim.schedule.ledger import Ledger, RolloutState
 
 
 class Told(Policy):
@@ -40,23 +40,32 @@ class Told(Policy):
         return self._drop(pool) if self._drop else super().drop(pool)
 
 
-def ledger_of(policy: Policy, replicas: int = 1) -> Ledger[Flight]:
+def ledger_of(policy: Policy, replicas: int = 1) -> Ledger[RolloutState]:
     size = policy.batch.group_size
-    return Ledger(policy, policy.batch, replicas, lambda rollout_id, step: Flight(rollout_id, rollout_id // size, 5, step))
+    return Ledger(
+        policy,
+        policy.batch,
+        replicas,
+        lambda rollout_id, step: RolloutState(rollout_id, rollout_id // size, 5, step),
+    )
 
 
 def refill(overcommit: int) -> Callable[[PoolView], StepPlan]:
-    return lambda pool: StepPlan(admit=max(0, 4 + overcommit - pool.in_flight), chunk_size=8, overcommit=overcommit)
+    return lambda pool: StepPlan(
+        admit=max(0, 4 + overcommit - pool.in_flight), chunk_size=8, overcommit=overcommit
+    )
 
 
-def finish(ledger: Ledger[Flight], rollout_id: int, at: float, tokens: int = 7, version: int = 0) -> None:
+def finish(
+    ledger: Ledger[RolloutState], rollout_id: int, at: float, tokens: int = 7, version: int = 0
+) -> None:
     flight = ledger.unfinished[rollout_id]
     flight.generated = tokens
     ledger.finish(flight, at, version)
     ledger.ready(flight, at)
 
 
-def placed(flights: list[Flight]) -> list[int]:
+def placed(flights: list[RolloutState]) -> list[int]:
     return [flight.replica for flight in flights]
 
 
@@ -101,7 +110,8 @@ def test_none_is_admitted_and_none_dropped_if_more_are_in_flight_already() -> No
 def test_batches_are_surplus_first_then_instant_then_id() -> None:
     ledger = ledger_of(Told(Batch(4), plan=refill(4)))
     ledger.begin_step(0, 0)
-    # 6 and 5 within 1e-9 are one instant: the lower id first. The same instant as the fourth finish gives surplus: 7.
+    # 6 and 5 within 1e-9 are one instant: the lower id first. The same instant as the fourth finish gives
+    # surplus: 7.
     for rollout_id, at in ((3, 1.0), (6, 2.0), (5, 2.0 + 1e-10), (7, 3.0), (2, 3.0)):
         finish(ledger, rollout_id, at)
     outcome = ledger.end_phase(0)
@@ -130,7 +140,9 @@ def test_deferrals_count_steps_with_tokens_and_versions_follow_the_tokens() -> N
 
 
 def test_a_phase_waits_for_those_that_it_must() -> None:
-    ledger = ledger_of(Told(Batch(4), plan=lambda pool: StepPlan(admit=6, chunk_size=8, wait_for=frozenset({5, 99}))))
+    ledger = ledger_of(
+        Told(Batch(4), plan=lambda pool: StepPlan(admit=6, chunk_size=8, wait_for=frozenset({5, 99})))
+    )
     ledger.begin_step(0, 0)
     for rollout_id in range(5):
         finish(ledger, rollout_id, 1.0)
@@ -156,11 +168,15 @@ def test_impossible_moves_are_refused(move: dict[int, int]) -> None:
 
 
 def test_held_rollouts_leave_enough_to_end_the_phase() -> None:
-    def holding(*ids: int) -> Ledger[Flight]:
-        return ledger_of(Told(Batch(4), plan=refill(2), arrange=lambda pool: Arrangement(hold=frozenset(ids))))
+    def holding(*ids: int) -> Ledger[RolloutState]:
+        return ledger_of(
+            Told(Batch(4), plan=refill(2), arrange=lambda pool: Arrangement(hold=frozenset(ids)))
+        )
 
     assert holding(0, 1).begin_step(0, 0).arrangement.hold == {0, 1}
-    with pytest.raises(OppoError, match="ends the phase at 4 finished rollouts but only 3 are in flight and not held"):
+    with pytest.raises(
+        OppoError, match="ends the phase at 4 finished rollouts but only 3 are in flight and not held"
+    ):
         holding(0, 1, 2).begin_step(0, 0)
     waited = Told(Batch(4), arrange=lambda pool: Arrangement(hold=frozenset({5})))
     waited._plan = lambda pool: StepPlan(admit=6, chunk_size=8, wait_for=frozenset({5}))
@@ -170,7 +186,11 @@ def test_held_rollouts_leave_enough_to_end_the_phase() -> None:
 
 def test_a_held_member_holds_its_group() -> None:
     # Three groups of 2, one member of two of them held: only one group can finish, B = 4 needs two.
-    policy = Told(Batch(4, 2), plan=lambda pool: StepPlan(admit=6, chunk_size=8), arrange=lambda pool: Arrangement(hold=frozenset({1, 2})))
+    policy = Told(
+        Batch(4, 2),
+        plan=lambda pool: StepPlan(admit=6, chunk_size=8),
+        arrange=lambda pool: Arrangement(hold=frozenset({1, 2})),
+    )
     with pytest.raises(OppoError, match="only 2 are in flight and not held"):
         ledger_of(policy).begin_step(0, 0)
 
@@ -181,8 +201,14 @@ def test_a_held_member_holds_its_group() -> None:
         (StepPlan(admit=-1, chunk_size=8), "admits -1"),
         (StepPlan(admit=5, chunk_size=8), "not a multiple of group_size 2"),
         (StepPlan(admit=4, chunk_size=0), "chunk_size 0, below 1"),
-        (StepPlan(admit=4, chunk_size=8, stop_after=2), "ends the phase at 2 finished, below rollout_batch_size"),
-        (StepPlan(admit=4, chunk_size=8, stop_after=6), "ends the phase at 6 finished rollouts but only 4 are in flight"),
+        (
+            StepPlan(admit=4, chunk_size=8, stop_after=2),
+            "ends the phase at 2 finished, below rollout_batch_size",
+        ),
+        (
+            StepPlan(admit=4, chunk_size=8, stop_after=6),
+            "ends the phase at 6 finished rollouts but only 4 are in flight",
+        ),
         (StepPlan(admit=0, chunk_size=8), "only 0 are in flight"),
         (StepPlan(admit=4, chunk_size=8, readmit=(0, 1)), "readmits rollouts that were not dropped"),
     ],
@@ -218,7 +244,11 @@ def test_selections_that_cannot_be_are_refused(selected: list[int], words: str) 
 
 
 def test_a_policy_may_choose_among_the_finished() -> None:
-    ledger = ledger_of(Told(Batch(4), plan=refill(2), select=lambda pool: [view.rollout_id for view in pool.finished][:-5:-1]))
+    ledger = ledger_of(
+        Told(
+            Batch(4), plan=refill(2), select=lambda pool: [view.rollout_id for view in pool.finished][:-5:-1]
+        )
+    )
     ledger.begin_step(0, 0)
     for rollout_id in range(6):
         finish(ledger, rollout_id, float(rollout_id))
@@ -228,7 +258,7 @@ def test_a_policy_may_choose_among_the_finished() -> None:
     assert ledger.finished_tokens() == 14
 
 
-# ---- groups -------------------------------------------------------------------------------------------------------------------------
+# ---- groups ------------------------------------------------------------------------------------------------
 
 
 def test_a_group_finishes_with_its_last_member_and_is_trained_whole() -> None:
@@ -246,7 +276,7 @@ def test_a_group_finishes_with_its_last_member_and_is_trained_whole() -> None:
 
 
 def test_groups_are_neither_selected_nor_dropped_nor_run_again_in_part() -> None:
-    def after(policy: Told) -> Ledger[Flight]:
+    def after(policy: Told) -> Ledger[RolloutState]:
         ledger = ledger_of(policy)
         ledger.begin_step(0, 0)
         for rollout_id in range(6):
@@ -268,10 +298,17 @@ def test_groups_are_neither_selected_nor_dropped_nor_run_again_in_part() -> None
 
 def test_dropped_rollouts_start_from_nothing_and_keep_their_id() -> None:
     def plan(pool: PoolView) -> StepPlan:
-        return StepPlan(admit=4, chunk_size=8, readmit=(4, 5)) if pool.step else StepPlan(admit=6, chunk_size=8)
+        return (
+            StepPlan(admit=4, chunk_size=8, readmit=(4, 5)) if pool.step else StepPlan(admit=6, chunk_size=8)
+        )
 
     ledger = ledger_of(
-        Told(Batch(4), plan=plan, drop=lambda pool: [view.rollout_id for view in (*pool.finished, *pool.unfinished)]), replicas=2
+        Told(
+            Batch(4),
+            plan=plan,
+            drop=lambda pool: [view.rollout_id for view in (*pool.finished, *pool.unfinished)],
+        ),
+        replicas=2,
     )
     ledger.begin_step(0, 0)
     half_done = ledger.unfinished[5]
@@ -284,7 +321,13 @@ def test_dropped_rollouts_start_from_nothing_and_keep_their_id() -> None:
     begun = ledger.begin_step(1, 1)
     assert [flight.rollout_id for flight in begun.admitted] == [6, 7, 8, 9, 4, 5]
     assert (begun.new, placed(begun.admitted)) == (4, [0, 1, 0, 1, 0, 1])
-    assert (half_done.generated, half_done.deferrals, half_done.drops, half_done.head_version, half_done.finished_at) == (
+    assert (
+        half_done.generated,
+        half_done.deferrals,
+        half_done.drops,
+        half_done.head_version,
+        half_done.finished_at,
+    ) == (
         0,
         0,
         1,
@@ -316,5 +359,11 @@ def test_an_oracle_needs_lengths_and_others_are_not_shown_them() -> None:
 
     for kind in (Told, Knowing):
         policy = kind(Batch(4), plan=noting)
-        Ledger(policy, policy.batch, 1, lambda i, step: Flight(i, i, 5, step), lambda flight: 100 + flight.rollout_id).begin_step(0, 0)
+        Ledger(
+            policy,
+            policy.batch,
+            1,
+            lambda i, step: RolloutState(i, i, 5, step),
+            lambda flight: 100 + flight.rollout_id,
+        ).begin_step(0, 0)
     assert [hasattr(pool, "response_lengths") for pool in seen] == [False, True]

@@ -15,7 +15,16 @@ from pydantic.fields import FieldInfo
 from oppo_sim import columns as c
 from oppo_sim import simulate
 from oppo_sim.errors import OppoError
-from oppo_sim.policies import Arrangement, Batch, OraclePoolView, Policy, PoolView, RolloutView, StepPlan, StepReport
+from oppo_sim.policies import (
+    Arrangement,
+    Batch,
+    OraclePoolView,
+    Policy,
+    PoolView,
+    RolloutView,
+    StepPlan,
+    StepReport,
+)
 from oppo_sim.policies import registry as policy_registry
 from oppo_sim.policies.registry import SHIPPED, make_policy
 from tests.cli_runs import write_scenario
@@ -25,7 +34,9 @@ DOCS = Path(__file__).parent.parent / "docs" / "policies.md"
 BATCH = Batch(4)
 RESPONSES = [3 + (i * i * 7 + i * 5) % 37 for i in range(400)]
 REWARDS = [0.0, 0.5, 0.4, 0.9, 1.1, 0.7, 0.6, 1.4, 1.5, 1.3, 1.8, 1.2]
-CONTROLLED: dict[str, Any] = {"chunk_size": {"control": "explore", "candidates": [3, 8], "explore_every": 5, "explore_steps": 2}}
+CONTROLLED: dict[str, Any] = {
+    "chunk_size": {"control": "explore", "candidates": [3, 8], "explore_every": 5, "explore_steps": 2}
+}
 DELTA = {"overcommit": {"control": "reward_slope", "initial": 2, "max": 6, "window": 2}}
 SETTINGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(SHIPPED, CONTROLLED),
@@ -46,7 +57,15 @@ class Relay(Policy):
         self.plans: list[StepPlan] = []
         self.before_plan: Callable[[PoolView], None] = lambda pool: None
         self.look: Callable[[PoolView], None] = lambda pool: None
-        for attribute in ("name", "schedule", "oracle", "score_granularity", "stop_check", "max_deferrals", "max_staleness"):
+        for attribute in (
+            "name",
+            "schedule",
+            "oracle",
+            "score_granularity",
+            "stop_check",
+            "max_deferrals",
+            "max_staleness",
+        ):
             setattr(self, attribute, getattr(own, attribute))
 
     def plan(self, pool: PoolView) -> StepPlan:
@@ -72,15 +91,29 @@ class Relay(Policy):
 
 
 def simulated(policy: Policy, steps: int, responses: list[int] | None = None) -> Result:
-    costs = linear_costs((1.0, 0.1, 0.0), (0.2, 0.01, 0.0), (0.3, 0.05, 0.0), {"update_actor": (2.0, 0.0, 0.0)}, update_weights=0.5)
-    return run(policy, RESPONSES if responses is None else responses, steps=steps, batch=4, prompts=3, costs=costs, rewards=REWARDS)
+    costs = linear_costs(
+        (1.0, 0.1, 0.0),
+        (0.2, 0.01, 0.0),
+        (0.3, 0.05, 0.0),
+        {"update_actor": (2.0, 0.0, 0.0)},
+        update_weights=0.5,
+    )
+    return run(
+        policy,
+        RESPONSES if responses is None else responses,
+        steps=steps,
+        batch=4,
+        prompts=3,
+        costs=costs,
+        rewards=REWARDS,
+    )
 
 
 def made(name: str) -> Relay:
     return Relay(make_policy(name, BATCH, SETTINGS[name]))
 
 
-# ---- what a policy sees -------------------------------------------------------------------------------------------------------------
+# ---- what a policy sees ------------------------------------------------------------------------------------
 
 
 def test_a_view_has_the_fields_that_the_documentation_names_and_no_length() -> None:
@@ -127,14 +160,16 @@ def test_how_long_unfinished_responses_will_become_changes_no_decision(name: str
     policy.look = look
     shorter = simulated(policy, 8)
     longer_policy = made(name)
-    longer = simulated(longer_policy, 8, [n + 1000 if i in unfinished or i >= 60 else n for i, n in enumerate(RESPONSES)])
+    longer = simulated(
+        longer_policy, 8, [n + 1000 if i in unfinished or i >= 60 else n for i, n in enumerate(RESPONSES)]
+    )
     assert longer.trained() == shorter.trained()
     assert longer_policy.plans == policy.plans
     if name in ("inter", "oppo", "april", "partial-rollout", "async"):
         assert unfinished
 
 
-# ---- checkpoints --------------------------------------------------------------------------------------------------------------------
+# ---- checkpoints -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -172,19 +207,27 @@ def test_without_its_state_a_policy_decides_differently() -> None:
         assert policy.plans != whole.plans
 
 
-# ---- settings -----------------------------------------------------------------------------------------------------------------------
+# ---- settings ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
         ("oppo", {"overcomit": 1}, "policy 'oppo' has no field 'overcomit': did you mean 'overcommit'?"),
-        ("sequential", {"overcommit": 1}, "policy 'sequential' has no field 'overcommit': it has stop_check, chunk_size"),
+        (
+            "sequential",
+            {"overcommit": 1},
+            "policy 'sequential' has no field 'overcommit': it has stop_check, chunk_size",
+        ),
         ("oppo", {"overcommit": "8"}, "policy 'oppo', overcommit = '8'"),
         ("oppo", {"chunk_size": 8.0}, "policy 'oppo', chunk_size = 8.0"),
         ("inter", {"max_deferrals": True}, "policy 'inter', max_deferrals = True"),
         ("inter", {"overcommit": {"control": "reward_slope", "window": "3"}}, "policy 'inter', overcommit"),
-        ("intra", {"chunk_size": {"control": "explore", "candidates": [8, 8]}}, "must be different numbers of tokens"),
+        (
+            "intra",
+            {"chunk_size": {"control": "explore", "candidates": [8, 8]}},
+            "must be different numbers of tokens",
+        ),
         ("async", {"max_staleness": -1}, "policy 'async', max_staleness = -1"),
         ("tail-batching", {"over_issue": 0.5}, "policy 'tail-batching', over_issue = 0.5"),
         ("oracle", {"window": 0}, "policy 'oracle', window = 0"),
@@ -193,7 +236,9 @@ def test_without_its_state_a_policy_decides_differently() -> None:
         ("zzz", {}, "unknown policy 'zzz': shipped are sequential, intra"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_and_nothing_is_converted(name: str, settings: dict[str, Any], words: str) -> None:
+def test_settings_that_do_not_fit_are_refused_and_nothing_is_converted(
+    name: str, settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(OppoError) as refused:
         make_policy(name, BATCH, settings)
     assert words in str(refused.value)
@@ -203,7 +248,10 @@ def test_settings_that_do_not_fit_are_refused_and_nothing_is_converted(name: str
 def test_overcommit_is_a_number_a_share_or_controlled() -> None:
     def planned(name: str, overcommit: Any, batch: Batch) -> int:
         settings = {} if overcommit is None else {"overcommit": overcommit}
-        return make_policy(name, batch, settings).plan(PoolView(0, 0, 0, 0, 1, lambda _: ())).admit - batch.rollout_batch_size
+        return (
+            make_policy(name, batch, settings).plan(PoolView(0, 0, 0, 0, 1, lambda _: ())).admit
+            - batch.rollout_batch_size
+        )
 
     assert planned("inter", 3, Batch(100)) == 3
     assert planned("inter", 0.07, Batch(100)) == 7  # 0.07 · 100 is 7.000000000000001 in binary
@@ -233,11 +281,17 @@ def test_the_documented_settings_and_defaults_are_the_real_ones() -> None:
     rows = table_rows("## Shipped ones")
     assert list(rows) == list(SHIPPED)
     for name, shipped in SHIPPED.items():
-        documented = dict(re.findall(r"`(\w+)` (\{[^}]*\}|[\w.]+)", rows[name].replace(" (a round, under `stop_check: chunk`)", "")))
-        assert documented == {field: default_of(info) for field, info in shipped.settings.model_fields.items()}, name
+        documented = dict(
+            re.findall(
+                r"`(\w+)` (\{[^}]*\}|[\w.]+)", rows[name].replace(" (a round, under `stop_check: chunk`)", "")
+            )
+        )
+        assert documented == {
+            field: default_of(info) for field, info in shipped.settings.model_fields.items()
+        }, name
 
 
-# ---- one's own ----------------------------------------------------------------------------------------------------------------------
+# ---- one's own ---------------------------------------------------------------------------------------------
 
 
 def own(folder: Path, body: str, name: str = "mine.py") -> str:
@@ -264,7 +318,10 @@ def test_the_policy_of_the_documentation_runs_as_it_says(tmp_path: Path) -> None
     ranks = result.rollouts.sort_values([c.TRAINED_STEP, c.TRAINED_RANK])
     for _, batch in ranks.groupby(c.TRAINED_STEP):
         assert batch[c.ROLLOUT_ID].is_monotonic_increasing
-    assert simulate(scenario, policy="oldest.py:OldestFirst", policy_settings={}).steps[c.OVERCOMMIT].tolist() == [2] * 6
+    assert (
+        simulate(scenario, policy="oldest.py:OldestFirst", policy_settings={}).steps[c.OVERCOMMIT].tolist()
+        == [2] * 6
+    )
     digest = result.manifest["policy_source_sha256"]
     assert (len(digest), result.manifest["policy_settings"]) == (64, {"extra": 4})
     assert simulate(scenario).manifest["policy_source_sha256"] is None
@@ -272,7 +329,10 @@ def test_the_policy_of_the_documentation_runs_as_it_says(tmp_path: Path) -> None
 
 def test_a_policy_without_overrides_is_the_sequential_baseline(tmp_path: Path) -> None:
     scenario = write_scenario(tmp_path)
-    mine, baseline = simulate(scenario, policy=own(tmp_path, "    pass\n")), simulate(scenario, policy="sequential", policy_settings={})
+    mine, baseline = (
+        simulate(scenario, policy=own(tmp_path, "    pass\n")),
+        simulate(scenario, policy="sequential", policy_settings={}),
+    )
     pd.testing.assert_frame_equal(mine.steps, baseline.steps)
     pd.testing.assert_frame_equal(mine.rollouts, baseline.rollouts)
 
@@ -316,15 +376,20 @@ class Mine(Policy):
 
 WRONG = {
     "an exception, on one line": (
-        "    def plan(self, pool):\n"
-        "        if pool.step == 2:\n"
-        "            raise ValueError('no\\n  good')\n"
-        "        return super().plan(pool)\n",
+        (
+            "    def plan(self, pool):\n"
+            "        if pool.step == 2:\n"
+            "            raise ValueError('no\\n  good')\n"
+            "        return super().plan(pool)\n"
+        ),
         "policy 'mine.py:Mine', step 2: plan() raised ValueError: no good (mine.py, line 7); mend the policy",
     ),
     "an exception in select": (
         "    def select(self, pool):\n        return pool.finished[99]\n",
-        "policy 'mine.py:Mine', step 0: select() raised IndexError: tuple index out of range (mine.py, line 6); mend the policy",
+        (
+            "policy 'mine.py:Mine', step 0: select() raised IndexError: tuple index out of range (mine.py,"
+            " line 6); mend the policy"
+        ),
     ),
     "an exception in arrange": (
         "    def arrange(self, pool):\n        assert False\n",
@@ -359,11 +424,13 @@ WRONG = {
         "select() answered rollout id RolloutView(",
     ),
     "unfinished ids": (
-        "    def plan(self, pool):\n"
-        "        return self.refill(pool, overcommit=4, chunk_size=8)\n"
-        "\n"
-        "    def select(self, pool):\n"
-        "        return [view.rollout_id for view in (*pool.unfinished, *pool.finished)][:4]\n",
+        (
+            "    def plan(self, pool):\n"
+            "        return self.refill(pool, overcommit=4, chunk_size=8)\n"
+            "\n"
+            "    def select(self, pool):\n"
+            "        return [view.rollout_id for view in (*pool.unfinished, *pool.finished)][:4]\n"
+        ),
         "policy 'mine.py:Mine', step 0: select() must name finished rollouts, rollout",
     ),
     "too few": (
@@ -372,10 +439,16 @@ WRONG = {
     ),
     "no end": (
         "    def plan(self, pool):\n        return StepPlan(admit=4, chunk_size=8, stop_after=9)\n",
-        "step 0: plan() ends the phase at 9 finished rollouts but only 4 are in flight and not held; mend the policy",
+        (
+            "step 0: plan() ends the phase at 9 finished rollouts but only 4 are in flight and not held; mend"
+            " the policy"
+        ),
     ),
     "no end, asynchronous": (
-        "    schedule = 'async'\n\n    def plan(self, pool):\n        return StepPlan(admit=0 if pool.step else 6, chunk_size=8)\n",
+        (
+            "    schedule = 'async'\n\n    def plan(self, pool):\n        return StepPlan(admit=0 if"
+            " pool.step else 6, chunk_size=8)\n"
+        ),
         "step 1: plan() leaves 2 rollouts in flight and not held, too few for a batch",
     ),
     "no such granularity": (
@@ -430,19 +503,24 @@ def test_a_file_that_gives_no_policy_is_refused(policy: str, words: str, tmp_pat
 
 
 def test_an_entry_point_is_a_policy_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "their_package.py").write_text("from oppo_sim import Policy\n\nclass Theirs(Policy):\n    extra = 1\n")
+    (tmp_path / "their_package.py").write_text(
+        "from oppo_sim import Policy\n\nclass Theirs(Policy):\n    extra = 1\n"
+    )
     info = tmp_path / "their_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        f"[{policy_registry.ENTRY_POINT_GROUP}]\ntheirs = their_package:Theirs\nbroken = their_package_2:Theirs\nwrong = os:getcwd\n"
+        f"[{policy_registry.ENTRY_POINT_GROUP}]\ntheirs = their_package:Theirs\nbroken ="
+        " their_package_2:Theirs\nwrong = os:getcwd\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     scenario = write_scenario(tmp_path)
     result = simulate(scenario, policy="theirs")
     pd.testing.assert_frame_equal(result.rollouts, simulate(scenario, policy="sequential").rollouts)
     assert len(result.manifest["policy_source_sha256"]) == 64
-    with pytest.raises(OppoError, match=r"'broken' \(their_package_2:Theirs\) cannot be imported \(ModuleNotFoundError"):
+    with pytest.raises(
+        OppoError, match=r"'broken' \(their_package_2:Theirs\) cannot be imported \(ModuleNotFoundError"
+    ):
         simulate(scenario, policy="broken")
     with pytest.raises(OppoError, match="entry point 'wrong' is not a policy"):
         simulate(scenario, policy="wrong")

@@ -30,9 +30,15 @@ STAGE_S = {
 
 def step_frame(count: int = 20, overlap_s: float = 0.0) -> pd.DataFrame:
     number = np.arange(count)
-    frame = {c.STEP: number} | {c.timing(stage): np.full(count, seconds) for stage, seconds in STAGE_S.items()}
+    frame = {c.STEP: number} | {
+        c.timing(stage): np.full(count, seconds) for stage, seconds in STAGE_S.items()
+    }
     frame[c.TIMING_STEP] = np.full(count, sum(STAGE_S.values()) - overlap_s)
-    frame |= {c.ROLLOUTS_DEFERRED: number % 3, c.ROLLOUTS_SURPLUS: number % 2, c.ROLLOUTS_DROPPED: np.zeros(count, dtype=int)}
+    frame |= {
+        c.ROLLOUTS_DEFERRED: number % 3,
+        c.ROLLOUTS_SURPLUS: number % 2,
+        c.ROLLOUTS_DROPPED: np.zeros(count, dtype=int),
+    }
     frame |= {c.OVERCOMMIT: number // 4, c.CHUNK_SIZE: np.full(count, 256), c.REWARD_MEAN: number / count}
     frame[c.STALENESS_HISTOGRAM] = [[7, 1] if i % 2 else np.array([6, 1, 1]) for i in number]
     return pd.DataFrame(frame)
@@ -85,7 +91,11 @@ def check_readable(figure: Figure) -> None:
         assert box.y1 <= height + 1
     for axis in figure.axes:
         for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
-            extents = [label.get_window_extent(renderer) for label in labels if label.get_text() and label.get_visible()]
+            extents = [
+                label.get_window_extent(renderer)
+                for label in labels
+                if label.get_text() and label.get_visible()
+            ]
             assert not any(a.overlaps(b) for i, a in enumerate(extents) for b in extents[i + 1 :])
 
 
@@ -124,7 +134,10 @@ def rollout_frame() -> pd.DataFrame:
 
 def test_stage_times_stack_up_to_the_step_and_name_the_median() -> None:
     figure = g.stage_times_figure(step_frame(), "oppo")
-    assert legend_texts(figure) == [*(stage for stage, seconds in STAGE_S.items() if seconds), "median step: 120 s"]
+    assert legend_texts(figure) == [
+        *(stage for stage, seconds in STAGE_S.items() if seconds),
+        "median step: 120 s",
+    ]
     tops = [patch.get_data().values for patch in figure.axes[0].patches]
     assert np.allclose(tops[-1], 120.0)
     assert figure.axes[0].get_ylabel() == "stage time (s)"
@@ -159,7 +172,9 @@ def test_controls_are_drawn_only_where_they_vary() -> None:
 
 def test_staleness_adds_up_histograms_of_different_length() -> None:
     figure = g.staleness_figure(step_frame(2))
-    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([13 / 16 * 100, 2 / 16 * 100, 1 / 16 * 100])
+    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx(
+        [13 / 16 * 100, 2 / 16 * 100, 1 / 16 * 100]
+    )
     assert "mean 0.250, highest 2" in axis_texts(figure)
     with pytest.raises(OppoError, match="no rollout was trained"):
         g.staleness_figure(pd.DataFrame({c.STALENESS_HISTOGRAM: [[], []]}))
@@ -174,9 +189,15 @@ def test_in_flight_shows_dropped_rollouts_only_where_some_were() -> None:
 def test_step_times_are_stacked_by_stage_with_intervals() -> None:
     figure = k.step_time_figure(comparison())
     axis = figure.axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["sequential", "oppo", "mine.py:Async[v2]"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "sequential",
+        "oppo",
+        "mine.py:Async[v2]",
+    ]
     assert [bar.get_width() for bar in axis.patches] == [80, 60, 70, 9, 1, 2, 31, 29, 31]
-    (bars,) = [container for container in axis.containers if container.__class__.__name__ == "ErrorbarContainer"]
+    (bars,) = [
+        container for container in axis.containers if container.__class__.__name__ == "ErrorbarContainer"
+    ]
     ends = [segment[:, 0].tolist() for segment in bars[2][0].get_segments()]
     assert ends == [[118.0, 122.0], [89.0, 91.5], [79.0, 81.0]]
     assert axis_texts(figure) == ["120 s", "90.0 s", "80.0 s"]
@@ -192,11 +213,24 @@ def test_speedups_name_their_baseline() -> None:
 
 def test_attribution_draws_gains_right_losses_left_and_says_what_does_not_apply() -> None:
     figure = k.attribution_figure(attribution())
-    assert legend_texts(figure) == ["hidden by overlap", "saved by the shorter tail", "lost to recomputation", "lost to contention"]
+    assert legend_texts(figure) == [
+        "hidden by overlap",
+        "saved by the shorter tail",
+        "lost to recomputation",
+        "lost to contention",
+    ]
     assert axis_texts(figure) == ["not applicable"]
-    oppo = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches if bar.get_y() == pytest.approx(1 - 0.31)]
+    oppo = [
+        (bar.get_x(), bar.get_width())
+        for bar in figure.axes[0].patches
+        if bar.get_y() == pytest.approx(1 - 0.31)
+    ]
     assert oppo == [(0, 8.0), (8.0, 22.0), (0, -1.5), (-1.5, -0.5)]
-    third = [(bar.get_x(), bar.get_width()) for bar in figure.axes[0].patches if bar.get_y() == pytest.approx(2 - 0.31) and bar.get_width()]
+    third = [
+        (bar.get_x(), bar.get_width())
+        for bar in figure.axes[0].patches
+        if bar.get_y() == pytest.approx(2 - 0.31) and bar.get_width()
+    ]
     assert third == [(0, -1.0), (-1.0, -3.0), (-4.0, -2.0)]
 
 
@@ -223,7 +257,7 @@ def test_missing_columns_and_empty_tables_are_named(draw: Callable[[], object], 
         draw()
 
 
-# ---- terminal -----------------------------------------------------------------------------------------------------------------------
+# ---- terminal ----------------------------------------------------------------------------------------------
 
 
 def printed(table: object) -> list[list[str]]:
@@ -234,7 +268,11 @@ def printed(table: object) -> list[list[str]]:
 
 
 def test_run_summary_lists_the_stages_that_took_time_and_the_step() -> None:
-    rows = [[cell.strip() for cell in row] for row in printed(run_summary_table(step_frame(), "oppo [seed 0]")) if row]
+    rows = [
+        [cell.strip() for cell in row]
+        for row in printed(run_summary_table(step_frame(), "oppo [seed 0]"))
+        if row
+    ]
     assert rows[0] == ["oppo [seed 0]"]
     assert ["gen", "80.0 s", "80.0 s", "80.0 s", "66.7 %"] in rows
     assert ["step", "120 s", "120 s", "120 s", "100.0 %"] in rows
@@ -262,4 +300,9 @@ def test_durations_read_well(seconds: float, said: str) -> None:
 
 
 def test_significant_digits_keep_whole_numbers_whole() -> None:
-    assert [significant(value) for value in (123456.0, 0.0, 1.0, 0.0456)] == ["123,456", "0", "1.00", "0.0456"]
+    assert [significant(value) for value in (123456.0, 0.0, 1.0, 0.0456)] == [
+        "123,456",
+        "0",
+        "1.00",
+        "0.0456",
+    ]

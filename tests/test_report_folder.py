@@ -26,9 +26,14 @@ FULL = Path("/dev/full")
 
 def write_run(path: Path, force: bool = False) -> None:
     folder = open_run_folder(path, force=force)
-    folder.write_json("summary.json", {"speedup": np.float64(1.25), "unknown": float("nan"), "policies": ("a", "b"), "path": Path("x/y")})
+    folder.write_json(
+        "summary.json",
+        {"speedup": np.float64(1.25), "unknown": float("nan"), "policies": ("a", "b"), "path": Path("x/y")},
+    )
     folder.write_frame("steps.parquet", pd.DataFrame({c.STEP: [0, 1], c.STALENESS_HISTOGRAM: [[3, 1], [4]]}))
-    folder.write_frame("comparison.parquet", pd.DataFrame({"step_s": [1.0]}, index=pd.Index(["oppo"], name="policy")))
+    folder.write_frame(
+        "comparison.parquet", pd.DataFrame({"step_s": [1.0]}, index=pd.Index(["oppo"], name="policy"))
+    )
     figure = Figure(figsize=(2, 1), dpi=150)
     figure.subplots().plot([0, 1])
     folder.write_figure("figures/line.png", figure)
@@ -37,7 +42,11 @@ def write_run(path: Path, force: bool = False) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
 
 
 def test_a_run_is_written_and_read_back(tmp_path: Path) -> None:
@@ -45,12 +54,23 @@ def test_a_run_is_written_and_read_back(tmp_path: Path) -> None:
     write_run(root)
     run = read_run_folder(root)
     assert run.manifest["seed"] == 7
-    assert run.files == ("comparison.parquet", "figures/line.png", "notes.txt", "steps.parquet", "summary.json")
+    assert run.files == (
+        "comparison.parquet",
+        "figures/line.png",
+        "notes.txt",
+        "steps.parquet",
+        "summary.json",
+    )
     assert run.frames == ("comparison.parquet", "steps.parquet")
     assert [list(row) for row in run.frame("steps.parquet")[c.STALENESS_HISTOGRAM]] == [[3, 1], [4]]
     assert run.frame("comparison.parquet")["policy"].tolist() == ["oppo"]
     assert run.frame("comparison.parquet", columns=["step_s"]).columns.tolist() == ["step_s"]
-    assert run.json("summary.json") == {"speedup": 1.25, "unknown": None, "policies": ["a", "b"], "path": "x/y"}
+    assert run.json("summary.json") == {
+        "speedup": 1.25,
+        "unknown": None,
+        "policies": ["a", "b"],
+        "path": "x/y",
+    }
     assert run.path("figures/line.png").read_bytes().startswith(b"\x89PNG")
     run.verify()
     with pytest.raises(OppoError, match=r"no file 'rollouts.parquet': it has comparison.parquet"):
@@ -62,7 +82,9 @@ def test_the_manifest_has_size_and_hash_of_every_file_and_nothing_else_is_left(t
     manifest = json.loads((tmp_path / "manifest.json").read_bytes())
     files = contents(tmp_path)
     del files["manifest.json"]
-    assert manifest["files"] == {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    assert manifest["files"] == {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
+    }
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -124,7 +146,9 @@ def test_a_run_that_is_withdrawn_leaves_what_is_not_its_own(tmp_path: Path) -> N
         assert left == (set(others) if others else None)
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../b", "manifest.json", "unfinished.json", ".", "", "a//b"])
+@pytest.mark.parametrize(
+    "name", ["../outside", "/etc/outside", "a/../../b", "manifest.json", "unfinished.json", ".", "", "a//b"]
+)
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OppoError, match="plain relative name"):
         open_run_folder(tmp_path).path(name)
@@ -182,7 +206,7 @@ def test_a_finished_folder_takes_no_more_and_the_files_key_is_reserved(tmp_path:
         folder.finish({})
 
 
-# ---- disks that refuse --------------------------------------------------------------------------------------------------------------
+# ---- disks that refuse -------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
@@ -230,13 +254,16 @@ def test_every_refusal_names_the_path_and_the_mend(code: int, mend: str) -> None
     assert "\n" not in message
 
 
-# ---- streamed tables ----------------------------------------------------------------------------------------------------------------
+# ---- streamed tables ---------------------------------------------------------------------------------------
 
 
 def rollout_rows(first: int, count: int) -> dict[str, object]:
     ids = np.arange(first, first + count)
     rows: dict[str, object] = dict.fromkeys(c.ROLLOUT_COLUMNS, ids)
-    rows |= {c.FINISH_REASON: ["stop" if i % 2 else None for i in ids], c.PROMPT_LENGTH: np.where(ids % 3 == 0, np.nan, ids)}
+    rows |= {
+        c.FINISH_REASON: ["stop" if i % 2 else None for i in ids],
+        c.PROMPT_LENGTH: np.where(ids % 3 == 0, np.nan, ids),
+    }
     return rows | dict.fromkeys((c.ADMITTED_S, c.FINISHED_S, c.SCORED_S), ids * 0.5)
 
 
@@ -297,7 +324,10 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_table_gets_no_name(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ParquetTable(tmp_path / "t", {"x": "int64"}, row_group_rows=1) as table:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ParquetTable(tmp_path / "t", {"x": "int64"}, row_group_rows=1) as table,
+    ):
         table.append({"x": [1]})
         raise KeyboardInterrupt
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.partial"]

@@ -27,17 +27,21 @@ from tests.test_report_timeline import two_steps
 
 
 @pytest.fixture(name="oppo")
-def oppo_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Oppo:
+def oppo_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Oppo:
     monkeypatch.chdir(tmp_path)
     write_scenario(tmp_path)
     return Oppo(capsys)
 
 
-# ---- a comparison -------------------------------------------------------------------------------------------------------------------
+# ---- a comparison ------------------------------------------------------------------------------------------
 
 
 def test_a_comparison_is_answered_in_words_and_tables(oppo: Oppo) -> None:
-    compared = oppo("compare", "tiny.yaml", "--policies", "intra,oppo", "--seeds", "3", "-o", "cmp", "--jobs", "1")
+    compared = oppo(
+        "compare", "tiny.yaml", "--policies", "intra,oppo", "--seeds", "3", "-o", "cmp", "--jobs", "1"
+    )
     assert compared.code == 0
     printed = oppo("report", "cmp", "-o", "cmp.html")
     assert (printed.code, printed.err) == (0, "")
@@ -71,19 +75,37 @@ def test_a_report_is_the_same_each_time_and_holds_no_path(oppo: Oppo, tmp_path: 
 
 
 def test_one_seed_claims_no_certainty(oppo: Oppo) -> None:
-    oppo("compare", "tiny.yaml", "--policies", "oppo", "--seeds", "1", "-o", "cmp", "--no-figures", "--no-attribution")
+    oppo(
+        "compare",
+        "tiny.yaml",
+        "--policies",
+        "oppo",
+        "--seeds",
+        "1",
+        "-o",
+        "cmp",
+        "--no-figures",
+        "--no-attribution",
+    )
     page = check_page(report_html(["cmp"]))
     assert "(one seed: no interval)" in page.text("p", class_="answer")[0]
     assert any("With one seed nothing says how sure this is" in text for text in page.text("li"))
 
 
 def test_policies_are_told_apart_by_paired_seeds() -> None:
-    frame = pd.DataFrame({"a": [10.0, 12.0, 14.0], "b": [10.1, 12.1, 14.2], "c": [10.3, 11.8, 14.1], "a again": [10.0, 12.0, 14.0]})
+    frame = pd.DataFrame(
+        {
+            "a": [10.0, 12.0, 14.0],
+            "b": [10.1, 12.1, 14.2],
+            "c": [10.3, 11.8, 14.1],
+            "a again": [10.0, 12.0, 14.0],
+        }
+    )
     assert not_told_apart(frame, "a") == ["c", "a again"]
     assert not_told_apart(frame.iloc[:1], "a") == []
 
 
-# ---- runs ---------------------------------------------------------------------------------------------------------------------------
+# ---- runs --------------------------------------------------------------------------------------------------
 
 
 def test_runs_are_reported_one_by_one_and_their_timelines_side_by_side(oppo: Oppo) -> None:
@@ -92,7 +114,11 @@ def test_runs_are_reported_one_by_one_and_their_timelines_side_by_side(oppo: Opp
     assert oppo("report", "oppo", "sequential", "-o", "both.html", "--title", "Both & more").code == 0
     page = check_page(Path("both.html").read_text())
     assert page.text("title") == page.text("h1") == ["Both & more"]
-    assert page.text("h2", class_="title") == ["Simulated run: tiny, oppo", "Simulated run: tiny, sequential", "Timelines side by side"]
+    assert page.text("h2", class_="title") == [
+        "Simulated run: tiny, oppo",
+        "Simulated run: tiny, sequential",
+        "Timelines side by side",
+    ]
     steps = pd.read_parquet("oppo/steps.parquet").iloc[1:]
     mean = steps["timing_s/step"].mean()
     assert f"A step takes {mean:.2f} s on average" in page.text("p", class_="answer")[0]
@@ -102,7 +128,10 @@ def test_runs_are_reported_one_by_one_and_their_timelines_side_by_side(oppo: Opp
 def test_runs_without_a_common_step_have_no_timelines_side_by_side(oppo: Oppo) -> None:
     for first in (1, 4):
         oppo("simulate", "tiny.yaml", "--timeline", f"{first}:{first}", "-o", f"run{first}", "--no-figures")
-    assert [chapter.kind for chapter in report_chapters(["run1", "run4"])] == ["simulated run", "simulated run"]
+    assert [chapter.kind for chapter in report_chapters(["run1", "run4"])] == [
+        "simulated run",
+        "simulated run",
+    ]
 
 
 def test_a_trace_is_read_back_as_it_was_written(tmp_path: Path) -> None:
@@ -136,7 +165,7 @@ def test_steps_shown_side_by_side_are_those_that_all_runs_have() -> None:
     assert shared_steps({}) is None
 
 
-# ---- a validation -------------------------------------------------------------------------------------------------------------------
+# ---- a validation ------------------------------------------------------------------------------------------
 
 
 def write_validation(root: Path) -> None:
@@ -155,7 +184,13 @@ def write_validation(root: Path) -> None:
     folder = open_run_folder(root)
     folder.write_json("validation.json", record)
     folder.finish(
-        {"kind": "validation", "scenario": "two cores", "hardware": "2 cores", "versions": {"python": "3"}, "warnings": ["mind this"]}
+        {
+            "kind": "validation",
+            "scenario": "two cores",
+            "hardware": "2 cores",
+            "versions": {"python": "3"},
+            "warnings": ["mind this"],
+        }
     )
 
 
@@ -171,7 +206,7 @@ def test_a_validation_shows_measured_beside_predicted(tmp_path: Path) -> None:
         assert text in cells, text
 
 
-# ---- a sweep ------------------------------------------------------------------------------------------------------------------------
+# ---- a sweep -----------------------------------------------------------------------------------------------
 
 
 def write_sweep(root: Path, made: Points, **changes: object) -> None:
@@ -201,28 +236,46 @@ def test_a_sweep_is_answered_in_words_settings_points_and_pictures(tmp_path: Pat
     took = seconds("separate", 512, 24)
     (answer,) = page.text("p", class_="answer")
     assert answer.startswith(
-        f"Scoring placement separate, chunk size 512, overcommit Δ 24: {took:.0f} s a step, {150 / took:.2f} times the speed"
+        f"Scoring placement separate, chunk size 512, overcommit Δ 24: {took:.0f} s a step, {150 / took:.2f}"
+        " times the speed"
     )
     said = " ".join(page.text("li"))
-    assert f"{len(points.region) - 1} other configurations cannot be told apart from it over paired seeds (5 % level)" in said
+    assert (
+        f"{len(points.region) - 1} other configurations cannot be told apart from it over paired seeds (5 %"
+        " level)" in said
+    )
     assert "4 of 84 configurations could not run" in said
     worst = max(seconds("separate", 512, over) for over in OVERCOMMITS) / took - 1
     assert f"overcommit Δ up to {worst * 100:.1f} %" in said
     assert "mind this" in page.text("li")
     copied = page.text("pre")[0]
     assert (
-        copied == "--set policy.name=oppo \\ --set placement.scoring=separate \\ --set policy.chunk_size=512 \\ --set policy.overcommit=24"
+        copied
+        == "--set policy.name=oppo \\ --set placement.scoring=separate \\ --set policy.chunk_size=512 \\"
+        " --set policy.overcommit=24"
     )
     (data,) = page.data
     assert data["heat"] == ["policy.overcommit", "policy.chunk_size"]
     assert data["region"] == sorted(points.region)
     step = next(one for one in data["measures"] if one["column"] == "step_s")
-    assert np.allclose([np.nan if value is None else value for value in step["values"]], points.table["step_s"], rtol=1e-5, equal_nan=True)
+    assert np.allclose(
+        [np.nan if value is None else value for value in step["values"]],
+        points.table["step_s"],
+        rtol=1e-5,
+        equal_nan=True,
+    )
     assert data["errors"].count(FAILURE) == 4
-    assert [page.text("th", scope="row")[page.text("th", scope="row").index(FAILURE)], page.text("td", class_="num")[0]] == [FAILURE, "4"]
+    assert [
+        page.text("th", scope="row")[page.text("th", scope="row").index(FAILURE)],
+        page.text("td", class_="num")[0],
+    ] == [FAILURE, "4"]
     titles = page.text("figcaption")
     assert titles[0] == "Step time by overcommit Δ (rollouts) and chunk size (tokens)"
-    assert {"Step time by chunk size (tokens)", "Speed-up against staleness", "Speed-up against length bias"} <= set(titles)
+    assert {
+        "Step time by chunk size (tokens)",
+        "Speed-up against staleness",
+        "Speed-up against length bias",
+    } <= set(titles)
     assert "compiled: 400 runs, simpy: 20 runs" in page.text("td", class_="long")
     assert any(
         text.startswith("oppo sweep 'closed form.yaml' --grid placement.scoring=separate,rollout")
@@ -231,7 +284,12 @@ def test_a_sweep_is_answered_in_words_settings_points_and_pictures(tmp_path: Pat
 
 
 def test_a_sweep_of_24_by_16_stays_below_three_megabytes(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "s", made_points(chunks=tuple(range(64, 64 * 17, 64)), overcommits=tuple(range(24)), placements=("separate",)))
+    write_sweep(
+        tmp_path / "s",
+        made_points(
+            chunks=tuple(range(64, 64 * 17, 64)), overcommits=tuple(range(24)), placements=("separate",)
+        ),
+    )
     html = report_html([tmp_path / "s"])
     assert len(html.encode()) < 3_000_000
     assert len(check_page(html).data[0]["status"]) == 384
@@ -242,7 +300,10 @@ def test_random_samples_are_scattered_not_mapped(tmp_path: Path) -> None:
     frame = table(placements=("separate",))
     frame["policy.chunk_size"] = rng.integers(32, 4096, len(frame))
     frame["policy.overcommit"] = rng.random(len(frame))
-    write_sweep(tmp_path / "s", Points(frame, ("policy.chunk_size", "policy.overcommit"), int(frame["step_s"].idxmin())))
+    write_sweep(
+        tmp_path / "s",
+        Points(frame, ("policy.chunk_size", "policy.overcommit"), int(frame["step_s"].idxmin())),
+    )
     page = check_page(report_html([tmp_path / "s"]))
     assert page.data[0]["heat"] is None
     assert "Step time by field" in page.text("figcaption")
@@ -252,7 +313,9 @@ def test_random_samples_are_scattered_not_mapped(tmp_path: Path) -> None:
 
 
 def test_one_rollout_is_not_the_whole_batch(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"policy.overcommit": ["1", "1.0", "null"], "step_s": [3.0, 2.0, 4.0], "status": "ok", "error": None})
+    frame = pd.DataFrame(
+        {"policy.overcommit": ["1", "1.0", "null"], "step_s": [3.0, 2.0, 4.0], "status": "ok", "error": None}
+    )
     write_sweep(tmp_path / "s", Points(frame, ("policy.overcommit",), 1))
     page = check_page(report_html([tmp_path / "s"]))
     assert page.data[0]["axes"][0]["texts"] == ["1", "1.0", "null"]
@@ -281,11 +344,24 @@ def test_a_damaged_or_unfinished_sweep_is_refused(oppo: Oppo, tmp_path: Path) ->
     assert_refused(oppo("report", "torn", "-o", "a.html"), "sweep.json is damaged")
 
 
-# ---- a tuning -----------------------------------------------------------------------------------------------------------------------
+# ---- a tuning ----------------------------------------------------------------------------------------------
 
 
 def test_a_tuning_says_its_advice_and_shows_its_search(oppo: Oppo, tmp_path: Path) -> None:
-    arguments = ("--trials", "12", "--seeds", "2", "--fresh-seeds", "2", "--policies", "intra,inter", "--jobs", "1", "-o", "tuned")
+    arguments = (
+        "--trials",
+        "12",
+        "--seeds",
+        "2",
+        "--fresh-seeds",
+        "2",
+        "--policies",
+        "intra,inter",
+        "--jobs",
+        "1",
+        "-o",
+        "tuned",
+    )
     assert oppo("tune", "tiny.yaml", *arguments).code == 0
     page = check_page(report_html(["tuned"]))
     record = json.loads((tmp_path / "tuned" / "tune.json").read_text())
@@ -304,20 +380,27 @@ def test_a_tuning_says_its_advice_and_shows_its_search(oppo: Oppo, tmp_path: Pat
     assert_refused(oppo("report", "tuned", "-o", "a.html"), "tune.json is damaged")
 
 
-# ---- texts that would be markup -----------------------------------------------------------------------------------------------------
+# ---- texts that would be markup ----------------------------------------------------------------------------
 
 
 def test_no_text_becomes_markup_or_script(oppo: Oppo, tmp_path: Path) -> None:
     write_scenario(tmp_path, name=HOSTILE, description=HOSTILE)
-    assert oppo("compare", "tiny.yaml", "--policies", "oppo", "--seeds", "2", "-o", "cmp", "--no-figures").code == 0
+    assert (
+        oppo("compare", "tiny.yaml", "--policies", "oppo", "--seeds", "2", "-o", "cmp", "--no-figures").code
+        == 0
+    )
     page = check_page(report_html(["cmp"], title=HOSTILE))
     assert page.text("title") == [HOSTILE]
-    assert all("onerror" not in one.attributes and one.attributes.get("src") != "x" for one in page.all("img"))
+    assert all(
+        "onerror" not in one.attributes and one.attributes.get("src") != "x" for one in page.all("img")
+    )
 
 
 def test_data_for_the_script_cannot_end_its_element() -> None:
     data = {"text": HOSTILE + "\u2028&", "heat": None}
-    section = Section(HOSTILE, (HOSTILE,), (Grid(HOSTILE, (HOSTILE, "b"), ((HOSTILE, HOSTILE),)),), code=HOSTILE)
+    section = Section(
+        HOSTILE, (HOSTILE,), (Grid(HOSTILE, (HOSTILE, "b"), ((HOSTILE, HOSTILE),)),), code=HOSTILE
+    )
     chapter = Chapter(
         HOSTILE, "sweep", HOSTILE, False, HOSTILE, (HOSTILE, HOSTILE), ((HOSTILE, HOSTILE),), HOSTILE, (section,), Explorer(data),
         ((HOSTILE, HOSTILE),), (HOSTILE,)
@@ -356,7 +439,7 @@ def test_a_picture_of_very_many_pieces_is_embedded_as_png() -> None:
     assert not large.svg
 
 
-# ---- folders and files that will not do ---------------------------------------------------------------------------------------------
+# ---- folders and files that will not do --------------------------------------------------------------------
 
 
 def test_what_cannot_be_reported_is_refused_in_one_sentence(oppo: Oppo, tmp_path: Path) -> None:
@@ -384,4 +467,9 @@ def test_without_a_name_the_file_lies_beside_its_folder(oppo: Oppo, tmp_path: Pa
 
 
 def test_lists_read_as_in_a_sentence() -> None:
-    assert [joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"], "or"), joined([])] == ["a", "a and b", "a, b or c", ""]
+    assert [joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"], "or"), joined([])] == [
+        "a",
+        "a and b",
+        "a, b or c",
+        "",
+    ]

@@ -23,15 +23,36 @@ from oppo_sim.results.spans import Marker, Span
 
 
 def two_steps(step_s: float = 10.0) -> tuple[list[Span], list[Marker]]:
-    """Two replicas (the second waits for the tail of the first), a scorer, training with three parallel stages."""
+    """Two replicas (the second waits for the tail of the first), a scorer, training with three parallel
+    stages."""
     spans, markers = [], []
     for step in range(2):
         t = step * step_s
         for replica, decode_s in enumerate((6.0, 2.0)):
             spans.append(Span("rollout", replica, "prefill", t, t + 0.5, step, {"tokens": 640}))
             half = decode_s / 2
-            spans.append(Span("rollout", replica, "decode", t + 0.5, t + half, step, {"n": 16, "kv_tokens": 1600, "iterations": 40}))
-            spans.append(Span("rollout", replica, "decode", t + half, t + decode_s, step, {"n": 2, "kv_tokens": 900, "iterations": 60}))
+            spans.append(
+                Span(
+                    "rollout",
+                    replica,
+                    "decode",
+                    t + 0.5,
+                    t + half,
+                    step,
+                    {"n": 16, "kv_tokens": 1600, "iterations": 40},
+                )
+            )
+            spans.append(
+                Span(
+                    "rollout",
+                    replica,
+                    "decode",
+                    t + half,
+                    t + decode_s,
+                    step,
+                    {"n": 2, "kv_tokens": 900, "iterations": 60},
+                )
+            )
         markers.append(Marker("chunk", "rollout", 0, t + 3, step))
         markers.append(Marker("gen_end", "rollout", 0, t + 6, step))
         spans.append(Span("scoring", 0, "score", t + 6, t + 7, step, {"tokens": np.int64(3000)}))
@@ -68,7 +89,9 @@ def check_trace_rules(events: list[dict[str, object]]) -> None:
             stack = open_slices.setdefault((event["pid"], event["tid"]), [])
             while stack and stack[-1] <= event["ts"]:
                 stack.pop()
-            assert not stack or event["ts"] + event["dur"] <= stack[-1], "slices of one thread overlap without nesting"
+            assert not stack or event["ts"] + event["dur"] <= stack[-1], (
+                "slices of one thread overlap without nesting"
+            )
             stack.append(event["ts"] + event["dur"])
 
 
@@ -89,7 +112,10 @@ def test_trace_has_processes_threads_slices_and_obeys_the_format() -> None:
     score = next(e for e in slices if e["name"] == "score")
     assert (score["ts"], score["dur"]) == (6_000_000, 1_000_000)
     assert score["args"] == {"step": 0, "tokens": 3000}
-    assert [(e["ts"], e["dur"]) for e in slices if e["name"].startswith("step ")] == [(0, 10_000_000), (10_000_000, 10_000_000)]
+    assert [(e["ts"], e["dur"]) for e in slices if e["name"].startswith("step ")] == [
+        (0, 10_000_000),
+        (10_000_000, 10_000_000),
+    ]
     assert {e["name"] for e in events if e["ph"] == "i"} == {"chunk", "gen_end", "step_end"}
 
 
@@ -97,21 +123,35 @@ def test_sort_indexes_order_the_groups_and_lanes() -> None:
     events = trace_events({"": two_steps()})
     order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
     names = {pid: name for (pid, _), name in names_of(events, "process_name").items()}
-    assert [names[pid] for pid in sorted(order, key=order.__getitem__)] == ["steps", "rollout", "scoring", "training"]
+    assert [names[pid] for pid in sorted(order, key=order.__getitem__)] == [
+        "steps",
+        "rollout",
+        "scoring",
+        "training",
+    ]
 
 
 def test_counters_follow_the_running_rollouts_and_fall_to_zero_when_a_replica_waits() -> None:
     events = trace_events({"": two_steps()})
-    running = [(e["ts"], e["args"]["value"]) for e in events if e["ph"] == "C" and e["name"] == "replica 1 running rollouts"]
+    running = [
+        (e["ts"], e["args"]["value"])
+        for e in events
+        if e["ph"] == "C" and e["name"] == "replica 1 running rollouts"
+    ]
     assert running[:3] == [(500_000, 16), (1_000_000, 2), (2_000_000, 0)]
     kv = [e["args"]["value"] for e in events if e["ph"] == "C" and e["name"] == "replica 0 running KV tokens"]
     assert kv == [1600, 900, 0, 1600, 900, 0]
 
 
 def test_given_counters_become_tracks() -> None:
-    given_counters = {"": [Counter("queue", ("scoring", 0), 1.5, 7.0), Counter("queue", ("scoring", 0), 2.0, 0.25)]}
+    given_counters = {
+        "": [Counter("queue", ("scoring", 0), 1.5, 7.0), Counter("queue", ("scoring", 0), 2.0, 0.25)]
+    }
     events = trace_events({"": two_steps()}, given_counters)
-    assert [(e["ts"], e["args"]["value"]) for e in events if e["name"] == "scorer 0 queue"] == [(1_500_000, 7), (2_000_000, 0.25)]
+    assert [(e["ts"], e["args"]["value"]) for e in events if e["name"] == "scorer 0 queue"] == [
+        (1_500_000, 7),
+        (2_000_000, 0.25),
+    ]
     with pytest.raises(OppoError, match="not among the runs"):
         trace_events({"a": two_steps()}, given_counters)
 
@@ -137,7 +177,9 @@ def test_the_same_timeline_gives_the_same_bytes_whatever_the_order_of_args(tmp_p
     write_trace({"run": (spans, markers)}, tmp_path / "a.json")
     write_trace({"run": (turned, markers)}, tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-    assert json.loads((tmp_path / "a.json").read_bytes())["traceEvents"] == trace_events({"run": (spans, markers)})
+    assert json.loads((tmp_path / "a.json").read_bytes())["traceEvents"] == trace_events(
+        {"run": (spans, markers)}
+    )
     for name in ("c.json.gz", "d.json.gz"):
         write_trace({"run": (spans, markers)}, tmp_path / name)
     packed = (tmp_path / "c.json.gz").read_bytes()
@@ -152,7 +194,9 @@ intervals = st.lists(st.tuples(st.floats(0, 50), st.floats(0, 10)), max_size=30)
 @settings(max_examples=50, deadline=None)
 @given(intervals)
 def test_any_overlap_on_one_lane_becomes_threads_that_nest(pieces: list[tuple[float, float]]) -> None:
-    spans = [Span("training", 0, f"s{i}", start, start + length, 0, {}) for i, (start, length) in enumerate(pieces)]
+    spans = [
+        Span("training", 0, f"s{i}", start, start + length, 0, {}) for i, (start, length) in enumerate(pieces)
+    ]
     events = trace_events({"": (spans, [])})
     check_trace_rules(events)
     assert sum(e["ph"] == "X" for e in events) == len(spans)
@@ -184,11 +228,14 @@ def test_impossible_times_are_refused(start: float, end: float, tmp_path: Path) 
 def test_unknown_groups_and_values_without_json_form_are_kept() -> None:
     events = trace_events({"": ([Span("reward_api", 2, "call", 0.0, 1.0, 0, {"rate": math.nan})], [])})
     check_trace_rules(events)
-    assert "reward_api 2" in names_of(events, "thread_name").values() or "reward_api" in names_of(events, "thread_name").values()
+    assert (
+        "reward_api 2" in names_of(events, "thread_name").values()
+        or "reward_api" in names_of(events, "thread_name").values()
+    )
     assert next(e for e in events if e["ph"] == "X")["args"] == {"rate": None, "step": 0}
 
 
-# ---- Gantt --------------------------------------------------------------------------------------------------------------------------
+# ---- Gantt -------------------------------------------------------------------------------------------------
 
 
 def boxes(figure: Figure, axis: int, colour: str) -> list[np.ndarray]:
@@ -207,7 +254,12 @@ def legend_texts(figure: Figure) -> list[str]:
 def test_gantt_has_a_lane_per_replica_worker_and_trainer_and_a_legend_of_what_is_drawn() -> None:
     figure = gantt_figure(*two_steps(), steps=(0, 1), title="oppo")
     axis = figure.axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["replica 0", "replica 1", "scorer 0", "training"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "replica 0",
+        "replica 1",
+        "scorer 0",
+        "training",
+    ]
     assert axis.get_title(loc="left") == "oppo: 2 steps in 20.0 s"
     assert axis.get_xlabel() == "s since the start of step 0"
     assert axis.get_xlim() == (0.0, 20.0)
@@ -256,7 +308,10 @@ def test_gantt_window_starts_with_its_first_step_and_cuts_what_reaches_in() -> N
 def test_compared_runs_share_the_time_axis_and_one_legend() -> None:
     long = two_steps(400.0)
     figure = compare_gantt({"sequential": long, "oppo": two_steps()}, steps=(1, 1))
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["sequential: 1 step in 6.67 min", "oppo: 1 step in 0.167 min"]
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
+        "sequential: 1 step in 6.67 min",
+        "oppo: 1 step in 0.167 min",
+    ]
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim() == (0.0, pytest.approx(400 / 60))
     assert figure.axes[1].get_xlabel() == "min since the start of step 1"
     assert len(figure.legends) == 1
@@ -266,8 +321,14 @@ def test_compared_runs_share_the_time_axis_and_one_legend() -> None:
 def test_joint_stages_look_like_their_first_and_every_legend_fits_the_picture() -> None:
     spans, markers = two_steps()
     joint = "old_log_prob+ref+values"
-    spans = [replace(span, stage=joint) if span.stage == "old_log_prob" else span for span in spans if span.stage not in ("ref", "values")]
-    extra = [Span("training", 0, stage, 20.0, 20.1, 1, {}) for stage in ("adv", "update_critic", "update_weights")]
+    spans = [
+        replace(span, stage=joint) if span.stage == "old_log_prob" else span
+        for span in spans
+        if span.stage not in ("ref", "values")
+    ]
+    extra = [
+        Span("training", 0, stage, 20.0, 20.1, 1, {}) for stage in ("adv", "update_critic", "update_weights")
+    ]
     figure = gantt_figure([*spans, *extra], markers, steps=(0, 1))
     assert len(boxes(figure, 0, stage_colour("old_log_prob"))) == 2
     assert legend_texts(figure)[3] == joint

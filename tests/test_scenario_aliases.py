@@ -19,8 +19,18 @@ costs: {kind: linear, decode: {fixed: 0.01}}
 
 
 def read(text: str) -> Scenario:
-    sized = ("train_batch_size", "num_prompts_per_step", "rollout_batch_size", "{batch_size", "over_sampling_batch_size: 128")
-    extra = "" if text.startswith(("batch_size", *sized)) or any(name in text for name in sized) else "rollout_batch_size: 112\n"
+    sized = (
+        "train_batch_size",
+        "num_prompts_per_step",
+        "rollout_batch_size",
+        "{batch_size",
+        "over_sampling_batch_size: 128",
+    )
+    extra = (
+        ""
+        if text.startswith(("batch_size", *sized)) or any(name in text for name in sized)
+        else "rollout_batch_size: 112\n"
+    )
     return scenario_from_plain(parse_yaml(BASE + extra + text, "f.yaml"), where="f.yaml")
 
 
@@ -51,18 +61,29 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("trainer: {v1: {colocate_async: {num_warmup_batches: 1}}}", "policy.overcommit", 1.0),
         ("recompute_kv_cache_after_weight_updates: false", "rollout.clear_kv_cache_on_weight_sync", False),
         ("rollout: {clear_cache: false}", "rollout.clear_kv_cache_on_weight_sync", False),
-        ("fully_async: {clear_kv_cache_on_weight_sync: false}", "rollout.clear_kv_cache_on_weight_sync", False),
+        (
+            "fully_async: {clear_kv_cache_on_weight_sync: false}",
+            "rollout.clear_kv_cache_on_weight_sync",
+            False,
+        ),
         ("policy: async\nmax_staleness_steps: 4", "policy.max_staleness", 4),
         ("policy: {name: async, max_head_offpolicyness: 4}", "policy.max_staleness", 4),
         ("policy: async\nmax_off_policy_steps: 4", "policy.max_staleness", 4),
         (
-            "policy: async\ntrainer: {v1: {sampler: {max_off_policy_threshold: 4, max_off_policy_strategy: wait}}}",
+            (
+                "policy: async\ntrainer: {v1: {sampler: {max_off_policy_threshold: 4,"
+                " max_off_policy_strategy: wait}}}"
+            ),
             "policy.max_staleness",
             4,
         ),
         ("policy: async\nmax_trajectory_age_steps: 4", "policy.max_staleness", 4),
         ("policy: async\nmax_lag: 4", "policy.max_staleness", 4),
-        ("policy: async\nasync_training: {staleness_threshold: 1.0, partial_rollout: true}", "policy.max_staleness", 1),
+        (
+            "policy: async\nasync_training: {staleness_threshold: 1.0, partial_rollout: true}",
+            "policy.max_staleness",
+            1,
+        ),
         ("policies: {async: {max_lag: 4}}", "policies.async.max_staleness", 4),
         ("stream_interval: 64", "policy.chunk_size", 64),
         ("max_new_tokens: 1024", "max_response_length", 1024),
@@ -72,7 +93,11 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("max_running_requests: 64\nrollout: {num_replicas: 4}", "rollout.max_num_seqs", 64),
         ("ppo_epochs: 2", "training.num_ppo_epochs", 2),
         ("training: {ppo_epochs: 2}", "training.num_ppo_epochs", 2),
-        ("actor_rollout_ref: {actor: {ppo_epochs: 2, ppo_mini_batch_size: 28}}", "training.num_mini_batches", 4),
+        (
+            "actor_rollout_ref: {actor: {ppo_epochs: 2, ppo_mini_batch_size: 28}}",
+            "training.num_mini_batches",
+            4,
+        ),
     ],
 )
 def test_a_name_of_another_framework_is_translated_and_said(text: str, path: str, value: Any) -> None:
@@ -96,9 +121,15 @@ def test_what_was_translated_is_said_word_by_word() -> None:
     [
         (
             "train_batch_size: 64\nrollout_batch_size: 112",
-            "train_batch_size: 64 (= rollout_batch_size: 64) disagrees with rollout_batch_size: 112: keep one",
+            (
+                "train_batch_size: 64 (= rollout_batch_size: 64) disagrees with rollout_batch_size: 112:"
+                " keep one"
+            ),
         ),
-        ("train_batch_size: 64\nbatch_size: 112", "disagrees with rollout_batch_size: 64 (given as train_batch_size): keep one"),
+        (
+            "train_batch_size: 64\nbatch_size: 112",
+            "disagrees with rollout_batch_size: 64 (given as train_batch_size): keep one",
+        ),
         (
             "policy: {overcommit: 8}\nover_sampling_batch_size: 128\nrollout_batch_size: 112",
             "(= policy.overcommit: 16) disagrees with policy.overcommit: 8",
@@ -106,15 +137,30 @@ def test_what_was_translated_is_said_word_by_word() -> None:
         ("policy: {name: async, max_staleness: 2}\nmax_lag: 3", "disagrees with policy.max_staleness: 2"),
         ("response_length: 53", "disagrees with max_response_length: 1024"),
         ("over_sampling_batch_size: 100\nrollout_batch_size: 112", "is below rollout_batch_size 112"),
-        ("over_sampling_batch_size: '128'\nrollout_batch_size: 112", 'over_sampling_batch_size is "128" but must be a whole number'),
+        (
+            "over_sampling_batch_size: '128'\nrollout_batch_size: 112",
+            'over_sampling_batch_size is "128" but must be a whole number',
+        ),
         ("over_sampling_batch_size: 128", "cannot be translated without rollout_batch_size"),
-        ("over_sampling_batch_size: 128\nrollout_batch_size: x", 'cannot be translated while rollout_batch_size is "x"'),
+        (
+            "over_sampling_batch_size: 128\nrollout_batch_size: x",
+            'cannot be translated while rollout_batch_size is "x"',
+        ),
         ("group_size: 8\ntrain_batch_size: 8", "counts prompts in some frameworks and rollouts in others"),
         ("group_size: 8\nover_sampling_batch_size: 128\nrollout_batch_size: 112", "give policy.overcommit"),
-        ("max_inflight: 65\nrollout: {num_replicas: 4}", "cannot be shared evenly: give rollout.max_num_seqs"),
+        (
+            "max_inflight: 65\nrollout: {num_replicas: 4}",
+            "cannot be shared evenly: give rollout.max_num_seqs",
+        ),
         ("max_inflight: -1", "max_inflight is -1 but must be a whole number of at least 1"),
-        ("max_staleness_steps: 4", "unknown field policy.max_staleness (given as max_staleness_steps) of policy 'oppo'"),
-        ("policy: async\nmax_lag: null", "policy.max_staleness (given as max_lag) is null but must be a whole number"),
+        (
+            "max_staleness_steps: 4",
+            "unknown field policy.max_staleness (given as max_staleness_steps) of policy 'oppo'",
+        ),
+        (
+            "policy: async\nmax_lag: null",
+            "policy.max_staleness (given as max_lag) is null but must be a whole number",
+        ),
         ("policy: async\nstaleness_threshold: 0.5", "counts whole updates"),
         ("policy: async\nmax_staleness_strategy: drop", 'only "wait" is modelled'),
         ("partial_rollout: true\npolicy: sequential", "carries nothing over an update: choose april"),
@@ -123,7 +169,10 @@ def test_what_was_translated_is_said_word_by_word() -> None:
         ("partial_rollout: true\npolicy: 'a.py:A'", "decides itself what it carries"),
         ("ppo_mini_batch_size: 30", "does not divide rollout_batch_size 112"),
         ("stream_interval: 0", "policy.chunk_size (given as stream_interval) is 0 but must be at least 1"),
-        ("rollout: 3\nmax_running_requests: 4", "rollout is 3 but must be a mapping, since max_running_requests belongs there"),
+        (
+            "rollout: 3\nmax_running_requests: 4",
+            "rollout is 3 but must be a mapping, since max_running_requests belongs there",
+        ),
         ("trainer: {logger: wandb}", "unknown field trainer.logger"),
     ],
 )

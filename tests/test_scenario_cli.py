@@ -41,19 +41,25 @@ def test_list_names_every_shipped_scenario_with_a_line(capsys: pytest.CaptureFix
     assert all(line.endswith(".") for line in out.splitlines())
 
 
-def test_init_writes_a_commented_copy_and_never_overwrites(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_a_commented_copy_and_never_overwrites(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert oppo(capsys, "init", "h200-single")[0] == 0
     written = Path("h200-single.yaml").read_text()
     assert written.startswith("# One H200")
     assert load_scenario("h200-single.yaml") == load_scenario("h200-single")
     code, out, err = oppo(capsys, "init", "h200-single")
     assert (code, out) == (2, "")
-    assert err.startswith("oppo: error: h200-single.yaml exists: choose another name, or overwrite it with --force")
+    assert err.startswith(
+        "oppo: error: h200-single.yaml exists: choose another name, or overwrite it with --force"
+    )
     assert oppo(capsys, "init", "paper-gsm8k-7b", "-o", "h200-single.yaml", "--force")[0] == 0
     assert load_scenario("./h200-single.yaml").name == "paper-gsm8k-7b"
 
 
-def test_init_without_a_name_writes_a_file_that_validates(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_without_a_name_writes_a_file_that_validates(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert oppo(capsys, "init", "-o", "new.yaml")[0] == 0
     code, out, err = oppo(capsys, "validate", "new.yaml")
     assert (code, err) == (0, "")
@@ -67,7 +73,10 @@ def test_init_without_a_name_writes_a_file_that_validates(mine: Path, capsys: py
         (["init", "h200-singel"], "did you mean h200-single"),
         (["init", "-o", "no/such/folder/x.yaml"], "folder no/such/folder does not exist"),
         (["show", "missing.yaml"], 'no scenario "missing.yaml"'),
-        (["show", "mine.yaml", "--set", "stepps=3"], "--set stepps=3: unknown field stepps: did you mean 'steps'?"),
+        (
+            ["show", "mine.yaml", "--set", "stepps=3"],
+            "--set stepps=3: unknown field stepps: did you mean 'steps'?",
+        ),
         (["show", "mine.yaml", "--schema"], "--schema is the same for every scenario"),
         (["show"], "Missing argument 'NAME_OR_PATH'"),
         (["validate"], "Missing argument 'PATH'"),
@@ -90,7 +99,9 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert words in err
 
 
-def test_show_writes_defaults_out_and_says_what_was_translated(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_writes_defaults_out_and_says_what_was_translated(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = oppo(capsys, "show", "mine.yaml", "--set", "stream_interval=64")
     assert code == 0
     assert out.startswith("# mine.yaml, content hash ")

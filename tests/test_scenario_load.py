@@ -79,7 +79,10 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ("policy: opo", "unknown policy 'opo': did you mean 'oppo'?"),
         ("policy: 3", "policy is 3 but must be a mapping"),
         ("policy: {name: 3}", "policy.name is 3 but must be text"),
-        ("policy: {overcomit: 3}", "unknown field policy.overcomit of policy 'oppo': did you mean 'overcommit'?"),
+        (
+            "policy: {overcomit: 3}",
+            "unknown field policy.overcomit of policy 'oppo': did you mean 'overcommit'?",
+        ),
         ("policy: {overcommit: -1}", "policy.overcommit is -1 but must be at least 0"),
         ("policy: {overcommit: '8'}", 'policy.overcommit is "8" but must be a number or a mapping'),
         ("policy: {overcommit: {min: -1}}", "policy.overcommit.min is -1 but must be at least 0"),
@@ -87,14 +90,23 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ("policy: {overcommit: {min: 9, max: 3}}", "overcommit min 9 is above max 3"),
         ("policy: {overcommit: {minimum: 9}}", "unknown field policy.overcommit.minimum"),
         ("policy: {chunk_size: true}", "policy.chunk_size is true but must be a whole number or a mapping"),
-        ("policy: {chunk_size: {candidates: [1, '2']}}", 'policy.chunk_size.candidates[1] is "2" but must be a whole number'),
-        ("policy: {name: sequential, overcommit: 3}", "unknown field policy.overcommit of policy 'sequential'"),
+        (
+            "policy: {chunk_size: {candidates: [1, '2']}}",
+            'policy.chunk_size.candidates[1] is "2" but must be a whole number',
+        ),
+        (
+            "policy: {name: sequential, overcommit: 3}",
+            "unknown field policy.overcommit of policy 'sequential'",
+        ),
         ("policies: {oppo: {}}", "policies.oppo is the scenario's own policy"),
         ("policies: {aprl: {}}", "unknown policy 'aprl': did you mean 'april'?"),
         ("policies: {april: {overcommit: x}}", 'policies.april.overcommit is "x" but must be a number'),
         ("policies: {april: 3}", "policies.april is 3 but must be a mapping"),
         ("policies: 3", "policies is 3 but must be a mapping"),
-        ("rewards: {kind: seres}", "rewards.kind is \"seres\" but must be one of 'saturating', 'series', 'trace', 'none'"),
+        (
+            "rewards: {kind: seres}",
+            "rewards.kind is \"seres\" but must be one of 'saturating', 'series', 'trace', 'none'",
+        ),
         ("rewards: {}", "rewards.kind is missing: it must be one of none, saturating, series, trace"),
         ("rewards: none", 'rewards is "none" but must be a mapping'),
         ("rewards: {kind: series}", "rewards.values is missing"),
@@ -109,7 +121,10 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ("group_size: 5", "rollout_batch_size 112 is not a multiple of group_size 5"),
         ("steps: x\nseed: x\nname: 3", "2 more problems after that"),
         ("a.b: 3", "unknown field a.b"),
-        ("data: {train_batch_size: 112, shuffle: true}", "unknown field data.shuffle: of data there are data.train_batch_size"),
+        (
+            "data: {train_batch_size: 112, shuffle: true}",
+            "unknown field data.shuffle: of data there are data.train_batch_size",
+        ),
     ],
 )
 def test_a_mistake_names_file_field_value_and_what_is_allowed(extra: str, words: str) -> None:
@@ -129,7 +144,10 @@ def test_a_mistake_names_file_field_value_and_what_is_allowed(extra: str, words:
         ("format: oppo-scenario/1", "rollout_batch_size is missing"),
         (BASE.replace("{fixed: 0.01}", "{fixed: 0}"), "costs.decode.fixed is 0 but must be above 0"),
         (BASE.replace("linear", "linaer"), 'costs.kind is "linaer" but must be one of'),
-        (BASE.replace("{kind: linear, decode: {fixed: 0.01}}", "{}"), "costs.kind is missing: it must be one of linear, profile, roofline"),
+        (
+            BASE.replace("{kind: linear, decode: {fixed: 0.01}}", "{}"),
+            "costs.kind is missing: it must be one of linear, profile, roofline",
+        ),
         (BASE.replace("decode: {fixed: 0.01}", "decoded: {fixed: 0.01}"), "costs.decode is missing"),
     ],
 )
@@ -151,12 +169,18 @@ def test_a_file_that_is_no_scenario_is_refused(text: str, words: str) -> None:
         (["steps=[1"], "--set steps=[1 line 1"),
         (["steps.a=3"], '--set steps.a=3: steps is {"a": 3} but must be a whole number'),
         (["steps=3", "steps.a=3"], "--set steps.a=3: steps was set to 3, which has no fields"),
-        (["rollout.num_replica=3"], "--set rollout.num_replica=3: unknown field rollout.num_replica: did you mean 'num_replicas'?"),
+        (
+            ["rollout.num_replica=3"],
+            "--set rollout.num_replica=3: unknown field rollout.num_replica: did you mean 'num_replicas'?",
+        ),
         (["policy.overcommit=-1"], "--set policy.overcommit=-1: policy.overcommit is -1"),
         (["steps=2", "rollout.num_replicas=x"], "--set rollout.num_replicas=x: "),
         (["warmup_steps=700"], "f.yaml with --set warmup_steps=700: warmup_steps 700 leaves nothing"),
         (["train_batch_size=64", "rollout_batch_size=32"], "disagrees with rollout_batch_size: 32"),
-        (["max_lag=3"], "--set max_lag=3: unknown field policy.max_staleness (given as max_lag) of policy 'oppo'"),
+        (
+            ["max_lag=3"],
+            "--set max_lag=3: unknown field policy.max_staleness (given as max_lag) of policy 'oppo'",
+        ),
         (["over_sampling_batch_size=10"], "over_sampling_batch_size 10 is below rollout_batch_size 112"),
     ],
 )
@@ -165,7 +189,12 @@ def test_a_wrong_override_is_named_before_the_file(overrides: list[str], words: 
 
 
 def test_an_override_wins_over_the_file_and_a_later_one_over_an_earlier_one() -> None:
-    scenario = read("steps: 5\nrollout: {num_replicas: 2, max_num_seqs: 8}", "steps=6", "steps=7", "rollout.num_replicas=3")
+    scenario = read(
+        "steps: 5\nrollout: {num_replicas: 2, max_num_seqs: 8}",
+        "steps=6",
+        "steps=7",
+        "rollout.num_replicas=3",
+    )
     assert scenario.steps == 7
     assert (scenario.rollout.num_replicas, scenario.rollout.max_num_seqs) == (3, 8)
 
@@ -177,11 +206,18 @@ def test_an_override_in_other_words_replaces_instead_of_disagreeing() -> None:
 
 
 def test_setting_a_mapping_replaces_the_section() -> None:
-    scenario = read("rewards: {kind: saturating, start: 1}\npolicy: {chunk_size: 64}", "rewards={kind: none}", "policy=april")
+    scenario = read(
+        "rewards: {kind: saturating, start: 1}\npolicy: {chunk_size: 64}",
+        "rewards={kind: none}",
+        "policy=april",
+    )
     assert scenario.rewards.kind == "none"
     assert (scenario.policy.name, scenario.policy.settings) == ("april", {})
     assert read("policy: april", "policy.overcommit=8").policy.settings == {"overcommit": 8}
-    assert read("", "policy={name: april, overcommit: 4}", "policy.chunk_size=64").policy.settings == {"overcommit": 4, "chunk_size": 64}
+    assert read("", "policy={name: april, overcommit: 4}", "policy.chunk_size=64").policy.settings == {
+        "overcommit": 4,
+        "chunk_size": 64,
+    }
 
 
 simple_values: dict[str, st.SearchStrategy[Any]] = {
@@ -203,7 +239,9 @@ simple_values: dict[str, st.SearchStrategy[Any]] = {
 @settings(max_examples=50, deadline=None)
 @given(st.fixed_dictionaries({}, optional=simple_values))
 def test_overrides_arrive_as_given_and_the_scenario_round_trips(wanted: dict[str, Any]) -> None:
-    overrides = [f"{path}={dump_yaml(value).strip().removesuffix('...').strip()}" for path, value in wanted.items()]
+    overrides = [
+        f"{path}={dump_yaml(value).strip().removesuffix('...').strip()}" for path, value in wanted.items()
+    ]
     scenario = read("", *overrides)
     plain = scenario.to_plain()
     for path, value in wanted.items():
@@ -218,7 +256,16 @@ def test_overrides_arrive_as_given_and_the_scenario_round_trips(wanted: dict[str
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.sampled_from([*simple_values, "trace.name", "costs.kind", "policies.april.overcommit", "rewards.kind", "nonsense.deep.path"]),
+    st.sampled_from(
+        [
+            *simple_values,
+            "trace.name",
+            "costs.kind",
+            "policies.april.overcommit",
+            "rewards.kind",
+            "nonsense.deep.path",
+        ]
+    ),
     st.none()
     | st.booleans()
     | st.integers(-5, 5)
@@ -288,7 +335,9 @@ def test_reading_a_scenario_runs_no_code_of_its_policy(tmp_path: Path) -> None:
     assert load_scenario(path).policy.settings == {"anything": 3}
 
 
-def test_files_asked_for_beside_a_shipped_scenario_lie_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_asked_for_beside_a_shipped_scenario_lie_where_the_user_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.py").write_text(
         "from oppo_sim import Policy\n\n\nclass Mine(Policy):\n"
         "    def plan(self, pool):\n        return self.refill(pool, overcommit=2, chunk_size=256)\n",

@@ -66,7 +66,10 @@ def test_a_shipped_scenario_can_run_and_its_policy_is_fresh_each_time(name: str)
 
 @pytest.mark.parametrize("name", shipped_scenarios())
 def test_the_step_time_in_the_comments_is_what_comes_out(name: str) -> None:
-    stated = re.search(r"sequential policy takes about ([0-9.]+) s a step", " ".join(scenario_text(name).replace("\n#", " ").split()))
+    stated = re.search(
+        r"sequential policy takes about ([0-9.]+) s a step",
+        " ".join(scenario_text(name).replace("\n#", " ").split()),
+    )
     assert stated is not None
     documented = re.search(rf"`{name}` .* ([0-9.]+) \|\n", DOCS.read_text(encoding="utf-8"))
     assert documented is not None
@@ -94,7 +97,9 @@ def test_the_papers_machine_runs_with_an_engine_as_documented(name: str) -> None
 
 def test_the_system_before_runs_as_its_comments_say() -> None:
     comments = [line for line in scenario_text("a100x16-10b").splitlines() if line.startswith("#   --set")]
-    overrides = [part.strip() for line in comments for part in line.removeprefix("#").split("--set ") if part.strip()]
+    overrides = [
+        part.strip() for line in comments for part in line.removeprefix("#").split("--set ") if part.strip()
+    ]
     assert len(overrides) == 8
     setup = build_setup(load_scenario("a100x16-10b", overrides))
     assert setup.machine.batching == "static"
@@ -143,7 +148,10 @@ def test_the_schema_is_valid_and_refuses_what_the_reader_refuses() -> None:
 
 
 def test_another_policy_takes_what_both_share_and_what_policies_says() -> None:
-    scenario = minimal("policy: {name: oppo, chunk_size: 64, overcommit: 2, stop_check: chunk}\npolicies: {april: {overcommit: 0.5}}")
+    scenario = minimal(
+        "policy: {name: oppo, chunk_size: 64, overcommit: 2, stop_check: chunk}\npolicies: {april:"
+        " {overcommit: 0.5}}"
+    )
     assert policy_settings_of(scenario, "oppo") == {"chunk_size": 64, "overcommit": 2, "stop_check": "chunk"}
     assert policy_settings_of(scenario, "sequential") == {"chunk_size": 64, "stop_check": "chunk"}
     assert policy_settings_of(scenario, "april") == {"chunk_size": 64, "overcommit": 0.5}
@@ -155,13 +163,37 @@ def test_another_policy_takes_what_both_share_and_what_policies_says() -> None:
 @pytest.mark.parametrize(
     ("extra", "arguments", "words"),
     [
-        ("rollout: {kv_capacity_tokens: auto}", {}, "rollout.kv_capacity_tokens auto needs a cost model that knows device memory"),
-        ("rollout: {kv_capacity_tokens: 100}", {}, "cannot hold a rollout of 16 prompt + 128 response tokens"),
-        ("rollout: {batching: static, kv_capacity_tokens: 1000}", {}, "static cannot have kv_capacity_tokens"),
-        ("rollout: {batching: static, kv_capacity_tokens: auto}", {}, "static cannot have kv_capacity_tokens"),
-        ("rollout: {batching: static}\nplacement: {training: separate}\npolicy: async", {}, "use batching continuous"),
+        (
+            "rollout: {kv_capacity_tokens: auto}",
+            {},
+            "rollout.kv_capacity_tokens auto needs a cost model that knows device memory",
+        ),
+        (
+            "rollout: {kv_capacity_tokens: 100}",
+            {},
+            "cannot hold a rollout of 16 prompt + 128 response tokens",
+        ),
+        (
+            "rollout: {batching: static, kv_capacity_tokens: 1000}",
+            {},
+            "static cannot have kv_capacity_tokens",
+        ),
+        (
+            "rollout: {batching: static, kv_capacity_tokens: auto}",
+            {},
+            "static cannot have kv_capacity_tokens",
+        ),
+        (
+            "rollout: {batching: static}\nplacement: {training: separate}\npolicy: async",
+            {},
+            "use batching continuous",
+        ),
         ("policy: async", {}, "give training its own devices"),
-        ("policy: {name: oppo, overcommit: 3}\ngroup_size: 2", {}, "overcommit 3 is not a multiple of group_size 2"),
+        (
+            "policy: {name: oppo, overcommit: 3}\ngroup_size: 2",
+            {},
+            "overcommit 3 is not a multiple of group_size 2",
+        ),
         ("policy: 'nowhere.py:Mine'", {}, "nowhere.py does not exist"),
         ("", {"policy": "aprl"}, "unknown policy 'aprl'"),
         ("", {"policy": "april", "policy_settings": {"overcomit": 3}}, "has no field 'overcomit'"),
@@ -170,7 +202,9 @@ def test_another_policy_takes_what_both_share_and_what_policies_says() -> None:
         ("warmup_steps: 2", {"steps": 2}, "leaves nothing after warmup_steps 2"),
     ],
 )
-def test_what_cannot_run_is_refused_before_it_runs(extra: str, arguments: dict[str, object], words: str) -> None:
+def test_what_cannot_run_is_refused_before_it_runs(
+    extra: str, arguments: dict[str, object], words: str
+) -> None:
     with pytest.raises(OppoError) as raised:
         build_setup(minimal(extra), **arguments)  # type: ignore[arg-type]
     assert words in str(raised.value)

@@ -14,10 +14,34 @@ scalars = (
     | st.booleans()
     | st.integers(-(10**20), 10**20)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\u2028\u2029\ufeff\ufffe\uffff"), max_size=12)
-    | st.sampled_from(["no", "010", "1e3", "1:30", "2020-01-01", "~", "null", "", "=", "<<", "1.", ".5", "+1", "0x1F", "1_000"])
+    | st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\u2028\u2029\ufeff\ufffe\uffff"),
+        max_size=12,
+    )
+    | st.sampled_from(
+        [
+            "no",
+            "010",
+            "1e3",
+            "1:30",
+            "2020-01-01",
+            "~",
+            "null",
+            "",
+            "=",
+            "<<",
+            "1.",
+            ".5",
+            "+1",
+            "0x1F",
+            "1_000",
+        ]
+    )
 )
-trees = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcdef"), inner, max_size=3))
+trees = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcdef"), inner, max_size=3),
+)
 
 
 @settings(max_examples=50, deadline=None)

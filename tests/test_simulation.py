@@ -53,7 +53,9 @@ def test_overrides_change_the_scenario(tiny: Path) -> None:
     assert run.steps[c.OVERCOMMIT].tolist() == [3] * 4
     assert (run.seed, run.manifest["seed"]) == (2, 2)
     assert run.manifest["costs"]["parameters"]["decode"]["fixed"] == 0.2
-    assert simulate(tiny, policy="inter", policy_settings={"overcommit": 1}).manifest["policy_settings"] == {"overcommit": 1}
+    assert simulate(tiny, policy="inter", policy_settings={"overcommit": 1}).manifest["policy_settings"] == {
+        "overcommit": 1
+    }
 
 
 def test_rollouts_are_kept_unless_told_otherwise(tiny: Path) -> None:
@@ -124,7 +126,9 @@ def test_running_totals_agree_with_the_frame(tiny: Path) -> None:
     assert totals["steps"] == 5
     assert totals["seconds"] == pytest.approx(kept[c.TIMING_STEP].sum(), rel=1e-12)
     assert totals["s_per_rollout"] == pytest.approx(kept[c.TIMING_STEP].sum() / 20, rel=1e-12)
-    assert totals["s_per_token"] == pytest.approx(kept[c.TIMING_STEP].sum() / kept[c.TOKENS_TRAINED].sum(), rel=1e-12)
+    assert totals["s_per_token"] == pytest.approx(
+        kept[c.TIMING_STEP].sum() / kept[c.TOKENS_TRAINED].sum(), rel=1e-12
+    )
     assert totals["staleness_max"] == kept[c.STALENESS_MAX].max()
     assert totals[c.timing("gen")] == pytest.approx(kept[c.timing("gen")].mean(), rel=1e-12)
     assert all(isinstance(value, float) for value in totals.values())
@@ -141,7 +145,9 @@ def test_moments_are_those_of_the_definition() -> None:
 
 
 def test_a_summary_leaves_out_the_warm_up_and_what_is_no_measure() -> None:
-    steps = pd.DataFrame({c.STEP: [0, 1, 2, 3], c.TIMING_STEP: [100.0, 1.0, 2.0, 6.0], c.STALENESS_HISTOGRAM: [[1]] * 4})
+    steps = pd.DataFrame(
+        {c.STEP: [0, 1, 2, 3], c.TIMING_STEP: [100.0, 1.0, 2.0, 6.0], c.STALENESS_HISTOGRAM: [[1]] * 4}
+    )
     summary = summarise(steps, 1)
     assert summary.index.tolist() == [c.TIMING_STEP]
     row = summary.loc[c.TIMING_STEP]

@@ -61,7 +61,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
     return made
 
 
-# ---- what a point says --------------------------------------------------------------------------------------------------------------
+# ---- what a point says -------------------------------------------------------------------------------------
 
 
 def test_a_point_is_the_row_of_a_comparison(tiny: Path) -> None:
@@ -113,7 +113,9 @@ def test_one_rollout_and_the_whole_batch_are_different_values(tiny: Path) -> Non
 
 
 def test_the_oracle_is_no_choice(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"policy.name": ["oracle", "sequential"]}, seeds=3, overrides={"policy": {"name": "intra"}})
+    sweep = run_sweep(
+        tiny, grid={"policy.name": ["oracle", "sequential"]}, seeds=3, overrides={"policy": {"name": "intra"}}
+    )
     assert sweep.points[c.STEP_S].idxmin() == 0
     assert sweep.best == 1
     assert run_sweep(tiny, grid={"policy.name": ["oracle"]}, seeds=1, overrides={"policy": "intra"}).best == 0
@@ -127,10 +129,12 @@ def test_by_speed_up_each_point_is_held_against_its_own_baseline(tiny: Path) -> 
     assert by_speedup.best == by_speedup.points[c.SPEEDUP].idxmax() == 1
 
 
-# ---- pairing ------------------------------------------------------------------------------------------------------------------------
+# ---- pairing -----------------------------------------------------------------------------------------------
 
 
-def test_points_and_baselines_run_under_the_same_seeds_and_each_baseline_once(tiny: Path, simulated: list[RunRequest]) -> None:
+def test_points_and_baselines_run_under_the_same_seeds_and_each_baseline_once(
+    tiny: Path, simulated: list[RunRequest]
+) -> None:
     sweep = run_sweep(tiny, grid={"policy.chunk_size": [4, 8, 16], "policy.overcommit": [0, 2]}, seeds=3)
     assert len(simulated) == len({request.key for request in simulated}) == 3 * (6 + 1)
     by_policy = [(request.policy, request.seed) for request in simulated]
@@ -139,11 +143,15 @@ def test_points_and_baselines_run_under_the_same_seeds_and_each_baseline_once(ti
     best = sweep.runs[sweep.runs[c.POINT] == sweep.best].set_index("seed")
     other = sweep.runs[sweep.runs[c.POINT] == 0].set_index("seed")
     expected = paired(list(other[c.S_PER_ROLLOUT]), list(best[c.S_PER_ROLLOUT]))
-    assert tuple(sweep.points.loc[0, [c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH]]) == pytest.approx(expected)
+    assert tuple(sweep.points.loc[0, [c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH]]) == pytest.approx(
+        expected
+    )
 
 
 def test_rounds_of_different_length_have_different_baselines(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"policy.chunk_size": [4, 8]}, overrides={"policy.stop_check": "chunk"}, seeds=1)
+    sweep = run_sweep(
+        tiny, grid={"policy.chunk_size": [4, 8]}, overrides={"policy.stop_check": "chunk"}, seeds=1
+    )
     assert [point.baseline.settings for point in sweep.plan.runnable] == [
         '{"chunk_size": 4, "stop_check": "chunk"}',
         '{"chunk_size": 8, "stop_check": "chunk"}',
@@ -160,12 +168,14 @@ def test_what_cannot_be_told_apart_is_in_the_region() -> None:
 
 
 def test_equal_points_are_all_in_the_region(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"policy.max_deferrals": [None, 1000], "costs.decode.fixed": [0.1, 1.0]}, seeds=3)
+    sweep = run_sweep(
+        tiny, grid={"policy.max_deferrals": [None, 1000], "costs.decode.fixed": [0.1, 1.0]}, seeds=3
+    )
     assert len(sweep.region) == 2
     assert sweep.best == min(sweep.region)
 
 
-# ---- early stopping -----------------------------------------------------------------------------------------------------------------
+# ---- early stopping ----------------------------------------------------------------------------------------
 
 
 def test_a_point_is_dominated_only_where_every_look_together_errs_five_times_in_a_hundred() -> None:
@@ -179,7 +189,9 @@ def test_a_point_is_dominated_only_where_every_look_together_errs_five_times_in_
     assert [looks_of(seeds) for seeds in (3, 4, 5, 10)] == [1, 1, 2, 7]
 
 
-def test_dominated_points_stop_with_what_they_had_and_the_best_is_the_same(tiny: Path, simulated: list[RunRequest]) -> None:
+def test_dominated_points_stop_with_what_they_had_and_the_best_is_the_same(
+    tiny: Path, simulated: list[RunRequest]
+) -> None:
     grid = {"costs.decode.fixed": [0.1, 0.101, 1.0, 2.0]}
     whole = run_sweep(tiny, grid=grid, seeds=6)
     made = len(simulated)
@@ -192,7 +204,7 @@ def test_dominated_points_stop_with_what_they_had_and_the_best_is_the_same(tiny:
     assert stopped.statuses["stopped"] == (stopped.points[c.SEEDS] < 6).sum()
 
 
-# ---- failures -----------------------------------------------------------------------------------------------------------------------
+# ---- failures ----------------------------------------------------------------------------------------------
 
 
 def test_points_that_cannot_run_are_named_and_the_others_run(tiny: Path) -> None:
@@ -235,9 +247,15 @@ def test_a_policy_that_fails_in_the_middle_of_a_run_is_a_failed_point(tmp_path: 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "field": ({"grid": {"scoring.workers": [1, 2]}}, ["unknown field scoring.workers", "num_workers"]),
-    "section": ({"grid": {"scorring.num_workers": [1]}}, ["unknown field scorring", "did you mean 'scoring'?"]),
+    "section": (
+        {"grid": {"scorring.num_workers": [1]}},
+        ["unknown field scorring", "did you mean 'scoring'?"],
+    ),
     "setting": ({"grid": {"policy.overcomit": [1]}}, ["policy.overcomit", "did you mean 'overcommit'?"]),
-    "setting of none": ({"grid": {"policy.name": ["intra", "april"], "policy.windows": [1]}}, ["policy.windows", "intra, april"]),
+    "setting of none": (
+        {"grid": {"policy.name": ["intra", "april"], "policy.windows": [1]}},
+        ["policy.windows", "intra, april"],
+    ),
     "seed": ({"grid": {"seed": [1, 2]}}, ["seed is not varied", "--seeds"]),
     "name": ({"grid": {"name": ["a"]}}, ["name cannot be varied"]),
     "policy": ({"grid": {"policy": ["intra"]}}, ["policy.name"]),
@@ -246,13 +264,21 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing": ({}, ["varies nothing"]),
     "executor": ({"grid": {"steps": [5]}, "executor": "threads"}, ["threads", "serial, processes, ray"]),
     "address": ({"grid": {"steps": [5]}, "ray_address": "auto"}, ["executor ray"]),
-    "seeds in order": ({"grid": {"steps": [5]}, "overrides": {"trace.sampling": "in_order"}}, ["in_order", "seeds 1"]),
-    "all fail": ({"grid": {"policy.overcommit": [-1, -2]}}, ["none of the 2 points", "policy.overcommit is -1", "1 other reason"]),
+    "seeds in order": (
+        {"grid": {"steps": [5]}, "overrides": {"trace.sampling": "in_order"}},
+        ["in_order", "seeds 1"],
+    ),
+    "all fail": (
+        {"grid": {"policy.overcommit": [-1, -2]}},
+        ["none of the 2 points", "policy.overcommit is -1", "1 other reason"],
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_sense_is_refused_before_anything_runs(case: str, tiny: Path, simulated: list[RunRequest]) -> None:
+def test_what_makes_no_sense_is_refused_before_anything_runs(
+    case: str, tiny: Path, simulated: list[RunRequest]
+) -> None:
     arguments, words = REFUSED[case]
     with pytest.raises(OppoError) as raised:
         run_sweep(tiny, **arguments)
@@ -264,7 +290,9 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(case: str, tiny: Pa
 def test_an_alias_of_another_framework_is_a_field(tiny: Path) -> None:
     sweep = run_sweep(tiny, grid={"over_sampling_batch_size": [4, 6], "policy.name": ["oppo"]}, seeds=1)
     pd.testing.assert_frame_equal(
-        sweep.points[COMPARED], run_sweep(tiny, grid={"policy.overcommit": [0, 2]}, seeds=1).points[COMPARED], check_exact=True
+        sweep.points[COMPARED],
+        run_sweep(tiny, grid={"policy.overcommit": [0, 2]}, seeds=1).points[COMPARED],
+        check_exact=True,
     )
 
 
@@ -274,7 +302,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         check_executor(Executor("ray"))
 
 
-# ---- one run ------------------------------------------------------------------------------------------------------------------------
+# ---- one run -----------------------------------------------------------------------------------------------
 
 
 def test_a_request_builds_what_the_scenario_builds(tiny: Path) -> None:
@@ -292,36 +320,60 @@ def test_a_request_builds_what_the_scenario_builds(tiny: Path) -> None:
     assert ours.replay.response_lengths == theirs.replay.response_lengths
     assert setup_of(request.at(8)).replay.response_lengths is ours.replay.response_lengths
     first, second = evaluate(request), evaluate(request)
-    assert (first.key, dict(first.totals or {})) == (second.key, pytest.approx(second.totals, nan_ok=True, rel=0, abs=0))
+    assert (first.key, dict(first.totals or {})) == (
+        second.key,
+        pytest.approx(second.totals, nan_ok=True, rel=0, abs=0),
+    )
 
 
 def test_a_key_says_what_runs_and_nothing_else(tiny: Path) -> None:
     scenario = load_scenario(tiny)
     request = request_of(scenario)
-    assert request.key == request_of(load_scenario(tiny, ["name=other", "description=x", "seed=3"]), seed=0).key
-    others = [request.at(1), request_of(scenario, "intra"), request_of(scenario, steps=5), request_of(scenario, inputs="x")]
-    others += [request_of(load_scenario(tiny, [text])) for text in ("policy.chunk_size=16", "costs.decode.fixed=0.3", "warmup_steps=2")]
+    assert (
+        request.key == request_of(load_scenario(tiny, ["name=other", "description=x", "seed=3"]), seed=0).key
+    )
+    others = [
+        request.at(1),
+        request_of(scenario, "intra"),
+        request_of(scenario, steps=5),
+        request_of(scenario, inputs="x"),
+    ]
+    others += [
+        request_of(load_scenario(tiny, [text]))
+        for text in ("policy.chunk_size=16", "costs.decode.fixed=0.3", "warmup_steps=2")
+    ]
     assert len({request.key, *(other.key for other in others)}) == len(others) + 1
 
 
 def test_a_changed_trace_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "lengths.csv").write_text("prompt_length,response_length\n4,7\n4,30\n4,12\n")
     path = write_scenario(tmp_path, trace={"path": "lengths.csv"})
-    arguments: dict[str, Any] = {"grid": {"policy.overcommit": [0]}, "seeds": 1, "folder": tmp_path / "sweep", "figures": False}
+    arguments: dict[str, Any] = {
+        "grid": {"policy.overcommit": [0]},
+        "seeds": 1,
+        "folder": tmp_path / "sweep",
+        "figures": False,
+    }
     before = run_sweep(path, **arguments).points[c.STEP_S][0]
     (tmp_path / "lengths.csv").write_text("prompt_length,response_length\n4,17\n4,40\n4,22\n")
     assert run_sweep(path, **arguments).points[c.STEP_S][0] > before
 
 
-# ---- executors ----------------------------------------------------------------------------------------------------------------------
+# ---- executors ---------------------------------------------------------------------------------------------
 
 
 def test_processes_give_what_this_process_gives(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "WORTHWHILE_SECONDS", 0.0)
     scenario = load_scenario(tiny)
-    requests = [request_of(scenario, policy, seed=seed) for policy in ("intra", "april", "async") for seed in range(4)]
+    requests = [
+        request_of(scenario, policy, seed=seed) for policy in ("intra", "april", "async") for seed in range(4)
+    ]
     here, there = (
-        {result.key: json.dumps([result.totals, result.engine]) for finished in execute(requests, executor) for _, result in finished}
+        {
+            result.key: json.dumps([result.totals, result.engine])
+            for finished in execute(requests, executor)
+            for _, result in finished
+        }
         for executor in (Executor("serial"), Executor("processes", 2))
     )
     assert len(here) == 12
@@ -329,16 +381,26 @@ def test_processes_give_what_this_process_gives(tiny: Path, monkeypatch: pytest.
     assert {json.loads(text)[1] for text in here.values()} == {"compiled", "simpy"}
 
 
-def test_a_process_that_is_ended_from_outside_is_said_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_ended_from_outside_is_said_and_the_rest_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(execution, "WORTHWHILE_SECONDS", 0.0)
     (tmp_path / "mine.py").write_text(
-        "import multiprocessing\nimport os\nfrom oppo_sim import Policy\n\nclass Mine(Policy):\n    def plan(self, pool):\n"
-        "        if multiprocessing.current_process().name != 'MainProcess':\n            os._exit(9)\n"
-        "        return self.refill(pool, overcommit=0, chunk_size=8)\n"
+        "import multiprocessing\nimport os\nfrom oppo_sim import Policy\n\nclass Mine(Policy):\n    def"
+        " plan(self, pool):\n        if multiprocessing.current_process().name != 'MainProcess':\n           "
+        " os._exit(9)\n        return self.refill(pool, overcommit=0, chunk_size=8)\n"
     )
     path = write_scenario(tmp_path, policy={"name": "mine.py:Mine"})
     with pytest.raises(OppoError, match=r"ended from outside .* fewer jobs"):
-        run_sweep(path, grid={"steps": [5, 6, 7, 8]}, seeds=3, executor="processes", jobs=2, folder=tmp_path / "swept", figures=False)
+        run_sweep(
+            path,
+            grid={"steps": [5, 6, 7, 8]},
+            seeds=3,
+            executor="processes",
+            jobs=2,
+            folder=tmp_path / "swept",
+            figures=False,
+        )
     assert len((tmp_path / "swept" / "runs.jsonl").read_text().splitlines()) >= 3
 
 
@@ -357,11 +419,18 @@ def test_a_list_in_python_and_its_text_are_the_same(tiny: Path) -> None:
 
     texts = run_sweep(tiny, grid={"policy.chunk_size": "4:16:*2"}, seeds=1).points
     for values in (np.array([4, 8, 16]), (4, 8, 16), {"from": 4, "to": 16, "times": 2}):
-        pd.testing.assert_frame_equal(run_sweep(tiny, grid={"policy.chunk_size": values}, seeds=1).points, texts)
+        pd.testing.assert_frame_equal(
+            run_sweep(tiny, grid={"policy.chunk_size": values}, seeds=1).points, texts
+        )
 
 
 def test_overrides_hold_for_every_point(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"policy.overcommit": [0]}, seeds=1, overrides={"policy.chunk_size": 4, "rollout.num_replicas": 4})
+    sweep = run_sweep(
+        tiny,
+        grid={"policy.overcommit": [0]},
+        seeds=1,
+        overrides={"policy.chunk_size": 4, "rollout.num_replicas": 4},
+    )
     text = yaml.safe_dump(sweep.plan.runnable[0].request.settings)
     assert "chunk_size" in text
     assert setup_of(sweep.plan.runnable[0].request).machine.num_replicas == 4

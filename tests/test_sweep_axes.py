@@ -23,7 +23,10 @@ GRIDS: dict[str, tuple[Any, list[Any]]] = {
     "shares": ("0.0:0.3:+0.1", [0.0, 0.1, 0.2, 0.3]),
     "mixed": ("0,1,4:16:+4,0.5", [0, 1, 4, 8, 12, 16, 0.5]),
     "text": ("separate, rollout", ["separate", "rollout"]),
-    "yaml": ("true,null,'1,2',{control: explore, candidates: [1, 2]}", [True, None, "1,2", {"control": "explore", "candidates": [1, 2]}]),
+    "yaml": (
+        "true,null,'1,2',{control: explore, candidates: [1, 2]}",
+        [True, None, "1,2", {"control": "explore", "candidates": [1, 2]}],
+    ),
     "one": (8, [8]),
     "python list": ([8, "4:6", "a"], [8, 4, 5, 6, "a"]),
     "mapping": ({"from": 1, "to": 8, "times": 2}, [1, 2, 4, 8]),

@@ -23,24 +23,34 @@ def sampled_points() -> Points:
     chunk, overcommit = 32 * 2 ** (6 * rng.random(200)), 32 * rng.random(200)
     took = [seconds("separate", int(a), int(b)) for a, b in zip(chunk, overcommit, strict=True)]
     frame = pd.DataFrame({"policy.chunk_size": chunk, "policy.overcommit": overcommit, "step_s": took})
-    return Points(frame, ("policy.chunk_size", "policy.overcommit"), region=frozenset({int(np.argmin(took)), 5}))
+    return Points(
+        frame, ("policy.chunk_size", "policy.overcommit"), region=frozenset({int(np.argmin(took)), 5})
+    )
 
 
 MAKERS: dict[str, Callable[[], Figure]] = {
     "heat": lambda: s.heat_figure(made_points(), title="a"),
     "heat of speed-up": lambda: s.heat_figure(made_points(), "speedup"),
     "heat of length bias": lambda: s.heat_figure(made_points(), "length_bias"),
-    "heat, 24 × 16": lambda: s.heat_figure(made_points(chunks=tuple(range(64, 64 * 17, 64)), overcommits=tuple(range(24)))),
+    "heat, 24 × 16": lambda: s.heat_figure(
+        made_points(chunks=tuple(range(64, 64 * 17, 64)), overcommits=tuple(range(24)))
+    ),
     "heat, other axes": lambda: s.heat_figure(made_points(), x="placement.scoring", y="policy.chunk_size"),
     "curve": lambda: s.curve_figure(made_points(), by="placement.scoring", title="a"),
     "curve of one line": lambda: s.curve_figure(made_points(), "speedup", x="policy.overcommit"),
-    "length bias": lambda: s.curve_figure(made_points(), "length_bias", x="policy.overcommit", by="placement.scoring"),
+    "length bias": lambda: s.curve_figure(
+        made_points(), "length_bias", x="policy.overcommit", by="placement.scoring"
+    ),
     "scatter": lambda: s.scatter_figure(sampled_points()),
     "scatter of one field": lambda: s.scatter_figure(made_points(chunks=(256,)), by="placement.scoring"),
     "trade-off": lambda: s.tradeoff_figure(made_points(), by="placement.scoring", title="a"),
     "trade-off with the bias": lambda: s.tradeoff_figure(made_points(), "length_bias"),
-    "convergence": lambda: s.convergence_figure([120.0, 100.0, np.nan, 110.0, 90.0], [True, True, True, False, True], "a"),
-    "sensitivity": lambda: s.sensitivity_figure(["policy.chunk_size", "policy.overcommit"], [0.02, 0.2], ["32 to 2048", "0 to 32"]),
+    "convergence": lambda: s.convergence_figure(
+        [120.0, 100.0, np.nan, 110.0, 90.0], [True, True, True, False, True], "a"
+    ),
+    "sensitivity": lambda: s.sensitivity_figure(
+        ["policy.chunk_size", "policy.overcommit"], [0.02, 0.2], ["32 to 2048", "0 to 32"]
+    ),
 }
 
 
@@ -63,10 +73,15 @@ def mesh(figure: Figure) -> QuadMesh:
 def test_the_heat_map_shows_the_best_placement_and_says_so() -> None:
     figure = s.heat_figure(made_points())
     drawn = np.ma.filled(mesh(figure).get_array(), np.nan)
-    expected = [[np.nan if chunk == 32 and over >= 24 else seconds("separate", chunk, over) for over in OVERCOMMITS] for chunk in CHUNKS]
+    expected = [
+        [np.nan if chunk == 32 and over >= 24 else seconds("separate", chunk, over) for over in OVERCOMMITS]
+        for chunk in CHUNKS
+    ]
     assert np.allclose(drawn, expected, equal_nan=True)
     assert figure.axes[0].get_title("left") == "at scoring placement separate"
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [str(chunk) for chunk in CHUNKS]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        str(chunk) for chunk in CHUNKS
+    ]
 
 
 def test_the_star_stands_at_the_optimum_and_the_legend_gives_its_value() -> None:
@@ -83,7 +98,10 @@ def test_the_outline_runs_around_the_region_and_no_other_cell() -> None:
     (outline,) = [part for part in figure.axes[0].collections if isinstance(part, LineCollection)][1:]
     sides = {tuple(np.round(segment.mean(axis=0), 6)) for segment in outline.get_segments()}
     cells = {
-        (OVERCOMMITS.index(int(points.table["policy.overcommit"][row])), CHUNKS.index(int(points.table["policy.chunk_size"][row])))
+        (
+            OVERCOMMITS.index(int(points.table["policy.overcommit"][row])),
+            CHUNKS.index(int(points.table["policy.chunk_size"][row])),
+        )
         for row in points.region
         if points.table["placement.scoring"][row] == "separate"
     }
@@ -113,7 +131,10 @@ def test_each_line_of_the_curve_stays_at_its_own_fastest_point() -> None:
 
 
 def test_the_front_holds_what_none_beats() -> None:
-    paid, won = np.array([0.0, 1.0, 1.0, 2.0, 3.0, np.nan, 0.5]), np.array([1.0, 1.5, 1.4, 1.5, 2.0, 9.0, 0.9])
+    paid, won = (
+        np.array([0.0, 1.0, 1.0, 2.0, 3.0, np.nan, 0.5]),
+        np.array([1.0, 1.5, 1.4, 1.5, 2.0, 9.0, 0.9]),
+    )
     assert s.pareto_front(paid, won) == [0, 1, 4]
 
 
@@ -130,7 +151,10 @@ def test_convergence_counts_only_trials_that_keep_the_constraints() -> None:
 
 def test_the_knob_that_matters_most_is_on_top() -> None:
     figure = s.sensitivity_figure(["policy.chunk_size", "policy.overcommit"], [0.02, 0.2])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["overcommit Δ (rollouts)", "chunk size (tokens)"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "overcommit Δ (rollouts)",
+        "chunk size (tokens)",
+    ]
 
 
 def all_failed() -> Points:
@@ -140,7 +164,10 @@ def all_failed() -> Points:
 
 NOTHING_TO_DRAW: dict[str, tuple[Callable[[], object], str]] = {
     "a field that does not vary": (lambda: s.heat_figure(made_points(chunks=(64,))), "policy.chunk_size"),
-    "no measure": (lambda: s.heat_figure(all_failed(), x="policy.overcommit", y="placement.scoring"), "no point has the measure 'step_s'"),
+    "no measure": (
+        lambda: s.heat_figure(all_failed(), x="policy.overcommit", y="placement.scoring"),
+        "no point has the measure 'step_s'",
+    ),
     "a curve along words": (lambda: s.curve_figure(made_points(), x="placement.scoring"), "numeric field"),
     "a trade-off without points": (lambda: s.tradeoff_figure(all_failed()), "no point has both"),
     "no trial": (lambda: s.convergence_figure([np.nan]), "no trial"),
@@ -160,7 +187,10 @@ def test_what_cannot_be_drawn_is_said_in_one_sentence(case: str) -> None:
 def test_default_axes_are_overcommit_and_chunk_size_else_the_longest_two() -> None:
     assert heat_axes(made_points()) == ("policy.overcommit", "policy.chunk_size")
     frame = table().rename(columns={"policy.chunk_size": "policy.token_budget"})
-    assert heat_axes(Points(frame, ("policy.token_budget", "policy.overcommit"))) == ("policy.token_budget", "policy.overcommit")
+    assert heat_axes(Points(frame, ("policy.token_budget", "policy.overcommit"))) == (
+        "policy.token_budget",
+        "policy.overcommit",
+    )
     assert heat_axes(made_points(chunks=(64,))) is None
 
 
@@ -177,7 +207,10 @@ def test_categories_prefer_the_placement() -> None:
 def test_values_are_shown_in_order_and_short() -> None:
     mixed = pd.Series([512, "auto", 32.0, None, 512, 0.5], dtype=object)
     assert [value_label(value) for value in ordered_values(mixed)] == ["0.5", "32.0", "512", "auto", "–"]
-    assert settings_label(["policy.name", "policy.overcommit", "policy.x"], ["oppo", 8, None]) == "policy oppo, overcommit Δ 8"
+    assert (
+        settings_label(["policy.name", "policy.overcommit", "policy.x"], ["oppo", 8, None])
+        == "policy oppo, overcommit Δ 8"
+    )
     assert value_label({"control": "explore"}) == '{"control": "explore"}'
     shown = [measured_label(value, "signed_share") for value in (-0.0004, 0.012, -0.012, float("nan"))]
     assert shown == ["±0.0 %", "+1.2 %", "−1.2 %", "–"]

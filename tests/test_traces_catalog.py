@@ -11,7 +11,14 @@ import pytest
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.traces import catalog
-from oppo_sim.traces.catalog import CatalogEntry, find_trace, list_traces, load_named, load_step_table, shipped_folder
+from oppo_sim.traces.catalog import (
+    CatalogEntry,
+    find_trace,
+    list_traces,
+    load_named,
+    load_step_table,
+    shipped_folder,
+)
 from oppo_sim.traces.opening import open_trace
 
 ROLLOUTS = [entry for entry in list_traces() if entry.kind == "rollouts"]
@@ -24,7 +31,9 @@ def test_rollout_traces_match_their_entries(entry: CatalogEntry) -> None:
     assert len(frame) == entry.rows
     assert sha256_of(shipped_folder() / entry.file) == entry.sha256
     assert frame["source"].notna().all()
-    assert all(re.search(r"@ [0-9a-f]{12}", origin) for origin in entry.origin), "every origin names its commit"
+    assert all(re.search(r"@ [0-9a-f]{12}", origin) for origin in entry.origin), (
+        "every origin names its commit"
+    )
 
 
 @pytest.mark.parametrize("entry", STEPS, ids=lambda entry: entry.name)
@@ -77,8 +86,13 @@ def test_an_installed_package_finds_its_traces(tmp_path: Path) -> None:
     package = Path(catalog.__file__).parent.parent
     shutil.copytree(package, tmp_path / "oppo_sim", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(shipped_folder(), tmp_path / "oppo_sim" / "shipped_traces")
-    code = "from oppo_sim.traces.catalog import load_named, shipped_folder; print(shipped_folder(), len(load_named('math_gsm8k_gpt3')))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code = (
+        "from oppo_sim.traces.catalog import load_named, shipped_folder; print(shipped_folder(),"
+        " len(load_named('math_gsm8k_gpt3')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == [str(tmp_path / "oppo_sim" / "shipped_traces"), "5276"]
 
 

@@ -53,7 +53,15 @@ def test_list_names_all_with_licences() -> None:
 
 def test_show_a_shipped_trace() -> None:
     text = call("show", "reason_r1distill_math", "--source", "r1-math500/*").stdout
-    for part in ("reason_r1distill_math", "1,000", "p99 / p50", "longest 1 %", "longest of 112", "MIT", "r1-math500/r1-distill-qwen-7b"):
+    for part in (
+        "reason_r1distill_math",
+        "1,000",
+        "p99 / p50",
+        "longest 1 %",
+        "longest of 112",
+        "MIT",
+        "r1-math500/r1-distill-qwen-7b",
+    ):
         assert part in text
     assert "r1-gsm8k" not in text
 
@@ -119,7 +127,20 @@ def test_fit(lengths: Path) -> None:
 
 def test_synth_writes_what_was_asked(tmp_path: Path) -> None:
     path = tmp_path / "s.parquet"
-    said = json.loads(call("synth", "--mean", "900", "--clip-ratio", "0.05", "--max-response-length", "4096", "-o", path, "--json").stdout)
+    said = json.loads(
+        call(
+            "synth",
+            "--mean",
+            "900",
+            "--clip-ratio",
+            "0.05",
+            "--max-response-length",
+            "4096",
+            "-o",
+            path,
+            "--json",
+        ).stdout
+    )
     frame = load_trace(path)
     assert len(frame) == 10_000
     assert frame["response_length"].mean() == pytest.approx(900, rel=0.01)
@@ -138,8 +159,30 @@ def test_synth_like_a_trace(tmp_path: Path) -> None:
 
 
 def test_synth_with_drift_and_prompts(tmp_path: Path) -> None:
-    options = ["--p50", "400", "--p99", "3000", "--rows", "4000", "--steps", "20", "--drift", "linear", "--last-factor", "3"]
-    prompts = ["--samples-per-prompt", "4", "--prompt-correlation", "0.5", "--prompt-mean", "100", "--seed", "7"]
+    options = [
+        "--p50",
+        "400",
+        "--p99",
+        "3000",
+        "--rows",
+        "4000",
+        "--steps",
+        "20",
+        "--drift",
+        "linear",
+        "--last-factor",
+        "3",
+    ]
+    prompts = [
+        "--samples-per-prompt",
+        "4",
+        "--prompt-correlation",
+        "0.5",
+        "--prompt-mean",
+        "100",
+        "--seed",
+        "7",
+    ]
     call("synth", *options, *prompts, "-o", tmp_path / "d.csv.gz")
     frame = load_trace(tmp_path / "d.csv.gz")
     means = frame.groupby("step")["response_length"].mean()
@@ -150,7 +193,9 @@ def test_synth_with_drift_and_prompts(tmp_path: Path) -> None:
 def test_resample_and_convert(lengths: Path, tmp_path: Path) -> None:
     for name in ("one.parquet", "two.csv"):
         call("resample", lengths, "--rows", "1000", "--seed", "4", "-o", tmp_path / name)
-    assert content_hash(load_trace(tmp_path / "one.parquet")) == content_hash(load_trace(tmp_path / "two.csv"))
+    assert content_hash(load_trace(tmp_path / "one.parquet")) == content_hash(
+        load_trace(tmp_path / "two.csv")
+    )
     (tmp_path / "other.csv").write_text("prompt_tokens,response_tokens\n1,2\n")
     call("convert", tmp_path / "other.csv", tmp_path / "ours.parquet")
     assert load_trace(tmp_path / "ours.parquet")["response_length"].tolist() == [2]
@@ -178,15 +223,35 @@ WRONG: list[tuple[list[str], str]] = [
     (["synth", "--mean", "50", "--p50", "10", "--last-factor", "2", "-o", "new.csv"], "need --drift"),
     (["synth", "--like", "OLD", "--mean", "10", "-o", "new.csv"], "leave out the targets"),
     (
-        ["synth", "--mean", "50", "--p50", "10", "--steps", "9", "--drift", "table", "--drift-table", "x", "-o", "new.csv"],
+        [
+            "synth",
+            "--mean",
+            "50",
+            "--p50",
+            "10",
+            "--steps",
+            "9",
+            "--drift",
+            "table",
+            "--drift-table",
+            "x",
+            "-o",
+            "new.csv",
+        ],
         "per-step table 'x'",
     ),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), WRONG, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("arguments", "said"), WRONG, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else ""
+)
 def test_errors_are_one_sentence_and_exit_code_2(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("response_length\n1\nx\n")
@@ -211,4 +276,9 @@ def test_help_has_an_example(command: str) -> None:
 def test_help_imports_nothing_heavy() -> None:
     heavy = ("numpy", "pandas", "pyarrow", "scipy", "matplotlib")
     code = f"import sys; import oppo_sim.cli.trace; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

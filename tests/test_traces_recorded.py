@@ -12,9 +12,17 @@ from oppo_sim.traces.opening import open_trace
 from oppo_sim.traces.recorded import read_recorded_run, read_workload, split_trace, write_recorded_run
 from oppo_sim.traces.schema import check_frame
 
-WORKLOAD = pd.DataFrame({"rollout_id": [0, 1, 2], "prompt_id": ["a", "a", "b"], "step": [0, 0, 1], "prompt_length": [5, 5, 9]})
+WORKLOAD = pd.DataFrame(
+    {"rollout_id": [0, 1, 2], "prompt_id": ["a", "a", "b"], "step": [0, 0, 1], "prompt_length": [5, 5, 9]}
+)
 OUTCOMES = pd.DataFrame(
-    {"rollout_id": [2, 0, 1], "response_length": [30, 10, 20], "finish_reason": "stop", "reward": [1.0, 0.0, 0.5], "gen_s": [3.0, 1.0, 2.0]}
+    {
+        "rollout_id": [2, 0, 1],
+        "response_length": [30, 10, 20],
+        "finish_reason": "stop",
+        "reward": [1.0, 0.0, 0.5],
+        "gen_s": [3.0, 1.0, 2.0],
+    }
 )
 
 
@@ -25,7 +33,11 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_round_trip(run: Path) -> None:
-    assert sorted(path.name for path in run.iterdir()) == ["manifest.json", "outcomes.parquet", "workload.parquet"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "manifest.json",
+        "outcomes.parquet",
+        "workload.parquet",
+    ]
     assert [path.name for path in run.parent.iterdir()] == ["run"]
     read = read_recorded_run(run)
     assert read.manifest == {"seed": 3, "versions": {"python": "3.11"}}
@@ -46,7 +58,14 @@ def test_the_workload_tells_nothing_of_the_outcomes(run: Path) -> None:
 
 def test_a_trace_splits_and_joins_again(tmp_path: Path) -> None:
     trace = check_frame(
-        pd.DataFrame({"response_length": [4, 5], "prompt_length": [1, 2], "finish_reason": ["stop", None], "prompt_id": "p"})
+        pd.DataFrame(
+            {
+                "response_length": [4, 5],
+                "prompt_length": [1, 2],
+                "finish_reason": ["stop", None],
+                "prompt_id": "p",
+            }
+        )
     )
     workload, outcomes = split_trace(trace)
     assert list(workload.columns) == ["rollout_id", "prompt_id", "prompt_length"]
@@ -98,7 +117,12 @@ def test_a_folder_that_exists_is_left_alone(run: Path) -> None:
 @pytest.mark.parametrize(
     ("workload", "outcomes", "manifest", "said"),
     [
-        (WORKLOAD.assign(response_length=1), OUTCOMES, {}, "response_length, which is not known at admission"),
+        (
+            WORKLOAD.assign(response_length=1),
+            OUTCOMES,
+            {},
+            "response_length, which is not known at admission",
+        ),
         (WORKLOAD.assign(gen_s=1.0), OUTCOMES, {}, "gen_s, which is not known at admission"),
         (WORKLOAD.drop(columns="rollout_id"), OUTCOMES, {}, "no column rollout_id"),
         (WORKLOAD.assign(rollout_id=[0, 0, 1]), OUTCOMES, {}, "each once"),

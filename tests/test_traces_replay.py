@@ -68,7 +68,9 @@ def test_by_step_takes_each_steps_rows_then_draws_from_the_same_step() -> None:
     group_size=st.integers(1, 3),
     steps=st.lists(st.integers(1, 5), min_size=1, max_size=6),
 )
-def test_a_row_is_a_function_of_seed_and_admission(count: int, seed: int, sampling: str, group_size: int, steps: list[int]) -> None:
+def test_a_row_is_a_function_of_seed_and_admission(
+    count: int, seed: int, sampling: str, group_size: int, steps: list[int]
+) -> None:
     rows = count * group_size
     frame = trace(response_length=range(1, rows + 1), step=[i // group_size % 3 for i in range(rows)])
     made = replay(frame, sampling=sampling, seed=seed, group_size=group_size)
@@ -76,7 +78,9 @@ def test_a_row_is_a_function_of_seed_and_admission(count: int, seed: int, sampli
     assert lengths(made, per_step) == lengths(pickle.loads(pickle.dumps(made)), per_step)
     if sampling != "by_step":
         # When a rollout is admitted makes no difference: every policy sees the same rollouts.
-        assert [length for step in lengths(made, per_step) for length in step] == lengths(made, [sum(per_step)])[0]
+        assert [length for step in lengths(made, per_step) for length in step] == lengths(
+            made, [sum(per_step)]
+        )[0]
     # Groups are whole: each is a run of consecutive rows that starts at a multiple of the size.
     cursor, rollout_id = made.cursor(), 0
     for step, admitted in enumerate(per_step):
@@ -166,7 +170,9 @@ def test_rewards_are_used_only_if_complete() -> None:
         (trace(response_length=[1, 2], step=[0, None]), {"sampling": "by_step"}, "1 of 2 rows .* no step"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(frame: pd.DataFrame, wanted: dict[str, object], said: str) -> None:
+def test_what_cannot_be_replayed_is_refused(
+    frame: pd.DataFrame, wanted: dict[str, object], said: str
+) -> None:
     with pytest.raises(OppoError, match=said):
         replay(frame, **wanted)
 
@@ -180,7 +186,10 @@ def test_a_file_is_found_beside_the_scenario_and_named_without_its_folder(tmp_pa
     frame = trace(response_length=[3, 4], source=["a", "b"])
     save_trace(frame, tmp_path / "t.parquet")
     save_trace(frame, tmp_path / "t.csv")
-    one, two = built(TraceConfig(path="t.parquet"), tmp_path), built(TraceConfig(path=str(tmp_path / "t.csv")))
+    one, two = (
+        built(TraceConfig(path="t.parquet"), tmp_path),
+        built(TraceConfig(path=str(tmp_path / "t.csv"))),
+    )
     assert one.content_hash == two.content_hash
     assert one.response_lengths == two.response_lengths == [3, 4]
     assert one.provenance["path"] == "t.parquet"
@@ -188,7 +197,10 @@ def test_a_file_is_found_beside_the_scenario_and_named_without_its_folder(tmp_pa
 
 
 def test_a_shipped_trace_by_name_with_sources() -> None:
-    made = built(TraceConfig(name="rl_reinforcepp_logic_qwen3b", sources=("*/train",), sampling="by_step"), group_size=8)
+    made = built(
+        TraceConfig(name="rl_reinforcepp_logic_qwen3b", sources=("*/train",), sampling="by_step"),
+        group_size=8,
+    )
     assert made.provenance["name"] == "rl_reinforcepp_logic_qwen3b"
     assert made.provenance["licence"] == "Apache-2.0"
     assert made.provenance["rows_used"] == 640

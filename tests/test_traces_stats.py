@@ -45,7 +45,9 @@ def test_by_hand() -> None:
 
 
 def test_spread_within_a_prompt() -> None:
-    frame = check_frame(pd.DataFrame({"response_length": [1, 2, 3, 10, 10, 10, 7, 9], "prompt_id": [*"aaabbbcc"]}))
+    frame = check_frame(
+        pd.DataFrame({"response_length": [1, 2, 3, 10, 10, 10, 7, 9], "prompt_id": [*"aaabbbcc"]})
+    )
     stats = trace_stats(frame)
     assert stats.group_cv == pytest.approx(np.mean([np.sqrt(2 / 3) / 2, 0.0]))
     assert stats.group_samples == 3
@@ -59,7 +61,15 @@ def test_the_expected_longest_is_that_of_all_batches(lengths: list[int], batch: 
 
 
 def test_drift_by_step() -> None:
-    frame = check_frame(pd.DataFrame({"response_length": [10, 20, 30, 40, 50, 60], "step": [0, 0, 5, 7, 7, None], "finish_reason": "stop"}))
+    frame = check_frame(
+        pd.DataFrame(
+            {
+                "response_length": [10, 20, 30, 40, 50, 60],
+                "step": [0, 0, 5, 7, 7, None],
+                "finish_reason": "stop",
+            }
+        )
+    )
     every = drift_by_step(frame, bins=None)
     assert every["first_step"].tolist() == [0, 5, 7]
     assert every["mean"].tolist() == [15, 30, 45]
@@ -83,7 +93,16 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_known_statistics_of_shipped_traces(name: str) -> None:
     stats = trace_stats(load_named(name))
-    found = (stats.rows, stats.mean, stats.p50, stats.p90, stats.p99, stats.max, stats.cv, stats.top_1_percent_share)
+    found = (
+        stats.rows,
+        stats.mean,
+        stats.p50,
+        stats.p90,
+        stats.p99,
+        stats.max,
+        stats.cv,
+        stats.top_1_percent_share,
+    )
     assert found == pytest.approx(PUBLISHED[name][:8], rel=0.01)
     assert stats.clip_ratio == pytest.approx(PUBLISHED[name][8], abs=6e-4)
     assert stats.group_cv == pytest.approx(PUBLISHED[name][9], abs=6e-3)
@@ -99,7 +118,9 @@ KNOWN = {
 @pytest.mark.parametrize("cut", [None, 2000], ids=["whole", "cut"])
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_fit_finds_the_distribution_even_through_a_cut(name: str, cut: int | None) -> None:
-    config = SynthConfig.model_validate({"distribution": name, "parameters": KNOWN[name], "rows": 20_000, "max_response_length": cut})
+    config = SynthConfig.model_validate(
+        {"distribution": name, "parameters": KNOWN[name], "rows": 20_000, "max_response_length": cut}
+    )
     result = fit_trace(synthesise(config))
     assert (result.cut_rows > 500) == (cut is not None)
     fit = next(each for each in result.fits if each.distribution == name)
@@ -116,13 +137,21 @@ def test_the_likelihood_counts_whole_tokens_and_cut_rows() -> None:
     from scipy import stats as reference
 
     frame = check_frame(
-        pd.DataFrame({"response_length": [1, 5, 9, 20, 40, 40, 3, 8, 12, 60], "finish_reason": ["stop"] * 8 + ["length"] * 2})
+        pd.DataFrame(
+            {
+                "response_length": [1, 5, 9, 20, 40, 40, 3, 8, 12, 60],
+                "finish_reason": ["stop"] * 8 + ["length"] * 2,
+            }
+        )
     )
     fit = next(each for each in fit_trace(frame).fits if each.distribution == "lognormal")
 
     def likelihood(mu: float, sigma: float) -> float:
         law = reference.lognorm(s=sigma, scale=np.exp(mu))
-        finished = sum(np.log(law.cdf(n + 0.5) - (law.cdf(n - 0.5) if n > 1 else 0.0)) for n in (1, 5, 9, 20, 40, 40, 3, 8))
+        finished = sum(
+            np.log(law.cdf(n + 0.5) - (law.cdf(n - 0.5) if n > 1 else 0.0))
+            for n in (1, 5, 9, 20, 40, 40, 3, 8)
+        )
         return float(finished + sum(np.log(law.sf(n - 0.5)) for n in (12, 60)))
 
     mu, sigma = fit.parameters["mu"], fit.parameters["sigma"]
@@ -147,7 +176,10 @@ def test_fits_of_awkward_traces() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "said"),
-    [({"response_length": [5] * 9}, "too few"), ({"response_length": [5] * 20, "finish_reason": "length"}, "every response .* was cut")],
+    [
+        ({"response_length": [5] * 9}, "too few"),
+        ({"response_length": [5] * 20, "finish_reason": "length"}, "every response .* was cut"),
+    ],
 )
 def test_what_cannot_be_fitted(columns: dict[str, object], said: str) -> None:
     with pytest.raises(OppoError, match=said):

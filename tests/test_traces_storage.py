@@ -20,7 +20,11 @@ from oppo_sim.traces.storage import load_trace, save_trace
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 
-IDS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0", exclude_categories=("Cs",)), min_size=1, max_size=6)
+IDS = st.text(
+    st.characters(codec="utf-8", exclude_characters="\r\0", exclude_categories=("Cs",)),
+    min_size=1,
+    max_size=6,
+)
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -41,12 +45,21 @@ ROWS = st.lists(
 
 def frame_of(rows: list[dict[str, object]]) -> pd.DataFrame:
     kinds = {"step": "Int64", "prompt_length": "Int64", "response_length": "int64", "reward": "float64"}
-    return check_frame(pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=kinds.get(name, "str")) for name in TRACE_COLUMNS}))
+    return check_frame(
+        pd.DataFrame(
+            {
+                name: pd.Series([row[name] for row in rows], dtype=kinds.get(name, "str"))
+                for name in TRACE_COLUMNS
+            }
+        )
+    )
 
 
 @settings(max_examples=50, deadline=None)
 @given(rows=ROWS)
-def test_every_format_gives_back_the_same_rows(rows: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_format_gives_back_the_same_rows(
+    rows: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     frame = frame_of(rows)
     folder = tmp_path_factory.mktemp("round_trip")
     for suffix in SUFFIXES:
@@ -81,7 +94,10 @@ def test_other_tables_names_and_further_columns(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_stored_as_floats_are_whole_numbers(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"response_length": [3.0, 4.0], "step": [0.0, None], "prompt_id": [7.0, None]}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"response_length": [3.0, 4.0], "step": [0.0, None], "prompt_id": [7.0, None]}),
+        tmp_path / "t.parquet",
+    )
     frame = load_trace(tmp_path / "t.parquet")
     assert frame["response_length"].tolist() == [3, 4]
     assert frame["step"].tolist() == [0, pd.NA]
@@ -111,7 +127,12 @@ BAD_CSV = {
     "response_length,prompt_length\n5,1\n,2\n": ["data row 2", "column response_length", "empty"],
     "response_length,prompt_length\n5,1\n5,-3\n": ["data row 2", "column prompt_length", "-3"],
     "response_length,step\n5,1\n5,x\n": ["data row 2", "column step", "'x'"],
-    "response_length,finish_reason\n5,stop\n5,STOP\n": ["data row 2", "column finish_reason", "'STOP'", "stop, length, abort"],
+    "response_length,finish_reason\n5,stop\n5,STOP\n": [
+        "data row 2",
+        "column finish_reason",
+        "'STOP'",
+        "stop, length, abort",
+    ],
     "response_length,reward\n5,1\n5,inf\n": ["data row 2", "column reward"],
     "response_length,finsh_reason\n5,stop\n": ["'finsh_reason'", "'finish_reason'"],
     "response_length,response_tokens\n5,5\n": ["response_length twice"],
@@ -158,7 +179,9 @@ def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    table = pa.table({"response_length": [1]}).replace_schema_metadata({b"oppo_trace_format": b"oppo-trace/9"})
+    table = pa.table({"response_length": [1]}).replace_schema_metadata(
+        {b"oppo_trace_format": b"oppo-trace/9"}
+    )
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(OppoError, match="oppo-trace/9"):
         load_trace(tmp_path / "t.parquet")
@@ -192,7 +215,10 @@ def test_two_million_rows_load_in_seconds(suffix: str, tmp_path: Path) -> None:
     rows = 2_000_000
     counts = np.arange(rows)
     save_trace(
-        pd.DataFrame({"response_length": counts % 4096, "prompt_length": counts % 512, "step": counts // 112}), tmp_path / f"t{suffix}"
+        pd.DataFrame(
+            {"response_length": counts % 4096, "prompt_length": counts % 512, "step": counts // 112}
+        ),
+        tmp_path / f"t{suffix}",
     )
     begin = time.perf_counter()
     frame = load_trace(tmp_path / f"t{suffix}")

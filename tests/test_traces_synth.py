@@ -46,14 +46,26 @@ def test_targets_are_met_after_the_cut(case: dict[str, float]) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(name=st.sampled_from(["lognormal", "weibull"]), p50=st.floats(5, 5000), ratio=st.floats(1.05, 50), cut=st.floats(1.1, 20))
-def test_a_mean_leads_back_to_the_distribution_that_had_it(name: str, p50: float, ratio: float, cut: float) -> None:
+@given(
+    name=st.sampled_from(["lognormal", "weibull"]),
+    p50=st.floats(5, 5000),
+    ratio=st.floats(1.05, 50),
+    cut=st.floats(1.1, 20),
+)
+def test_a_mean_leads_back_to_the_distribution_that_had_it(
+    name: str, p50: float, ratio: float, cut: float
+) -> None:
     known = solve(SynthConfig.model_validate({"distribution": name, "p50": p50, "p99": p50 * ratio}))
     limit = max(2, int(p50 * cut))
     clip = float(known.sf(limit))
     if not 1e-6 < clip < 0.45 or known.mean(limit) < 1:
         return
-    asked = {"distribution": name, "mean": known.mean(limit), "clip_ratio": clip, "max_response_length": limit}
+    asked = {
+        "distribution": name,
+        "mean": known.mean(limit),
+        "clip_ratio": clip,
+        "max_response_length": limit,
+    }
     found = solve(SynthConfig.model_validate(asked))
     assert found.mean(limit) == pytest.approx(known.mean(limit), rel=1e-6)
     assert float(found.sf(limit)) == pytest.approx(clip, rel=1e-6)
@@ -101,7 +113,9 @@ def test_settings_that_contradict_themselves(settings: dict[str, object], said: 
 
 
 def test_drift_multiplies_the_first_steps_lengths() -> None:
-    config = SynthConfig(p50=500, p99=2000, rows=20_000, steps=10, drift=DriftConfig(kind="linear", last_factor=4.0))
+    config = SynthConfig(
+        p50=500, p99=2000, rows=20_000, steps=10, drift=DriftConfig(kind="linear", last_factor=4.0)
+    )
     means = synthesise(config).groupby("step")["response_length"].mean().to_numpy()
     np.testing.assert_allclose(means / means[0], np.linspace(1, 4, 10), rtol=0.03)
     growing = drift_factors(DriftConfig(kind="exponential", last_factor=8.0), 4)
@@ -116,7 +130,9 @@ def test_drift_follows_a_recorded_run() -> None:
     drift = DriftConfig(kind="table", table="rl_steps_openagentrl", source=run)
     frame = synthesise(SynthConfig(p50=500, p99=2000, rows=14_400, steps=144, drift=drift))
     means = frame.groupby("step")["response_length"].mean().to_numpy()
-    np.testing.assert_allclose(means[-20:].mean() / means[:1].mean(), drift_factors(drift, 144)[-20:].mean(), rtol=0.1)
+    np.testing.assert_allclose(
+        means[-20:].mean() / means[:1].mean(), drift_factors(drift, 144)[-20:].mean(), rtol=0.1
+    )
     with pytest.raises(OppoError, match="holds 8 runs"):
         length_factors("rl_steps_openagentrl", None, 10, 1)
     with pytest.raises(OppoError, match="has no run 'x'"):
@@ -126,7 +142,14 @@ def test_drift_follows_a_recorded_run() -> None:
 
 
 def test_samples_of_a_prompt_can_be_alike() -> None:
-    settings = {"p50": 500, "p99": 3000, "rows": 8000, "samples_per_prompt": 8, "prompt_mean": 100, "prompt_p99": 400}
+    settings = {
+        "p50": 500,
+        "p99": 3000,
+        "rows": 8000,
+        "samples_per_prompt": 8,
+        "prompt_mean": 100,
+        "prompt_p99": 400,
+    }
     found = {}
     for share in (0.0, 0.8, 1.0):
         frame = synthesise(SynthConfig.model_validate({**settings, "prompt_correlation": share}))
@@ -144,7 +167,9 @@ def test_same_settings_same_rows_and_another_seed_others() -> None:
     config = SynthConfig(mean=300, p50=200, rows=500)
     first, again = synthesise(config), synthesise(config)
     assert first.equals(again)
-    assert not first["response_length"].equals(synthesise(config.model_copy(update={"seed": 1}))["response_length"])
+    assert not first["response_length"].equals(
+        synthesise(config.model_copy(update={"seed": 1}))["response_length"]
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -168,8 +193,12 @@ def test_parameters_are_taken_as_they_are() -> None:
     values = {"lognormal": (6.0, 0.8), "weibull": (0.9, 500.0), "mixture": (5.0, 0.4, 7.0, 0.6, 0.2)}
     for name, numbers in values.items():
         parameters = dict(zip(PARAMETERS[name], numbers, strict=True))
-        frame = synthesise(SynthConfig.model_validate({"distribution": name, "parameters": parameters, "rows": 20_000}))
-        assert frame["response_length"].mean() == pytest.approx(make_distribution(name, parameters).mean(), rel=0.01)
+        frame = synthesise(
+            SynthConfig.model_validate({"distribution": name, "parameters": parameters, "rows": 20_000})
+        )
+        assert frame["response_length"].mean() == pytest.approx(
+            make_distribution(name, parameters).mean(), rel=0.01
+        )
 
 
 def test_array_draws_are_the_scalar_draws() -> None:

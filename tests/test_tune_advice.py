@@ -1,4 +1,5 @@
-"""Advice in other frameworks' words: knobs that exist, with values that mean what was chosen; and the scenario file of the choice."""
+"""Advice in other frameworks' words: knobs that exist, with values that mean what was chosen; and the
+scenario file of the choice."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def _as_key(knob: str) -> str:
     return knob.removeprefix("--").replace("-", "_")
 
 
-def _told(folder: Path, policy: str, settings: dict[str, Any], **changes: Any) -> tuple[Scenario, dict[str, list[Line]]]:
+def _told(
+    folder: Path, policy: str, settings: dict[str, Any], **changes: Any
+) -> tuple[Scenario, dict[str, list[Line]]]:
     given = scenario(folder, policy={"name": policy, **settings}, **changes)
     built = make_policy(policy, Batch(given.rollout_batch_size, given.group_size), settings)
     return given, frameworks(recommended(given, built, 2.0))
@@ -60,7 +63,9 @@ def _told(folder: Path, policy: str, settings: dict[str, Any], **changes: Any) -
 
 @pytest.mark.parametrize(("policy", "settings"), POLICIES)
 @pytest.mark.parametrize("group_size", [1, 2])
-def test_knobs_exist_and_say_what_was_chosen(tmp_path: Path, policy: str, settings: dict[str, Any], group_size: int) -> None:
+def test_knobs_exist_and_say_what_was_chosen(
+    tmp_path: Path, policy: str, settings: dict[str, Any], group_size: int
+) -> None:
     given, found = _told(
         tmp_path,
         policy,
@@ -92,7 +97,9 @@ def test_knobs_exist_and_say_what_was_chosen(tmp_path: Path, policy: str, settin
 
 def _value(given: Scenario, field: str) -> Any:
     if field == "policy.overcommit":
-        built = make_policy(given.policy.name, Batch(given.rollout_batch_size, given.group_size), given.policy.settings)
+        built = make_policy(
+            given.policy.name, Batch(given.rollout_batch_size, given.group_size), given.policy.settings
+        )
         return built.overcommit  # type: ignore[attr-defined]
     node: Any = given.to_plain()
     for part in field.split("."):
@@ -169,14 +176,22 @@ def test_the_scenario_file_runs_and_is_the_choice(tmp_path: Path) -> None:
 def test_the_scenario_file_finds_its_files_from_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "mine.py").write_text(
-        "from oppo_sim import Policy\n\n\nclass Mine(Policy):\n    extra: int = 1\n\n    def plan(self, pool):\n"
-        "        return self.refill(pool, overcommit=self.extra, chunk_size=8)\n"
+        "from oppo_sim import Policy\n\n\nclass Mine(Policy):\n    extra: int = 1\n\n    def plan(self,"
+        " pool):\n        return self.refill(pool, overcommit=self.extra, chunk_size=8)\n"
     )
     (tmp_path / "given" / "lengths.csv").write_text(
         "prompt_length,response_length\n" + "\n".join(f"4,{5 + 3 * (i % 9)}" for i in range(60))
     )
-    given = scenario(tmp_path / "given", trace={"path": "lengths.csv"}, policy={"name": "mine.py:Mine", "extra": 1})
-    found = search(given, tmp_path / "out" / "t", policies=("mine.py:Mine",), space=(choices("policy.extra", 0, 2, 3),), trials=5)
+    given = scenario(
+        tmp_path / "given", trace={"path": "lengths.csv"}, policy={"name": "mine.py:Mine", "extra": 1}
+    )
+    found = search(
+        given,
+        tmp_path / "out" / "t",
+        policies=("mine.py:Mine",),
+        space=(choices("policy.extra", 0, 2, 3),),
+        trials=5,
+    )
     assert found.chosen is not None
     best = load_scenario(tmp_path / "out" / "t" / "best.yaml")
     assert best.trace.path == "../../given/lengths.csv"

@@ -31,7 +31,15 @@ def test_a_search_writes_its_folder_and_says_what_to_set(oppo: Oppo, tmp_path: P
     assert "Set oppo" in printed.out
     assert "verl" in printed.out
     names = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
-    assert {"tune.json", "trials.parquet", "trials.csv", "sensitivity.parquet", "advice.md", "advice.json", "best.yaml"} <= names
+    assert {
+        "tune.json",
+        "trials.parquet",
+        "trials.csv",
+        "sensitivity.parquet",
+        "advice.md",
+        "advice.json",
+        "best.yaml",
+    } <= names
     assert {"trials.journal", "runs.jsonl", "figures/history.png", "figures/sensitivity.png"} <= names
     assert (folder / "figures/history.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((folder / "tune.json").read_text())
@@ -48,7 +56,9 @@ def test_a_search_writes_its_folder_and_says_what_to_set(oppo: Oppo, tmp_path: P
 def test_regrets_are_drawn_and_listed(oppo: Oppo, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     worlds = ("--drift", "1.5", "--cost-uncertainty", "0.2", "--cost-worlds", "2", "--robust", "worst")
-    printed = oppo("tune", write_scenario(tmp_path), "--policies", "oppo,inter", *worlds, *SMALL, "-o", folder)
+    printed = oppo(
+        "tune", write_scenario(tmp_path), "--policies", "oppo,inter", *worlds, *SMALL, "-o", folder
+    )
     assert printed.code == 0, printed.err
     assert "least worst regret over 4 worlds" in printed.out
     assert (folder / "figures" / "regret.png").read_bytes().startswith(b"\x89PNG")
@@ -60,11 +70,24 @@ def test_regrets_are_drawn_and_listed(oppo: Oppo, tmp_path: Path) -> None:
 
 
 def test_json_goes_to_standard_output_alone(oppo: Oppo, tmp_path: Path) -> None:
-    printed = oppo("tune", write_scenario(tmp_path), "--policies", "oppo", *SMALL, "--no-figures", "--json", "-o", tmp_path / "t")
+    printed = oppo(
+        "tune",
+        write_scenario(tmp_path),
+        "--policies",
+        "oppo",
+        *SMALL,
+        "--no-figures",
+        "--json",
+        "-o",
+        tmp_path / "t",
+    )
     assert printed.code == 0
     record = json.loads(printed.out)
     assert record["chosen"]["policy"] == "oppo"
-    assert record["advice"]["choice"]["policy_settings"]["overcommit"] == record["chosen"]["knobs"]["policy.overcommit"]
+    assert (
+        record["advice"]["choice"]["policy_settings"]["overcommit"]
+        == record["chosen"]["knobs"]["policy.overcommit"]
+    )
 
 
 def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path) -> None:
@@ -73,7 +96,9 @@ def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path
     assert printed.code == EXIT_INFEASIBLE
     assert "No setting keeps all bounds" in printed.out
     assert "max_staleness is kept by 0 of 6" in printed.out
-    assert json.loads((tmp_path / "t" / "tune.json").read_text())["infeasible"]["binding"] == ["max_staleness"]
+    assert json.loads((tmp_path / "t" / "tune.json").read_text())["infeasible"]["binding"] == [
+        "max_staleness"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +120,18 @@ def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path
         (("--trials", "0"), ("--trials",)),
     ],
 )
-def test_mistakes_are_one_sentence(oppo: Oppo, tmp_path: Path, arguments: tuple[Any, ...], words: tuple[str, ...]) -> None:
+def test_mistakes_are_one_sentence(
+    oppo: Oppo, tmp_path: Path, arguments: tuple[Any, ...], words: tuple[str, ...]
+) -> None:
     assert_refused(oppo("tune", write_scenario(tmp_path), "-o", tmp_path / "t", *arguments), *words)
 
 
 def test_a_folder_with_other_things_is_left_alone(oppo: Oppo, tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "notes.txt").write_text("mine")
-    assert_refused(oppo("tune", write_scenario(tmp_path), *SMALL, "-o", tmp_path / "t", "--force"), "notes.txt", "-o")
+    assert_refused(
+        oppo("tune", write_scenario(tmp_path), *SMALL, "-o", tmp_path / "t", "--force"), "notes.txt", "-o"
+    )
     assert (tmp_path / "t" / "notes.txt").read_text() == "mine"
 
 
@@ -127,9 +156,13 @@ def test_a_damaged_journal_is_said(oppo: Oppo, tmp_path: Path) -> None:
     assert_refused(oppo(*first), "trials.journal", "damaged")
 
 
-def test_without_optuna_the_extra_is_named(oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_extra_is_named(
+    oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert_refused(oppo("tune", write_scenario(tmp_path), "-o", tmp_path / "t"), "pip install 'oppo-toolkit[tune]'")
+    assert_refused(
+        oppo("tune", write_scenario(tmp_path), "-o", tmp_path / "t"), "pip install 'oppo-toolkit[tune]'"
+    )
     assert not (tmp_path / "t").exists()
 
 

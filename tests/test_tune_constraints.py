@@ -1,4 +1,5 @@
-"""Bounds: they hold on the choice when it is simulated by itself, and where nothing holds them, that is said."""
+"""Bounds: they hold on the choice when it is simulated by itself, and where nothing holds them, that is
+said."""
 
 from __future__ import annotations
 
@@ -36,7 +37,12 @@ def test_staleness_and_kv_and_deferrals_hold_on_the_choice(tmp_path: Path) -> No
         assert kept[c.STALENESS_MAX].max() <= 1
         assert kept[c.KV_PEAK_TOKENS].max() <= 110
         assert run.rollouts["deferrals"].max() <= 2
-    mean = sum(run.steps[given.warmup_steps :][c.STALENESS_MEAN].mean() for run in _simulated(tmp_path / "bound")) / 4
+    mean = (
+        sum(
+            run.steps[given.warmup_steps :][c.STALENESS_MEAN].mean() for run in _simulated(tmp_path / "bound")
+        )
+        / 4
+    )
     assert mean <= 0.6
     assert (found.trials["status"] == "infeasible").any()
     broken = found.trials[found.trials["status"] == "infeasible"]
@@ -45,12 +51,21 @@ def test_staleness_and_kv_and_deferrals_hold_on_the_choice(tmp_path: Path) -> No
 
 def test_length_bias_is_measured_against_sequential_on_the_same_seeds(tmp_path: Path) -> None:
     given = scenario(tmp_path, steps=30)
-    found = search(given, tmp_path / "bias", policies=("sequential", *CARRYING), trials=24, constraints=Constraints(max_length_bias=0.02))
+    found = search(
+        given,
+        tmp_path / "bias",
+        policies=("sequential", *CARRYING),
+        trials=24,
+        constraints=Constraints(max_length_bias=0.02),
+    )
     assert found.chosen is not None
     ratios = []
     for seed, run in zip(range(3, 7), _simulated(tmp_path / "bias"), strict=True):
         plain = simulate(given, policy="sequential", policy_settings={}, seed=seed)
-        ratios.append(run.steps[c.LENGTH_MEAN][given.warmup_steps :].mean() / plain.steps[c.LENGTH_MEAN][given.warmup_steps :].mean())
+        ratios.append(
+            run.steps[c.LENGTH_MEAN][given.warmup_steps :].mean()
+            / plain.steps[c.LENGTH_MEAN][given.warmup_steps :].mean()
+        )
     assert abs(sum(ratios) / 4 - 1) <= 0.02
     assert found.chosen.checked.measures["length_bias_paired"] == pytest.approx(sum(ratios) / 4 - 1, abs=1e-9)
 
@@ -65,7 +80,9 @@ def test_sequential_keeps_a_bound_of_zero(tmp_path: Path) -> None:
 def test_nothing_feasible_names_the_nearest_and_what_binds(tmp_path: Path) -> None:
     knobs = (choices("policy.overcommit", 4, 8), choices("policy.max_deferrals", None))
     bounds = Constraints(max_staleness=0, kv_capacity=10_000)
-    found = search(scenario(tmp_path), tmp_path / "none", policies=("april",), space=knobs, trials=4, constraints=bounds)
+    found = search(
+        scenario(tmp_path), tmp_path / "none", policies=("april",), space=knobs, trials=4, constraints=bounds
+    )
     assert found.chosen is None
     assert found.best is None
     assert found.infeasible is not None
@@ -83,8 +100,17 @@ def test_loosened_bounds_need_another_folder(tmp_path: Path) -> None:
     given = scenario(tmp_path)
     search(given, tmp_path / "one", policies=("oppo",), trials=4, constraints=Constraints(max_staleness=2))
     with pytest.raises(OppoError, match=r"another search \(it differs in constraints\)"):
-        search(given, tmp_path / "one", policies=("oppo",), trials=4, constraints=Constraints(max_staleness=3))
-    again = search(given, tmp_path / "one", policies=("oppo",), trials=4, constraints=Constraints(max_staleness=3), force=True)
+        search(
+            given, tmp_path / "one", policies=("oppo",), trials=4, constraints=Constraints(max_staleness=3)
+        )
+    again = search(
+        given,
+        tmp_path / "one",
+        policies=("oppo",),
+        trials=4,
+        constraints=Constraints(max_staleness=3),
+        force=True,
+    )
     assert len(again.trials) == 4
 
 
@@ -93,7 +119,10 @@ def test_kv_auto_needs_a_cost_model_that_knows_memory(tmp_path: Path) -> None:
         search(scenario(tmp_path), trials=2, constraints=Constraints(kv_capacity="auto"))
 
 
-@pytest.mark.parametrize("bad", [{"max_staleness": -1}, {"max_length_bias": float("nan")}, {"kv_capacity": 0}, {"max_deferrals": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"max_staleness": -1}, {"max_length_bias": float("nan")}, {"kv_capacity": 0}, {"max_deferrals": -1}],
+)
 def test_bounds_that_are_none(bad: dict[str, Any]) -> None:
     with pytest.raises(OppoError, match="is no bound"):
         Constraints(**bad)

@@ -32,16 +32,23 @@ OVERCOMMITS = (0, 1, 2, 4, 8, 16)
 def _regrets(given: Scenario, spec: WorldSpec, folder: Path, seeds: range) -> dict[int, list[float]]:
     """Overcommit → regret in each world, from single runs."""
     costs = {
-        extra: [cost_of(world.scenario, "inter", {"overcommit": extra}, seeds) for world in build_worlds(given, spec, folder)]
+        extra: [
+            cost_of(world.scenario, "inter", {"overcommit": extra}, seeds)
+            for world in build_worlds(given, spec, folder)
+        ]
         for extra in OVERCOMMITS
     }
     least = [min(each[world] for each in costs.values()) for world in range(len(costs[0]))]
-    return {extra: [cost / best - 1 for cost, best in zip(each, least, strict=True)] for extra, each in costs.items()}
+    return {
+        extra: [cost / best - 1 for cost, best in zip(each, least, strict=True)]
+        for extra, each in costs.items()
+    }
 
 
 @pytest.mark.parametrize("how", ["mean", "worst", "quantile"])
 def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_path: Path, how: Any) -> None:
-    # Carrying rollouts costs a prefill: where that is dear, a large overcommit that is best as given is a mistake.
+    # Carrying rollouts costs a prefill: where that is dear, a large overcommit that is best as given is a
+    # mistake.
     given = scenario(tmp_path, costs=PREFILL_MATTERS, steps=30)
     spec = WorldSpec(cost_uncertainty=2.0, cost_worlds=3)
     knobs = (choices("policy.overcommit", *OVERCOMMITS), choices("policy.max_deferrals", None))
@@ -55,7 +62,9 @@ def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_pa
     worlds = found.record["regrets"]
     assert [one["world"] for one in worlds] == found.record["world_names"]
     assert worlds[0]["nominal"] < worlds[0]["chosen"]
-    assert together([one["chosen"] for one in worlds], how) < together([one["nominal"] for one in worlds], how)
+    assert together([one["chosen"] for one in worlds], how) < together(
+        [one["nominal"] for one in worlds], how
+    )
     assert any(f"overcommit {nominal}" in sentence for sentence in found.advice["sections"]["Robustness"])
 
 
@@ -64,7 +73,13 @@ def test_bounds_hold_in_every_world(tmp_path: Path) -> None:
 
     given = scenario(tmp_path)
     spec = WorldSpec(drifts=(2.0,))
-    found = search(given, policies=("sequential", "oppo"), trials=12, worlds=spec, constraints=Constraints(kv_capacity=90))
+    found = search(
+        given,
+        policies=("sequential", "oppo"),
+        trials=12,
+        worlds=spec,
+        constraints=Constraints(kv_capacity=90),
+    )
     assert found.chosen is not None
     worst = max(row["kv_peak_tokens"] for row in found.chosen.checked.rows)
     assert worst <= 90
@@ -73,9 +88,19 @@ def test_bounds_hold_in_every_world(tmp_path: Path) -> None:
 
 def test_other_traces_and_longer_lengths_are_worlds(tmp_path: Path) -> None:
     given = scenario(tmp_path, max_response_length=4000)
-    worlds = build_worlds(given, WorldSpec(traces=("math_gsm8k_gpt3",), drifts=(0.5, 2.0)), tmp_path / "worlds")
-    assert [world.name for world in worlds] == ["as given", "trace math_gsm8k_gpt3", "lengths × 0.5", "lengths × 2"]
-    means = [simulate(world.scenario, policy="sequential", policy_settings={}).steps[c.TRACE_LENGTH_MEAN].mean() for world in worlds]
+    worlds = build_worlds(
+        given, WorldSpec(traces=("math_gsm8k_gpt3",), drifts=(0.5, 2.0)), tmp_path / "worlds"
+    )
+    assert [world.name for world in worlds] == [
+        "as given",
+        "trace math_gsm8k_gpt3",
+        "lengths × 0.5",
+        "lengths × 2",
+    ]
+    means = [
+        simulate(world.scenario, policy="sequential", policy_settings={}).steps[c.TRACE_LENGTH_MEAN].mean()
+        for world in worlds
+    ]
     assert means[2] == pytest.approx(0.5 * means[0], rel=0.05)
     assert means[3] == pytest.approx(2.0 * means[0], rel=0.01)
     assert means[1] > 3 * means[0]
@@ -90,7 +115,9 @@ def test_factors_are_drawn_once_and_for_all() -> None:
     assert exp(-0.45) < min(spread) < max(spread) < exp(0.45)
 
 
-@pytest.mark.parametrize(("activity", "column"), [("decode", "gen"), ("score", "reward"), ("training", "update_actor")])
+@pytest.mark.parametrize(
+    ("activity", "column"), [("decode", "gen"), ("score", "reward"), ("training", "update_actor")]
+)
 def test_a_factor_multiplies_the_seconds_of_its_activity(tmp_path: Path, activity: str, column: str) -> None:
     costs = {
         "kind": "linear",
@@ -100,9 +127,17 @@ def test_a_factor_multiplies_the_seconds_of_its_activity(tmp_path: Path, activit
     }
     given = scenario(tmp_path, costs=costs)
     changed = given.model_copy(
-        update={"costs": type(given.costs).model_validate(scaled_costs(given, Factors(**{activity: 1.5}), tmp_path)["costs"])}
+        update={
+            "costs": (
+                type(given.costs).model_validate(
+                    scaled_costs(given, Factors(**{activity: 1.5}), tmp_path)["costs"]
+                )
+            )
+        }
     )
-    before, after = (simulate(each, policy="sequential", policy_settings={}).steps for each in (given, changed))
+    before, after = (
+        simulate(each, policy="sequential", policy_settings={}).steps for each in (given, changed)
+    )
     for stage in ("gen", "reward", "update_actor"):
         factor = 1.5 if stage == column else 1.0
         assert after[c.timing(stage)].to_numpy() == pytest.approx(factor * before[c.timing(stage)].to_numpy())
@@ -121,10 +156,17 @@ def test_roofline_costs_are_scaled_through_their_devices(tmp_path: Path) -> None
         worlds = load_scenario("h200-single", ["steps=3", "warmup_steps=0"]).to_plain() | sections
         changed = Scenario.model_validate(worlds, strict=False)
         after = simulate(changed, policy="sequential", policy_settings={}).steps
-        assert after[c.timing(column)].to_numpy() == pytest.approx(1.25 * before[c.timing(column)].to_numpy(), rel=1e-6)
+        assert after[c.timing(column)].to_numpy() == pytest.approx(
+            1.25 * before[c.timing(column)].to_numpy(), rel=1e-6
+        )
         assert after[c.timing("gen")].to_numpy() == pytest.approx(before[c.timing("gen")].to_numpy())
-    slower = Scenario.model_validate(given.to_plain() | scaled_costs(given, Factors(decode=1.25), tmp_path), strict=False)
-    ratio = simulate(slower, policy="sequential", policy_settings={}).steps[c.timing("gen")] / before[c.timing("gen")]
+    slower = Scenario.model_validate(
+        given.to_plain() | scaled_costs(given, Factors(decode=1.25), tmp_path), strict=False
+    )
+    ratio = (
+        simulate(slower, policy="sequential", policy_settings={}).steps[c.timing("gen")]
+        / before[c.timing("gen")]
+    )
     assert ratio.min() > 1.15
     assert ratio.max() < 1.2501
 
@@ -154,7 +196,9 @@ def test_worlds_that_cannot_be(tmp_path: Path, spec: dict[str, Any], words: str)
         search(scenario(tmp_path), trials=2, worlds=WorldSpec(**spec))
 
 
-@pytest.mark.parametrize("spec", [{"drifts": (1.0,)}, {"drifts": (-2.0,)}, {"cost_uncertainty": -0.1}, {"cost_worlds": 0}])
+@pytest.mark.parametrize(
+    "spec", [{"drifts": (1.0,)}, {"drifts": (-2.0,)}, {"cost_uncertainty": -0.1}, {"cost_worlds": 0}]
+)
 def test_worlds_that_are_none(spec: dict[str, Any]) -> None:
     with pytest.raises(OppoError):
         WorldSpec(**spec)

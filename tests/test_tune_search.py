@@ -1,4 +1,5 @@
-"""The search: it finds what brute force finds, goes on where it was killed, and gives the same whatever the processes."""
+"""The search: it finds what brute force finds, goes on where it was killed, and gives the same whatever the
+processes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def test_finds_the_optimum_of_a_grid_that_is_known(tmp_path: Path) -> None:
         for size in sizes
         for extra in overcommits
     }
-    knobs = (choices("policy.chunk_size", *sizes), choices("policy.overcommit", *overcommits), choices("policy.max_deferrals", None))
+    knobs = (
+        choices("policy.chunk_size", *sizes),
+        choices("policy.overcommit", *overcommits),
+        choices("policy.max_deferrals", None),
+    )
     found = search(given, policies=("oppo",), space=knobs, trials=30)
     assert len(found.trials) == 30 < len(costs)
     assert found.trials["s_per_rollout"].min() <= 1.01 * min(costs.values())
@@ -38,11 +43,18 @@ def test_finds_the_optimum_of_a_grid_that_is_known(tmp_path: Path) -> None:
 
 
 def test_a_small_space_is_searched_whole_and_no_further(tmp_path: Path) -> None:
-    knobs = (choices("policy.chunk_size", 4, 8, 16), choices("policy.overcommit", 0, 2), choices("policy.max_deferrals", None))
+    knobs = (
+        choices("policy.chunk_size", 4, 8, 16),
+        choices("policy.overcommit", 0, 2),
+        choices("policy.max_deferrals", None),
+    )
     found = search(scenario(tmp_path), policies=("oppo", "sequential"), space=knobs, trials=50)
     assert len(found.trials) == 7
     assert found.record["ended"] == "space"
-    assert found.trials[["policy.name", "policy.chunk_size", "policy.overcommit"]].drop_duplicates().shape[0] == 7
+    assert (
+        found.trials[["policy.name", "policy.chunk_size", "policy.overcommit"]].drop_duplicates().shape[0]
+        == 7
+    )
 
 
 def test_policies_without_knobs_are_tried_once(tmp_path: Path) -> None:
@@ -109,7 +121,9 @@ def test_goes_on_after_a_kill(tmp_path: Path) -> None:
     for name in ("trials.csv", "advice.md", "best.yaml"):
         expected = (tmp_path / "whole" / name).read_text().replace(str(tmp_path / "whole"), "")
         assert (tmp_path / "killed" / name).read_text().replace(str(tmp_path / "killed"), "") == expected
-    keys = [json.loads(line)["key"] for line in (tmp_path / "killed" / "runs.jsonl").read_bytes().splitlines()[1:]]
+    keys = [
+        json.loads(line)["key"] for line in (tmp_path / "killed" / "runs.jsonl").read_bytes().splitlines()[1:]
+    ]
     assert len(keys) == len(set(keys))
     for process in (reference, again):
         process.communicate()
@@ -122,13 +136,18 @@ def test_clearly_worse_settings_get_no_further_seeds(tmp_path: Path) -> None:
     assert len(stopped)
     assert (stopped["seeds"] == 3).all()
     assert (found.trials.loc[found.trials["status"] == "ok", "seeds"] == 6).all()
-    assert stopped["s_per_rollout"].min() > 1.01 * found.trials.loc[found.trials["status"] == "ok", "s_per_rollout"].min()
+    assert (
+        stopped["s_per_rollout"].min()
+        > 1.01 * found.trials.loc[found.trials["status"] == "ok", "s_per_rollout"].min()
+    )
 
 
 def test_settings_that_cannot_run_are_told_apart(tmp_path: Path) -> None:
     given = scenario(tmp_path, rollout={"num_replicas": 2, "kv_capacity_tokens": 64})
     capacity = choices("rollout.kv_capacity_tokens", 64, 16)
-    found = search(given, policies=("sequential", "intra"), space=(capacity, choices("policy.chunk_size", 8)), trials=10)
+    found = search(
+        given, policies=("sequential", "intra"), space=(capacity, choices("policy.chunk_size", 8)), trials=10
+    )
     failed = found.trials[found.trials["status"] == "failed"]
     assert len(failed) == 2
     assert failed["error"].str.contains("kv_capacity_tokens 16").all()
@@ -166,7 +185,11 @@ def test_seconds_per_token_is_another_objective(tmp_path: Path) -> None:
 
 
 def test_traces_in_order_have_one_exact_run(tmp_path: Path) -> None:
-    trace = {"synth": {"parameters": {"mu": 2.5, "sigma": 0.6}, "rows": 200}, "prompt_length": 4, "sampling": "in_order"}
+    trace = {
+        "synth": {"parameters": {"mu": 2.5, "sigma": 0.6}, "rows": 200},
+        "prompt_length": 4,
+        "sampling": "in_order",
+    }
     given = scenario(tmp_path, trace=trace)
     found = search(given, policies=("oppo",), trials=6, seeds=None, fresh_seeds=None)
     assert found.record["fresh_seeds"] == []
@@ -182,15 +205,23 @@ def test_what_is_reported_was_measured_on_fresh_seeds(tmp_path: Path) -> None:
     assert set(found.record["fresh_seeds"]).isdisjoint(found.record["seeds"])
     fresh = range(found.record["fresh_seeds"][0], found.record["fresh_seeds"][-1] + 1)
     settings = {field.removeprefix("policy."): value for field, value in found.chosen.checked.setting.values}
-    assert found.chosen.checked.rows[0]["s_per_rollout"] == pytest.approx(cost_of(given, "oppo", settings, fresh), rel=1e-9)
+    assert found.chosen.checked.rows[0]["s_per_rollout"] == pytest.approx(
+        cost_of(given, "oppo", settings, fresh), rel=1e-9
+    )
     base = cost_of(given, "sequential", {}, fresh)
-    assert found.chosen.checked.rows[0]["speedup"] == pytest.approx(base / found.chosen.checked.rows[0]["s_per_rollout"], rel=0.02)
+    assert found.chosen.checked.rows[0]["speedup"] == pytest.approx(
+        base / found.chosen.checked.rows[0]["s_per_rollout"], rel=0.02
+    )
 
 
 def test_sensitivity_is_what_single_runs_cost(tmp_path: Path) -> None:
     given = scenario(tmp_path)
     sizes = (2, 8, 40)
-    knobs = (choices("policy.chunk_size", *sizes), choices("policy.overcommit", 2), choices("policy.max_deferrals", None))
+    knobs = (
+        choices("policy.chunk_size", *sizes),
+        choices("policy.overcommit", 2),
+        choices("policy.max_deferrals", None),
+    )
     found = search(given, policies=("oppo",), space=knobs, trials=3)
     assert found.chosen is not None
     fresh = range(found.record["fresh_seeds"][0], found.record["fresh_seeds"][-1] + 1)
@@ -206,7 +237,11 @@ def test_sensitivity_is_what_single_runs_cost(tmp_path: Path) -> None:
 
 
 def test_importance_names_the_knob_that_matters(tmp_path: Path) -> None:
-    knobs = (Knob("policy.chunk_size", "int", 1, 40), choices("policy.overcommit", 0, 1, 2, 3, 4), choices("policy.max_deferrals", None))
+    knobs = (
+        Knob("policy.chunk_size", "int", 1, 40),
+        choices("policy.overcommit", 0, 1, 2, 3, 4),
+        choices("policy.max_deferrals", None),
+    )
     found = search(scenario(tmp_path), policies=("oppo",), space=knobs, trials=32)
     importance = {effect.field: effect.importance for effect in found.knobs}
     assert set(importance) == {"policy.chunk_size", "policy.overcommit"}
@@ -218,5 +253,8 @@ def test_importance_names_the_knob_that_matters(tmp_path: Path) -> None:
 def test_the_same_setting_is_never_tried_twice(tmp_path: Path) -> None:
     found = search(scenario(tmp_path), trials=40)
     fields = [column for column in found.trials.columns if column.startswith("policy.")]
-    tried = {Setting(str(row["policy.name"]), tuple((name, str(row[name])) for name in fields)) for row in found.trials.to_dict("records")}
+    tried = {
+        Setting(str(row["policy.name"]), tuple((name, str(row[name])) for name in fields))
+        for row in found.trials.to_dict("records")
+    }
     assert len(tried) == len(found.trials)

@@ -14,9 +14,22 @@ from tests.tuning import choices, scenario
 
 def test_default_ranges_follow_from_the_scenario(tmp_path: Path) -> None:
     space = build_space(scenario(tmp_path, rollout_batch_size=12, max_response_length=400), None, (), None)
-    assert space.policies == ("sequential", "rollout-overlap", "intra", "inter", "oppo", "partial-rollout", "april", "tail-batching")
+    assert space.policies == (
+        "sequential",
+        "rollout-overlap",
+        "intra",
+        "inter",
+        "oppo",
+        "partial-rollout",
+        "april",
+        "tail-batching",
+    )
     oppo = {knob.field: knob for knob in space.knobs["oppo"]}
-    assert (oppo["policy.chunk_size"].low, oppo["policy.chunk_size"].high, oppo["policy.chunk_size"].log) == (32, 400, True)
+    assert (oppo["policy.chunk_size"].low, oppo["policy.chunk_size"].high, oppo["policy.chunk_size"].log) == (
+        32,
+        400,
+        True,
+    )
     assert (oppo["policy.overcommit"].low, oppo["policy.overcommit"].high) == (0, 12)
     assert None in oppo["policy.max_deferrals"].choices
     assert [knob.field for knob in space.knobs["partial-rollout"]] == [
@@ -29,7 +42,10 @@ def test_default_ranges_follow_from_the_scenario(tmp_path: Path) -> None:
 
 def test_overcommit_counts_whole_groups(tmp_path: Path) -> None:
     space = build_space(
-        scenario(tmp_path, rollout_batch_size=12, group_size=4, policy={"name": "oppo", "overcommit": 4}), ["oppo"], (), None
+        scenario(tmp_path, rollout_batch_size=12, group_size=4, policy={"name": "oppo", "overcommit": 4}),
+        ["oppo"],
+        (),
+        None,
     )
     knob = next(knob for knob in space.knobs["oppo"] if knob.field == "policy.overcommit")
     assert [knob.nearest(value) for value in (0, 3, 5, 11, 12)] == [0, 4, 4, 12, 12]
@@ -37,13 +53,22 @@ def test_overcommit_counts_whole_groups(tmp_path: Path) -> None:
 
 
 def test_starts_where_the_scenario_is(tmp_path: Path) -> None:
-    space = build_space(scenario(tmp_path, policy={"name": "oppo", "overcommit": 0.5, "chunk_size": 16}), ["oppo", "intra"], (), None)
-    assert space.starts["oppo"] == Setting("oppo", (("policy.chunk_size", 16), ("policy.overcommit", 2), ("policy.max_deferrals", None)))
+    space = build_space(
+        scenario(tmp_path, policy={"name": "oppo", "overcommit": 0.5, "chunk_size": 16}),
+        ["oppo", "intra"],
+        (),
+        None,
+    )
+    assert space.starts["oppo"] == Setting(
+        "oppo", (("policy.chunk_size", 16), ("policy.overcommit", 2), ("policy.max_deferrals", None))
+    )
     assert space.starts["intra"] == Setting("intra", (("policy.chunk_size", 16),))
 
 
 def test_controlled_knobs_start_within_their_range(tmp_path: Path) -> None:
-    given = scenario(tmp_path, policy={"name": "oppo", "chunk_size": {"control": "explore", "candidates": [8, 16, 32]}})
+    given = scenario(
+        tmp_path, policy={"name": "oppo", "chunk_size": {"control": "explore", "candidates": [8, 16, 32]}}
+    )
     start = build_space(given, ["oppo"], (), None).starts["oppo"].knobs
     assert start["policy.chunk_size"] == 16
     assert 0 <= start["policy.overcommit"] <= 4
@@ -86,7 +111,9 @@ def test_bad_ranges_are_one_sentence(text: str, words: tuple[str, ...]) -> None:
 
 
 def test_any_field_of_the_scenario(tmp_path: Path) -> None:
-    space = build_space(scenario(tmp_path), ["sequential", "oppo"], (choices("rollout.num_replicas", 1, 2),), None)
+    space = build_space(
+        scenario(tmp_path), ["sequential", "oppo"], (choices("rollout.num_replicas", 1, 2),), None
+    )
     assert [knob.field for knob in space.knobs["sequential"]] == ["rollout.num_replicas"]
     assert space.starts["sequential"].knobs == {"rollout.num_replicas": 2}
 
@@ -106,7 +133,9 @@ def test_any_field_of_the_scenario(tmp_path: Path) -> None:
         (["oppo"], (choices("policy.chunk_size", 8), Knob("policy.chunk_size", "int", 8, 16)), ("twice",)),
     ],
 )
-def test_what_cannot_be_searched(tmp_path: Path, policies: list[str], knobs: tuple[Knob, ...], words: tuple[str, ...]) -> None:
+def test_what_cannot_be_searched(
+    tmp_path: Path, policies: list[str], knobs: tuple[Knob, ...], words: tuple[str, ...]
+) -> None:
     with pytest.raises(OppoError) as caught:
         build_space(scenario(tmp_path), policies, knobs, None)
     for word in words:
@@ -143,4 +172,12 @@ def test_grids_hold_the_chosen_value_and_its_neighbours() -> None:
 
 def test_one_rollout_is_not_one_batch() -> None:
     assert Setting("oppo", (("policy.overcommit", 1),)) != Setting("oppo", (("policy.overcommit", 1.0),))
-    assert len({Setting("oppo", (("policy.overcommit", {"control": "reward_slope"}),)), Setting("oppo", (("policy.overcommit", 1),))}) == 2
+    assert (
+        len(
+            {
+                Setting("oppo", (("policy.overcommit", {"control": "reward_slope"}),)),
+                Setting("oppo", (("policy.overcommit", 1),)),
+            }
+        )
+        == 2
+    )

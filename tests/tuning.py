@@ -28,12 +28,18 @@ CHEAP_SCORE = {
 
 def scenario(folder: Path, **changes: Any) -> Scenario:
     """A tiny scenario with a little more of everything."""
-    return load_scenario(write_scenario(folder, costs=changes.pop("costs", CHEAP_SCORE), **{"steps": 12, "warmup_steps": 2, **changes}))
+    return load_scenario(
+        write_scenario(
+            folder, costs=changes.pop("costs", CHEAP_SCORE), **{"steps": 12, "warmup_steps": 2, **changes}
+        )
+    )
 
 
 def search(given: Scenario, folder: Path | None = None, **options: Any) -> Tuned:
     """A search without pictures."""
-    return tune(TuneRequest(given, folder, **{"seeds": SEEDS, "fresh_seeds": FRESH, "figures": False, **options}))
+    return tune(
+        TuneRequest(given, folder, **{"seeds": SEEDS, "fresh_seeds": FRESH, "figures": False, **options})
+    )
 
 
 def cost_of(given: Scenario, policy: str, settings: dict[str, Any], seeds: range) -> float:
@@ -43,7 +49,12 @@ def cost_of(given: Scenario, policy: str, settings: dict[str, Any], seeds: range
     costs = []
     for seed in seeds:
         frames = FrameSink(keep_rollouts=False)
-        run_setup(build_setup(given, policy=policy, policy_settings=settings, seed=seed, parts=_parts[given.content_hash]), frames)
+        run_setup(
+            build_setup(
+                given, policy=policy, policy_settings=settings, seed=seed, parts=_parts[given.content_hash]
+            ),
+            frames,
+        )
         steps = frames.steps()[given.warmup_steps :]
         costs.append(steps[c.TIMING_STEP].sum() / (len(steps) * given.rollout_batch_size))
     return sum(costs) / len(costs)

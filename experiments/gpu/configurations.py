@@ -1,4 +1,5 @@
-"""The configurations of the validation, and which half of them is held out: fixed before anything is calibrated."""
+"""The configurations of the validation, and which half of them is held out: fixed before anything is
+calibrated."""
 
 import hashlib
 from collections.abc import Sequence
@@ -36,13 +37,17 @@ class Configuration:
 
 
 def load_configurations(device: str, rehearse: bool, path: Path = FILE) -> list[Configuration]:
-    """Those of the file, in its order; in a rehearsal the tiny ones. Raises OppoError for a file that is not of this format."""
+    """Those of the file, in its order; in a rehearsal the tiny ones. Raises OppoError for a file that is not
+    of this format."""
     content = _read(path)
     part = content["rehearsal"] if rehearse else content
     found = []
     for group in part["groups"]:
         if group["actor"] not in ACTORS or group["reward"] not in REWARDS:
-            raise OppoError(f"{path}: group {group['name']} names a model that is not among {', '.join({*ACTORS, *REWARDS})}")
+            raise OppoError(
+                f"{path}: group {group['name']} names a model that is not among"
+                f" {', '.join({*ACTORS, *REWARDS})}"
+            )
         pair = Pair(group["actor"], group["reward"], group.get("engine", "torch"), device, rehearse)
         cell = Cell(
             group["rollout_batch_size"],
@@ -55,7 +60,16 @@ def load_configurations(device: str, rehearse: bool, path: Path = FILE) -> list[
         for one in group["configurations"]:
             policy = {key: value for key, value in one.items() if key not in ("label", "held_out")}
             found.append(
-                Configuration(group["name"], one["label"], pair, cell, policy, part["steps"], part["warmup_steps"], bool(one["held_out"]))
+                Configuration(
+                    group["name"],
+                    one["label"],
+                    pair,
+                    cell,
+                    policy,
+                    part["steps"],
+                    part["warmup_steps"],
+                    bool(one["held_out"]),
+                )
             )
     names = [one.name for one in found]
     twice = {name for name in names if names.count(name) > 1}
@@ -78,8 +92,13 @@ def cell_of_pair(configurations: Sequence[Configuration]) -> Cell:
 
 
 def held_out_by_hash(names: Sequence[str]) -> set[str]:
-    """The half of ``names`` (rounded down) whose SHA-256 of the salt and the name comes first: nobody chose it."""
-    return set(sorted(names, key=lambda name: hashlib.sha256(f"{SALT} {name}".encode()).hexdigest())[: len(names) // 2])
+    """The half of ``names`` (rounded down) whose SHA-256 of the salt and the name comes first: nobody chose
+    it."""
+    return set(
+        sorted(names, key=lambda name: hashlib.sha256(f"{SALT} {name}".encode()).hexdigest())[
+            : len(names) // 2
+        ]
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

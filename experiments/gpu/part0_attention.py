@@ -1,9 +1,11 @@
-"""Part 0: is the attention that will be timed on this device equal to plain attention in float32? Writes ``attention.json``.
+"""Part 0: is the attention that will be timed on this device equal to plain attention in float32? Writes
+``attention.json``.
 
     python experiments/gpu/part0_attention.py [--rehearse]
 
-Random ragged batches with every head shape of the models, in float32 and bfloat16, several seeds: engines (``verify_attention``) and
-trainer (outputs and gradients). The other parts refuse to run where this has not passed on the same device with the same versions.
+Random ragged batches with every head shape of the models, in float32 and bfloat16, several seeds: engines
+(``verify_attention``) and trainer (outputs and gradients). The other parts refuse to run where this has not
+passed on the same device with the same versions.
 """
 
 import argparse
@@ -21,9 +23,11 @@ DTYPES: Final = ("float32", "bfloat16")
 LENGTHS: Final = ((1, 2, 17, 64, 130, 257), (700, 3, 3, 511, 1, 96), (33,), (1, 1, 1, 1024))
 """Of whole sequences in one trained batch."""
 TOLERANCE: Final = {"float32": 2e-5, "bfloat16": 3e-2}
-"""Of the trainer's outputs, relative to the largest; those of the engines are ``verify_attention``'s own, absolute."""
+"""Of the trainer's outputs, relative to the largest; those of the engines are ``verify_attention``'s own,
+absolute."""
 GRADIENT_FACTOR: Final = 4.0
-"""Gradients sum over many queries: so much more than the tolerance of an output is allowed, relative to the largest gradient."""
+"""Gradients sum over many queries: so much more than the tolerance of an output is allowed, relative to the
+largest gradient."""
 
 
 def check_engine(device: str, dtype: str, heads: tuple[int, int, int], seed: int) -> dict[str, Any]:
@@ -38,11 +42,19 @@ def check_engine(device: str, dtype: str, heads: tuple[int, int, int], seed: int
     except OppoError as error:
         return {**case, "passed": False, "path": None, "why": str(error)}
     errors, why = dict(found.max_abs_error), dict(found.failures)
-    return {**case, "passed": True, "path": found.path, "tolerance": found.tolerance, "max_abs_error": errors, "not_used": why}
+    return {
+        **case,
+        "passed": True,
+        "path": found.path,
+        "tolerance": found.tolerance,
+        "max_abs_error": errors,
+        "not_used": why,
+    }
 
 
 def check_trainer(device: str, dtype: str, heads: tuple[int, int, int], seed: int) -> dict[str, Any]:
-    """One case of the trainer's attention, on the path that it takes by itself, beside the plain path in float32 on the same inputs."""
+    """One case of the trainer's attention, on the path that it takes by itself, beside the plain path in
+    float32 on the same inputs."""
     import torch
 
     from oppo_real.engines.packed_attention import WholeBatch, plain_attention, training_path, whole_spans
@@ -53,11 +65,16 @@ def check_trainer(device: str, dtype: str, heads: tuple[int, int, int], seed: in
     precision, place = getattr(torch, dtype), torch.device(device)
     generator = torch.Generator().manual_seed(seed)
     lanes = (count, shared, shared, count)
-    *inputs, toward = [torch.randn(sum(lengths), lane, width, generator=generator).to(device=place, dtype=precision) for lane in lanes]
+    *inputs, toward = [
+        torch.randn(sum(lengths), lane, width, generator=generator).to(device=place, dtype=precision)
+        for lane in lanes
+    ]
     batch = WholeBatch(lengths)
     results: list[list[torch.Tensor]] = []
     for kind in (precision, torch.float32):
-        query, key, value = [tensor.to(kind).requires_grad_() for tensor in (one.detach().clone() for one in inputs)]
+        query, key, value = [
+            tensor.to(kind).requires_grad_() for tensor in (one.detach().clone() for one in inputs)
+        ]
         if kind is torch.float32 and results:
             plan = make_plan(whole_spans(lengths), 2 * key[0].numel() * 4, kind, place)
             out = plain_attention(query, key, value, plan, width**-0.5)
@@ -93,8 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     place = open_workplace(given.work, given.device, given.rehearse)
     names = dict.fromkeys((*ACTORS, *REWARDS))
-    shapes = [Pair(ACTORS[0], REWARDS[0], "torch", place.device, place.rehearse).shape(name) for name in names]
-    heads = list(dict.fromkeys((shape.num_attention_heads, shape.kv_heads, shape.head_size) for shape in shapes))
+    shapes = [
+        Pair(ACTORS[0], REWARDS[0], "torch", place.device, place.rehearse).shape(name) for name in names
+    ]
+    heads = list(
+        dict.fromkeys((shape.num_attention_heads, shape.kv_heads, shape.head_size) for shape in shapes)
+    )
     cases = [
         check(place.device, dtype, shape, seed)
         for check in (check_engine, check_trainer)
@@ -116,10 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_json(place.folder / ATTENTION, content)
     for what, path in content["paths"].items():
         print(f"{what}: {path}")
-    print(f"{len(cases) - len(failed)} of {len(cases)} cases agree on {place.hardware}; wrote {place.folder / ATTENTION}")
+    print(
+        f"{len(cases) - len(failed)} of {len(cases)} cases agree on {place.hardware}; wrote"
+        f" {place.folder / ATTENTION}"
+    )
     if failed:
         first, where = failed[0], place.folder / ATTENTION
-        raise OppoError(f"{first['part']} attention in {first['dtype']} with heads {first['heads']} differs: see {where}")
+        raise OppoError(
+            f"{first['part']} attention in {first['dtype']} with heads {first['heads']} differs: see {where}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Part 1: measure one pair of models on one engine into a cost profile; resumable, each call within ten minutes.
+"""Part 1: measure one pair of models on one engine into a cost profile; resumable, each call within ten
+minutes.
 
     python experiments/gpu/part1_calibrate.py --actor 1.5b --reward 1.5b --engine torch [--rehearse]
 
-It is ``oppo calibrate`` with its budget and its cache of finished points: call it again until it says that the profile is complete. The
-profile, its raw samples and its fit lie under ``profiles/DEVICE/ACTOR+REWARD/ENGINE.*``; ``register.py`` makes it a preset.
+It is ``oppo calibrate`` with its budget and its cache of finished points: call it again until it says that
+the profile is complete. The profile, its raw samples and its fit lie under
+``profiles/DEVICE/ACTOR+REWARD/ENGINE.*``; ``register.py`` makes it a preset.
 """
 
 import argparse
@@ -13,7 +15,14 @@ from typing import Final
 
 from configurations import Configuration, cell_of_pair, load_configurations
 from subjects import ACTORS, REWARDS, Pair, check_fits, make_scenario, merged_sizes, subject_for
-from workplace import device_bytes, open_workplace, require_shared_memory, require_verified, run_main, say_progress
+from workplace import (
+    device_bytes,
+    open_workplace,
+    require_shared_memory,
+    require_verified,
+    run_main,
+    say_progress,
+)
 
 from oppo_sim.scenario.schema import Scenario
 
@@ -33,7 +42,9 @@ def scenarios_of(pair: Pair, configurations: Sequence[Configuration]) -> list[Sc
     """Of every configuration that runs the pair: what the profile has to span."""
     own = [one for one in configurations if (one.pair.actor, one.pair.reward) == (pair.actor, pair.reward)]
     if own:
-        return [make_scenario(pair, one.cell, one.policy, one.name, one.steps, one.warmup_steps) for one in own]
+        return [
+            make_scenario(pair, one.cell, one.policy, one.name, one.steps, one.warmup_steps) for one in own
+        ]
     cell = cell_of_pair(configurations)
     return [make_scenario(pair, cell, policy, pair.name, 2, 0) for policy in BASELINES]
 
@@ -87,10 +98,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figure = path.with_name(f"{path.stem}.fit.png")
     save_figure(calibration_figure(session.visits, calibration.fits), figure)
     say_progress("")
-    print(f"{len(session.visits)} of {session.planned_visits} visits, {session.fresh} of them new, on {session.origin.hardware}")
+    print(
+        f"{len(session.visits)} of {session.planned_visits} visits, {session.fresh} of them new, on"
+        f" {session.origin.hardware}"
+    )
     for note in [*session.notes, *remarks(calibration)]:
         print(f"note: {note}")
-    state = "not complete, run the same command again" if session.notes else "complete" if effort.contention else "without contention"
+    state = (
+        "not complete, run the same command again"
+        if session.notes
+        else "complete"
+        if effort.contention
+        else "without contention"
+    )
     print(f"wrote {written.profile} ({state})")
 
 

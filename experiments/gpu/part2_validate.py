@@ -1,10 +1,12 @@
-"""Part 2: run the configurations for real, beside their predictions from the profiles of part 1; resumable, each call within ten minutes.
+"""Part 2: run the configurations for real, beside their predictions from the profiles of part 1; resumable,
+each call within ten minutes.
 
     python experiments/gpu/part2_validate.py [--slice K/N] [--group a-1.5b+1.5b-B32-1k] [--rehearse]
-    python experiments/gpu/part2_validate.py --list        # configurations, what is held out, seconds by the roofline; needs no GPU
+    python experiments/gpu/part2_validate.py --list        # configurations, what is held out, seconds by the
+    roofline; needs no GPU
 
-The runs are those of ``oppo validate``: the same journal, the same prediction. A run that is finished is kept at once; a call stops before
-a run that its budget would not hold, and the same command goes on.
+The runs are those of ``oppo validate``: the same journal, the same prediction. A run that is finished is kept
+at once; a call stops before a run that its budget would not hold, and the same command goes on.
 """
 
 import argparse
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
 BUDGET_S: Final = 540.0
 START_S: Final = 60.0
-"""Of a run: processes, engines, graphs. Replaced by what was measured as soon as a run of the group is there."""
+"""Of a run: processes, engines, graphs. Replaced by what was measured as soon as a run of the group is
+there."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,17 @@ class Job:
 
 
 def jobs_in_order(configurations: Sequence[Configuration], repeats: int) -> list[Job]:
-    """Group after group; within one, rounds over its configurations in hashed orders, so that a GPU that grows slower does so for none."""
+    """Group after group; within one, rounds over its configurations in hashed orders, so that a GPU that
+    grows slower does so for none."""
     jobs = []
     for group in dict.fromkeys(one.group for one in configurations):
         own = [one for one in configurations if one.group == group]
         for repeat in range(repeats):
             key = stream_key(0, f"gpu/order/{group}/{repeat}")
-            jobs += [Job(own[index], repeat) for index in sorted(range(len(own)), key=lambda index: draw_uniform(key, index))]
+            jobs += [
+                Job(own[index], repeat)
+                for index in sorted(range(len(own)), key=lambda index: draw_uniform(key, index))
+            ]
     return jobs
 
 
@@ -92,34 +99,43 @@ def journal_of(place: Workplace, configuration: Configuration) -> "RunJournal":
 
 
 def profile_of(place: Workplace, configuration: Configuration) -> Profile:
-    """The profile of part 1 for a configuration's models. Raises OppoError where it is missing or of something else."""
+    """The profile of part 1 for a configuration's models. Raises OppoError where it is missing or of
+    something else."""
     from oppo_real.calibrate.match import check_profile_matches
     from oppo_real.config import real_config
 
     path = place.profile(configuration.pair.name)
     if not path.exists():
         actor, reward, engine = configuration.pair.actor, configuration.pair.reward, configuration.pair.engine
-        raise OppoError(f"{path} is missing: run part1_calibrate.py --actor {actor} --reward {reward} --engine {engine} first")
+        raise OppoError(
+            f"{path} is missing: run part1_calibrate.py --actor {actor} --reward {reward} --engine {engine}"
+            " first"
+        )
     profile = load_profile(path)
     scenario = scenario_of(configuration)
     check_profile_matches(profile, real_config(scenario), scenario.training, place.hardware)
     return profile
 
 
-def step_seconds(configuration: Configuration, runs: Sequence["MeasuredRun"], profile: Profile) -> tuple[float, float]:
+def step_seconds(
+    configuration: Configuration, runs: Sequence["MeasuredRun"], profile: Profile
+) -> tuple[float, float]:
     """Seconds of a step after the warm-up, predicted and measured (median over repeats)."""
     from oppo_real.config import real_config
     from oppo_real.validate.compare import mean_seconds
     from oppo_real.validate.predict import predict
 
     scenario = scenario_of(configuration)
-    views = predict(scenario, real_config(scenario), configuration.policy["name"], configuration.steps, profile, runs[0])
+    views = predict(
+        scenario, real_config(scenario), configuration.policy["name"], configuration.steps, profile, runs[0]
+    )
     warm = configuration.warmup_steps
     return mean_seconds([views], "step", warm), mean_seconds([run.views for run in runs], "step", warm)
 
 
 def roofline_step(configuration: Configuration) -> float:
-    """Seconds of a step after the warm-up by the roofline on an H200: an estimate for planning, made of datasheets and assumptions."""
+    """Seconds of a step after the warm-up by the roofline on an H200: an estimate for planning, made of
+    datasheets and assumptions."""
     from oppo_sim import columns as c
     from oppo_sim.costs.config import RooflineCostConfig
     from oppo_sim.results.sinks import FrameSink
@@ -127,13 +143,20 @@ def roofline_step(configuration: Configuration) -> float:
     from oppo_sim.simulation import run_setup
 
     pair = configuration.pair
-    scenario = make_scenario(pair, configuration.cell, configuration.policy, configuration.name, configuration.steps, 0)
-    # Whether state and engines fit one device together is memory_plan's business, so here each has its own; where nothing is trained,
-    # on as many as the training state needs, and its stages are left out.
+    scenario = make_scenario(
+        pair, configuration.cell, configuration.policy, configuration.name, configuration.steps, 0
+    )
+    # Whether state and engines fit one device together is memory_plan's business, so here each has its own;
+    # where nothing is trained, on as many as the training state needs, and its stages are left out.
     apart = scenario.placement.model_copy(update={"training": "separate", "scoring": "separate"})
     training = scenario.training if pair.trains else scenario.training.model_copy(update={"num_gpus": 8})
     costs = RooflineCostConfig.model_validate(
-        {"kind": "roofline", "device": "H200", "actor_model": pair.actor, "reward_model": {"kind": "model", "model": pair.reward}}
+        {
+            "kind": "roofline",
+            "device": "H200",
+            "actor_model": pair.actor,
+            "reward_model": {"kind": "model", "model": pair.reward},
+        }
     )
     changed = scenario.model_copy(update={"placement": apart, "training": training, "costs": costs})
     frames = FrameSink(keep_rollouts=False)
@@ -153,7 +176,10 @@ def show_list(configurations: Sequence[Configuration], repeats: int) -> None:
         mark = "held out" if one.held_out else ""
         trains = "PPO" if one.pair.trains else "replay only"
         print(f"{one.name:42} {trains:11} {mark:8} step {step:6.1f} s, run {run:5.0f} s")
-    print(f"{len(configurations)} configurations, {repeats} repeats: about {total / 3600:.1f} h by the roofline (a lower bound)")
+    print(
+        f"{len(configurations)} configurations, {repeats} repeats: about {total / 3600:.1f} h by the roofline"
+        " (a lower bound)"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -183,19 +209,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             longest = one.cell.max_prompt_length + one.cell.max_response_length
             check_fits(one.pair, longest, memory, one.cell.kv_capacity_tokens)
             require_shared_memory(2.0 * one.pair.shape(one.pair.actor).parameters)
-    profiles = {one.name: profile_of(place, one) for one in configurations}  # predictions exist before anything is run
+    profiles = {
+        one.name: profile_of(place, one) for one in configurations
+    }  # predictions exist before anything is run
     journals = {one.name: journal_of(place, one) for one in configurations}
-    left = _run(slice_of(jobs_in_order(configurations, repeats), given.slice), journals, given.budget_s - (perf_counter() - begun))
+    left = _run(
+        slice_of(jobs_in_order(configurations, repeats), given.slice),
+        journals,
+        given.budget_s - (perf_counter() - begun),
+    )
     _report(configurations, journals, profiles, repeats)
     if left:
         print(f"{left} runs are left: run the same command again")
 
 
-def _chosen(configurations: Sequence[Configuration], groups: Sequence[str] | None, only: str | None) -> list[Configuration]:
+def _chosen(
+    configurations: Sequence[Configuration], groups: Sequence[str] | None, only: str | None
+) -> list[Configuration]:
     labels = None if only is None else {label.strip() for label in only.split(",")}
-    found = [one for one in configurations if (not groups or one.group in groups) and (labels is None or one.label in labels)]
+    found = [
+        one
+        for one in configurations
+        if (not groups or one.group in groups) and (labels is None or one.label in labels)
+    ]
     if not found:
-        raise OppoError(f"no configuration has this group and label: there are {', '.join(one.name for one in configurations)}")
+        raise OppoError(
+            "no configuration has this group and label: there are"
+            f" {', '.join(one.name for one in configurations)}"
+        )
     return found
 
 
@@ -233,12 +274,19 @@ def _run(jobs: Sequence[Job], journals: "Mapping[str, RunJournal]", budget_s: fl
 
 
 def _report(
-    configurations: Sequence[Configuration], journals: "Mapping[str, RunJournal]", profiles: Mapping[str, Profile], repeats: int
+    configurations: Sequence[Configuration],
+    journals: "Mapping[str, RunJournal]",
+    profiles: Mapping[str, Profile],
+    repeats: int,
 ) -> None:
     from oppo_real.validate.plan import Turn
 
     for one in configurations:
-        runs = [run for repeat in range(repeats) if (run := journals[one.name].known(Turn(one.policy["name"], repeat))) is not None]
+        runs = [
+            run
+            for repeat in range(repeats)
+            if (run := journals[one.name].known(Turn(one.policy["name"], repeat))) is not None
+        ]
         if not runs:
             continue
         try:
@@ -246,7 +294,10 @@ def _report(
         except OppoError as error:
             print(f"{one.name:42} cannot be predicted: {error}")
             continue
-        print(f"{one.name:42} predicted {there:8.3f} s, measured {here:8.3f} s ({len(runs)} of {repeats}), error {there / here - 1:+.1%}")
+        print(
+            f"{one.name:42} predicted {there:8.3f} s, measured {here:8.3f} s ({len(runs)} of {repeats}),"
+            f" error {there / here - 1:+.1%}"
+        )
 
 
 if __name__ == "__main__":

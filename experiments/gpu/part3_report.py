@@ -1,4 +1,5 @@
-"""Part 3: tables and figures of what parts 1 and 2 measured, against the targets. Needs no GPU; what is missing is said.
+"""Part 3: tables and figures of what parts 1 and 2 measured, against the targets. Needs no GPU; what is
+missing is said.
 
     python experiments/gpu/part3_report.py [--rehearse]
 
@@ -23,7 +24,8 @@ from oppo_sim.errors import OppoError
 
 BASELINE: Final = "sequential"
 STEP_MEDIAN, STEP_WORST, SPEEDUP, TAU, REGRET = 0.05, 0.10, 0.05, 0.9, 0.02
-"""Targets: errors of the step (median and worst configuration) and of a speed-up, rank agreement, loss by the simulator's choice."""
+"""Targets: errors of the step (median and worst configuration) and of a speed-up, rank agreement, loss by the
+simulator's choice."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,11 @@ class Group:
     """Measured seconds of the simulator's choice over the best measured − 1."""
 
 
-def rows_of(place: Workplace, configurations: Sequence[Configuration], repeats: int) -> tuple[list[Row], list[str]]:
-    """Every configuration of which a run is there; and a sentence for each that was run and cannot be predicted.
+def rows_of(
+    place: Workplace, configurations: Sequence[Configuration], repeats: int
+) -> tuple[list[Row], list[str]]:
+    """Every configuration of which a run is there; and a sentence for each that was run and cannot be
+    predicted.
 
     Raises OppoError for a journal that cannot be read.
     """
@@ -73,7 +78,11 @@ def rows_of(place: Workplace, configurations: Sequence[Configuration], repeats: 
         if not place.journal(one.name).exists():
             continue
         journal = journal_of(place, one)
-        runs = [run for repeat in range(repeats) if (run := journal.known(Turn(one.policy["name"], repeat))) is not None]
+        runs = [
+            run
+            for repeat in range(repeats)
+            if (run := journal.known(Turn(one.policy["name"], repeat))) is not None
+        ]
         if not runs:
             continue
         try:
@@ -82,7 +91,9 @@ def rows_of(place: Workplace, configurations: Sequence[Configuration], repeats: 
             refused.append(f"{one.name} was run and cannot be predicted: {error}.")
             continue
         alone = [mean_seconds([run.views], "step", one.warmup_steps) for run in runs]
-        rows.append(Row(one.group, one.label, one.held_out, predicted, measured, min(alone), max(alone), len(runs)))
+        rows.append(
+            Row(one.group, one.label, one.held_out, predicted, measured, min(alone), max(alone), len(runs))
+        )
     return rows, refused
 
 
@@ -92,9 +103,15 @@ def group_of(name: str, rows: Sequence[Row]) -> Group:
 
     base = next((row for row in rows if row.label == BASELINE), None)
     speedups = {
-        row.label: (base.predicted / row.predicted, base.measured / row.measured) for row in rows if base is not None and row is not base
+        row.label: (base.predicted / row.predicted, base.measured / row.measured)
+        for row in rows
+        if base is not None and row is not base
     }
-    tau = rank_agreement([row.predicted for row in rows], [row.measured for row in rows]) if len(rows) > 1 else nan
+    tau = (
+        rank_agreement([row.predicted for row in rows], [row.measured for row in rows])
+        if len(rows) > 1
+        else nan
+    )
     chosen, best = min(rows, key=lambda row: row.predicted), min(rows, key=lambda row: row.measured)
     return Group(name, speedups, tau, chosen.label, best.label, chosen.measured / best.measured - 1.0)
 
@@ -107,11 +124,20 @@ def verdicts(rows: Sequence[Row], groups: Sequence[Group]) -> list[tuple[str, fl
     for name, part in (("all", list(rows)), ("held-out half", [row for row in rows if row.held_out])):
         if part:
             steps = [abs(row.error) for row in part]
-            found.append((f"step, median error, {name}", median(steps), STEP_MEDIAN, median(steps) <= STEP_MEDIAN))
+            found.append(
+                (f"step, median error, {name}", median(steps), STEP_MEDIAN, median(steps) <= STEP_MEDIAN)
+            )
             found.append((f"step, worst error, {name}", max(steps), STEP_WORST, max(steps) <= STEP_WORST))
     held = {(row.group, row.label) for row in rows if row.held_out}
-    errors = {(group.name, label): abs(there / here - 1.0) for group in groups for label, (there, here) in group.speedups.items()}
-    halves = (("all", list(errors.values())), ("held-out half", [value for key, value in errors.items() if key in held]))
+    errors = {
+        (group.name, label): abs(there / here - 1.0)
+        for group in groups
+        for label, (there, here) in group.speedups.items()
+    }
+    halves = (
+        ("all", list(errors.values())),
+        ("held-out half", [value for key, value in errors.items() if key in held]),
+    )
     for name, values in halves:
         if values:
             found.append((f"speed-up, worst error, {name}", max(values), SPEEDUP, max(values) <= SPEEDUP))
@@ -132,9 +158,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = given.work or (REHEARSED if given.rehearse else HERE)
     attention = read_attention(folder)
     if bool(attention["rehearsal"]) != given.rehearse:
-        raise OppoError(f"{folder} holds {'a rehearsal' if attention['rehearsal'] else 'measurements'}: give or leave out --rehearse")
+        raise OppoError(
+            f"{folder} holds {'a rehearsal' if attention['rehearsal'] else 'measurements'}: give or leave out"
+            " --rehearse"
+        )
     # Written where it was measured; read anywhere.
-    place = Workplace(folder, attention["device"], attention["hardware"], attention["versions"], given.rehearse)
+    place = Workplace(
+        folder, attention["device"], attention["hardware"], attention["versions"], given.rehearse
+    )
     configurations, repeats = load_configurations(place.device, place.rehearse), repeats_of(place.rehearse)
     rows, refused = rows_of(place, configurations, repeats)
     names = dict.fromkeys(row.group for row in rows)
@@ -143,7 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = folder / "results"
     figures = [*_profile_figures(place, results), *([_scatter(rows, results)] if rows else [])]
     if not figures:
-        raise OppoError(f"{folder} has neither profiles nor runs: run part1_calibrate.py and part2_validate.py first")
+        raise OppoError(
+            f"{folder} has neither profiles nor runs: run part1_calibrate.py and part2_validate.py first"
+        )
     write_json(results / "report.json", _record(place, attention, rows, groups, found, figures))
     page = _page(place, attention, configurations, repeats, rows, groups, found, figures, refused)
     (results / "README.md").write_text(page, encoding="utf-8")
@@ -154,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{len(rows)} of {len(configurations)} configurations have runs; wrote {results / 'README.md'}")
 
 
-# ---- figures ------------------------------------------------------------------------------------------------------------------------
+# ---- figures -----------------------------------------------------------------------------------------------
 
 
 def pair_of(name: str, device: str, rehearse: bool) -> Pair:
@@ -164,7 +197,9 @@ def pair_of(name: str, device: str, rehearse: bool) -> Pair:
         actor, reward = models.split("+")
         return Pair(actor, f"qwen2.5-{reward}", "vllm" if engine == "vllm" else "torch", device, rehearse)
     except ValueError:
-        raise OppoError(f"{name} is no name of a profile of this experiment (device/actor+reward/engine)") from None
+        raise OppoError(
+            f"{name} is no name of a profile of this experiment (device/actor+reward/engine)"
+        ) from None
 
 
 def _profile_figures(place: Workplace, results: Path) -> list[dict[str, Any]]:
@@ -181,9 +216,17 @@ def _profile_figures(place: Workplace, results: Path) -> list[dict[str, Any]]:
         figure.parent.mkdir(parents=True, exist_ok=True)
         save_figure(beside_figure(found), figure)
         together = [
-            {key: one[key] for key in ("activities", "slowdown", "lowest", "highest", "expected", "factor")} for one in found.contention
+            {key: one[key] for key in ("activities", "slowdown", "lowest", "highest", "expected", "factor")}
+            for one in found.contention
         ]
-        made.append({"profile": name, "figure": f"figures/{figure.name}", "measured_over_roofline": found.ratios(), "contention": together})
+        made.append(
+            {
+                "profile": name,
+                "figure": f"figures/{figure.name}",
+                "measured_over_roofline": found.ratios(),
+                "contention": together,
+            }
+        )
     return made
 
 
@@ -194,7 +237,14 @@ def _scatter(rows: Sequence[Row], results: Path) -> dict[str, Any]:
     figure, (axis,) = new_figure([4.6])
     ends = [min(row.low for row in rows) * 0.85, max(max(row.high, row.predicted) for row in rows) * 1.15]
     axis.plot(ends, ends, color="black", linewidth=0.8)
-    axis.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color="#999999", alpha=0.18, linewidth=0)
+    axis.fill_between(
+        ends,
+        [0.9 * end for end in ends],
+        [1.1 * end for end in ends],
+        color="#999999",
+        alpha=0.18,
+        linewidth=0,
+    )
     for place, name in enumerate(dict.fromkeys(row.group for row in rows)):
         colour = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")[place % 5]
         for held in (False, True):
@@ -220,7 +270,7 @@ def _scatter(rows: Sequence[Row], results: Path) -> dict[str, Any]:
     return {"figure": f"figures/{path.name}"}
 
 
-# ---- text ---------------------------------------------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------------------
 
 
 def _record(
@@ -237,7 +287,10 @@ def _record(
         "hardware": place.hardware,
         "versions": place.versions,
         "attention": attention["paths"],
-        "targets": [{"what": what, "found": value, "target": target, "reached": reached} for what, value, target, reached in found],
+        "targets": [
+            {"what": what, "found": value, "target": target, "reached": reached}
+            for what, value, target, reached in found
+        ],
         "configurations": [{**asdict(row), "error": row.error} for row in rows],
         "groups": [{**asdict(group), "tau": None if isnan(group.tau) else group.tau} for group in groups],
         "profiles": list(figures),
@@ -255,11 +308,22 @@ def _page(
     figures: Sequence[Mapping[str, Any]],
     refused: Sequence[str],
 ) -> str:
-    title = "Rehearsal on a CPU with tiny models: no measurement" if place.rehearse else "One GPU: calibrated, predicted, measured"
+    title = (
+        "Rehearsal on a CPU with tiny models: no measurement"
+        if place.rehearse
+        else "One GPU: calibrated, predicted, measured"
+    )
     paths = ", ".join(f"{what} `{path}`" for what, path in attention["paths"].items())
-    lines = [f"# {title}", "", f"On {place.hardware}. Attention verified in {len(attention['cases'])} cases; paths: {paths}.", ""]
+    lines = [
+        f"# {title}",
+        "",
+        f"On {place.hardware}. Attention verified in {len(attention['cases'])} cases; paths: {paths}.",
+        "",
+    ]
     lines += ["## Targets", "", *_table(("", "found", "target", ""), [_verdict(*one) for one in found])]
-    there = {f"{row.group}/{row.label}" for row in rows} | {sentence.partition(" was run")[0] for sentence in refused}
+    there = {f"{row.group}/{row.label}" for row in rows} | {
+        sentence.partition(" was run")[0] for sentence in refused
+    }
     missing = [one.name for one in configurations if one.name not in there]
     if missing:
         lines += ["", f"Without a run yet: {', '.join(missing)}."]
@@ -269,24 +333,58 @@ def _page(
     for sentence in refused:
         lines += ["", sentence]
     lines += ["", "## Configurations", ""]
-    lines += ["Seconds of a step after the warm-up; the spread is of the repeats. `held out`: marked before anything was calibrated.", ""]
-    heads = ("configuration", "", "predicted", "measured", "spread", "error", "speed-up predicted", "speed-up measured", "error")
+    lines += [
+        (
+            "Seconds of a step after the warm-up; the spread is of the repeats. `held out`: marked before"
+            " anything was calibrated."
+        ),
+        "",
+    ]
+    heads = (
+        "configuration",
+        "",
+        "predicted",
+        "measured",
+        "spread",
+        "error",
+        "speed-up predicted",
+        "speed-up measured",
+        "error",
+    )
     by_name = {group.name: group for group in groups}
     lines += _table(heads, [_configuration_row(row, by_name[row.group]) for row in rows])
     lines += ["", "## Order and choice", ""]
     ranked = ("group", "Kendall's tau", "the simulator's choice", "best measured", "choice slower by")
-    lines += _table(ranked, [(one.name, f"{one.tau:.2f}", one.choice, one.best, f"{one.regret:.1%}") for one in groups])
+    lines += _table(
+        ranked, [(one.name, f"{one.tau:.2f}", one.choice, one.best, f"{one.regret:.1%}") for one in groups]
+    )
     lines += ["", "## Measured beside roofline", ""]
-    lines += ["Median of measured / roofline, which is made of the datasheet and of assumptions (docs/costs.md); none was adjusted.", ""]
+    lines += [
+        (
+            "Median of measured / roofline, which is made of the datasheet and of assumptions"
+            " (docs/costs.md); none was adjusted."
+        ),
+        "",
+    ]
     profiles = [one for one in figures if "profile" in one]
     kinds = ("decode", "prefill", "score", "train", "sync")
-    cells = [(one["profile"], *(_ratio(one["measured_over_roofline"].get(kind)) for kind in kinds)) for one in profiles]
+    cells = [
+        (one["profile"], *(_ratio(one["measured_over_roofline"].get(kind)) for kind in kinds))
+        for one in profiles
+    ]
     lines += _table(("profile", *kinds), cells)
-    lines += ["", "Slow-down of two activities in two processes on the device (median, lowest to highest of the rounds):", ""]
+    lines += [
+        "",
+        (
+            "Slow-down of two activities in two processes on the device (median, lowest to highest of the"
+            " rounds):"
+        ),
+        "",
+    ]
     together = [(one["profile"], *_slowdowns(pair)) for one in profiles for pair in one["contention"]]
     lines += _table(("profile", "first", "second", "f"), together)
     lines += ["", *(f"![{Path(one['figure']).stem}]({one['figure']})" for one in figures), ""]
-    lines += ["## Made by", "", *_commands(place, configurations), "", "Versions: "]
+    lines += ["## TokenDelta by", "", *_commands(place, configurations), "", "Versions: "]
     lines[-1] += ", ".join(f"{name} {version}" for name, version in place.versions.items()) + "."
     return "\n".join(lines) + "\n\n" + (HERE / "limits.md").read_text(encoding="utf-8")
 
@@ -294,7 +392,11 @@ def _page(
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return ["Nothing measured yet."]
-    return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return [
+        f"| {' | '.join(heads)} |",
+        f"|{'---|' * len(heads)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
 
 
 def _verdict(what: str, value: float, target: float, reached: bool) -> tuple[str, str, str, str]:
@@ -304,9 +406,18 @@ def _verdict(what: str, value: float, target: float, reached: bool) -> tuple[str
 
 
 def _configuration_row(row: Row, group: Group) -> tuple[str, ...]:
-    seconds = (f"{row.predicted:.3f}", f"{row.measured:.3f}", f"{(row.high - row.low) / row.measured:.1%}", f"{row.error:+.1%}")
+    seconds = (
+        f"{row.predicted:.3f}",
+        f"{row.measured:.3f}",
+        f"{(row.high - row.low) / row.measured:.1%}",
+        f"{row.error:+.1%}",
+    )
     pair = group.speedups.get(row.label)
-    speedup = ("–", "–", "–") if pair is None else (f"{pair[0]:.2f}", f"{pair[1]:.2f}", f"{pair[0] / pair[1] - 1:+.1%}")
+    speedup = (
+        ("–", "–", "–")
+        if pair is None
+        else (f"{pair[0]:.2f}", f"{pair[1]:.2f}", f"{pair[0] / pair[1] - 1:+.1%}")
+    )
     return f"{row.group}/{row.label}", "held out" if row.held_out else "", *seconds, *speedup
 
 
@@ -316,14 +427,18 @@ def _ratio(value: float | None) -> str:
 
 def _slowdowns(pair: Mapping[str, Any]) -> tuple[str, ...]:
     numbers = zip(pair["activities"], pair["slowdown"], pair["lowest"], pair["highest"], strict=True)
-    return (*(f"{name} {slow:.2f} ({low:.2f} to {high:.2f})" for name, slow, low, high in numbers), f"{pair['factor']:.2f}")
+    return (
+        *(f"{name} {slow:.2f} ({low:.2f} to {high:.2f})" for name, slow, low, high in numbers),
+        f"{pair['factor']:.2f}",
+    )
 
 
 def _commands(place: Workplace, configurations: Sequence[Configuration]) -> list[str]:
     end = " --rehearse" if place.rehearse else ""
     pairs = dict.fromkeys(one.pair for one in configurations)
     calibrated = [
-        f"    python experiments/gpu/part1_calibrate.py --actor {pair.actor} --reward {pair.reward} --engine {pair.engine}{end}"
+        f"    python experiments/gpu/part1_calibrate.py --actor {pair.actor} --reward {pair.reward} --engine"
+        f" {pair.engine}{end}"
         for pair in pairs
     ]
     return [

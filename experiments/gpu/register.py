@@ -1,9 +1,11 @@
-"""Make the complete profiles of part 1 presets of the simulator: ``costs: {kind: profile, name: h200/qwen2.5-7b+1.5b/torch}``.
+"""Make the complete profiles of part 1 presets of the simulator:
+``costs: {kind: profile, name: h200/qwen2.5-7b+1.5b/torch}``.
 
     python experiments/gpu/register.py            # into oppo_sim/costs/measured/, with the index
     python experiments/gpu/register.py --to DIR   # elsewhere; the only way for a rehearsal
 
-The raw samples stay beside the profiles in ``experiments/gpu/profiles``; a profile names them with their SHA-256.
+The raw samples stay beside the profiles in ``experiments/gpu/profiles``; a profile names them with their
+SHA-256.
 """
 
 import argparse
@@ -19,7 +21,8 @@ from oppo_sim.errors import OppoError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """See the module. Raises OppoError for a profile that was not measured on a GPU, and for samples that are not those of the profile."""
+    """See the module. Raises OppoError for a profile that was not measured on a GPU, and for samples that are
+    not those of the profile."""
     parser = argparse.ArgumentParser(description="Register measured profiles by name.")
     parser.add_argument("--work", type=Path, default=HERE)
     parser.add_argument("--to", type=Path, default=SHIPPED_FOLDER)
@@ -33,11 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         profile = load_profile(path)
         if given.to.resolve() == SHIPPED_FOLDER.resolve() and "CUDA" not in profile.measured.hardware:
             raise OppoError(
-                f"{path} was measured on {profile.measured.hardware}, which is no GPU: it is not shipped; give --to for a rehearsal"
+                f"{path} was measured on {profile.measured.hardware}, which is no GPU: it is not shipped;"
+                " give --to for a rehearsal"
             )
         samples = path.with_name(f"{path.stem}.samples.jsonl")
-        if not samples.exists() or hashlib.sha256(samples.read_bytes()).hexdigest() not in profile.measured.raw_samples:
-            raise OppoError(f"{samples} is missing or not the samples of {path.name}: bring both back from the same call of part 1")
+        if (
+            not samples.exists()
+            or hashlib.sha256(samples.read_bytes()).hexdigest() not in profile.measured.raw_samples
+        ):
+            raise OppoError(
+                f"{samples} is missing or not the samples of {path.name}: bring both back from the same call"
+                " of part 1"
+            )
         print(f"{name} -> {register_profile(path, name, given.to)}")
 
 

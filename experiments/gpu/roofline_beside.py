@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from oppo_real.calibrate.measure import Visit
 
 _REHEARSAL = Device(
-    name="rehearsal", hbm_bytes=2**33, hbm_bytes_per_s=1e10, bf16_flops=5e10, link_bytes_per_s=1e10, host_link_bytes_per_s=1e10,
+    name="rehearsal", hbm_bytes=2**33, hbm_bytes_per_s=1e10, bf16_flops=5e10, link_bytes_per_s=1e10,
+    host_link_bytes_per_s=1e10,
     source="made up, so that a rehearsal has something to draw",
 )  # fmt: skip
 _SHADES = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#882255")
@@ -46,7 +47,11 @@ class Sample:
     @property
     def tokens(self) -> int:
         """New tokens; of a trained batch all."""
-        return sum(past + new for past, new in self.rows) if self.kind == "train" else sum(new for _, new in self.rows)
+        return (
+            sum(past + new for past, new in self.rows)
+            if self.kind == "train"
+            else sum(new for _, new in self.rows)
+        )
 
     @property
     def kv_tokens(self) -> int:
@@ -72,7 +77,8 @@ class Beside:
 
 
 def read_beside(profile: Path, name: str, pair: Pair) -> Beside:
-    """The samples beside a profile, and the roofline of ``pair`` on the device that ``name`` begins with. Raises OppoError."""
+    """The samples beside a profile, and the roofline of ``pair`` on the device that ``name`` begins with.
+    Raises OppoError."""
     path = profile.with_name(f"{profile.stem}.samples.jsonl")
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -80,12 +86,15 @@ def read_beside(profile: Path, name: str, pair: Pair) -> Beside:
         raise OppoError(f"the samples {path} cannot be read ({error}): run part 1 anew") from None
     contention = tuple(line for line in lines if line["kind"] == "contention")
     costs = roofline_of(pair, name.partition("/")[0])
-    found = [_sample(one, costs) for one in _measured([line for line in lines if line["kind"] != "contention"])]
+    found = [
+        _sample(one, costs) for one in _measured([line for line in lines if line["kind"] != "contention"])
+    ]
     return Beside(name, tuple(one for one in found if one.measured > 0), contention)
 
 
 def roofline_of(pair: Pair, device_name: str) -> Costs:
-    """Roofline of the pair on one device, with vLLM's host overheads (an assumption, whatever the engine). Raises OppoError."""
+    """Roofline of the pair on one device, with vLLM's host overheads (an assumption, whatever the engine).
+    Raises OppoError."""
     short = device_name.partition("-")[0]
     device = next((one for key, one in DEVICES.items() if key.lower() == short), None)
     if pair.rehearse:
@@ -106,17 +115,25 @@ def roofline_of(pair: Pair, device_name: str) -> Costs:
         num_gpus=1 if pair.trains else 8,
         micro_batch_tokens=MICRO_BATCH_TOKENS if pair.trains else "auto",
     )
-    return roofline_costs(config, CostContext(1, 1, 32, MAX_PROMPT, MICRO_BATCH_TOKENS - MAX_PROMPT, training), None)
+    return roofline_costs(
+        config, CostContext(1, 1, 32, MAX_PROMPT, MICRO_BATCH_TOKENS - MAX_PROMPT, training), None
+    )
 
 
 def beside_figure(found: Beside) -> "Figure":
-    """Decode, prefill, scoring by chunk size, training, weight sync, contention: points measured, lines and crosses the roofline."""
+    """Decode, prefill, scoring by chunk size, training, weight sync, contention: points measured, lines and
+    crosses the roofline."""
     from oppo_sim.report.canvas import new_figure
 
     figure, axes = new_figure([3.1, 3.1, 3.1], columns=2)
     _decode(axes[0], [one for one in found.samples if one.kind == "decode"])
     _forward(axes[1], "prefill", [one for one in found.samples if one.kind == "prefill"], by_piece=False)
-    _forward(axes[2], "scoring, by tokens of a piece", [one for one in found.samples if one.kind == "score"], by_piece=True)
+    _forward(
+        axes[2],
+        "scoring, by tokens of a piece",
+        [one for one in found.samples if one.kind == "score"],
+        by_piece=True,
+    )
     _training(axes[3], [one for one in found.samples if one.kind == "train"])
     _sync(axes[4], [one for one in found.samples if one.kind == "sync"])
     _contention(axes[5], found.contention)
@@ -133,7 +150,11 @@ def _measured(lines: Sequence[Mapping[str, Any]]) -> "list[Measured]":
     for line in lines:
         point = Point(line["kind"], tuple((int(past), int(new)) for past, new in line["rows"]))
         visits.append(visit_from_plain(line, point, int(line["visit"])))
-    return [one for kind in dict.fromkeys(visit.point.kind for visit in visits) for one in measured_points(_of(visits, kind))]
+    return [
+        one
+        for kind in dict.fromkeys(visit.point.kind for visit in visits)
+        for one in measured_points(_of(visits, kind))
+    ]
 
 
 def _of(visits: "Sequence[Visit]", kind: str) -> "list[Visit]":
@@ -149,7 +170,9 @@ def _sample(one: "Measured", costs: Costs) -> Sample:
     elif point.kind in ("score", "score_ref"):
         seconds = costs.scorer.prefill_time(point.tokens, point.pairs)
     elif point.kind == "train":
-        batch = BatchShape(tuple(prompt for prompt, _ in point.rows), tuple(response for _, response in point.rows))
+        batch = BatchShape(
+            tuple(prompt for prompt, _ in point.rows), tuple(response for _, response in point.rows)
+        )
         seconds = sum(costs.training.stage_times(batch)[: len(TRAINING_STAGES) - 1])
     else:
         seconds = costs.training.stage_times(BatchShape((1,), (1,))).update_weights
@@ -161,7 +184,13 @@ def _decode(axes: "Axes", samples: Sequence[Sample]) -> None:
         own = sorted((one for one in samples if len(one.rows) == count), key=lambda one: one.kv_tokens)
         colour = _SHADES[place % len(_SHADES)]
         _points(axes, own, [one.kv_tokens for one in own], colour, str(count))
-        axes.plot([one.kv_tokens for one in own], [1e3 * one.roofline for one in own], "-", color=colour, linewidth=1)
+        axes.plot(
+            [one.kv_tokens for one in own],
+            [1e3 * one.roofline for one in own],
+            "-",
+            color=colour,
+            linewidth=1,
+        )
     axes.set(xscale="log", yscale="log", xlabel="KV tokens of the batch", ylabel="ms an iteration")
     axes.set_title("decode", fontsize=10)
     _legend(axes, "rollouts")
@@ -175,7 +204,9 @@ def _forward(axes: "Axes", title: str, samples: Sequence[Sample], by_piece: bool
         own = sorted((one for one in samples if piece(one) == size), key=lambda one: one.tokens)
         colour = _SHADES[place % len(_SHADES)]
         _points(axes, own, [one.tokens for one in own], colour, str(size) if by_piece else None)
-        axes.plot([one.tokens for one in own], [1e3 * one.roofline for one in own], "x", color=colour, markersize=5)
+        axes.plot(
+            [one.tokens for one in own], [1e3 * one.roofline for one in own], "x", color=colour, markersize=5
+        )
     axes.set(xscale="log", yscale="log", xlabel="new tokens of the batch", ylabel="ms")
     axes.set_title(title, fontsize=10)
     if by_piece:
@@ -186,7 +217,13 @@ def _training(axes: "Axes", samples: Sequence[Sample]) -> None:
     own = sorted(samples, key=lambda one: one.tokens)
     if own:
         _points(axes, own, [one.tokens for one in own], _SHADES[0], None)
-        axes.plot([one.tokens for one in own], [1e3 * one.roofline for one in own], "x", color=_SHADES[0], markersize=5)
+        axes.plot(
+            [one.tokens for one in own],
+            [1e3 * one.roofline for one in own],
+            "x",
+            color=_SHADES[0],
+            markersize=5,
+        )
         axes.set(xscale="log", yscale="log", xlabel="tokens of the batch", ylabel="ms an update")
         axes.xaxis.set_minor_formatter("")
         axes.set_title("training, all stages", fontsize=10)
@@ -197,7 +234,9 @@ def _training(axes: "Axes", samples: Sequence[Sample]) -> None:
 
 def _sync(axes: "Axes", samples: Sequence[Sample]) -> None:
     for one in samples:
-        axes.bar(["measured", "roofline"], [1e3 * one.measured, 1e3 * one.roofline], color=[_SHADES[0], _SHADES[3]])
+        axes.bar(
+            ["measured", "roofline"], [1e3 * one.measured, 1e3 * one.roofline], color=[_SHADES[0], _SHADES[3]]
+        )
     axes.set(ylabel="ms")
     axes.set_title("weight sync", fontsize=10)
 
@@ -217,11 +256,23 @@ def _contention(axes: "Axes", found: Sequence[Mapping[str, Any]]) -> None:
     axes.set_title("contention" if labels else "contention: not measured yet", fontsize=10)
 
 
-def _points(axes: "Axes", samples: Sequence[Sample], places: Sequence[float], colour: str, label: str | None) -> None:
+def _points(
+    axes: "Axes", samples: Sequence[Sample], places: Sequence[float], colour: str, label: str | None
+) -> None:
     middles = [1e3 * one.measured for one in samples]
     below = [1e3 * (one.measured - one.low) for one in samples]
     above = [1e3 * (one.high - one.measured) for one in samples]
-    axes.errorbar(places, middles, (below, above), fmt="o", color=colour, markersize=4, elinewidth=0.8, linestyle="none", label=label)
+    axes.errorbar(
+        places,
+        middles,
+        (below, above),
+        fmt="o",
+        color=colour,
+        markersize=4,
+        elinewidth=0.8,
+        linestyle="none",
+        label=label,
+    )
 
 
 def _legend(axes: "Axes", title: str) -> None:

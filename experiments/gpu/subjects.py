@@ -1,4 +1,5 @@
-"""What is measured on one GPU: models of public shapes, the scenarios that run them, and whether they fit into its memory together."""
+"""What is measured on one GPU: models of public shapes, the scenarios that run them, and whether they fit
+into its memory together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ Engine = Literal["torch", "vllm"]
 ACTORS: Final = ("qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b")
 REWARDS: Final = ("qwen2.5-1.5b", "qwen2.5-7b")
 TRAINED: Final = ("qwen2.5-1.5b", "qwen2.5-3b")
-"""Actors whose PPO update fits beside the engines; others are replayed without training (see ``memory_plan``)."""
+"""Actors whose PPO update fits beside the engines; others are replayed without training (see
+``memory_plan``)."""
 KV_CAPACITY: Final = {"qwen2.5-1.5b": 262_144, "qwen2.5-3b": 196_608, "qwen2.5-7b": 196_608}
 """KV tokens of the replica. The scorer holds no more: only rollouts that the replica has not finished."""
 FORWARD_TOKENS: Final = 16_384
@@ -24,7 +26,8 @@ MICRO_BATCH_TOKENS: Final = 4_096
 """Tokens of one forward of the trainer."""
 MAX_PROMPT: Final = 256
 VLLM_UTILIZATION: Final = 0.35
-"""vLLM refuses to start where less of the GPU than this share is free. Its KV is given in tokens, so nothing is taken by this share."""
+"""vLLM refuses to start where less of the GPU than this share is free. Its KV is given in tokens, so nothing
+is taken by this share."""
 
 _REHEARSED: Final = {
     name: ModelShape(
@@ -79,7 +82,9 @@ class Cell:
     """None: ``KV_CAPACITY`` of the actor."""
 
 
-def make_scenario(pair: Pair, cell: Cell, policy: Mapping[str, Any], name: str, steps: int, warmup_steps: int) -> Scenario:
+def make_scenario(
+    pair: Pair, cell: Cell, policy: Mapping[str, Any], name: str, steps: int, warmup_steps: int
+) -> Scenario:
     """The scenario of a real run of ``pair``. Raises OppoError."""
     longest = cell.max_prompt_length + cell.max_response_length
     plain = {
@@ -91,7 +96,10 @@ def make_scenario(pair: Pair, cell: Cell, policy: Mapping[str, Any], name: str, 
         "max_prompt_length": cell.max_prompt_length,
         "max_response_length": cell.max_response_length,
         "trace": dict(cell.trace),
-        "rollout": {"kv_capacity_tokens": cell.kv_capacity_tokens or KV_CAPACITY[pair.actor], "kv_block_tokens": 16},
+        "rollout": {
+            "kv_capacity_tokens": cell.kv_capacity_tokens or KV_CAPACITY[pair.actor],
+            "kv_block_tokens": 16,
+        },
         "scoring": {"max_scoring_tokens": cell.max_scoring_tokens},
         "training": {"num_ppo_epochs": 1, "old_log_prob": "behaviour", "ref": True, "critic": "value_head"},
         # One GPU: all three share it, by how much they slow each other down is what calibration measures.
@@ -106,18 +114,23 @@ def make_scenario(pair: Pair, cell: Cell, policy: Mapping[str, Any], name: str, 
 def real_section(pair: Pair, longest: int) -> dict[str, Any]:
     """The ``real:`` section: processes of their own on one device, random weights of the pair's shapes, bf16.
 
-    ``longest``: prompt + response, tokens. The reward model gets the actor's vocabulary where that is larger, since it reads its tokens;
-    it has no vocabulary head, so this costs it no time.
+    ``longest``: prompt + response, tokens. The reward model gets the actor's vocabulary where that is larger,
+    since it reads its tokens; it has no vocabulary head, so this costs it no time.
     """
     actor, reward = pair.shape(pair.actor), pair.shape(pair.reward)
     vocabulary = max(actor.vocab_size, reward.vocab_size)
     bounded = {"max_batched_tokens": FORWARD_TOKENS}
-    vllm: dict[str, Any] = {"gpu_memory_utilization": VLLM_UTILIZATION} if pair.device != "cpu" else {"enforce_eager": True}
+    vllm: dict[str, Any] = (
+        {"gpu_memory_utilization": VLLM_UTILIZATION} if pair.device != "cpu" else {"enforce_eager": True}
+    )
     return {
         "mode": "replay",
         "engine": pair.engine,
         "scorer": "torch",
-        "models": {"actor": transformers_config(actor, longest), "reward": transformers_config(reward, longest, vocabulary)},
+        "models": {
+            "actor": transformers_config(actor, longest),
+            "reward": transformers_config(reward, longest, vocabulary),
+        },
         "dtype": "bfloat16",
         "training_dtype": "bfloat16",
         "devices": {"training": pair.device, "rollout": [pair.device], "scoring": [pair.device]},
@@ -130,7 +143,8 @@ def real_section(pair: Pair, longest: int) -> dict[str, Any]:
 
 
 def transformers_config(shape: ModelShape, longest: int, vocab_size: int | None = None) -> dict[str, Any]:
-    """A Qwen2 configuration of a shape, for random weights. What no second depends on (rope, norms) is left to the defaults."""
+    """A Qwen2 configuration of a shape, for random weights. What no second depends on (rope, norms) is left
+    to the defaults."""
     return {
         "model_type": "qwen2",
         "vocab_size": vocab_size or shape.vocab_size,
@@ -167,13 +181,14 @@ def subject_for(scenario: Scenario) -> Subject:
     return subject_of(scenario)
 
 
-# ---- memory -------------------------------------------------------------------------------------------------------------------------
+# ---- memory ------------------------------------------------------------------------------------------------
 
 _GIB: Final = 2**30
 _CONTEXT: Final = 0.7 * _GIB
 """Of one process on a GPU: CUDA context and libraries."""
 _ARENA: Final = 2.5
-"""Bytes of the torch engine's KV arena while it grows, over the bytes of the tokens held: 1.5 of headroom, and old beside new keys."""
+"""Bytes of the torch engine's KV arena while it grows, over the bytes of the tokens held: 1.5 of headroom,
+and old beside new keys."""
 _LOGITS: Final = 6
 """Float32 copies of 1024 rows of logits: scaled, softmax, their gradients."""
 
@@ -181,8 +196,9 @@ _LOGITS: Final = 6
 def memory_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = None) -> dict[str, float]:
     """Bytes on the GPU by what takes them, at the worst instant of a run: driver, replica and scoring worker.
 
-    Training is AdamW in bf16 throughout: 2 + 2 + 4 bytes a parameter (weight, gradient, two moments). Activations of a layer and token:
-    20h + 8q + 4kv + 8f bytes (gated MLP; float32 copies of both norms; repeated keys of the packed attention).
+    Training is AdamW in bf16 throughout: 2 + 2 + 4 bytes a parameter (weight, gradient, two moments).
+    Activations of a layer and token: 20h + 8q + 4kv + 8f bytes (gated MLP; float32 copies of both norms;
+    repeated keys of the packed attention).
     """
     actor, reward = pair.shape(pair.actor), pair.shape(pair.reward)
     tokens = kv_capacity_tokens or KV_CAPACITY[pair.actor]
@@ -197,22 +213,32 @@ def memory_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = None)
         "forwards of the engines": _forward(actor) + _forward(reward),
     }
     if pair.trains:
-        per_layer = 20 * actor.hidden_size + 8 * actor.query_width + 4 * actor.kv_width + 8 * actor.intermediate_size
+        per_layer = (
+            20 * actor.hidden_size + 8 * actor.query_width + 4 * actor.kv_width + 8 * actor.intermediate_size
+        )
         plan |= {
             "reference (driver)": 2.0 * actor.parameters,
             "gradients and AdamW": 6.0 * actor.parameters,
-            "activations of a micro-batch": float(max(MICRO_BATCH_TOKENS, longest) * per_layer * actor.num_hidden_layers),
+            "activations of a micro-batch": float(
+                max(MICRO_BATCH_TOKENS, longest) * per_layer * actor.num_hidden_layers
+            ),
             "logits of the trainer": float(_LOGITS * 1024 * actor.vocab_size * 4),
         }
     return plan
 
 
 def contention_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = None) -> dict[str, float]:
-    """The same while ``oppo calibrate`` measures contention: two processes, each with every engine, of which one decodes and the other
-    scores or trains. The decoded batch is half the capacity at most.
+    """The same while ``oppo calibrate`` measures contention: two processes, each with every engine, of which
+    one decodes and the other scores or trains. The decoded batch is half the capacity at most.
     """
     alone = memory_plan(pair, longest, kv_capacity_tokens)
-    twice = ("policy (driver)", "actor (replica)", "reward model (scorer)", "reference (driver)", "forwards of the engines")
+    twice = (
+        "policy (driver)",
+        "actor (replica)",
+        "reward model (scorer)",
+        "reference (driver)",
+        "forwards of the engines",
+    )
     plan = {f"2 × {name}": 2 * alone[name] for name in twice if name in alone}
     once = ("gradients and AdamW", "activations of a micro-batch", "logits of the trainer")
     plan |= {name: alone[name] for name in once if name in alone}
@@ -220,7 +246,8 @@ def contention_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = N
 
 
 def check_fits(pair: Pair, longest: int, device_bytes: float, kv_capacity_tokens: int | None = None) -> None:
-    """Raises OppoError, naming the largest parts, where a run or the measurement of contention would not fit into the device."""
+    """Raises OppoError, naming the largest parts, where a run or the measurement of contention would not fit
+    into the device."""
     for what, plan in (
         ("a run", memory_plan(pair, longest, kv_capacity_tokens)),
         ("the measurement of contention", contention_plan(pair, longest, kv_capacity_tokens)),
@@ -230,8 +257,9 @@ def check_fits(pair: Pair, longest: int, device_bytes: float, kv_capacity_tokens
             largest = sorted(plan, key=lambda name: -plan[name])[:3]
             parts = ", ".join(f"{name} {plan[name] / _GIB:.0f} GiB" for name in largest)
             raise OppoError(
-                f"{pair.name}: {what} needs {total / _GIB:.0f} GiB and the device has {device_bytes / _GIB:.0f} ({parts}, …): take smaller "
-                "models, or lower KV_CAPACITY in subjects.py"
+                f"{pair.name}: {what} needs {total / _GIB:.0f} GiB and the device has"
+                f" {device_bytes / _GIB:.0f} ({parts}, …): take smaller models, or lower KV_CAPACITY in"
+                " subjects.py"
             )
 
 

@@ -1,4 +1,5 @@
-"""Where results lie, which machine this is, and the gate that keeps an unverified attention from being timed."""
+"""Where results lie, which machine this is, and the gate that keeps an unverified attention from being
+timed."""
 
 import json
 import os
@@ -51,7 +52,8 @@ def device_name(hardware: str) -> str:
 def open_workplace(folder: Path | None, device: str | None, rehearse: bool) -> Workplace:
     """The folder and the machine. Raises OppoError where there is no CUDA device to measure on."""
     if not rehearse:
-        # Arenas grow and shrink in many sizes; segments that expand do not break the memory into pieces. Read when torch is imported.
+        # Arenas grow and shrink in many sizes; segments that expand do not break the memory into pieces. Read
+        # when torch is imported.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     import torch
 
@@ -60,12 +62,19 @@ def open_workplace(folder: Path | None, device: str | None, rehearse: bool) -> W
     place = "cpu" if rehearse else device or "cuda:0"
     if not rehearse:
         if torch.device(place).type != "cuda":
-            raise OppoError(f"--device {place} is no GPU: give cuda:0, or rehearse on the CPU with --rehearse")
+            raise OppoError(
+                f"--device {place} is no GPU: give cuda:0, or rehearse on the CPU with --rehearse"
+            )
         if not torch.cuda.is_available():
-            raise OppoError("PyTorch finds no usable CUDA device here: run this on a machine with a GPU, or rehearse it with --rehearse")
+            raise OppoError(
+                "PyTorch finds no usable CUDA device here: run this on a machine with a GPU, or rehearse it"
+                " with --rehearse"
+            )
     else:
         torch.set_num_threads(1)
-    return Workplace(folder or (REHEARSED if rehearse else HERE), place, hardware(place), software_versions(), rehearse)
+    return Workplace(
+        folder or (REHEARSED if rehearse else HERE), place, hardware(place), software_versions(), rehearse
+    )
 
 
 def device_bytes(place: Workplace) -> float | None:
@@ -96,7 +105,9 @@ def read_attention(folder: Path) -> dict[str, Any]:
             raise ValueError(f"its format is {found['format']!r}")
         return dict(found)
     except FileNotFoundError:
-        raise OppoError(f"{path} is missing: run part0_attention.py first; nothing is timed with an unverified attention") from None
+        raise OppoError(
+            f"{path} is missing: run part0_attention.py first; nothing is timed with an unverified attention"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OppoError(f"{path} cannot be read ({error}): run part0_attention.py anew") from None
 
@@ -106,12 +117,21 @@ def require_verified(place: Workplace) -> None:
     found = read_attention(place.folder)
     for what, there, here in (
         ("device", found.get("hardware"), place.hardware),
-        *((name, found.get("versions", {}).get(name), place.versions.get(name)) for name in ("torch", "transformers")),
+        *(
+            (name, found.get("versions", {}).get(name), place.versions.get(name))
+            for name in ("torch", "transformers")
+        ),
     ):
         if there != here:
-            raise OppoError(f"the attention was verified with {what} {there!r} and here it is {here!r}: run part0_attention.py anew")
+            raise OppoError(
+                f"the attention was verified with {what} {there!r} and here it is {here!r}: run"
+                " part0_attention.py anew"
+            )
     if not found.get("passed"):
-        raise OppoError("the attention differs from plain attention on this device (attention.json says where): nothing is timed with it")
+        raise OppoError(
+            "the attention differs from plain attention on this device (attention.json says where): nothing"
+            " is timed with it"
+        )
 
 
 def require_shared_memory(needed: float) -> None:
@@ -123,8 +143,8 @@ def require_shared_memory(needed: float) -> None:
     free = found.f_bavail * found.f_frsize
     if free < needed:
         raise OppoError(
-            f"/dev/shm has {free / 2**30:.1f} GiB free and the policy's weights take {needed / 2**30:.1f}: enlarge it "
-            "(mount -o remount,size=40G /dev/shm)"
+            f"/dev/shm has {free / 2**30:.1f} GiB free and the policy's weights take {needed / 2**30:.1f}:"
+            " enlarge it (mount -o remount,size=40G /dev/shm)"
         )
 
 

@@ -1,10 +1,12 @@
-"""Does overcommitment change what is learned? Real PPO on the arithmetic task, `sequential` and `oppo`, several seeds; resumable.
+"""Does overcommitment change what is learned? Real PPO on the arithmetic task, `sequential` and `oppo`,
+several seeds; resumable.
 
     python experiments/learning/learn.py --seeds 5 --steps 60
     python experiments/learning/learn.py --report        # tables and figure from what is there
 
-Each finished run is one file under results/: a row a step with the reward model's score and the task's own reward (which nothing is trained
-on) of the trained batch. The two policies of a seed start from the same fitted actor and the same reward model, and see the same problems.
+Each finished run is one file under results/: a row a step with the reward model's score and the task's own
+reward (which nothing is trained on) of the trained batch. The two policies of a seed start from the same
+fitted actor and the same reward model, and see the same problems.
 """
 
 import argparse
@@ -33,7 +35,8 @@ POLICIES = ("sequential", "oppo")
 LAST = 15
 """Steps over which the reward that was reached is averaged."""
 KEPT = (
-    c.STEP, c.REWARD_MEAN, c.LENGTH_MEAN, c.STALENESS_MEAN, c.STALENESS_MAX, c.PARTIAL_RATIO, c.OVERCOMMIT, c.ROLLOUTS_DEFERRED,
+    c.STEP, c.REWARD_MEAN, c.LENGTH_MEAN, c.STALENESS_MEAN, c.STALENESS_MAX, c.PARTIAL_RATIO, c.OVERCOMMIT,
+    c.ROLLOUTS_DEFERRED,
     c.TOKENS_DECODED,
 )  # fmt: skip
 
@@ -48,19 +51,27 @@ class TruthRecord(Record):
 
     def after_step(self, step: int, batch: Sequence[RealRollout], metrics: Mapping[str, float]) -> None:
         super().after_step(step, batch, metrics)
-        self.truth.append(mean(reward(draw_problem(self._seed, rollout.group_id), rollout.tokens) for rollout in batch))
+        self.truth.append(
+            mean(reward(draw_problem(self._seed, rollout.group_id), rollout.tokens) for rollout in batch)
+        )
 
 
 def run_one(policy: str, seed: int, steps: int) -> pd.DataFrame:
     """One real run; a row a step."""
     torch.set_num_threads(1)
-    setup = build_real_setup(load_scenario(str(HERE / "scenario.yaml")), policy=policy, seed=seed, steps=steps)
+    setup = build_real_setup(
+        load_scenario(str(HERE / "scenario.yaml")), policy=policy, seed=seed, steps=steps
+    )
     frames = FrameSink(keep_rollouts=False)
     record = TruthRecord(setup)
 
     def progress(done: int, row: Mapping[str, Any]) -> None:
         if row:
-            print(f"\r{policy} seed {seed}: step {done}/{steps}, reward {row[c.REWARD_MEAN]:.2f}", end="", flush=True)
+            print(
+                f"\r{policy} seed {seed}: step {done}/{steps}, reward {row[c.REWARD_MEAN]:.2f}",
+                end="",
+                flush=True,
+            )
 
     execute(setup, frames, progress=progress, record=record)
     print()
@@ -71,7 +82,11 @@ def run_one(policy: str, seed: int, steps: int) -> pd.DataFrame:
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     """Mean and 95 % interval (Student) of paired differences."""
     values = np.asarray(differences)
-    half = float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    half = (
+        float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+        if len(values) > 1
+        else float("nan")
+    )
     return float(values.mean()), float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -90,10 +105,21 @@ def report() -> None:
     shown = (("task_reward", "reward of the task (0 to 1)"), (c.REWARD_MEAN, "score of the reward model"))
     for axis, (column, title) in zip(axes, shown, strict=True):
         for color, policy in zip(("C0", "C1"), POLICIES, strict=True):
-            table = runs[runs["policy"] == policy].pivot_table(index=c.STEP, columns="seed", values=column).rolling(5, min_periods=1).mean()
+            table = (
+                runs[runs["policy"] == policy]
+                .pivot_table(index=c.STEP, columns="seed", values=column)
+                .rolling(5, min_periods=1)
+                .mean()
+            )
             for seed in table:
                 axis.plot(table.index, table[seed], color=color, alpha=0.25, linewidth=0.8)
-            axis.plot(table.index, table.mean(axis=1), color=color, linewidth=2, label=f"{policy}, mean of {len(seeds)} seeds")
+            axis.plot(
+                table.index,
+                table.mean(axis=1),
+                color=color,
+                linewidth=2,
+                label=f"{policy}, mean of {len(seeds)} seeds",
+            )
         axis.set(xlabel="step", title=title)
         axis.legend()
     figure.suptitle("Trained batches, moving average of 5 steps; thin: single seeds")
@@ -110,8 +136,10 @@ def report() -> None:
         "",
         f"Means over the seeds of the first 5 and the last {LAST} steps (trained batches):",
         "",
-        f"| policy | task reward, first 5 | task reward, last {LAST} | model's score, first 5 | model's score, last {LAST} "
-        "| staleness (mean, max) | partial |",
+        (
+            f"| policy | task reward, first 5 | task reward, last {LAST} | model's score, first 5 | model's"
+            f" score, last {LAST} | staleness (mean, max) | partial |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     reached: dict[str, dict[str, list[float]]] = {}
@@ -120,7 +148,10 @@ def report() -> None:
         cells = []
         for column in ("task_reward", c.REWARD_MEAN):
             first = [float(own[(own["seed"] == seed) & (own[c.STEP] < 5)][column].mean()) for seed in seeds]
-            last = [float(own[(own["seed"] == seed) & (own[c.STEP] >= steps - LAST)][column].mean()) for seed in seeds]
+            last = [
+                float(own[(own["seed"] == seed) & (own[c.STEP] >= steps - LAST)][column].mean())
+                for seed in seeds
+            ]
             reached.setdefault(column, {})[policy] = last
             cells += [f"{np.mean(first):.3f}", f"{np.mean(last):.3f} ({min(last):.3f} to {max(last):.3f})"]
         stale = f"{own[c.STALENESS_MEAN].mean():.2f}, {int(own[c.STALENESS_MAX].max())}"
@@ -128,19 +159,30 @@ def report() -> None:
     lines.append("")
     for column, name in (("task_reward", "task reward"), (c.REWARD_MEAN, "model's score")):
         found = reached[column]
-        difference, low, high = interval([b - a for a, b in zip(found["sequential"], found["oppo"], strict=True)])
+        difference, low, high = interval(
+            [b - a for a, b in zip(found["sequential"], found["oppo"], strict=True)]
+        )
         spread = float(np.std(found["sequential"], ddof=1))
         verdict = "contains 0" if low <= 0 <= high else "does not contain 0"
         lines.append(
-            f"- {name}, oppo − sequential over the last {LAST} steps, paired by seed: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f}, "
-            f"which {verdict}). The seeds of `sequential` alone have a standard deviation of {spread:.3f}: the difference is "
-            f"{abs(difference) / spread:.1f} of it."
+            f"- {name}, oppo − sequential over the last {LAST} steps, paired by seed: {difference:+.3f} (95 %"
+            f" {low:+.3f} to {high:+.3f}, which {verdict}). The seeds of `sequential` alone have a standard"
+            f" deviation of {spread:.3f}: the difference is {abs(difference) / spread:.1f} of it."
         )
     lines += [
         "",
-        "The trained batch of a step is not a random sample under `oppo` (long responses are carried on), so single steps differ; averages",
-        "over steps are comparable. Seconds are not compared here: all engines ran in one process. PPO is given the model's score, nothing",
-        "else; where the task's own reward falls while that score rises, the reward model was won over (one of these seeds, under both",
+        (
+            "The trained batch of a step is not a random sample under `oppo` (long responses are carried on),"
+            " so single steps differ; averages"
+        ),
+        (
+            "over steps are comparable. Seconds are not compared here: all engines ran in one process. PPO is"
+            " given the model's score, nothing"
+        ),
+        (
+            "else; where the task's own reward falls while that score rises, the reward model was won over"
+            " (one of these seeds, under both"
+        ),
         "policies).",
         "",
     ]
@@ -150,7 +192,9 @@ def report() -> None:
 
 def main() -> None:
     """Run what is missing, then report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--report", action="store_true", help="no runs")

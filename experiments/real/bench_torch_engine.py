@@ -1,8 +1,10 @@
-"""Decode speed of the torch engine against transformers' own ``generate()`` with padding: useful tokens a second, as ratios.
+"""Decode speed of the torch engine against transformers' own ``generate()`` with padding: useful tokens a
+second, as ratios.
 
-Both decode the same prompts greedily on the same weights. ``equal``: all responses have the same length, so nothing is padded but the
-prompts, and the ratio is the engine's own overhead or gain. ``ragged``: response lengths are geometric with the same mean; ``generate()``
-runs every row until the longest has finished, the engine lets finished rollouts leave. Runs alternate; the fastest of each counts.
+Both decode the same prompts greedily on the same weights. ``equal``: all responses have the same length, so
+nothing is padded but the prompts, and the ratio is the engine's own overhead or gain. ``ragged``: response
+lengths are geometric with the same mean; ``generate()`` runs every row until the longest has finished, the
+engine lets finished rollouts leave. Runs alternate; the fastest of each counts.
 
     python experiments/real/bench_torch_engine.py --batch-size 1 --batch-size 8 --batch-size 32
 """
@@ -24,13 +26,19 @@ def _lengths(count: int, mean: int, ragged: bool) -> list[int]:
     if not ragged:
         return [mean] * count
     key = stream_key(0, "bench:lengths")
-    return [max(1, min(8 * mean, math.ceil(math.log(draw_uniform(key, i)) / math.log1p(-1 / mean)))) for i in range(count)]
+    return [
+        max(1, min(8 * mean, math.ceil(math.log(draw_uniform(key, i)) / math.log1p(-1 / mean))))
+        for i in range(count)
+    ]
 
 
 def _prompts(count: int, mean: int, vocabulary: int) -> list[tuple[int, ...]]:
     key = stream_key(0, "bench:prompts")
     sizes = [mean // 2 + int(draw_uniform(key, i) * mean) for i in range(count)]
-    return [tuple(int(draw_uniform(key, 1000 * (i + 1) + t) * vocabulary) for t in range(max(1, size))) for i, size in enumerate(sizes)]
+    return [
+        tuple(int(draw_uniform(key, 1000 * (i + 1) + t) * vocabulary) for t in range(max(1, size)))
+        for i, size in enumerate(sizes)
+    ]
 
 
 def _engine_seconds(engine: TorchActor, prompts: list[tuple[int, ...]], lengths: list[int]) -> float:
@@ -96,20 +104,40 @@ def main(
         "tie_word_embeddings": True,
     }
     model = build_causal_lm(config, seed=0, dtype=dtype, device=device)
-    engine = TorchActor(build_causal_lm(config, seed=0, dtype=dtype, device=device), Sampling(temperature=0.0))
-    click.echo(f"{'lengths':8}{'batch':>6}{'engine tok/s':>14}{'generate tok/s':>16}{'engine / generate':>19}{'generate rows useful':>22}")
+    engine = TorchActor(
+        build_causal_lm(config, seed=0, dtype=dtype, device=device), Sampling(temperature=0.0)
+    )
+    click.echo(
+        f"{'lengths':8}{'batch':>6}{'engine tok/s':>14}{'generate tok/s':>16}"
+        f"{'engine / generate':>19}{'generate rows useful':>22}"
+    )
     for kind in ("equal", "ragged"):
         for size in batch_sizes:
-            prompts, lengths = _prompts(size, prompt_length, vocab_size), _lengths(size, response_length, kind == "ragged")
+            prompts, lengths = (
+                _prompts(size, prompt_length, vocab_size),
+                _lengths(size, response_length, kind == "ragged"),
+            )
             ours = theirs = math.inf
             for _ in range(repeats):
                 ours = min(ours, _engine_seconds(engine, prompts, lengths))
                 theirs = min(theirs, _generate_seconds(model, prompts, lengths))
             useful = sum(lengths)
             share = useful / (size * max(lengths))
-            click.echo(f"{kind:8}{size:6}{useful / ours:14.0f}{useful / theirs:16.0f}{theirs / ours:19.2f}{share:21.0%}")
+            click.echo(
+                f"{kind:8}{size:6}{useful / ours:14.0f}{useful / theirs:16.0f}"
+                f"{theirs / ours:19.2f}{share:21.0%}"
+            )
     resolved = engine.resolved_config()
-    shown = ("device_name", "dtype", "threads", "attention_path", "cuda_graphs", "parameters", "torch", "transformers")
+    shown = (
+        "device_name",
+        "dtype",
+        "threads",
+        "attention_path",
+        "cuda_graphs",
+        "parameters",
+        "torch",
+        "transformers",
+    )
     click.echo(", ".join(f"{name}={resolved[name]}" for name in shown))
 
 

@@ -1,11 +1,13 @@
-"""TRL's unmodified PPO trainer against OppoPPOTrainer: the same losses with ``sequential``, seconds per step with ``oppo``.
+"""TRL's unmodified PPO trainer against OppoPPOTrainer: the same losses with ``sequential``, seconds per step
+with ``oppo``.
 
     python experiments/trl/compare_trl_ppo.py
 
-Needs TRL 1.12.0 (``pip install 'oppo-toolkit[trl]'``). Trains a tiny model on the CPU (see ``long_tail.py``). Each arm trains in a process
-of its own, and they take turns step by step, so that whatever else the machine does falls on all of them alike; what counts are the
-steps past the warm-up. The unmodified trainer and ``sequential`` are laid side by side and must agree in every metric.
-Writes results/compare_trl_ppo.json and .png.
+Needs TRL 1.12.0 (``pip install 'oppo-toolkit[trl]'``). Trains a tiny model on the CPU (see ``long_tail.py``).
+Each arm trains in a process of its own, and they take turns step by step, so that whatever else the machine
+does falls on all of them alike; what counts are the steps past the warm-up. The unmodified trainer and
+``sequential`` are laid side by side and must agree in every metric. Writes results/compare_trl_ppo.json and
+.png.
 """
 
 import gc
@@ -47,16 +49,23 @@ class Trained:
     seconds: list[float]
     """Of each step, from its turn to its end."""
     cpu_seconds: list[float]
-    """Of the training process, in each step: on a machine that others use too, the steadier figure. The scoring process is not in it."""
+    """Of the training process, in each step: on a machine that others use too, the steadier figure. The
+    scoring process is not in it."""
     lengths: list[list[int]]
     """Of the responses that each step trained; empty for the unmodified trainer, which does not tell."""
     stages: list[dict[str, float]]
 
 
 def train(
-    connection: "Connection[Any, Any]", arm: Arm, task: Any, weights: Mapping[str, Any], arguments: Mapping[str, Any], seed: int
+    connection: "Connection[Any, Any]",
+    arm: Arm,
+    task: Any,
+    weights: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    seed: int,
 ) -> None:
-    """A process: train once, a step at a turn, from the same weights, prompts and seeds as every other arm; then send what came of it."""
+    """A process: train once, a step at a turn, from the same weights, prompts and seeds as every other arm;
+    then send what came of it."""
     import long_tail
     import numpy as np
     import torch
@@ -97,13 +106,20 @@ def train(
         trainer = OppoPPOTrainer(**given, **ours) if ours else PPOTrainer(**given)
         np.random.seed(seed)
         gc.collect()
-        # TRL collects garbage several times a step, which at this size would be a large part of it; frozen objects are not searched.
+        # TRL collects garbage several times a step, which at this size would be a large part of it; frozen
+        # objects are not searched.
         gc.freeze()
         trainer.train()
     records = getattr(trainer, "steps", [])
-    metrics = [{key: float(value) for key, value in entry.items()} for entry in trainer.state.log_history if SHOWN[0] in entry]
+    metrics = [
+        {key: float(value) for key, value in entry.items()}
+        for entry in trainer.state.log_history
+        if SHOWN[0] in entry
+    ]
     lengths = [list(record.response_lengths) for record in records]
-    connection.send(Trained(metrics, seconds, cpu_seconds, lengths, [dict(record.timing_s) for record in records]))
+    connection.send(
+        Trained(metrics, seconds, cpu_seconds, lengths, [dict(record.timing_s) for record in records])
+    )
 
 
 def take_turns(arms: Sequence[Arm], steps: int, *given: Any) -> list[Trained]:
@@ -135,14 +151,25 @@ def side_by_side(unmodified: Trained, sequential: Trained) -> None:
     for step, (theirs, ours) in enumerate(zip(unmodified.metrics, sequential.metrics, strict=True)):
         for name in SHOWN:
             click.echo(f"{step:>4}  {name:<18} {theirs[name]:>14.8f} {ours[name]:>14.8f}")
-        differing = [name for name in theirs if name not in WALL_CLOCK and repr(theirs[name]) != repr(ours[name])]
+        differing = [
+            name for name in theirs if name not in WALL_CLOCK and repr(theirs[name]) != repr(ours[name])
+        ]
         if differing:
-            raise SystemExit(f"step {step}: {differing[0]} is {theirs[differing[0]]!r} unmodified, {ours[differing[0]]!r} with sequential")
-    click.echo(f"equal to the last bit: every metric of {len(unmodified.metrics)} steps but {', '.join(sorted(WALL_CLOCK))}\n")
+            raise SystemExit(
+                f"step {step}: {differing[0]} is {theirs[differing[0]]!r} unmodified, {ours[differing[0]]!r}"
+                " with sequential"
+            )
+    click.echo(
+        f"equal to the last bit: every metric of {len(unmodified.metrics)} steps but"
+        f" {', '.join(sorted(WALL_CLOCK))}\n"
+    )
 
 
-def summary(label: str, runs: Sequence[Trained], baseline: Sequence[Trained], lengths: Sequence[Trained], warmup: int) -> dict[str, Any]:
-    """Means over the steps that count, medians over the repeats. ``lengths``: runs that tell what was trained."""
+def summary(
+    label: str, runs: Sequence[Trained], baseline: Sequence[Trained], lengths: Sequence[Trained], warmup: int
+) -> dict[str, Any]:
+    """Means over the steps that count, medians over the repeats. ``lengths``: runs that tell what was
+    trained."""
     means = [statistics.fmean(one.seconds[warmup:]) for one in runs]
     paired = _ratios([one.seconds for one in baseline], [one.seconds for one in runs], warmup)
     by_cpu = _ratios([one.cpu_seconds for one in baseline], [one.cpu_seconds for one in runs], warmup)
@@ -158,9 +185,15 @@ def summary(label: str, runs: Sequence[Trained], baseline: Sequence[Trained], le
         "cpu_speedup": statistics.median(by_cpu),
         "cpu_speedup_range": [min(by_cpu), max(by_cpu)],
         "trained_tokens_per_step": statistics.fmean(trained) / len(lengths[0].lengths[warmup:]),
-        "microseconds_per_trained_token": 1e6
-        * statistics.median([sum(one.seconds[warmup:]) / tokens for one, tokens in zip(runs, trained, strict=True)]),
-        "stage_s_mean": {name: statistics.fmean([row[name] for row in stages]) for name in STAGES} if stages else None,
+        "microseconds_per_trained_token": (
+            1e6
+            * statistics.median(
+                [sum(one.seconds[warmup:]) / tokens for one, tokens in zip(runs, trained, strict=True)]
+            )
+        ),
+        "stage_s_mean": (
+            {name: statistics.fmean([row[name] for row in stages]) for name in STAGES} if stages else None
+        ),
         "steps_s": [one.seconds for one in runs],
         "steps_cpu_s": [one.cpu_seconds for one in runs],
         "trained_lengths": [one.lengths for one in lengths],
@@ -169,7 +202,10 @@ def summary(label: str, runs: Sequence[Trained], baseline: Sequence[Trained], le
 
 def _ratios(baseline: Sequence[Sequence[float]], arm: Sequence[Sequence[float]], warmup: int) -> list[float]:
     """Mean step of the baseline / mean step of the arm, for each repeat."""
-    return [statistics.fmean(one[warmup:]) / statistics.fmean(other[warmup:]) for one, other in zip(baseline, arm, strict=True)]
+    return [
+        statistics.fmean(one[warmup:]) / statistics.fmean(other[warmup:])
+        for one, other in zip(baseline, arm, strict=True)
+    ]
 
 
 def draw(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], warmup: int, path: Path) -> None:
@@ -184,7 +220,9 @@ def draw(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], warmup: int,
         columns = list(zip(*row["steps_s"], strict=True))
         left.plot(range(len(columns)), [statistics.median(column) for column in columns], label=row["label"])
     left.axvspan(-0.5, warmup - 0.5, color="0.92", label="warm-up, not counted")
-    left.set(xlabel="step", ylabel="seconds (median of repeats)", title="Wall-clock of a step", ylim=(0, None))
+    left.set(
+        xlabel="step", ylabel="seconds (median of repeats)", title="Wall-clock of a step", ylim=(0, None)
+    )
     left.legend(fontsize=8)
     places = range(len(rows))
     values = [row["speedup"] for row in rows]
@@ -195,7 +233,12 @@ def draw(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], warmup: int,
     middle.set_xticks(places, [row["label"] for row in rows], rotation=20, ha="right", fontsize=8)
     middle.set(ylabel="unmodified / arm", title="Speed-up per step (whiskers: repeats)")
     right.hist(lengths, bins=40)
-    right.set(xlabel="response length, tokens", ylabel="responses", title="Responses of the unmodified trainer", yscale="log")
+    right.set(
+        xlabel="response length, tokens",
+        ylabel="responses",
+        title="Responses of the unmodified trainer",
+        yscale="log",
+    )
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -205,14 +248,28 @@ def draw(rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], warmup: int,
 @click.option("--warmup", default=8, show_default=True, help="first steps that do not count")
 @click.option("--repeats", default=3, show_default=True, help="timed runs of each arm, in turn")
 @click.option("--batch", default=16, show_default=True, help="rollouts a step")
-@click.option("--hidden-size", default=32, show_default=True, help="of all four models; the smaller, the more of a step is decoding")
+@click.option(
+    "--hidden-size",
+    default=32,
+    show_default=True,
+    help="of all four models; the smaller, the more of a step is decoding",
+)
 @click.option("--overcommit", default=6, show_default=True, help="Δ of the fixed arms")
 @click.option("--chunk-size", default=64, show_default=True)
 @click.option("--teach", "updates", default=300, show_default=True, help="updates that teach the task")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", default=str(RESULTS), show_default=False, help="folder of the results")
 def main(
-    steps: int, warmup: int, repeats: int, batch: int, hidden_size: int, overcommit: int, chunk_size: int, updates: int, seed: int, out: str
+    steps: int,
+    warmup: int,
+    repeats: int,
+    batch: int,
+    hidden_size: int,
+    overcommit: int,
+    chunk_size: int,
+    updates: int,
+    seed: int,
+    out: str,
 ) -> None:
     """Compare, print, and write the results."""
     import long_tail
@@ -255,17 +312,32 @@ def main(
     ]
     found: dict[str, list[Trained]] = {arm.label: [] for arm in arms}
     for repeat in range(repeats):
-        results = take_turns(arms, steps, task, taught.state_dict(), {**arguments, "total_episodes": steps * batch}, seed + repeat)
+        results = take_turns(
+            arms,
+            steps,
+            task,
+            taught.state_dict(),
+            {**arguments, "total_episodes": steps * batch},
+            seed + repeat,
+        )
         for arm, result in zip(arms, results, strict=True):
             found[arm.label].append(result)
-            click.echo(f"repeat {repeat}  {arm.label:<34} {statistics.fmean(result.seconds[warmup:]):8.3f} s a step")
+            click.echo(
+                f"repeat {repeat}  {arm.label:<34} {statistics.fmean(result.seconds[warmup:]):8.3f} s a step"
+            )
     unmodified, sequential = found[arms[0].label], found[arms[1].label]
     click.echo()
     for one, other in zip(unmodified, sequential, strict=True):
         side_by_side(one, other)
-    rows = [summary(arm.label, found[arm.label], unmodified, found[arm.label] if arm.policy else sequential, warmup) for arm in arms]
+    rows = [
+        summary(
+            arm.label, found[arm.label], unmodified, found[arm.label] if arm.policy else sequential, warmup
+        )
+        for arm in arms
+    ]
     click.echo(
-        f"{'':<34} {'s a step':>9} {'speed-up':>9} {'(repeats)':>12} {'CPU s':>7} {'speed-up':>9} {'tokens a step':>14} {'µs a token':>11}"
+        f"{'':<34} {'s a step':>9} {'speed-up':>9} {'(repeats)':>12} {'CPU s':>7} {'speed-up':>9}"
+        f" {'tokens a step':>14} {'µs a token':>11}"
     )
     for row in rows:
         low, high = row["speedup_range"]
@@ -280,10 +352,26 @@ def main(
     facts = {
         "task": asdict(task),
         "response_lengths": long_tail.quantiles(lengths),
-        "settings": {"steps": steps, "warmup": warmup, "repeats": repeats, "batch": batch, "teach": updates, "seed": seed, **fixed},
+        "settings": {
+            "steps": steps,
+            "warmup": warmup,
+            "repeats": repeats,
+            "batch": batch,
+            "teach": updates,
+            "seed": seed,
+            **fixed,
+        },
         "ppo": arguments,
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__},
-        "machine": {"processor": platform.machine(), "python": platform.python_version(), "threads_of_a_trainer": THREADS},
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "trl": trl.__version__,
+        },
+        "machine": {
+            "processor": platform.machine(),
+            "python": platform.python_version(),
+            "threads_of_a_trainer": THREADS,
+        },
         "equal_metrics": sorted(set(unmodified[0].metrics[0]) - WALL_CLOCK),
         "arms": rows,
     }

@@ -1,7 +1,9 @@
-"""A toy task with long-tailed responses, without a tokenizer's text: the first token of a prompt says how likely a response is to stop.
+"""A toy task with long-tailed responses, without a tokenizer's text: the first token of a prompt says how
+likely a response is to stop.
 
-A tiny Qwen2 with random weights is taught that (next-token distributions that are known exactly), so that lengths come from sampling: most
-prompts have short responses, some long ones, each geometrically distributed up to the cap.
+A tiny Qwen2 with random weights is taught that (next-token distributions that are known exactly), so that
+lengths come from sampling: most prompts have short responses, some long ones, each geometrically distributed
+up to the cap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +78,8 @@ def prompts(task: Task, count: int, seed: int) -> list[list[int]]:
 
 
 def teach(task: Task, seed: int, updates: int, rows: int = 8, length: int = 256) -> Any:
-    """A policy whose responses stop as the task says. ``updates`` of ``rows`` sequences of ``length`` random words each."""
+    """A policy whose responses stop as the task says. ``updates`` of ``rows`` sequences of ``length`` random
+    words each."""
     from transformers import Qwen2ForCausalLM
 
     torch.manual_seed(seed)

@@ -1,4 +1,5 @@
-"""Copy what is worth keeping of a validation's run folder into results/, with a README: ``python collect.py RUN_FOLDER``."""
+"""Copy what is worth keeping of a validation's run folder into results/, with a README:
+``python collect.py RUN_FOLDER``."""
 
 import sys
 from pathlib import Path
@@ -8,8 +9,8 @@ from oppo_sim.report.run_folder import read_run_folder
 
 HERE = Path(__file__).parent
 COMMAND = (
-    "oppo validate experiments/validate_cpu/scenario.yaml --policies sequential,intra,inter,oppo --repeats 3 --budget-s 240 "
-    "-o runs/validate-cpu"
+    "oppo validate experiments/validate_cpu/scenario.yaml --policies sequential,intra,inter,oppo --repeats 3"
+    " --budget-s 240 -o runs/validate-cpu"
 )
 
 
@@ -18,7 +19,12 @@ def main() -> None:
     folder = read_run_folder(sys.argv[1])
     folder.verify()
     results = HERE / "results"
-    kept = ["validation.json", "runs.json", "profile.json", *(name for name in folder.files if name.endswith(".png"))]
+    kept = [
+        "validation.json",
+        "runs.json",
+        "profile.json",
+        *(name for name in folder.files if name.endswith(".png")),
+    ]
     for name in kept:
         target = results / name
         target.parent.mkdir(parents=True, exist_ok=True)

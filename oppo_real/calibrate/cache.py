@@ -1,4 +1,5 @@
-"""Finished visits on disk, keyed by everything that they depend on: an interrupted calibration goes on where it was."""
+"""Finished visits on disk, keyed by everything that they depend on: an interrupted calibration goes on where
+it was."""
 
 import hashlib
 import json
@@ -31,7 +32,9 @@ class VisitCache:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OppoError(f"cannot make the folder {self._folder} for measured points: {error.strerror or error}") from None
+            raise OppoError(
+                f"cannot make the folder {self._folder} for measured points: {error.strerror or error}"
+            ) from None
 
     def get(self, point: Point, number: int) -> Visit | None:
         """A visit measured before; None where there is none, or its file is damaged or of another context."""

@@ -1,4 +1,5 @@
-"""Two activities on one device: how much slower each becomes, measured with two processes that take turns and then run together."""
+"""Two activities on one device: how much slower each becomes, measured with two processes that take turns and
+then run together."""
 
 import multiprocessing
 import os
@@ -12,15 +13,20 @@ from time import perf_counter, sleep
 from typing import Any, Final, Literal
 
 from oppo_real.calibrate.measure import Bench, training_batch
-from oppo_real.calibrate.plan import Plan, Point
+from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_sim.costs.config import Demands, DemandShares
 from oppo_sim.errors import OppoError
 
 Activity = Literal["decode", "score", "train"]
-PAIRS: Final[tuple[tuple[Activity, Activity], ...]] = (("decode", "score"), ("decode", "train"), ("score", "train"))
+PAIRS: Final[tuple[tuple[Activity, Activity], ...]] = (
+    ("decode", "score"),
+    ("decode", "train"),
+    ("score", "train"),
+)
 _HEAD_START_S: Final = 0.05
-"""Between telling both processes to start and the start, so that both begin at the same instant of the shared clock."""
+"""Between telling both processes to start and the start, so that both begin at the same instant of the shared
+clock."""
 _ANSWER_WITHIN_S: Final = 600.0
 _UNITS: Final = 3
 """Whole units that a window must hold."""
@@ -48,12 +54,15 @@ class _Answer(RuntimeError):
     """A child's sentence."""
 
 
-def contention_points(plan: Plan) -> dict[Activity, Point]:
-    """A batch of each activity that is as large as usual: middle contexts, most rollouts; one chunk of several rollouts; a small update."""
+def contention_points(plan: CalibrationPlan) -> dict[Activity, Point]:
+    """A batch of each activity that is as large as usual: middle contexts, most rollouts; one chunk of
+    several rollouts; a small update."""
     decode = [point for point in plan.points if point.kind == "decode" and point.cell is not None]
     most = max(point.n for point in decode)
     contexts = sorted((point for point in decode if point.n == most), key=lambda point: point.kv_tokens)
-    score = sorted((point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key))
+    score = sorted(
+        (point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key)
+    )
     train = sorted((point for point in plan.points if point.kind == "train"), key=lambda point: point.tokens)
     points: dict[Activity, Point] = {"decode": contexts[len(contexts) // 2], "score": score[len(score) // 2]}
     return points | {"train": train[0]} if train else points
@@ -75,7 +84,8 @@ def measure_contention(
     demands: Demands | None = None,
     enough_time: Callable[[float], bool] = lambda seconds: True,
 ) -> Iterator[Contention]:
-    """Run each activity of a pair alone, then both, ``rounds`` times, in two processes that are kept for all pairs.
+    """Run each activity of a pair alone, then both, ``rounds`` times, in two processes that are kept for all
+    pairs.
 
     Args:
         open_bench: makes the engines; called in both processes, so it must be picklable.
@@ -88,20 +98,29 @@ def measure_contention(
     """
     with _workers(open_bench, points, cores) as workers:
         for pair in pairs:
-            units = [_turn([worker], [activity], window_s)[0] for worker, activity in zip(workers, pair, strict=True)]  # warm-up, too
+            units = [
+                _turn([worker], [activity], window_s)[0]
+                for worker, activity in zip(workers, pair, strict=True)
+            ]  # warm-up, too
             window = max(window_s, (_UNITS + 1) * max(units))
             if not enough_time(rounds * 4 * window):
                 return
             found: list[tuple[float, float]] = []
             for _ in range(rounds):
-                alone = [_turn([worker], [activity], window)[0] for worker, activity in zip(workers, pair, strict=True)]
+                alone = [
+                    _turn([worker], [activity], window)[0]
+                    for worker, activity in zip(workers, pair, strict=True)
+                ]
                 together = _turn(workers, pair, 2 * window)
                 found.append((together[0] / alone[0], together[1] / alone[1]))
             yield _summary(pair, points, found, _expected(pair, demands or Demands()))
 
 
 def _summary(
-    pair: tuple[Activity, Activity], points: Mapping[Activity, Point], found: Sequence[tuple[float, float]], expected: float
+    pair: tuple[Activity, Activity],
+    points: Mapping[Activity, Point],
+    found: Sequence[tuple[float, float]],
+    expected: float,
 ) -> Contention:
     slowdown = (median(row[0] for row in found), median(row[1] for row in found))
     return Contention(
@@ -117,11 +136,15 @@ def _summary(
 
 
 def _expected(pair: tuple[Activity, Activity], demands: Demands) -> float:
-    shares: dict[Activity, DemandShares] = {"decode": demands.decode, "score": demands.score, "train": demands.training}
+    shares: dict[Activity, DemandShares] = {
+        "decode": demands.decode,
+        "score": demands.score,
+        "train": demands.training,
+    }
     return max(1.0, sum(shares[one].memory for one in pair), sum(shares[one].arithmetic for one in pair))
 
 
-# ---- the parent's side ----------------------------------------------------------------------------------------------------------
+# ---- the parent's side -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -133,7 +156,9 @@ def _workers(
     try:
         for _ in range(2):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, open_bench, dict(points), cores), daemon=True)
+            process = context.Process(
+                target=_serve, args=(there, open_bench, dict(points), cores), daemon=True
+            )
             process.start()
             there.close()
             processes.append(process)
@@ -151,8 +176,11 @@ def _workers(
                 process.join()
 
 
-def _turn(workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activity], window_s: float) -> list[float]:
-    """Mean seconds of the units that lay inside the window, of each of the workers, which run at the same time."""
+def _turn(
+    workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activity], window_s: float
+) -> list[float]:
+    """Mean seconds of the units that lay inside the window, of each of the workers, which run at the same
+    time."""
     start = perf_counter() + _HEAD_START_S
     for worker, activity in zip(workers, activities, strict=True):
         worker.send((activity, start, start + window_s))
@@ -162,20 +190,28 @@ def _turn(workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activi
 def _receive(worker: "Connection[Any, Any]") -> Any:
     try:
         if not worker.poll(_ANSWER_WITHIN_S):
-            raise OppoError(f"a process that measures contention gave no answer in {_ANSWER_WITHIN_S:g} s; use --no-contention")
+            raise OppoError(
+                f"a process that measures contention gave no answer in {_ANSWER_WITHIN_S:g} s; use"
+                " --no-contention"
+            )
         answer = worker.recv()
     except (EOFError, OSError):
-        raise OppoError("a process that measures contention ended early, perhaps for lack of memory; use --no-contention") from None
+        raise OppoError(
+            "a process that measures contention ended early, perhaps for lack of memory; use --no-contention"
+        ) from None
     if isinstance(answer, _Answer):
         raise OppoError(str(answer))
     return answer
 
 
-# ---- the child's side -----------------------------------------------------------------------------------------------------------
+# ---- the child's side --------------------------------------------------------------------------------------
 
 
 def _serve(
-    parent: "Connection[Any, Any]", open_bench: Callable[[], Bench], points: Mapping[Activity, Point], cores: Sequence[int] | None
+    parent: "Connection[Any, Any]",
+    open_bench: Callable[[], Bench],
+    points: Mapping[Activity, Point],
+    cores: Sequence[int] | None,
 ) -> None:
     activity: Activity | None = None
     units: dict[Activity, Callable[[], bool]] = {}
@@ -196,14 +232,19 @@ def _serve(
     except OppoError as error:
         parent.send(_Answer(str(error)))
     except Exception as error:  # a child's traceback on the terminal would help nobody
-        parent.send(_Answer(f"contention of {activity or 'two processes'} cannot be measured: {type(error).__name__}: {error}"))
+        parent.send(
+            _Answer(
+                f"contention of {activity or 'two processes'} cannot be measured: {type(error).__name__}:"
+                f" {error}"
+            )
+        )
     finally:
         parent.close()
 
 
 def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float) -> float:
-    """Seconds. The mean, since a device that is shared in time slices stalls a few units for long. A unit that is still running at the end
-    of the window is finished, and counted only if there is no other."""
+    """Seconds. The mean, since a device that is shared in time slices stalls a few units for long. A unit
+    that is still running at the end of the window is finished, and counted only if there is no other."""
     while (left := start - perf_counter()) > 0:
         sleep(left)
     seconds = 0.0
@@ -221,7 +262,8 @@ def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float)
 
 
 def _decode_unit(bench: Bench, point: Point) -> Callable[[], bool]:
-    """One iteration. Rollouts that grew by half their context begin again; the iteration that prefills them does not count."""
+    """One iteration. Rollouts that grew by half their context begin again; the iteration that prefills them
+    does not count."""
     lengths = [context for context, _ in point.rows]
     grown = max(2, min(lengths) // 2)
     ids, left = range(0), 0
@@ -233,7 +275,12 @@ def _decode_unit(bench: Bench, point: Point) -> Callable[[], bool]:
             bench.actor.abort(ids)
             ids, left = bench.take_ids(len(lengths)), grown
             prompts = [max(1, length - grown) for length in lengths]
-            bench.actor.submit([Request(i, bench.tokens(i, prompt), grown + 1, grown + 1) for i, prompt in zip(ids, prompts, strict=True)])
+            bench.actor.submit(
+                [
+                    Request(i, bench.tokens(i, prompt), grown + 1, grown + 1)
+                    for i, prompt in zip(ids, prompts, strict=True)
+                ]
+            )
         bench.actor.step()
         left -= 1
         return not begins
@@ -246,7 +293,9 @@ def _score_unit(bench: Bench, point: Point) -> Callable[[], bool]:
     tokens = [bench.tokens(index, size) for index, size in enumerate(sizes)]
 
     def unit() -> bool:
-        bench.scorer.append([ScorePiece(i, made, True) for i, made in zip(bench.take_ids(len(sizes)), tokens, strict=True)])
+        bench.scorer.append(
+            [ScorePiece(i, made, True) for i, made in zip(bench.take_ids(len(sizes)), tokens, strict=True)]
+        )
         return True
 
     return unit

@@ -1,10 +1,12 @@
-"""Fits of measured seconds: a roofline basis with coefficients that cannot be negative, and how far each can be trusted.
+"""Fits of measured seconds: a roofline basis with coefficients that cannot be negative, and how far each can
+be trusted.
 
-Every term is a cost that only adds: launching an iteration, handling a rollout, reading a token of KV, waiting for the longest rollout.
-So the fit is least squares with non-negative coefficients (Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23; ``nnls`` of
-scipy), weighted to relative errors. Intervals come from a bootstrap of two levels: points within their batch-size regime, then repeats
-within a point; so both the noise of the clock and what the basis cannot say widen them. Held-out errors leave out one whole regime of
-batch sizes and predict it from the others: neighbours of a left-out row would give it away.
+Every term is a cost that only adds: launching an iteration, handling a rollout, reading a token of KV,
+waiting for the longest rollout. So the fit is least squares with non-negative coefficients (Lawson and
+Hanson, "Solving Least Squares Problems", 1974, ch. 23; ``nnls`` of scipy), weighted to relative errors.
+Intervals come from a bootstrap of two levels: points within their batch-size regime, then repeats within a
+point; so both the noise of the clock and what the basis cannot say widen them. Held-out errors leave out one
+whole regime of batch sizes and predict it from the others: neighbours of a left-out row would give it away.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +122,8 @@ class Fit:
 
 
 def measured_points(visits: Sequence[Visit], stage: str | None = None) -> list[Measured]:
-    """Visits gathered by point, in the order of their first visit; ``stage``: of the training stage of that name."""
+    """Visits gathered by point, in the order of their first visit; ``stage``: of the training stage of that
+    name."""
     gathered: dict[str, tuple[Point, list[float]]] = {}
     for visit in visits:
         _, repeats = gathered.setdefault(visit.point.key, (visit.point, []))
@@ -140,22 +143,34 @@ def regimes(data: Sequence[Measured]) -> list[list[int]]:
     bounds = [sizes[len(sizes) * (place + 1) // count - 1] for place in range(count)]
     found: list[list[int]] = [[] for _ in bounds]
     for index, one in enumerate(data):
-        found[next(place for place, bound in enumerate(bounds) if regime_size(one.point) <= bound)].append(index)
+        found[next(place for place, bound in enumerate(bounds) if regime_size(one.point) <= bound)].append(
+            index
+        )
     return found
 
 
-def fit_table(name: str, data: Sequence[Measured], basis: Sequence[str], seed: int = 0, resamples: int = RESAMPLES) -> Fit:
-    """Fit the medians. The same data and seed give the same fit. Raises OppoError for no data, or numbers that are not finite."""
+def fit_table(
+    name: str, data: Sequence[Measured], basis: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
+) -> Fit:
+    """Fit the medians. The same data and seed give the same fit. Raises OppoError for no data, or numbers
+    that are not finite."""
     if not data:
-        raise OppoError(f"nothing was measured of {name}: raise --budget-s and run again, what is measured is kept")
+        raise OppoError(
+            f"nothing was measured of {name}: raise --budget-s and run again, what is measured is kept"
+        )
     if not all(np.isfinite(second) for one in data for second in one.repeats):
-        raise OppoError(f"a measured time of {name} is not finite: delete the folder of measured points and calibrate again")
+        raise OppoError(
+            f"a measured time of {name} is not finite: delete the folder of measured points and calibrate"
+            " again"
+        )
     features = np.array([[FEATURES[term](one.point) for term in basis] for one in data])
     medians = np.array([one.median for one in data])
     weights = _weights(data, medians)
     values = _solve(features, medians, weights)
     groups = regimes(data)
-    low, high = _intervals(data, features, weights, groups, stream_key(seed, f"calibrate/bootstrap/{name}"), resamples)
+    low, high = _intervals(
+        data, features, weights, groups, stream_key(seed, f"calibrate/bootstrap/{name}"), resamples
+    )
     fitted = features @ values
     errors = np.abs(fitted - medians) * weights
     spreads = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data]) * weights
@@ -179,7 +194,8 @@ def fit_table(name: str, data: Sequence[Measured], basis: Sequence[str], seed: i
 
 
 def _weights(data: Sequence[Measured], medians: Floats) -> Floats:
-    """1 / seconds, so that small batches count as much as large ones; times lost in noise count no more than that noise allows."""
+    """1 / seconds, so that small batches count as much as large ones; times lost in noise count no more than
+    that noise allows."""
     noise = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data])
     floor = max(float(np.max(np.abs(medians))) * 1e-6, 1e-12)
     weights: Floats = 1.0 / np.maximum(np.maximum(np.abs(medians), noise), floor)
@@ -199,7 +215,12 @@ def _solve(features: Floats, seconds: Floats, weights: Floats) -> Floats:
 
 
 def _intervals(
-    data: Sequence[Measured], features: Floats, weights: Floats, groups: Sequence[Sequence[int]], key: int, resamples: int
+    data: Sequence[Measured],
+    features: Floats,
+    weights: Floats,
+    groups: Sequence[Sequence[int]],
+    key: int,
+    resamples: int,
 ) -> tuple[Floats, Floats]:
     draws = np.random.default_rng(key)
     repeats = [np.array(one.repeats) for one in data]
@@ -214,7 +235,11 @@ def _intervals(
 
 
 def _held_out(
-    data: Sequence[Measured], features: Floats, medians: Floats, weights: Floats, groups: Sequence[Sequence[int]]
+    data: Sequence[Measured],
+    features: Floats,
+    medians: Floats,
+    weights: Floats,
+    groups: Sequence[Sequence[int]],
 ) -> tuple[HeldOut, ...]:
     if len(groups) < 2:
         return ()
@@ -224,7 +249,11 @@ def _held_out(
         values = _solve(features[rest], medians[rest], weights[rest])
         errors = np.abs(features[list(group)] @ values - medians[list(group)]) * weights[list(group)]
         edge = place in (0, len(groups) - 1)
-        rows.append(HeldOut(_regime_name(data, group), len(group), edge, float(np.median(errors)), float(np.max(errors))))
+        rows.append(
+            HeldOut(
+                _regime_name(data, group), len(group), edge, float(np.median(errors)), float(np.max(errors))
+            )
+        )
     return tuple(rows)
 
 

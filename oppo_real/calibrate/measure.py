@@ -1,8 +1,9 @@
 """One visit to one point: seconds by the wall clock, warm-up apart.
 
-Decode is timed as a real run pays for it: the engine's step and what the driver does with the tokens behind it. A prefill cannot be timed
-alone through an engine that joins and decodes in one iteration; its seconds are those of the iteration that joins less those of the
-iterations after it, which can fall below 0 where it is lost in their noise.
+Decode is timed as a real run pays for it: the engine's step and what the driver does with the tokens behind
+it. A prefill cannot be timed alone through an engine that joins and decodes in one iteration; its seconds are
+those of the iteration that joins less those of the iterations after it, which can fall below 0 where it is
+lost in their noise.
 """
 
 import gc
@@ -35,7 +36,8 @@ _JOINS_AT_MOST = 1000
 
 @dataclass
 class Bench:
-    """The engines under measurement. All are warm after ``warm_up``; ids and weight versions rise from visit to visit."""
+    """The engines under measurement. All are warm after ``warm_up``; ids and weight versions rise from visit
+    to visit."""
 
     actor: Actor
     scorer: Scorer
@@ -61,7 +63,9 @@ class Bench:
 
     def tokens(self, rollout_id: int, count: int) -> tuple[int, ...]:
         """Token ids by a hash of the rollout id."""
-        drawn = np.random.default_rng(stream_key(rollout_id, "calibrate/tokens")).integers(self.vocab_size, size=count)
+        drawn = np.random.default_rng(stream_key(rollout_id, "calibrate/tokens")).integers(
+            self.vocab_size, size=count
+        )
         return tuple(drawn.tolist())
 
 
@@ -136,21 +140,26 @@ def visit_point(bench: Bench, point: Point, number: int) -> Visit:
 
 
 def warm_up(bench: Bench, points: Sequence[Point]) -> None:
-    """Run the smallest and the largest point of each kind, untimed: kernels are chosen, memory is grown, graphs are captured."""
+    """Run the smallest and the largest point of each kind, untimed: kernels are chosen, memory is grown,
+    graphs are captured."""
     for kind in dict.fromkeys(point.kind for point in points):
-        same = sorted((point for point in points if point.kind == kind), key=lambda point: (point.kv_tokens + point.tokens, point.key))
+        same = sorted(
+            (point for point in points if point.kind == kind),
+            key=lambda point: (point.kv_tokens + point.tokens, point.key),
+        )
         for point in dict.fromkeys((same[0], same[-1])):
             visit_point(bench, point, 0)
     gc.collect()
     gc.freeze()  # else collecting before each visit walks through the libraries again and again
 
 
-# ---- one function a kind --------------------------------------------------------------------------------------------------------
+# ---- one function a kind -----------------------------------------------------------------------------------
 
 
 def _decode(bench: Bench, point: Point, number: int) -> Visit:
     actor = _TimedActor(bench)
-    # The replica's own loop: it keeps tokens, cuts chunks (one here, in the last timed iteration) and hands them out.
+    # The replica's own loop: it keeps tokens, cuts chunks (one here, in the last timed iteration) and hands
+    # them out.
     replica = ReplicaHost(0, cast(Actor, actor), True)
     ids = bench.take_ids(point.n)
     requests = _requests(bench, ids, [context - LEAD for context, _ in point.rows])
@@ -158,7 +167,9 @@ def _decode(bench: Bench, point: Point, number: int) -> Visit:
     replica.begin(perf_counter(), 1 + WARM_ITERATIONS + TIMED_ITERATIONS, None)
     seconds, host = [], []
     joined = 0
-    while actor.decoded < point.n:  # an engine that splits prefills needs several iterations until all have joined
+    while (
+        actor.decoded < point.n
+    ):  # an engine that splits prefills needs several iterations until all have joined
         joined += 1
         if not replica.iterate(perf_counter(), perf_counter) or joined > _JOINS_AT_MOST:
             raise _cannot_run_together(actor.decoded, point.n)
@@ -206,17 +217,21 @@ def _score(bench: Bench, point: Point, number: int) -> Visit:
 
 
 def _score_ref(bench: Bench, point: Point, number: int) -> Visit:
-    """Reward and reference model together; what the reference model adds is found by subtracting ``score``."""
+    """Reward and reference model together; what the reference model adds is found by subtracting
+    ``score``."""
     if bench.scorer_with_ref is None:
         raise OppoError(
-            "the scenario streams the reference model (training.stream_ref), and this engine's scorer cannot: use the torch engine"
+            "the scenario streams the reference model (training.stream_ref), and this engine's scorer cannot:"
+            " use the torch engine"
         )
     return _append(bench, bench.scorer_with_ref, point, number)
 
 
 def _append(bench: Bench, scorer: Scorer, point: Point, number: int) -> Visit:
     ids = bench.take_ids(point.n)
-    whole = [bench.tokens(rollout_id, past + new) for rollout_id, (past, new) in zip(ids, point.rows, strict=True)]
+    whole = [
+        bench.tokens(rollout_id, past + new) for rollout_id, (past, new) in zip(ids, point.rows, strict=True)
+    ]
     for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True):
         if past:
             scorer.append([ScorePiece(rollout_id, tokens[:past], False)])
@@ -234,7 +249,9 @@ def _append(bench: Bench, scorer: Scorer, point: Point, number: int) -> Visit:
     seconds = perf_counter() - start
     scorer.release(ids)
     if len(scored.scores) != point.n:
-        raise OppoError(f"the scorer scored {len(scored.scores)} of {point.n} finished rollouts; it cannot be calibrated")
+        raise OppoError(
+            f"the scorer scored {len(scored.scores)} of {point.n} finished rollouts; it cannot be calibrated"
+        )
     return Visit(point, number, (seconds,))
 
 
@@ -245,7 +262,9 @@ def _train(bench: Bench, point: Point, number: int) -> Visit:
     bench.synchronize()
     seconds = perf_counter() - start
     bench.version += 1
-    return Visit(point, number, (seconds,), (), {stage: float(found.get(timing(stage), 0.0)) for stage in _STAGES})
+    return Visit(
+        point, number, (seconds,), (), {stage: float(found.get(timing(stage), 0.0)) for stage in _STAGES}
+    )
 
 
 def training_batch(bench: Bench, point: Point) -> "list[TrainRollout]":
@@ -259,7 +278,17 @@ def training_batch(bench: Bench, point: Point) -> "list[TrainRollout]":
         tokens = bench.tokens(rollout_id, prompt + response)
         log_probs = (-log(bench.vocab_size),) * response
         score = draw_index(stream_key(rollout_id, "calibrate/score"), 0, 1001) / 1000.0
-        made.append(TrainRollout(rollout_id, tokens[:prompt], tokens[prompt:], log_probs, (bench.version,) * response, score, "stop"))
+        made.append(
+            TrainRollout(
+                rollout_id,
+                tokens[:prompt],
+                tokens[prompt:],
+                log_probs,
+                (bench.version,) * response,
+                score,
+                "stop",
+            )
+        )
     return made
 
 
@@ -291,6 +320,7 @@ def _requests(bench: Bench, ids: Sequence[int], prompts: Sequence[int]) -> list[
 
 def _cannot_run_together(decoded: int, wanted: int) -> OppoError:
     return OppoError(
-        f"the actor decoded {decoded} of {wanted} rollouts together; give the scenario the limits that its engine has "
-        "(rollout.max_num_seqs, rollout.kv_capacity_tokens), or raise those of the engine (real.actor_args)"
+        f"the actor decoded {decoded} of {wanted} rollouts together; give the scenario the limits that its"
+        " engine has (rollout.max_num_seqs, rollout.kv_capacity_tokens), or raise those of the engine"
+        " (real.actor_args)"
     )

@@ -1,4 +1,5 @@
-"""What to measure: batches that span what a scenario can ask of its engines, in an order that hides no drift."""
+"""What to measure: batches that span what a scenario can ask of its engines, in an order that hides no
+drift."""
 
 import hashlib
 import json
@@ -20,7 +21,8 @@ WARM_ITERATIONS: Final = 1
 """Iterations of a visit that are not timed, after the one that prefills."""
 TIMED_ITERATIONS: Final = 3
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
-"""Tokens that a rollout has made when the middle timed iteration begins: a prompt is shorter than the planned context by these."""
+"""Tokens that a rollout has made when the middle timed iteration begins: a prompt is shorter than the planned
+context by these."""
 SHORTEST_CONTEXT: Final = LEAD + 1
 _SMALL_PIECE: Final = 2
 TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
@@ -55,14 +57,16 @@ class Sizes:
 class Point:
     """One batch to measure: a row for each rollout, (past tokens, new tokens).
 
-    decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens held, tokens of the piece);
+    decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens held, tokens
+        of the piece);
     train: (prompt, response); sync: no rows.
     """
 
     kind: Kind
     rows: tuple[tuple[int, int], ...]
     cell: tuple[float, float] | None = None
-    """Where it lies in the profile's table: (n_running, KV tokens) or (tokens, mean context); None: for the fit only."""
+    """Where it lies in the profile's table: (n_running, KV tokens) or (tokens, mean context); None: for the
+    fit only."""
     essential: bool = False
     """A profile cannot be written without it."""
 
@@ -74,7 +78,11 @@ class Point:
     @cached_property
     def tokens(self) -> int:
         """New tokens; of a trained batch prompts and responses."""
-        return sum(past + new for past, new in self.rows) if self.kind == "train" else sum(new for _, new in self.rows)
+        return (
+            sum(past + new for past, new in self.rows)
+            if self.kind == "train"
+            else sum(new for _, new in self.rows)
+        )
 
     @cached_property
     def kv_tokens(self) -> int:
@@ -120,16 +128,18 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CalibrationPlan:
     """Points, and the order in which they are visited."""
 
     points: tuple[Point, ...]
     seed: int = 0
 
     def visits(self, repeats: int) -> Iterable[tuple[Point, int]]:
-        """(point, number of the visit), pass after pass over all points; the first pass begins with the essential ones.
+        """(point, number of the visit), pass after pass over all points; the first pass begins with the
+        essential ones.
 
-        Each pass has a hashed order of its own, so that a machine that grows slower does so at no particular batch size.
+        Each pass has a hashed order of its own, so that a machine that grows slower does so at no particular
+        batch size.
         """
         for visit in range(repeats):
             key = stream_key(self.seed, f"calibrate/order/{visit}")
@@ -146,7 +156,10 @@ def sizes_of(scenario: "Scenario") -> Sizes:
     from oppo_sim.policies.registry import make_policy
 
     policy = make_policy(
-        scenario.policy.name, Batch(scenario.rollout_batch_size, scenario.group_size), scenario.policy.settings, scenario.base_dir
+        scenario.policy.name,
+        Batch(scenario.rollout_batch_size, scenario.group_size),
+        scenario.policy.settings,
+        scenario.base_dir,
     )
     in_flight = max(_first_admission(policy), scenario.rollout_batch_size)
     replicas = scenario.rollout.num_replicas
@@ -175,7 +188,8 @@ def _trains(scenario: "Scenario") -> bool:
 
 
 def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
-    """Sizes within what an actor really has: KV tokens and rollouts of its resolved configuration, where it states them."""
+    """Sizes within what an actor really has: KV tokens and rollouts of its resolved configuration, where it
+    states them."""
     capacity, rollouts = resolved.get("kv_capacity_tokens"), resolved.get("max_num_seqs")
     known = [tokens for tokens in (sizes.kv_capacity_tokens, capacity) if isinstance(tokens, int)]
     return replace(
@@ -187,7 +201,8 @@ def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
 
 
 def _first_admission(policy: Any) -> int:
-    """Rollouts in flight in the first step, and B/8 more, by which a controlled overcommit grows at most unless told otherwise."""
+    """Rollouts in flight in the first step, and B/8 more, by which a controlled overcommit grows at most
+    unless told otherwise."""
     from oppo_sim.policies.interface import OraclePoolView, PoolView
 
     view = OraclePoolView if policy.oracle else PoolView
@@ -201,7 +216,8 @@ def _first_admission(policy: Any) -> int:
 
 
 def _chunk_sizes(scenario: "Scenario") -> tuple[int, ...]:
-    """Chunk sizes that the policy's settings name, as a number or as candidates; else those that the controller tries."""
+    """Chunk sizes that the policy's settings name, as a number or as candidates; else those that the
+    controller tries."""
     given = scenario.policy.settings.get("chunk_size")
     found: Sequence[Any] = (128, 256, 512)
     if isinstance(given, int):
@@ -211,15 +227,16 @@ def _chunk_sizes(scenario: "Scenario") -> tuple[int, ...]:
     return tuple(sorted({min(int(size), scenario.max_response_length) for size in found}))
 
 
-def make_plan(sizes: Sizes, seed: int = 0) -> Plan:
+def make_plan(sizes: Sizes, seed: int = 0) -> CalibrationPlan:
     """The grid of a profile, batches with a long tail, and the chunk sizes.
 
     Raises OppoError where the lengths leave nothing to measure.
     """
     if sizes.max_length < 4 * SHORTEST_CONTEXT:
         raise OppoError(
-            f"max_prompt_length + max_response_length is {sizes.max_length}, below {4 * SHORTEST_CONTEXT} tokens: too short to tell the "
-            "cost of tokens from that of an iteration; calibrate with longer rollouts"
+            f"max_prompt_length + max_response_length is {sizes.max_length}, below {4 * SHORTEST_CONTEXT}"
+            " tokens: too short to tell the cost of tokens from that of an iteration; calibrate with longer"
+            " rollouts"
         )
     points = [*_decode(sizes), *_prefill(sizes), *_score(sizes, "score"), Point("sync", (), None, True)]
     if sizes.training:
@@ -229,11 +246,13 @@ def make_plan(sizes: Sizes, seed: int = 0) -> Plan:
     unique: dict[str, Point] = {}
     for point in points:
         kept = unique.get(point.key, point)
-        unique[point.key] = replace(kept, cell=kept.cell or point.cell, essential=kept.essential or point.essential)
-    return Plan(tuple(unique.values()), seed)
+        unique[point.key] = replace(
+            kept, cell=kept.cell or point.cell, essential=kept.essential or point.essential
+        )
+    return CalibrationPlan(tuple(unique.values()), seed)
 
 
-# ---- decode ---------------------------------------------------------------------------------------------------------------------
+# ---- decode ------------------------------------------------------------------------------------------------
 
 
 def _decode(sizes: Sizes) -> list[Point]:
@@ -253,14 +272,15 @@ def _decode(sizes: Sizes) -> list[Point]:
             points += [_ragged(n, context, fitting[-1]) for context in fitting[1:-1]]
     if len({point.n for point in points}) < 2:
         raise OppoError(
-            f"kv_capacity_tokens {sizes.kv_capacity_tokens} holds fewer than two batch sizes at two lengths each; raise it, or "
-            "shorten the rollouts"
+            f"kv_capacity_tokens {sizes.kv_capacity_tokens} holds fewer than two batch sizes at two lengths"
+            " each; raise it, or shorten the rollouts"
         )
     return points
 
 
 def _ragged(n: int, context: int, longest: int) -> Point:
-    """A long tail with the KV of n even rollouts: an eighth of them, at least one, as near to ``longest`` as the total allows."""
+    """A long tail with the KV of n even rollouts: an eighth of them, at least one, as near to ``longest`` as
+    the total allows."""
     total, count = n * context, max(1, n // 8)
     length = min(longest, (total - (n - count) * SHORTEST_CONTEXT) // count)
     rows = (length,) * count + even_split(total - count * length, n - count)
@@ -284,7 +304,7 @@ def _with_last(values: list[int], last: int) -> list[int]:
     return values if last <= values[-1] * 1.2 else [*values, last]
 
 
-# ---- forwards -------------------------------------------------------------------------------------------------------------------
+# ---- forwards ----------------------------------------------------------------------------------------------
 
 
 def _prefill(sizes: Sizes) -> list[Point]:
@@ -314,8 +334,12 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
     whole, small = sizes.max_length, sizes.chunk_sizes[0]
     largest = max(whole, min(sizes.max_scoring_tokens, sizes.rollout_batch_size * whole))
     totals = geometric(max(1, min(small, whole // 4)), largest, 4)
-    contexts = sorted({max(1.0, min(small, totals[0]) / 2.0), whole / 4.0, whole - min(small, totals[0]) / 2.0})
-    if totals[0] > _SMALL_PIECE:  # a response rarely ends with a whole chunk: its last piece can be this short
+    contexts = sorted(
+        {max(1.0, min(small, totals[0]) / 2.0), whole / 4.0, whole - min(small, totals[0]) / 2.0}
+    )
+    if (
+        totals[0] > _SMALL_PIECE
+    ):  # a response rarely ends with a whole chunk: its last piece can be this short
         totals = [_SMALL_PIECE, *totals]
     points = []
     for total in totals:
@@ -330,11 +354,13 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
     for chunk in sizes.chunk_sizes:
         past = max(0, min(sizes.max_prompt_length + sizes.max_response_length // 2, whole - chunk))
         together = max(1, min(sizes.rollout_batch_size, largest // chunk))
-        points += [Point(kind, ((past, chunk),) * count) for count in sorted({1, -(-together // 4), together})]
+        points += [
+            Point(kind, ((past, chunk),) * count) for count in sorted({1, -(-together // 4), together})
+        ]
     return points
 
 
-# ---- training -------------------------------------------------------------------------------------------------------------------
+# ---- training ----------------------------------------------------------------------------------------------
 
 
 def _train(sizes: Sizes) -> list[Point]:
@@ -351,15 +377,20 @@ def _train(sizes: Sizes) -> list[Point]:
         tail = sizes.max_length - prompt
         rest = batch * response - tail
         if rest >= batch - 1:
-            points.append(Point("train", ((prompt, tail), *((prompt, tokens) for tokens in even_split(rest, batch - 1)))))
+            points.append(
+                Point(
+                    "train", ((prompt, tail), *((prompt, tokens) for tokens in even_split(rest, batch - 1)))
+                )
+            )
     return points
 
 
-# ---- numbers --------------------------------------------------------------------------------------------------------------------
+# ---- numbers -----------------------------------------------------------------------------------------------
 
 
 def geometric(low: int, high: int, count: int) -> list[int]:
-    """At most ``count`` rising whole numbers from ``low`` to ``high``, evenly apart by ratio, no two closer than 1.2."""
+    """At most ``count`` rising whole numbers from ``low`` to ``high``, evenly apart by ratio, no two closer
+    than 1.2."""
     if high <= low:
         return [low]
     steps = [round(low * (high / low) ** (index / (count - 1))) for index in range(count)]

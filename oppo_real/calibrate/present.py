@@ -22,22 +22,32 @@ def fit_tables(calibration: Calibration) -> "list[Table]":
 def remarks(calibration: Calibration) -> list[str]:
     """One sentence for each thing that a user of the profile should know."""
     said = [
-        f"{one.table}: {one.measured} cells measured, {one.fitted} filled by the fit (no batch of that shape exists, or none was run)"
+        f"{one.table}: {one.measured} cells measured, {one.fitted} filled by the fit (no batch of that shape"
+        " exists, or none was run)"
         for one in calibration.filled
         if one.fitted
     ]
     tail = calibration.tail_factor
     if tail is not None and tail > 1.05:
         said.append(
-            f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total KV; the simulator counts the "
-            "total only"
+            f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total"
+            " KV; the simulator counts the total only"
         )
     noisy = [fit.name for fit in calibration.fits if fit.repeat_spread > 0.1]
     if noisy:
         names = ", ".join(noisy)
-        said.append(f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more --repeats are needed")
+        said.append(
+            f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more"
+            " --repeats are needed"
+        )
     together = [one.factor for one in calibration.contention if set(one.activities) == {"decode", "score"}]
-    return [*said, *(f"for scoring on the rollout devices set placement.interference: {factor:.2f}" for factor in together)]
+    return [
+        *said,
+        *(
+            f"for scoring on the rollout devices set placement.interference: {factor:.2f}"
+            for factor in together
+        ),
+    ]
 
 
 def _table(title: str, left: Sequence[str], right: Sequence[str]) -> "Table":
@@ -56,14 +66,28 @@ def _coefficients(fits: Sequence[Fit]) -> "Table":
     table = _table("fitted costs, with 95 % intervals", ["what", "term"], ["value", "low", "high"])
     for fit in fits:
         for place, one in enumerate(fit.coefficients):
-            table.add_row(fit.name if not place else "", one.name.replace("_", " "), *map(_seconds, (one.value, one.low, one.high)))
+            table.add_row(
+                fit.name if not place else "",
+                one.name.replace("_", " "),
+                *map(_seconds, (one.value, one.low, one.high)),
+            )
     return table
 
 
 def _errors(fits: Sequence[Fit]) -> "Table":
-    table = _table("errors; a regime held out is predicted from the others", ["what", "regime held out"], ["points", "median", "largest"])
+    table = _table(
+        "errors; a regime held out is predicted from the others",
+        ["what", "regime held out"],
+        ["points", "median", "largest"],
+    )
     for fit in fits:
-        table.add_row(fit.name, "none (in sample)", str(fit.points), _percent(fit.median_error), _percent(fit.worst[0].error))
+        table.add_row(
+            fit.name,
+            "none (in sample)",
+            str(fit.points),
+            _percent(fit.median_error),
+            _percent(fit.worst[0].error),
+        )
         table.add_row("", "spread of repeats", "", _percent(fit.repeat_spread), "")
         for one in fit.held_out:
             name = f"{one.regime}{' (beyond the rest)' if one.extrapolated else ''}"
@@ -72,9 +96,14 @@ def _errors(fits: Sequence[Fit]) -> "Table":
 
 
 def _contention(found: Sequence[Contention]) -> "Table":
-    table = _table("together on one device", ["first", "second"], ["first slower", "second slower", "shared demand", "f"])
+    table = _table(
+        "together on one device", ["first", "second"], ["first slower", "second slower", "shared demand", "f"]
+    )
     for one in found:
-        slower = (f"{slow:.2f} ({low:.2f}-{high:.2f})" for slow, low, high in zip(one.slowdown, one.lowest, one.highest, strict=True))
+        slower = (
+            f"{slow:.2f} ({low:.2f}-{high:.2f})"
+            for slow, low, high in zip(one.slowdown, one.lowest, one.highest, strict=True)
+        )
         table.add_row(*one.activities, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}")
     return table
 

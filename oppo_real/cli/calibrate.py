@@ -8,15 +8,48 @@ import click
 from oppo_sim.cli import options
 
 
-@click.command(epilog="Example: oppo calibrate my-run.yaml -o h200-7b.json; then, in it, costs: {kind: profile, path: h200-7b.json}")
+@click.command(
+    epilog=(
+        "Example: oppo calibrate my-run.yaml -o h200-7b.json; then, in it, costs: {kind: profile, path:"
+        " h200-7b.json}"
+    )
+)
 @click.argument("scenario")
-@click.option("--engine", type=click.Choice(["torch", "vllm"]), help="Engine of the actor instead of the scenario's.")
+@click.option(
+    "--engine", type=click.Choice(["torch", "vllm"]), help="Engine of the actor instead of the scenario's."
+)
 @options.OVERRIDES
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Profile to write. Default: SCENARIO.profile.json.")
-@click.option("--budget-s", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds in all, at most (about).")
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Visits to every point, in passes.")
-@click.option("--contention/--no-contention", default=True, show_default=True, help="Measure activities together, in two processes.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder of finished points. Default: .oppo-calibrate beside the profile.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Profile to write. Default: SCENARIO.profile.json.",
+)
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(1),
+    default=900.0,
+    show_default=True,
+    help="Seconds in all, at most (about).",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Visits to every point, in passes.",
+)
+@click.option(
+    "--contention/--no-contention",
+    default=True,
+    show_default=True,
+    help="Measure activities together, in two processes.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    help="Folder of finished points. Default: .oppo-calibrate beside the profile.",
+)
 @options.SEED
 @options.FORCE
 @options.FIGURES
@@ -35,9 +68,11 @@ def command(
     figures: bool,
     as_json: bool,
 ) -> None:
-    """Measure decode, prefill, scoring, training and weight sync of SCENARIO's real section, and write a cost profile.
+    """Measure decode, prefill, scoring, training and weight sync of SCENARIO's real section, and write a cost
+    profile.
 
-    Finished points are kept: interrupt it, run it again, and it goes on. Beside the profile lie its raw samples, the fit and a figure.
+    Finished points are kept: interrupt it, run it again, and it goes on. Beside the profile lie its raw
+    samples, the fit and a figure.
     """
     import json
 
@@ -55,8 +90,13 @@ def command(
     subject = subject_of(loaded, engine)
     path = output or Path(f"{options.safe_name(loaded.name)}.profile.json")
     if path.exists() and not force:
-        raise OppoError(f"{path} exists: choose another file with -o, or replace it with --force (finished points are kept either way)")
-    effort = Effort(repeats=repeats, budget_s=budget_s, contention=contention, seed=loaded.seed if seed is None else seed)
+        raise OppoError(
+            f"{path} exists: choose another file with -o, or replace it with --force (finished points are"
+            " kept either way)"
+        )
+    effort = Effort(
+        repeats=repeats, budget_s=budget_s, contention=contention, seed=loaded.seed if seed is None else seed
+    )
     kept = cache or path.parent / ".oppo-calibrate"
     with options.progress_bar(f"calibrate {loaded.name}", 1, as_json) as (bar, task):
 
@@ -64,7 +104,9 @@ def command(
             bar.update(task, completed=done, total=total, description=f"calibrate {loaded.name}: {label}")
 
         try:
-            session, calibration, written = calibrate_to(path, loaded.name, subject, sizes_of(loaded), kept, effort, progress)
+            session, calibration, written = calibrate_to(
+                path, loaded.name, subject, sizes_of(loaded), kept, effort, progress
+            )
         except KeyboardInterrupt:
             click.echo(f"what was measured is kept in {kept}: run the same command again to go on", err=True)
             raise
@@ -73,16 +115,30 @@ def command(
         save_figure(calibration_figure(session.visits, calibration.fits), figure)
     notes = [*session.notes, *remarks(calibration)]
     if as_json:
-        files = {"profile": str(written.profile), "report": str(written.report), "samples": str(written.samples)}
+        files = {
+            "profile": str(written.profile),
+            "report": str(written.report),
+            "samples": str(written.samples),
+        }
         if figure is not None:
             files["figure"] = str(figure)
         counts = {"visits": len(session.visits), "planned": session.planned_visits, "fresh": session.fresh}
-        click.echo(json.dumps(plain({"files": files, "visits": counts, **calibration.report(), "notes": notes}), indent=1))
+        click.echo(
+            json.dumps(
+                plain({"files": files, "visits": counts, **calibration.report(), "notes": notes}), indent=1
+            )
+        )
         return
     console = table_console()
     for table in fit_tables(calibration):
         console.print(table)
     for note in notes:
         click.echo(f"note: {note}", err=True)
-    click.echo(f"{len(session.visits)} of {session.planned_visits} visits, {session.fresh} of them new, on {session.origin.hardware}")
-    click.echo(f"wrote {written.profile} (and {written.report.name}, {written.samples.name}{', ' + figure.name if figure else ''})")
+    click.echo(
+        f"{len(session.visits)} of {session.planned_visits} visits, {session.fresh} of them new, on"
+        f" {session.origin.hardware}"
+    )
+    click.echo(
+        f"wrote {written.profile} (and {written.report.name},"
+        f" {written.samples.name}{', ' + figure.name if figure else ''})"
+    )

@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from oppo_sim.report.written_run import WrittenRun
 
 
-@click.command(epilog="Example: oppo run my.yaml --policy oppo --steps 20 --set real.placement.kind=processes -o runs/real")
+@click.command(
+    epilog=(
+        "Example: oppo run my.yaml --policy oppo --steps 20 --set real.placement.kind=processes -o runs/real"
+    )
+)
 @click.argument("scenario")
-@click.option("--policy", help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.")
+@click.option(
+    "--policy",
+    help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.",
+)
 @options.STEPS
 @options.SEED
 @options.OVERRIDES
@@ -23,7 +30,11 @@ if TYPE_CHECKING:
 @options.FORCE
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the run folder.")
 @options.FIGURES
-@click.option("--timeline", type=options.StepRange(), help="Steps on the timeline. Default: the three after the warm-up.")
+@click.option(
+    "--timeline",
+    type=options.StepRange(),
+    help="Steps on the timeline. Default: the three after the warm-up.",
+)
 @options.JSON
 def command(
     scenario: str,
@@ -38,10 +49,12 @@ def command(
     timeline: tuple[int, int] | None,
     as_json: bool,
 ) -> int:
-    """Run SCENARIO (a shipped name or a YAML file) over real engines, as its real: section says, and measure every step.
+    """Run SCENARIO (a shipped name or a YAML file) over real engines, as its real: section says, and measure
+    every step.
 
-    Writes the same run folder as simulate, in measured seconds, and trace.parquet: the lengths it made, to be simulated with.
-    With checkpoints (real.checkpoint_every) a run that ended early goes on with --resume, making the decisions it would have made.
+    Writes the same run folder as simulate, in measured seconds, and trace.parquet: the lengths it made, to be
+    simulated with. With checkpoints (real.checkpoint_every) a run that ended early goes on with --resume,
+    making the decisions it would have made.
     """
     from oppo_real.placement.engines import require_engine
     from oppo_sim.scenario.build import policy_settings_of
@@ -53,8 +66,14 @@ def command(
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name
-    setup = build_real_setup(loaded, policy=name, settings=policy_settings_of(loaded, name), steps=steps, seed=seed)
-    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.base.seed}-real"
+    setup = build_real_setup(
+        loaded, policy=name, settings=policy_settings_of(loaded, name), steps=steps, seed=seed
+    )
+    folder = (
+        output
+        or Path("runs")
+        / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.base.seed}-real"
+    )
     if not resume:
         options.refuse_taken(folder, force)
     first = min(setup.base.warmup_steps, setup.base.steps - 1)
@@ -69,7 +88,10 @@ def command(
     _show(written, as_json)
     if written.interrupted:
         done = len(written.steps)
-        click.echo(f"oppo: interrupted after {done} of {setup.base.steps} steps: {folder} is complete up to there", err=True)
+        click.echo(
+            f"oppo: interrupted after {done} of {setup.base.steps} steps: {folder} is complete up to there",
+            err=True,
+        )
         return EXIT_INTERRUPTED
     return 0
 
@@ -96,6 +118,11 @@ def _show(run: "WrittenRun", as_json: bool) -> None:
 
     kept = run.steps.iloc[run.warmup_steps :]
     unit = "decode iterations" if run.manifest["clock"] == "decode iterations" else "measured seconds"
-    title = f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of warm-up ({unit})"
+    title = (
+        f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
+        f" warm-up ({unit})"
+    )
     table_console().print(run_summary_table(kept, title))
-    click.echo(f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""))
+    click.echo(
+        f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else "")
+    )

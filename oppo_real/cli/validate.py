@@ -8,7 +8,11 @@ from oppo_sim.cli import options
 from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 
-@click.command(epilog="Example: oppo validate my.yaml --policies sequential,intra,inter,oppo --repeats 5 -o runs/validated")
+@click.command(
+    epilog=(
+        "Example: oppo validate my.yaml --policies sequential,intra,inter,oppo --repeats 5 -o runs/validated"
+    )
+)
 @click.argument("scenario")
 @click.option(
     "--policies",
@@ -16,10 +20,31 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
     show_default=True,
     help="Comma-separated; speed-ups are against the first.",
 )
-@click.option("--profile", type=click.Path(path_type=Path), help="Cost profile of these models on this machine. Default: calibrate first.")
-@click.option("--repeats", type=click.IntRange(1, 1000), default=3, show_default=True, help="Real runs of each policy, interleaved.")
-@click.option("--budget-s", type=click.FloatRange(1), default=240.0, show_default=True, help="Seconds of the calibration, at most (about).")
-@click.option("--contention/--no-contention", default=True, show_default=True, help="Calibrate decoding beside scoring, too.")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    help="Cost profile of these models on this machine. Default: calibrate first.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="Real runs of each policy, interleaved.",
+)
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(1),
+    default=240.0,
+    show_default=True,
+    help="Seconds of the calibration, at most (about).",
+)
+@click.option(
+    "--contention/--no-contention",
+    default=True,
+    show_default=True,
+    help="Calibrate decoding beside scoring, too.",
+)
 @options.STEPS
 @options.OVERRIDES
 @options.OUTPUT
@@ -40,7 +65,8 @@ def command(
     figures: bool,
     as_json: bool,
 ) -> int:
-    """Run each policy of SCENARIO for real, simulate it from the calibrated profile alone, and report predicted, measured and error.
+    """Run each policy of SCENARIO for real, simulate it from the calibrated profile alone, and report
+    predicted, measured and error.
 
     Finished runs are kept beside the run folder: interrupt it, run the same command again, and it goes on.
     """
@@ -67,7 +93,11 @@ def command(
 
             validated = validate(request, progress)
     except KeyboardInterrupt:
-        click.echo(f"oppo: interrupted: what is finished is kept beside {folder}, the same command goes on from there", err=True)
+        click.echo(
+            f"oppo: interrupted: what is finished is kept beside {folder}, the same command goes on from"
+            " there",
+            err=True,
+        )
         return EXIT_INTERRUPTED
     write_validation(validated, force=force, figures=figures)
     show(validated, as_json)

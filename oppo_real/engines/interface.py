@@ -14,7 +14,8 @@ FinishReason = Literal["stop", "length"]
 class Sampling:
     """How the actor samples; temperature 0 is greedy.
 
-    ``seed``, a rollout's id and the token's position fix every draw (vLLM: as long as the rollout is not held or restored in between).
+    ``seed``, a rollout's id and the token's position fix every draw (vLLM: as long as the rollout is not held
+    or restored in between).
     """
 
     temperature: float = 1.0
@@ -25,7 +26,8 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """A rollout to generate, or to go on with (``generated`` tokens already made, for instance from a checkpoint)."""
+    """A rollout to generate, or to go on with (``generated`` tokens already made, for instance from a
+    checkpoint)."""
 
     rollout_id: int
     prompt: tuple[int, ...]
@@ -42,7 +44,8 @@ class NewTokens:
     rollout_id: int
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of the tokens, under the weights and temperature they were sampled with (torch: before the ``top_p`` cut; vLLM: after it)."""
+    """Of the tokens, under the weights and temperature they were sampled with (torch: before the ``top_p``
+    cut; vLLM: after it)."""
     weight_version: int
     finish_reason: FinishReason | None
     """None while unfinished."""
@@ -67,7 +70,8 @@ class Actor(Protocol):
         """Queue rollouts; they are prefilled before the next iteration, in id order."""
 
     def step(self) -> list[NewTokens]:
-        """Prefill what joins, then one decode iteration: one token for every running rollout. Empty if there is nothing to run."""
+        """Prefill what joins, then one decode iteration: one token for every running rollout. Empty if there
+        is nothing to run."""
 
     def running(self) -> tuple[int, ...]:
         """Ids of unfinished rollouts that are not held back, ascending."""
@@ -82,13 +86,15 @@ class Actor(Protocol):
         """Forget rollouts and free their KV."""
 
     def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
-        """New weights from the next iteration on. ``keep_kv`` false: running rollouts prefill prompt and partial response again."""
+        """New weights from the next iteration on. ``keep_kv`` false: running rollouts prefill prompt and
+        partial response again."""
 
     def counts(self) -> ActorCounts:
         """Work done so far."""
 
     def resolved_config(self) -> dict[str, Any]:
-        """What the engine really runs with: model shape, dtype, device, KV tokens, attention path, versions."""
+        """What the engine really runs with: model shape, dtype, device, KV tokens, attention path,
+        versions."""
 
     def close(self) -> None:
         """Free everything."""
@@ -126,10 +132,12 @@ class ReferenceStream(Protocol):
 
 
 class Scorer(Protocol):
-    """A reward model over growing sequences; it keeps a rollout's KV until its score exists or it is released."""
+    """A reward model over growing sequences; it keeps a rollout's KV until its score exists or it is
+    released."""
 
     def append(self, pieces: Sequence[ScorePiece]) -> dict[int, float]:
-        """Prefill pieces as one batch; returns the scores of rollouts whose last piece this was, and frees their KV."""
+        """Prefill pieces as one batch; returns the scores of rollouts whose last piece this was, and frees
+        their KV."""
 
     def release(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts without scoring them."""

@@ -1,4 +1,5 @@
-"""Models from a transformers configuration or a checkpoint folder: the actor, the reward model, the critic. Nothing is downloaded."""
+"""Models from a transformers configuration or a checkpoint folder: the actor, the reward model, the critic.
+Nothing is downloaded."""
 
 import json
 import os
@@ -14,37 +15,63 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 ModelSource = Mapping[str, Any] | str | Path
-"""A configuration as a mapping (with ``model_type``), the path of a ``config.json``, or of a folder with one and perhaps weights."""
+"""A configuration as a mapping (with ``model_type``), the path of a ``config.json``, or of a folder with one
+and perhaps weights."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 
 _Kind = Literal["causal_lm", "score"]
 _DRAWN_IN_PLACE = 500_000_000
 """Parameters."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 # Keys that published configurations carry beside the model's own.
-_HARMLESS = {"architectures", "torch_dtype", "transformers_version", "_name_or_path", "model_type", "auto_map", "_attn_implementation"}
+_HARMLESS = {
+    "architectures",
+    "torch_dtype",
+    "transformers_version",
+    "_name_or_path",
+    "model_type",
+    "auto_map",
+    "_attn_implementation",
+}
 
 
-def build_causal_lm(source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu") -> torch.nn.Module:
-    """A causal language model (actor, reference) in evaluation mode: the weights of a checkpoint, or random ones of ``seed``.
+def build_causal_lm(
+    source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> torch.nn.Module:
+    """A causal language model (actor, reference) in evaluation mode: the weights of a checkpoint, or random
+    ones of ``seed``.
 
-    Raises OppoError for a wrong path, a configuration transformers does not understand, or a model that does not fit into free memory.
+    Raises OppoError for a wrong path, a configuration transformers does not understand, or a model that does
+    not fit into free memory.
     """
     return _build("causal_lm", source, seed, dtype, device)
 
 
-def build_reward_model(source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu") -> torch.nn.Module:
-    """A reward model: the transformer with a score head of one output. A checkpoint without such a head gets a random one of ``seed``."""
+def build_reward_model(
+    source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> torch.nn.Module:
+    """A reward model: the transformer with a score head of one output. A checkpoint without such a head gets
+    a random one of ``seed``."""
     return _build("score", source, seed, dtype, device)
 
 
-def build_value_model(source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu") -> torch.nn.Module:
-    """A critic: built as a reward model is; ``forwards.response_values`` applies its head to every token instead of the last."""
+def build_value_model(
+    source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> torch.nn.Module:
+    """A critic: built as a reward model is; ``forwards.response_values`` applies its head to every token
+    instead of the last."""
     return _build("score", source, seed, dtype, device)
 
 
-def _build(kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str | torch.device) -> torch.nn.Module:
+def _build(
+    kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str | torch.device
+) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     precision = _dtype(dtype)
@@ -58,18 +85,24 @@ def _build(kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str 
         shape = _attempt(lambda: auto.from_config(config), f"{name} cannot be built from {_named(source)}")
     _check_memory(shape, precision, place, name)
     count = sum(parameter.numel() for parameter in shape.parameters())
-    # Random weights are drawn on the CPU, so that a seed gives the same ones on every device. Of large models, whose random weights
-    # only take up room and time, they are drawn where they are needed: a CPU takes a minute for 7 billion.
+    # Random weights are drawn on the CPU, so that a seed gives the same ones on every device. Of large
+    # models, whose random weights only take up room and time, they are drawn where they are needed: a CPU
+    # takes a minute for 7 billion.
     drawn_on = place if count >= _DRAWN_IN_PLACE else torch.device("cpu")
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         if _has_weights(source):
             model = _attempt(
-                lambda: auto.from_pretrained(str(source), config=config, dtype=precision, local_files_only=True),
+                lambda: auto.from_pretrained(
+                    str(source), config=config, dtype=precision, local_files_only=True
+                ),
                 f"The checkpoint {_named(source)} cannot be loaded",
             )
         else:
-            model = _attempt(lambda: _drawn(auto, config, precision, drawn_on), f"{name} cannot be built from {_named(source)}")
+            model = _attempt(
+                lambda: _drawn(auto, config, precision, drawn_on),
+                f"{name} cannot be built from {_named(source)}",
+            )
     moved = _attempt(lambda: model.to(place), f"{name} cannot be moved to {place}")
     assert isinstance(moved, torch.nn.Module)
     return moved.eval()
@@ -88,7 +121,9 @@ def _attempt(action: Callable[[], Any], what: str) -> Any:
     except OppoError:
         raise
     except Exception as error:  # transformers and huggingface_hub raise many kinds
-        raise OppoError(f"{what}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}") from error
+        raise OppoError(
+            f"{what}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+        ) from error
 
 
 def _named(source: ModelSource) -> str:
@@ -104,7 +139,10 @@ def _dtype(dtype: str) -> torch.dtype:
 def _device(device: str | torch.device) -> torch.device:
     place: torch.device = _attempt(lambda: torch.device(device), f"device {device!r} is not understood")
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise OppoError(f"device {str(place)!r} was asked for but this machine has no usable CUDA device; use device 'cpu'.")
+        raise OppoError(
+            f"device {str(place)!r} was asked for but this machine has no usable CUDA device; use device"
+            " 'cpu'."
+        )
     return place
 
 
@@ -120,7 +158,10 @@ def _configuration(source: ModelSource) -> "PretrainedConfig":
     path = Path(source)
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
-        raise OppoError(f"There is no model at {path}: give a configuration, a config.json, or a checkpoint folder that contains one.")
+        raise OppoError(
+            f"There is no model at {path}: give a configuration, a config.json, or a checkpoint folder that"
+            " contains one."
+        )
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -136,12 +177,18 @@ def _from_fields(fields: dict[str, Any], strict: bool, where: str) -> "Pretraine
     model_type = fields.pop("model_type", None)
     if not isinstance(model_type, str):
         raise OppoError(f"{where} names no model_type; add one, for instance model_type: qwen2.")
-    blank = _attempt(lambda: AutoConfig.for_model(model_type), f"{where} has model_type {model_type!r}, which transformers does not know")
+    blank = _attempt(
+        lambda: AutoConfig.for_model(model_type),
+        f"{where} has model_type {model_type!r}, which transformers does not know",
+    )
     if strict:
         known = set(blank.to_dict()) | set(dir(blank)) | _HARMLESS
         unknown = sorted(set(fields) - known)
         if unknown:
-            raise OppoError(f"{where} has a field {unknown[0]!r} that a {model_type} model does not have; correct or remove it.")
+            raise OppoError(
+                f"{where} has a field {unknown[0]!r} that a {model_type} model does not have; correct or"
+                " remove it."
+            )
     what = f"{where} is no valid {model_type} configuration"
     config: PretrainedConfig = _attempt(lambda: AutoConfig.for_model(model_type, **fields), what)
     return config
@@ -152,8 +199,9 @@ def _check_memory(shape: torch.nn.Module, dtype: torch.dtype, device: torch.devi
     free = free_memory_bytes(device)
     if free is not None and needed > free:
         raise OppoError(
-            f"{name} needs {needed / 2**30:.2f} GiB for its weights in {str(dtype).removeprefix('torch.')} but {device} has "
-            f"{free / 2**30:.2f} GiB free; use a smaller model, bfloat16, or another device."
+            f"{name} needs {needed / 2**30:.2f} GiB for its weights in {str(dtype).removeprefix('torch.')}"
+            f" but {device} has {free / 2**30:.2f} GiB free; use a smaller model, bfloat16, or another"
+            " device."
         )
 
 

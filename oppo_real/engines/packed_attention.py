@@ -2,12 +2,16 @@
 
 Paths, chosen by probing and never by version:
 
-- ``plain``: scaled-dot-product attention over groups of similar shape and single long sequences (``packed_plan.py``). Any device and dtype.
-- ``flash``: one call of PyTorch's own FlashAttention for the whole batch, reading the arena in place through each sequence's start and
-  used length. CUDA, 16-bit. Used only after ``verify_attention`` found it equal to the plain path on that device.
-- ``varlen`` (training, where nothing is cached): ``torch.nn.attention.varlen.varlen_attn``, CUDA, 16-bit, checked likewise, with gradients.
+- ``plain``: scaled-dot-product attention over groups of similar shape and single long sequences
+  (``packed_plan.py``). Any device and dtype.
+- ``flash``: one call of PyTorch's own FlashAttention for the whole batch, reading the arena in place through
+  each sequence's start and used length. CUDA, 16-bit. Used only after ``verify_attention`` found it equal to
+  the plain path on that device.
+- ``varlen`` (training, where nothing is cached): ``torch.nn.attention.varlen.varlen_attn``, CUDA, 16-bit,
+  checked likewise, with gradients.
 
-The CUDA paths were written without a CUDA device at hand: they have not run yet, and are trusted only as far as these checks go.
+The CUDA paths were written without a CUDA device at hand: they have not run yet, and are trusted only as far
+as these checks go.
 """
 
 from collections.abc import Sequence
@@ -18,7 +22,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from oppo_real.engines.packed_plan import Group, Plan, Span, make_plan
+from oppo_real.engines.packed_plan import Group, PackedPlan, Span, make_plan
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
 
@@ -28,30 +32,45 @@ IMPLEMENTATION = "oppo_packed"
 AttentionPath = Literal["plain", "flash", "varlen"]
 
 
-# ---- the plain path -----------------------------------------------------------------------------------------------------------------
+# ---- the plain path ----------------------------------------------------------------------------------------
 
 
-def plain_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan, scale: float) -> torch.Tensor:
+def plain_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: PackedPlan, scale: float
+) -> torch.Tensor:
     """Causal attention of every span of the plan.
 
-    ``query`` [T, heads, d]; ``key``, ``value`` [S, kv_heads, d]: the arena, or the packed batch itself. Differentiable; [T, heads, d].
+    ``query`` [T, heads, d]; ``key``, ``value`` [S, kv_heads, d]: the arena, or the packed batch itself.
+    Differentiable; [T, heads, d].
     """
     parts = [_group_attention(query, key, value, group, scale) for group in plan.groups]
     parts += [_single_attention(query, key, value, span, scale) for span in plan.singles]
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).index_select(0, plan.order)
 
 
-def _group_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scale: float) -> torch.Tensor:
+def _group_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scale: float
+) -> torch.Tensor:
     heads, kv_heads = query.shape[1], key.shape[1]
     shared = heads // kv_heads
-    keys = key.index_select(0, group.key_index).view(group.rows, group.keys, kv_heads, key.shape[2]).transpose(1, 2)
-    values = value.index_select(0, group.key_index).view(group.rows, group.keys, kv_heads, value.shape[2]).transpose(1, 2)
+    keys = (
+        key.index_select(0, group.key_index)
+        .view(group.rows, group.keys, kv_heads, key.shape[2])
+        .transpose(1, 2)
+    )
+    values = (
+        value.index_select(0, group.key_index)
+        .view(group.rows, group.keys, kv_heads, value.shape[2])
+        .transpose(1, 2)
+    )
     queries = query.index_select(0, group.query_index).view(group.rows, group.queries, heads, query.shape[2])
     out = _shared_heads(queries, keys, values, group.mask, shared, scale)
     return out.reshape(group.rows * group.queries, heads, value.shape[2])
 
 
-def _single_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, span: Span, scale: float) -> torch.Tensor:
+def _single_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, span: Span, scale: float
+) -> torch.Tensor:
     heads, kv_heads = query.shape[1], key.shape[1]
     shared = heads // kv_heads
     queries = query[span.query_start : span.query_start + span.queries].unsqueeze(0)
@@ -60,35 +79,50 @@ def _single_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
     if span.queries > 1 and span.queries == span.keys:
         # A whole sequence: no mask tensor is needed, which lets the kernel skip what is hidden.
         keys, values = keys.repeat_interleave(shared, dim=1), values.repeat_interleave(shared, dim=1)
-        out = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, is_causal=True, scale=scale)
+        out = F.scaled_dot_product_attention(
+            queries.transpose(1, 2), keys, values, is_causal=True, scale=scale
+        )
         return out.squeeze(0).transpose(0, 1)
     mask = None
     if span.queries > 1:
         last_seen = torch.arange(span.keys - span.queries, span.keys, device=query.device).view(-1, 1)
         hidden = torch.arange(span.keys, device=query.device).view(1, -1) > last_seen
         mask = query.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf")).view(1, 1, *hidden.shape)
-    return _shared_heads(queries, keys, values, mask, shared, scale).reshape(span.queries, heads, value.shape[2])
+    return _shared_heads(queries, keys, values, mask, shared, scale).reshape(
+        span.queries, heads, value.shape[2]
+    )
 
 
 def _shared_heads(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, shared: int, scale: float
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    shared: int,
+    scale: float,
 ) -> torch.Tensor:
-    """Attention with ``shared`` query heads to a key head, taken as further queries so that no key is repeated: [g, q, kv, shared, d]."""
+    """Attention with ``shared`` query heads to a key head, taken as further queries so that no key is
+    repeated: [g, q, kv, shared, d]."""
     rows, count, heads, width = queries.shape
     kv_heads = heads // shared
-    folded = queries.view(rows, count, kv_heads, shared, width).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, shared * count, width)
+    folded = (
+        queries.view(rows, count, kv_heads, shared, width)
+        .permute(0, 2, 3, 1, 4)
+        .reshape(rows, kv_heads, shared * count, width)
+    )
     if mask is not None and shared > 1 and count > 1:
         mask = mask.repeat(1, 1, shared, 1)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
     return out.view(rows, kv_heads, shared, count, values.shape[3]).permute(0, 3, 1, 2, 4)
 
 
-# ---- the CUDA paths -----------------------------------------------------------------------------------------------------------------
+# ---- the CUDA paths ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FlashIndex:
-    """What the kernel is told: int32 on the device. ``key_starts`` has one entry more than there are sequences; it is never read."""
+    """What the kernel is told: int32 on the device. ``key_starts`` has one entry more than there are
+    sequences; it is never read."""
 
     query_offsets: torch.Tensor
     key_starts: torch.Tensor
@@ -104,15 +138,22 @@ def flash_index(spans: Sequence[Span], device: torch.device) -> FlashIndex:
     offsets[1:] = table[:, 1].cumsum(0)
     starts = torch.cat((table[:, 2], table[-1:, 2] + table[-1:, 3]))
     return FlashIndex(
-        offsets.to(device), starts.to(device), table[:, 3].contiguous().to(device), int(table[:, 1].max()), int(table[:, 3].max())
+        offsets.to(device),
+        starts.to(device),
+        table[:, 3].contiguous().to(device),
+        int(table[:, 1].max()),
+        int(table[:, 3].max()),
     )
 
 
-def flash_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float) -> torch.Tensor:
+def flash_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float
+) -> torch.Tensor:
     """As ``plain_attention``, by one kernel; not differentiable.
 
-    With ``seqused_k`` the kernel takes a sequence's first key from ``cum_seq_k[i]`` and its length from ``seqused_k[i]``, and aligns the
-    causal mask at the end, so extents may lie anywhere (FlashAttention 2, block_info.h).
+    With ``seqused_k`` the kernel takes a sequence's first key from ``cum_seq_k[i]`` and its length from
+    ``seqused_k[i]``, and aligns the causal mask at the end, so extents may lie anywhere (FlashAttention 2,
+    block_info.h).
     """
     out = torch.ops.aten._flash_attention_forward(
         query,
@@ -132,8 +173,11 @@ def flash_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     return out
 
 
-def varlen_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float) -> torch.Tensor:
-    """Block-causal attention of whole packed sequences, differentiable, by PyTorch's public variable-length attention."""
+def varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float
+) -> torch.Tensor:
+    """Block-causal attention of whole packed sequences, differentiable, by PyTorch's public variable-length
+    attention."""
     from torch.nn.attention.varlen import varlen_attn
 
     shared = query.shape[1] // key.shape[1]
@@ -152,7 +196,7 @@ def varlen_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     return out
 
 
-# ---- a batch, as the layers see it --------------------------------------------------------------------------------------------------
+# ---- a batch, as the layers see it -------------------------------------------------------------------------
 
 
 @dataclass
@@ -163,11 +207,13 @@ class CachedBatch:
     write_index: torch.Tensor
     spans: Sequence[Span]
     flash: FlashIndex | None = None
-    plan: Plan | None = None
+    plan: PackedPlan | None = None
     fast: bool = True
     """False: the plain path even where a fast one was verified."""
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         """[T, heads, d] of one layer."""
         self.store.write(layer, self.write_index, key, value)
         keys, values = self.store.keys(layer), self.store.values(layer)
@@ -179,11 +225,17 @@ class CachedBatch:
         return plain_attention(query, keys, values, self.plan, scale)
 
     def _choose(self, query: torch.Tensor, key: torch.Tensor) -> None:
-        path = cached_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2]) if self.fast else "plain"
+        path = (
+            cached_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2])
+            if self.fast
+            else "plain"
+        )
         if path == "flash":
             self.flash = flash_index(self.spans, query.device)
         else:
-            self.plan = make_plan(self.spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device)
+            self.plan = make_plan(
+                self.spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device
+            )
 
 
 @dataclass
@@ -192,16 +244,23 @@ class WholeBatch:
 
     lengths: Sequence[int]
     index: FlashIndex | None = None
-    plan: Plan | None = None
+    plan: PackedPlan | None = None
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         """[T, heads, d] of one layer."""
         if self.index is None and self.plan is None:
             spans = whole_spans(self.lengths)
-            if training_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2]) == "varlen":
+            if (
+                training_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2])
+                == "varlen"
+            ):
                 self.index = flash_index(spans, query.device)
             else:
-                self.plan = make_plan(spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device)
+                self.plan = make_plan(
+                    spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device
+                )
         if self.index is not None:
             return varlen_attention(query, key, value, self.index, scale)
         assert self.plan is not None
@@ -229,23 +288,34 @@ def packed_attention(
     packed: CachedBatch | WholeBatch | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The function transformers calls: ``query`` [1, heads, T, d], ``key``, ``value`` [1, kv_heads, T, d] → [1, T, heads, d].
+    """The function transformers calls: ``query`` [1, heads, T, d], ``key``, ``value`` [1, kv_heads, T, d] →
+    [1, T, heads, d].
 
     Raises OppoError for what a packed batch cannot express exactly.
     """
     if packed is None:
-        raise OppoError("This model attends to packed batches only; use it with the torch engine and forwards, or load it anew.")
+        raise OppoError(
+            "This model attends to packed batches only; use it with the torch engine and forwards, or load it"
+            " anew."
+        )
     window = options.get("sliding_window")
     if window is not None and max(span.keys for span in _spans(packed)) > window:
-        raise OppoError(f"The torch engine has no sliding-window attention, and a sequence is longer than {window} tokens; use vllm.")
+        raise OppoError(
+            f"The torch engine has no sliding-window attention, and a sequence is longer than {window}"
+            " tokens; use vllm."
+        )
     unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if unsupported or dropout:
         what = ", ".join(unsupported) or "dropout"
-        raise OppoError(f"The torch engine cannot compute attention with {what}; use another model or engine.")
+        raise OppoError(
+            f"The torch engine cannot compute attention with {what}; use another model or engine."
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = module.layer_idx
     assert isinstance(layer, int)
-    out = packed.attend(layer, query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1), scale)
+    out = packed.attend(
+        layer, query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1), scale
+    )
     return out.unsqueeze(0), None
 
 
@@ -260,7 +330,7 @@ def register() -> None:
     AttentionInterface.register(IMPLEMENTATION, packed_attention)
 
 
-# ---- verification -------------------------------------------------------------------------------------------------------------------
+# ---- verification ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -272,7 +342,8 @@ class AttentionReport:
     path: AttentionPath
     """Fastest path found equal."""
     max_abs_error: dict[str, float]
-    """Path → largest absolute difference of any output (outputs are of order 1). Paths that failed to run are missing."""
+    """Path → largest absolute difference of any output (outputs are of order 1). Paths that failed to run are
+    missing."""
     tolerance: float
     failures: dict[str, str]
     """Path → why it is not used."""
@@ -280,7 +351,8 @@ class AttentionReport:
 
 _TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 _BATCHES: tuple[tuple[tuple[int, int], ...], ...] = (
-    # (new tokens, cached tokens before them) a sequence: decode only; prefill only; both; long pieces behind long contexts.
+    # (new tokens, cached tokens before them) a sequence: decode only; prefill only; both; long pieces behind
+    # long contexts.
     tuple((1, past) for past in (0, 1, 2, 7, 15, 16, 17, 63, 128, 300, 701)),
     tuple((new, 0) for new in (1, 2, 3, 17, 64, 130, 257)),
     ((1, 40), (33, 0), (1, 0), (5, 77), (1, 513), (64, 64), (129, 3)),
@@ -289,11 +361,18 @@ _BATCHES: tuple[tuple[tuple[int, int], ...], ...] = (
 
 
 def verify_attention(
-    device: torch.device | str, dtype: torch.dtype, heads: int = 8, kv_heads: int = 2, head_dim: int = 64, seed: int = 0
+    device: torch.device | str,
+    dtype: torch.dtype,
+    heads: int = 8,
+    kv_heads: int = 2,
+    head_dim: int = 64,
+    seed: int = 0,
 ) -> AttentionReport:
-    """Compare every cached path that may serve ``device`` and ``dtype`` with a textbook softmax on random ragged batches.
+    """Compare every cached path that may serve ``device`` and ``dtype`` with a textbook softmax on random
+    ragged batches.
 
-    Extents lie in the arena in shuffled order with gaps, as they do in use. Raises OppoError if even the plain path is off.
+    Extents lie in the arena in shuffled order with gaps, as they do in use. Raises OppoError if even the
+    plain path is off.
     """
     device = torch.device(device)
     tolerance = _TOLERANCE.get(dtype)
@@ -332,7 +411,10 @@ def verify_attention(
             if not difference <= tolerance:
                 failures[path] = f"differs by {difference:.3g}, allowed is {tolerance:.3g}"
     if "plain" in failures:
-        raise OppoError(f"The plain attention on {device} in {dtype} {failures['plain']}; this build of PyTorch cannot be used there.")
+        raise OppoError(
+            f"The plain attention on {device} in {dtype} {failures['plain']}; this build of PyTorch cannot be"
+            " used there."
+        )
     best = next(path for path in reversed(candidates) if path not in failures)
     return AttentionReport(str(device), str(dtype).removeprefix("torch."), best, errors, tolerance, failures)
 
@@ -351,23 +433,39 @@ def _shuffled_spans(shape: Sequence[tuple[int, int]], generator: torch.Generator
     return spans, size
 
 
-def _textbook(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+def _textbook(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spans: Sequence[Span]
+) -> torch.Tensor:
     """softmax(q·kᵀ/√d)·v by the definition, one sequence at a time, float32 (float64 for float64)."""
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     shared = query.shape[1] // key.shape[1]
     outputs = []
     for span in spans:
         q = query[span.query_start : span.query_start + span.queries].to(wide).transpose(0, 1)
-        k = key[span.key_start : span.key_start + span.keys].to(wide).repeat_interleave(shared, dim=1).transpose(0, 1)
-        v = value[span.key_start : span.key_start + span.keys].to(wide).repeat_interleave(shared, dim=1).transpose(0, 1)
+        k = (
+            key[span.key_start : span.key_start + span.keys]
+            .to(wide)
+            .repeat_interleave(shared, dim=1)
+            .transpose(0, 1)
+        )
+        v = (
+            value[span.key_start : span.key_start + span.keys]
+            .to(wide)
+            .repeat_interleave(shared, dim=1)
+            .transpose(0, 1)
+        )
         scores = q @ k.transpose(1, 2) * query.shape[2] ** -0.5
-        hidden = torch.ones(span.queries, span.keys, dtype=torch.bool, device=query.device).triu(span.keys - span.queries + 1)
+        hidden = torch.ones(span.queries, span.keys, dtype=torch.bool, device=query.device).triu(
+            span.keys - span.queries + 1
+        )
         outputs.append((scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v).transpose(0, 1))
     return torch.cat(outputs)
 
 
 @lru_cache(maxsize=64)
-def cached_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> AttentionPath:
+def cached_path(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int
+) -> AttentionPath:
     """Path for forwards over a ``KVStore``: verified on first use on a CUDA device, plain elsewhere."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return "plain"
@@ -375,15 +473,21 @@ def cached_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: 
 
 
 @lru_cache(maxsize=64)
-def training_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> AttentionPath:
-    """Path for differentiable forwards: ``varlen`` if its outputs and gradients equal the plain path's on this device."""
+def training_path(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int
+) -> AttentionPath:
+    """Path for differentiable forwards: ``varlen`` if its outputs and gradients equal the plain path's on
+    this device."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return "plain"
     generator = torch.Generator().manual_seed(0)
     lengths = (1, 2, 17, 64, 130, 257)
     spans = whole_spans(lengths)
     lanes = (heads, kv_heads, kv_heads, heads)
-    *inputs, toward = [torch.randn(sum(lengths), lane, head_dim, generator=generator).to(device=device, dtype=dtype) for lane in lanes]
+    *inputs, toward = [
+        torch.randn(sum(lengths), lane, head_dim, generator=generator).to(device=device, dtype=dtype)
+        for lane in lanes
+    ]
     plan = make_plan(spans, 2 * kv_heads * head_dim * 2, dtype, device)
     index = flash_index(spans, device)
     found: list[list[torch.Tensor]] = []
@@ -401,5 +505,8 @@ def training_path(device: torch.device, dtype: torch.dtype, heads: int, kv_heads
         return "plain"
     tolerance = 4 * _TOLERANCE[dtype]
     pairs = [(plain.float(), fast.float()) for plain, fast in zip(*found, strict=True)]
-    close = all(float((plain - fast).abs().max()) <= tolerance * max(1.0, float(plain.abs().max())) for plain, fast in pairs)
+    close = all(
+        float((plain - fast).abs().max()) <= tolerance * max(1.0, float(plain.abs().max()))
+        for plain, fast in pairs
+    )
     return "varlen" if close else "plain"

@@ -1,9 +1,10 @@
 """CUDA graphs for decode: a step of n rollouts, one token each, is captured once and replayed.
 
-A decode step launches thousands of small kernels; replaying them in one go pays wherever launching takes longer than computing. A step
-is captured for a row count and a bound on the context (both rounded up, missing rows write to the arena's scratch token), and compared with
-the same step run eagerly before it is used; a graph that differs, or cannot be captured, turns graphs off and says why.
-Recording has not been run on a CUDA device yet; everything around it has (tests/real/test_torch_graphs.py).
+A decode step launches thousands of small kernels; replaying them in one go pays wherever launching takes
+longer than computing. A step is captured for a row count and a bound on the context (both rounded up, missing
+rows write to the arena's scratch token), and compared with the same step run eagerly before it is used; a
+graph that differs, or cannot be captured, turns graphs off and says why. Recording has not been run on a CUDA
+device yet; everything around it has (tests/real/test_torch_graphs.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +36,8 @@ class _Captured:
 
 
 def rows_bucket(rows: int) -> int:
-    """Row count that a step of ``rows`` is captured for: 1, 2, 4, then multiples of 8 to 64, of 16 to 256, of 32."""
+    """Row count that a step of ``rows`` is captured for: 1, 2, 4, then multiples of 8 to 64, of 16 to 256, of
+    32."""
     if rows <= 4:
         return 1 << (rows - 1).bit_length()
     unit = 8 if rows <= 64 else 16 if rows <= 256 else 32
@@ -81,7 +83,8 @@ class DecodeGraphs:
         return "on" if self._off is None else f"off: {self._off}"
 
     def run(self, table: torch.Tensor, spans: Sequence[Span], store: KVStore) -> torch.Tensor | None:
-        """Logits [n, vocabulary] of a step (``table`` [3, n]: ids, positions, places), or None where graphs are off or not worth it.
+        """Logits [n, vocabulary] of a step (``table`` [3, n]: ids, positions, places), or None where graphs
+        are off or not worth it.
 
         Writes keys and values as the eager step does; running that afterwards writes the same again.
         """
@@ -108,23 +111,30 @@ class DecodeGraphs:
             return None
         return captured.logits[:rows].clone()
 
-    def _fill(self, static: torch.Tensor, index: FlashIndex, table: torch.Tensor, spans: Sequence[Span]) -> None:
+    def _fill(
+        self, static: torch.Tensor, index: FlashIndex, table: torch.Tensor, spans: Sequence[Span]
+    ) -> None:
         rows = len(spans)
         static.zero_()
         static[:, :rows].copy_(table, non_blocking=True)
-        place = torch.tensor([(span.key_start, span.keys) for span in spans], dtype=torch.int32).t().contiguous()
+        place = (
+            torch.tensor([(span.key_start, span.keys) for span in spans], dtype=torch.int32).t().contiguous()
+        )
         index.key_starts.zero_()
         index.key_lengths.fill_(1)
         index.key_starts[:rows].copy_(place[0], non_blocking=True)
         index.key_lengths[:rows].copy_(place[1], non_blocking=True)
 
-    def _capture(self, key: tuple[int, int], table: torch.Tensor, spans: Sequence[Span], store: KVStore) -> _Captured | None:
+    def _capture(
+        self, key: tuple[int, int], table: torch.Tensor, spans: Sequence[Span], store: KVStore
+    ) -> _Captured | None:
         rows, bound = key
         static = torch.zeros(3, rows, dtype=torch.long, device=self._device)
         integers = torch.arange(rows + 1, dtype=torch.int32, device=self._device)
         index = FlashIndex(integers, torch.zeros_like(integers), torch.ones_like(integers[:rows]), 1, bound)
         self._fill(static, index, table, spans)
-        # The eager step, on the path that eager steps take: decides whether there is a flash path at all, and is the truth to compare with.
+        # The eager step, on the path that eager steps take: decides whether there is a flash path at all, and
+        # is the truth to compare with.
         eager_batch = CachedBatch(store, table[2].to(self._device), spans)
         expected = self._step(table[0].to(self._device), table[1].to(self._device), eager_batch)
         if eager_batch.flash is None:

@@ -1,7 +1,9 @@
-"""One packed variable-length forward over per-rollout keys and values: the actor, the scorer and the reference model all run it.
+"""One packed variable-length forward over per-rollout keys and values: the actor, the scorer and the
+reference model all run it.
 
-A forward takes, for any number of rollouts, the tokens that follow what is already stored of them: one token when decoding, a whole
-context when joining, a piece when scoring; mixed at will, in one ``[1, T]`` batch without padding.
+A forward takes, for any number of rollouts, the tokens that follow what is already stored of them: one token
+when decoding, a whole context when joining, a piece when scoring; mixed at will, in one ``[1, T]`` batch
+without padding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +30,10 @@ def backbone(model: torch.nn.Module) -> torch.nn.Module:
     """The transformer without its head; calling it gives hidden states."""
     found = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
     if not isinstance(found, torch.nn.Module):
-        raise OppoError(f"{type(model).__name__} is no transformers model with a head; build it with oppo_real.engines.models.")
+        raise OppoError(
+            f"{type(model).__name__} is no transformers model with a head; build it with"
+            " oppo_real.engines.models."
+        )
     return found
 
 
@@ -44,8 +49,9 @@ def head_of(model: torch.nn.Module) -> torch.nn.Module:
 def prepare(model: torch.nn.Module) -> None:
     """Give the model packed attention, for good, and check that it computes what the model computed before.
 
-    The check runs four random tokens through the model as it is and through the packed path in two parts. Raises OppoError for an
-    architecture whose outputs differ (other masks, scaled or capped logits, positions of its own).
+    The check runs four random tokens through the model as it is and through the packed path in two parts.
+    Raises OppoError for an architecture whose outputs differ (other masks, scaled or capped logits, positions
+    of its own).
     """
     config: Any = model.config
     if getattr(config, "_attn_implementation", None) == packed_attention.IMPLEMENTATION:
@@ -61,9 +67,14 @@ def prepare(model: torch.nn.Module) -> None:
     passed = False
     try:
         with torch.no_grad():
-            # A score model's own forward pools; its hidden states are compared instead, which its head follows.
+            # A score model's own forward pools; its hidden states are compared instead, which its head
+            # follows.
             pooled = getattr(model, "score", None) is not None
-            expected = _hidden(trunk, ids, None) if pooled else model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+            expected = (
+                _hidden(trunk, ids, None)
+                if pooled
+                else model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+            )
             model.set_attn_implementation(packed_attention.IMPLEMENTATION)  # type: ignore[operator]
             store = KVStore(_layers(model))
             parts = []
@@ -71,16 +82,23 @@ def prepare(model: torch.nn.Module) -> None:
                 hidden = _cached_forward(trunk, store, [Feed(0, tokens.tolist())], device, fast=False)
                 parts.append(hidden if pooled else head(hidden))
         difference = float((torch.cat(parts).float() - expected.float()).abs().max())
-        allowed = (1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1) * max(1.0, float(expected.float().abs().max()))
+        allowed = (1e-3 if expected.dtype in (torch.float32, torch.float64) else 0.1) * max(
+            1.0, float(expected.float().abs().max())
+        )
         passed = difference <= allowed
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise OppoError(f"{name} does not run with packed attention ({str(error).splitlines()[0]}); use the vllm engine.") from error
+        raise OppoError(
+            f"{name} does not run with packed attention ({str(error).splitlines()[0]}); use the vllm engine."
+        ) from error
     finally:
         model.train(training)
         if not passed:
             model.set_attn_implementation(before)  # type: ignore[operator]
     if not passed:
-        raise OppoError(f"{name} computes something else with packed attention (largest difference {difference:.3g}); use the vllm engine.")
+        raise OppoError(
+            f"{name} computes something else with packed attention (largest difference {difference:.3g}); use"
+            " the vllm engine."
+        )
 
 
 def _layers(model: torch.nn.Module) -> int:
@@ -89,7 +107,10 @@ def _layers(model: torch.nn.Module) -> int:
 
 
 def _hidden(
-    trunk: torch.nn.Module, ids: torch.Tensor, positions: torch.Tensor | None, packed: CachedBatch | WholeBatch | None = None
+    trunk: torch.nn.Module,
+    ids: torch.Tensor,
+    positions: torch.Tensor | None,
+    packed: CachedBatch | WholeBatch | None = None,
 ) -> torch.Tensor:
     options: dict[str, Any] = {} if packed is None else {"packed": packed}
     if positions is not None:
@@ -100,7 +121,8 @@ def _hidden(
 
 
 def whole_forward(model: torch.nn.Module, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Hidden states [Σ lengths, hidden] of whole sequences, packed, nothing stored; differentiable. The model must be ``prepare``d."""
+    """Hidden states [Σ lengths, hidden] of whole sequences, packed, nothing stored; differentiable. The model
+    must be ``prepare``d."""
     device = next(model.parameters()).device
     lengths = [len(sequence) for sequence in sequences]
     ids = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long).to(device)
@@ -108,9 +130,13 @@ def whole_forward(model: torch.nn.Module, sequences: Sequence[Sequence[int]]) ->
     return _hidden(backbone(model), ids, positions, WholeBatch(lengths))
 
 
-def _placed(store: KVStore, feeds: Sequence[Feed], limits: Mapping[int, int] | None) -> tuple[torch.Tensor, list[Span]]:
+def _placed(
+    store: KVStore, feeds: Sequence[Feed], limits: Mapping[int, int] | None
+) -> tuple[torch.Tensor, list[Span]]:
     """Token ids, positions and arena places [3, T] of the feeds, and their spans. Makes room first."""
-    store.reserve({feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds}, limits)
+    store.reserve(
+        {feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds}, limits
+    )
     spans: list[Span] = []
     ids: list[int] = []
     positions: list[int] = []
@@ -144,9 +170,11 @@ class PackedModel:
     """A model and the keys and values of its rollouts."""
 
     def __init__(self, model: torch.nn.Module, block_tokens: int = 16, graphs: bool = False) -> None:
-        """``model``: a transformers model with a head (see ``models.py``); it keeps packed attention from now on.
+        """``model``: a transformers model with a head (see ``models.py``); it keeps packed attention from now
+        on.
 
-        ``graphs``: replay captured decode steps on a CUDA device (see ``packed_graphs.py``); no effect elsewhere.
+        ``graphs``: replay captured decode steps on a CUDA device (see ``packed_graphs.py``); no effect
+        elsewhere.
         """
         prepare(model)
         model.eval()
@@ -159,11 +187,14 @@ class PackedModel:
         self.vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
         self._trunk = backbone(model)
         self._head = head_of(model)
-        self._graphs = DecodeGraphs(self._captured_step, self.device, CudaCapture(self.device)) if captured else None
+        self._graphs = (
+            DecodeGraphs(self._captured_step, self.device, CudaCapture(self.device)) if captured else None
+        )
 
     @torch.no_grad()
     def forward(self, feeds: Sequence[Feed], limits: Mapping[int, int] | None = None) -> torch.Tensor:
-        """Run the feeds (distinct rollouts, at least a token each) behind what is stored, and store theirs. Hidden states [T, hidden].
+        """Run the feeds (distinct rollouts, at least a token each) behind what is stored, and store theirs.
+        Hidden states [T, hidden].
 
         ``limits``: the most tokens a rollout will ever have (no memory is set aside beyond).
         """
@@ -180,7 +211,9 @@ class PackedModel:
                     self.store.advance(feed.rollout_id, 1)
                 return logits.float()
         hidden = self.forward(feeds, limits)
-        return self.head(hidden if len(feeds) == hidden.shape[0] else hidden.index_select(0, self.last_rows(feeds)))
+        return self.head(
+            hidden if len(feeds) == hidden.shape[0] else hidden.index_select(0, self.last_rows(feeds))
+        )
 
     def last_rows(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """Row of each feed's last token in what ``forward`` returned."""
@@ -202,29 +235,43 @@ class PackedModel:
         """Raises OppoError for a token outside the vocabulary."""
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.vocab_size):
             bad = next(token for token in tokens if not 0 <= token < self.vocab_size)
-            raise OppoError(f"{whose} contains token {bad} but the model knows 0 to {self.vocab_size - 1}; use its own tokenizer.")
+            raise OppoError(
+                f"{whose} contains token {bad} but the model knows 0 to {self.vocab_size - 1}; use its own"
+                " tokenizer."
+            )
 
     def check_length(self, tokens: int, whose: str) -> None:
         """Raises OppoError for more tokens than the model has positions for."""
         config: Any = self.model.config
         most = getattr(config.get_text_config(), "max_position_embeddings", None)
         if most is not None and tokens > most:
-            raise OppoError(f"{whose} can have {tokens} tokens but the model's max_position_embeddings is {most}; make it shorter.")
+            raise OppoError(
+                f"{whose} can have {tokens} tokens but the model's max_position_embeddings is {most}; make it"
+                " shorter."
+            )
 
     def load(self, weights: "Mapping[str, torch.Tensor]") -> None:
-        """Copy new weights in place (all parameters; of tied ones either name). Raises OppoError before anything is changed."""
+        """Copy new weights in place (all parameters; of tied ones either name). Raises OppoError before
+        anything is changed."""
         own = self.model.state_dict(keep_vars=True)
         mend = "send the weights of the same model."
         unknown = sorted(set(weights) - set(own))
         if unknown:
-            raise OppoError(f"New weights name {unknown[0]!r}, which {type(self.model).__name__} does not have; {mend}")
+            raise OppoError(
+                f"New weights name {unknown[0]!r}, which {type(self.model).__name__} does not have; {mend}"
+            )
         given = {own[name].data_ptr() for name in weights}
         missing = [name for name, tensor in own.items() if tensor.data_ptr() not in given]
         if missing:
-            raise OppoError(f"New weights lack {missing[0]!r} ({len(missing)} in all are missing); send every parameter.")
+            raise OppoError(
+                f"New weights lack {missing[0]!r} ({len(missing)} in all are missing); send every parameter."
+            )
         for name, tensor in weights.items():
             if tensor.shape != own[name].shape:
-                raise OppoError(f"New weights {name!r} have shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}; {mend}")
+                raise OppoError(
+                    f"New weights {name!r} have shape {tuple(tensor.shape)}, not {tuple(own[name].shape)};"
+                    f" {mend}"
+                )
         with torch.no_grad():
             for name, tensor in weights.items():
                 own[name].copy_(tensor, non_blocking=True)
@@ -260,7 +307,8 @@ class PackedModel:
 
 
 def micro_batches(feeds: Sequence[Feed], max_tokens: int | None) -> Iterator[list[Feed]]:
-    """Cut feeds into batches of at most ``max_tokens`` tokens, in order; a feed that is longer goes on in the next batch."""
+    """Cut feeds into batches of at most ``max_tokens`` tokens, in order; a feed that is longer goes on in the
+    next batch."""
     if max_tokens is None:
         if feeds:
             yield list(feeds)

@@ -1,8 +1,10 @@
-"""Which sequences of a packed batch attend together on the plain path, and by which indices. Made once a forward, used by every layer.
+"""Which sequences of a packed batch attend together on the plain path, and by which indices. Made once a
+forward, used by every layer.
 
-A sequence brings ``queries`` new tokens and sees ``keys`` tokens, its own new ones included (causal, aligned at the end). Short
-sequences are gathered into groups of similar shape, with padding inside the group only; long ones are read in place, one by one,
-because copying them would cost more than the call does. Nothing outside attention is ever padded.
+A sequence brings ``queries`` new tokens and sees ``keys`` tokens, its own new ones included (causal, aligned
+at the end). Short sequences are gathered into groups of similar shape, with padding inside the group only;
+long ones are read in place, one by one, because copying them would cost more than the call does. Nothing
+outside attention is ever padded.
 """
 
 from collections.abc import Sequence
@@ -37,8 +39,9 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Groups first, then ``singles``; ``order`` [T] picks packed token t from their outputs laid end to end."""
+class PackedPlan:
+    """Groups first, then ``singles``; ``order`` [T] picks packed token t from their outputs laid end to
+    end."""
 
     groups: tuple[Group, ...]
     singles: tuple[Span, ...]
@@ -46,8 +49,8 @@ class Plan:
 
 
 GATHER_BYTES = 192 * 1024
-"""Keys and values of one sequence and layer up to which gathering beats one call a sequence (measured on two CPU cores: a call costs
-about 22 µs, as much as gathering some 200 KiB)."""
+"""Keys and values of one sequence and layer up to which gathering beats one call a sequence (measured on two
+CPU cores: a call costs about 22 µs, as much as gathering some 200 KiB)."""
 QUERY_SLICE = 512
 """Queries at a time of a long piece behind a context, so that its mask stays small."""
 _PADDING_SHARE = 0.3
@@ -55,8 +58,12 @@ _PADDING_FREE = 1 << 14
 """Query-key pairs of padding in a group that cost less than another call."""
 
 
-def make_plan(spans: Sequence[Span], bytes_per_key: int, dtype: torch.dtype, device: torch.device) -> Plan:
-    """Plan attention of the packed sequences ``spans`` (each with queries ≥ 1). ``bytes_per_key``: of one key and value together."""
+def make_plan(
+    spans: Sequence[Span], bytes_per_key: int, dtype: torch.dtype, device: torch.device
+) -> PackedPlan:
+    """PackedPlan attention of the packed sequences ``spans`` (each with queries ≥ 1). "
+    "``bytes_per_key``: of one key
+    and value together."""
     short: list[int] = []
     singles: list[tuple[int, Span]] = []
     for number, span in enumerate(spans):
@@ -68,7 +75,9 @@ def make_plan(spans: Sequence[Span], bytes_per_key: int, dtype: torch.dtype, dev
             past = span.keys - span.queries
             for begin in range(0, span.queries, QUERY_SLICE):
                 count = min(QUERY_SLICE, span.queries - begin)
-                singles.append((number, Span(span.query_start + begin, count, span.key_start, past + begin + count)))
+                singles.append(
+                    (number, Span(span.query_start + begin, count, span.key_start, past + begin + count))
+                )
     short.sort(key=lambda number: (spans[number].queries, spans[number].keys))
     total = sum(span.queries for span in spans)
     order = torch.empty(total, dtype=torch.long)
@@ -77,13 +86,17 @@ def make_plan(spans: Sequence[Span], bytes_per_key: int, dtype: torch.dtype, dev
     for members in _similar([spans[number] for number in short]):
         group, positions = _group(members, dtype, device)
         for row, span in enumerate(members):
-            order[span.query_start : span.query_start + span.queries] = torch.arange(span.queries) + produced + row * group.queries
+            order[span.query_start : span.query_start + span.queries] = (
+                torch.arange(span.queries) + produced + row * group.queries
+            )
         produced += positions
         groups.append(group)
     for _, span in singles:
         order[span.query_start : span.query_start + span.queries] = torch.arange(span.queries) + produced
         produced += span.queries
-    return Plan(groups=tuple(groups), singles=tuple(span for _, span in singles), order=order.to(device))
+    return PackedPlan(
+        groups=tuple(groups), singles=tuple(span for _, span in singles), order=order.to(device)
+    )
 
 
 def _similar(spans: list[Span]) -> list[list[Span]]:
@@ -93,7 +106,10 @@ def _similar(spans: list[Span]) -> list[list[Span]]:
     for span in spans:
         wide, tall = max(queries, span.queries), max(keys, span.keys)
         grown = pairs + span.queries * span.keys
-        fits = bool(groups) and (len(groups[-1]) + 1) * wide * tall <= grown * (1 + _PADDING_SHARE) + _PADDING_FREE
+        fits = (
+            bool(groups)
+            and (len(groups[-1]) + 1) * wide * tall <= grown * (1 + _PADDING_SHARE) + _PADDING_FREE
+        )
         if fits:
             groups[-1].append(span)
             queries, keys, pairs = wide, tall, grown
@@ -116,6 +132,8 @@ def _group(members: list[Span], dtype: torch.dtype, device: torch.device) -> tup
     hidden = within_key.view(1, 1, -1) > last_seen
     mask = None
     if bool(hidden.any()):
-        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf")).unsqueeze(1).to(device)
+        mask = (
+            torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf")).unsqueeze(1).to(device)
+        )
     group = Group(query_index.flatten().to(device), key_index.flatten().to(device), mask, rows, queries, keys)
     return group, rows * queries

@@ -1,9 +1,11 @@
-"""Keys and values of many rollouts in one flat arena a layer: each rollout owns one contiguous extent that grows as it does.
+"""Keys and values of many rollouts in one flat arena a layer: each rollout owns one contiguous extent that
+grows as it does.
 
-An extent can be read in place, without copying it together first, which is what a long context needs on a CPU, and one call of a CUDA
-kernel reads all of them through (start, length). Extents grow in blocks with a quarter of headroom, so a token is moved a few times
-in its life at most; when no hole is wide enough, the arena is compacted, and made larger or smaller if use has changed. It takes the
-memory of about one and a half times the tokens held, less where a rollout's greatest length is known and near.
+An extent can be read in place, without copying it together first, which is what a long context needs on a
+CPU, and one call of a CUDA kernel reads all of them through (start, length). Extents grow in blocks with a
+quarter of headroom, so a token is moved a few times in its life at most; when no hole is wide enough, the
+arena is compacted, and made larger or smaller if use has changed. It takes the memory of about one and a half
+times the tokens held, less where a rollout's greatest length is known and near.
 """
 
 from collections.abc import Mapping
@@ -30,13 +32,15 @@ def _rounded(tokens: int, block: int) -> int:
 
 
 class KVStore:
-    """Keys and values of rollouts, by id. ``layers`` tensors [size, kv_heads, head_dim] each, made when the first key arrives.
+    """Keys and values of rollouts, by id. ``layers`` tensors [size, kv_heads, head_dim] each, made when the
+    first key arrives.
 
     Token 0 … block−1 of the arena belong to nobody: padding rows of a captured decode step write there.
     """
 
     def __init__(self, layers: int, block_tokens: int = 16, shrink: bool = True) -> None:
-        """``block_tokens``: tokens by which extents grow. ``shrink``: give memory back when less than a quarter of it is in use."""
+        """``block_tokens``: tokens by which extents grow. ``shrink``: give memory back when less than a
+        quarter of it is in use."""
         if block_tokens < 1:
             raise OppoError(f"kv_block_tokens is {block_tokens}; give a number of tokens from 1 on.")
         self.block_tokens = block_tokens
@@ -55,7 +59,7 @@ class KVStore:
         self._held = 0
         self._layer_bytes: dict[int, int] = {}
 
-    # ---- what is where ------------------------------------------------------------------------------------------------------------
+    # ---- what is where -------------------------------------------------------------------------------------
 
     def __contains__(self, rollout_id: int) -> bool:
         return rollout_id in self._extents
@@ -91,12 +95,13 @@ class KVStore:
         """[size, kv_heads, head_dim]."""
         return _present(self._values[layer])
 
-    # ---- growing and freeing ------------------------------------------------------------------------------------------------------
+    # ---- growing and freeing -------------------------------------------------------------------------------
 
     def reserve(self, needs: Mapping[int, int], limits: Mapping[int, int] | None = None) -> None:
         """Make room: rollout → tokens it will hold in all. Unknown ids start empty.
 
-        ``limits``: the most tokens a rollout can ever hold, so that no headroom is made beyond it. Extents may move.
+        ``limits``: the most tokens a rollout can ever hold, so that no headroom is made beyond it. Extents
+        may move.
         Raises OppoError when memory runs out.
         """
         limits = limits or {}
@@ -154,7 +159,7 @@ class KVStore:
         keys.index_copy_(0, index, key)
         values.index_copy_(0, index, value)
 
-    # ---- the arena ----------------------------------------------------------------------------------------------------------------
+    # ---- the arena -----------------------------------------------------------------------------------------
 
     def _wanted(self, need: int, limit: int | None) -> int:
         roomy = need + max(self.block_tokens, need // 4)
@@ -195,10 +200,13 @@ class KVStore:
         extent.start, extent.capacity = start, capacity
 
     def _rebuild(self, growing: Mapping[int, int]) -> None:
-        """Lay all extents out one behind the other, ``growing`` ones with their new capacity, in a larger or smaller arena if needed."""
+        """Lay all extents out one behind the other, ``growing`` ones with their new capacity, in a larger or
+        smaller arena if needed."""
         # Everybody gets fresh headroom, or the next one to run out would have everything laid out again.
         capacities = {
-            rollout_id: growing.get(rollout_id) or max(extent.capacity, self._wanted(extent.length, extent.limit))
+            rollout_id: (
+                growing.get(rollout_id) or max(extent.capacity, self._wanted(extent.length, extent.limit))
+            )
             for rollout_id, extent in self._extents.items()
         }
         needed = sum(capacities.values()) + self.block_tokens
@@ -218,12 +226,18 @@ class KVStore:
             self.generation += 1
         self.moved_tokens += sum(length for old, new, length in places if old != new)
 
-    def _relaid(self, tensor: torch.Tensor | None, places: list[tuple[int, int, int]], size: int) -> torch.Tensor | None:
+    def _relaid(
+        self, tensor: torch.Tensor | None, places: list[tuple[int, int, int]], size: int
+    ) -> torch.Tensor | None:
         if tensor is None:
             return None
         if size == self._size:
             # The same tensor keeps its address; extents may overlap their new places, hence the copy of each.
-            taken = [(new, tensor[old : old + length].clone()) for old, new, length in places if length and old != new]
+            taken = [
+                (new, tensor[old : old + length].clone())
+                for old, new, length in places
+                if length and old != new
+            ]
             for new, piece in taken:
                 tensor[new : new + piece.shape[0]] = piece
             return tensor
@@ -238,8 +252,8 @@ def _allocate(size: int, like: torch.Tensor) -> torch.Tensor:
         return torch.zeros((size, *like.shape[1:]), dtype=like.dtype, device=like.device)
     except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU raises the plain kind
         raise OppoError(
-            f"There is no memory on {like.device} for the keys and values of {size} tokens; lower kv_capacity_tokens, "
-            "rollout_batch_size or max_response_length."
+            f"There is no memory on {like.device} for the keys and values of {size} tokens; lower"
+            " kv_capacity_tokens, rollout_batch_size or max_response_length."
         ) from error
 
 

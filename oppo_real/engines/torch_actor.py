@@ -1,13 +1,17 @@
-"""The actor of the torch engine: continuous batching over packed forwards, with the rules of the simulator's replica.
+"""The actor of the torch engine: continuous batching over packed forwards, with the rules of the simulator's
+replica.
 
-Before every iteration: while the running rollouts and the next token of each do not fit the KV capacity, the running one with the
-highest id is preempted; then waiting rollouts join in id order while everything fits, the first that does not blocking those behind it.
+Before every iteration: while the running rollouts and the next token of each do not fit the KV capacity, the
+running one with the highest id is preempted; then waiting rollouts join in id order while everything fits,
+the first that does not blocking those behind it.
 
-How the last context token is handled: an iteration feeds a running rollout the one token that is not stored yet (its newest) and
-samples from that token's logits, so before an iteration a context of n tokens has n−1 stored. A rollout that joins has none stored and
-feeds all n in the same forward: prefill of joining rollouts and decode of running ones are one packed batch, and n response tokens
-take n iterations. Prefilling a context of n tokens is counted as n. With ``separate_prefill``, or where the joint batch would exceed
-``max_batched_tokens``, the first n−1 tokens are run in forwards of their own, and the iteration then feeds every rollout one token.
+How the last context token is handled: an iteration feeds a running rollout the one token that is not stored
+yet (its newest) and samples from that token's logits, so before an iteration a context of n tokens has n−1
+stored. A rollout that joins has none stored and feeds all n in the same forward: prefill of joining rollouts
+and decode of running ones are one packed batch, and n response tokens take n iterations. Prefilling a context
+of n tokens is counted as n. With ``separate_prefill``, or where the joint batch would exceed
+``max_batched_tokens``, the first n−1 tokens are run in forwards of their own, and the iteration then feeds
+every rollout one token.
 """
 
 from bisect import insort
@@ -60,7 +64,8 @@ class TorchActor:
         weight_version: int = 0,
         cuda_graphs: bool = True,
     ) -> None:
-        """``model``: a causal language model of ``models.build_causal_lm``. Raises OppoError for limits or sampling that make no sense."""
+        """``model``: a causal language model of ``models.build_causal_lm``. Raises OppoError for limits or
+        sampling that make no sense."""
         self._limits = limits = limits or ActorLimits()
         check_sampling(sampling)
         for name in ("kv_capacity_tokens", "max_num_seqs", "max_batched_tokens"):
@@ -72,13 +77,15 @@ class TorchActor:
             self._packed.check_tokens((sampling.stop_token_id,), "stop_token_id")
         self._sampling = sampling
         self._version = weight_version
-        self._blocks = None if limits.kv_capacity_tokens is None else limits.kv_capacity_tokens // limits.kv_block_tokens
+        self._blocks = (
+            None if limits.kv_capacity_tokens is None else limits.kv_capacity_tokens // limits.kv_block_tokens
+        )
         self._rollouts: dict[int, _Rollout] = {}
         self._running: list[int] = []
         self._waiting: list[int] = []
         self._decoded = self._prefilled = self._recomputed = self._iterations = self._preemptions = 0
 
-    # ---- what the driver asks -----------------------------------------------------------------------------------------------------
+    # ---- what the driver asks ------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue rollouts. Raises OppoError for a request that can never run, before any is queued."""
@@ -89,7 +96,9 @@ class TorchActor:
                 raise OppoError(f"Rollout {request.rollout_id} is already being generated; abort it first.")
             seen.add(request.rollout_id)
         for request in requests:
-            self._rollouts[request.rollout_id] = _Rollout(request, [*request.prompt, *request.generated], len(request.generated))
+            self._rollouts[request.rollout_id] = _Rollout(
+                request, [*request.prompt, *request.generated], len(request.generated)
+            )
             insort(self._waiting, request.rollout_id)
 
     def step(self) -> list[NewTokens]:
@@ -100,28 +109,45 @@ class TorchActor:
             return []
         limits = {rollout_id: self._rollouts[rollout_id].limit for rollout_id in self._running}
         most = self._limits.max_batched_tokens
-        total = len(self._running) - len(joining) + sum(len(self._rollouts[rollout_id].context) for rollout_id in joining)
+        total = (
+            len(self._running)
+            - len(joining)
+            + sum(len(self._rollouts[rollout_id].context) for rollout_id in joining)
+        )
         if self._limits.separate_prefill or (most is not None and total > most):
             early = [Feed(rollout_id, self._rollouts[rollout_id].context[:-1]) for rollout_id in joining]
             for batch in micro_batches([feed for feed in early if feed.tokens], most):
                 self._packed.forward(batch, limits)
         store = self._packed.store
-        feeds = [Feed(rollout_id, self._rollouts[rollout_id].context[store.length(rollout_id) :]) for rollout_id in self._running]
+        feeds = [
+            Feed(rollout_id, self._rollouts[rollout_id].context[store.length(rollout_id) :])
+            for rollout_id in self._running
+        ]
         size = most or len(feeds)
-        logits = torch.cat([self._packed.next_logits(feeds[begin : begin + size], limits) for begin in range(0, len(feeds), size)])
+        logits = torch.cat(
+            [
+                self._packed.next_logits(feeds[begin : begin + size], limits)
+                for begin in range(0, len(feeds), size)
+            ]
+        )
         sampling = self._sampling
-        draws = [token_draw(sampling.seed, rollout_id, self._rollouts[rollout_id].generated) for rollout_id in self._running]
+        draws = [
+            token_draw(sampling.seed, rollout_id, self._rollouts[rollout_id].generated)
+            for rollout_id in self._running
+        ]
         tokens, log_probs = sample(logits, draws, sampling.temperature, sampling.top_p)
         self._iterations += 1
         self._decoded += len(tokens)
         return [self._accept(*made) for made in zip(tuple(self._running), tokens, log_probs, strict=True)]
 
     def running(self) -> tuple[int, ...]:
-        """Ids of unfinished rollouts that are not held back, ascending (those waiting for memory included)."""
+        """Ids of unfinished rollouts that are not held back, ascending (those waiting for memory
+        included)."""
         return tuple(sorted((*self._running, *self._waiting)))
 
     def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Stop decoding these; their KV is freed, as the simulator has it. Raises OppoError for an id that is not here."""
+        """Stop decoding these; their KV is freed, as the simulator has it. Raises OppoError for an id that is
+        not here."""
         for rollout_id in rollout_ids:
             rollout = self._known(rollout_id)
             if not rollout.held:
@@ -129,7 +155,8 @@ class TorchActor:
                 rollout.held = True
 
     def resume(self, rollout_ids: Sequence[int]) -> None:
-        """Decode held rollouts again (prompt and partial response are prefilled). Raises OppoError for an id that is not here."""
+        """Decode held rollouts again (prompt and partial response are prefilled). Raises OppoError for an id
+        that is not here."""
         for rollout_id in rollout_ids:
             rollout = self._known(rollout_id)
             if rollout.held:
@@ -145,7 +172,8 @@ class TorchActor:
                 del self._rollouts[rollout_id]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int, keep_kv: bool) -> None:
-        """New weights from the next iteration on, copied in place. Raises OppoError, with nothing changed, if names or shapes differ."""
+        """New weights from the next iteration on, copied in place. Raises OppoError, with nothing changed, if
+        names or shapes differ."""
         self._packed.load(weights)
         self._version = version
         if not keep_kv:
@@ -156,7 +184,9 @@ class TorchActor:
 
     def counts(self) -> ActorCounts:
         """Work done so far."""
-        return ActorCounts(self._decoded, self._prefilled, self._recomputed, self._iterations, self._preemptions)
+        return ActorCounts(
+            self._decoded, self._prefilled, self._recomputed, self._iterations, self._preemptions
+        )
 
     def resolved_config(self) -> dict[str, Any]:
         """What the engine really runs with."""
@@ -184,34 +214,47 @@ class TorchActor:
         self._running, self._waiting = [], []
         self._packed.store.clear()
 
-    # ---- joining and leaving ------------------------------------------------------------------------------------------------------
+    # ---- joining and leaving -------------------------------------------------------------------------------
 
     def _check(self, request: Request) -> None:
         whose = f"Rollout {request.rollout_id}"
         if not request.prompt:
-            raise OppoError(f"{whose} has an empty prompt; a prompt needs at least one token (a start token, for instance).")
+            raise OppoError(
+                f"{whose} has an empty prompt; a prompt needs at least one token (a start token, for"
+                " instance)."
+            )
         self._packed.check_tokens(request.prompt, f"The prompt of rollout {request.rollout_id}")
         self._packed.check_tokens(request.generated, f"The partial response of rollout {request.rollout_id}")
         if request.max_response_length < 1:
             raise OppoError(f"{whose} has max_response_length {request.max_response_length}; give 1 or more.")
         final = request.max_response_length if request.forced_length is None else request.forced_length
         if not 1 <= final <= request.max_response_length:
-            raise OppoError(f"{whose} has forced_length {final}; give one from 1 to its max_response_length {request.max_response_length}.")
+            raise OppoError(
+                f"{whose} has forced_length {final}; give one from 1 to its max_response_length"
+                f" {request.max_response_length}."
+            )
         if len(request.generated) >= final:
-            raise OppoError(f"{whose} has {len(request.generated)} tokens already and may have {final}; it is finished, do not submit it.")
+            raise OppoError(
+                f"{whose} has {len(request.generated)} tokens already and may have {final}; it is finished,"
+                " do not submit it."
+            )
         longest = len(request.prompt) + request.max_response_length
         self._packed.check_length(longest, whose)
         block = self._limits.kv_block_tokens
         if self._blocks is not None and (longest - 1) // block + 1 > self._blocks:
             raise OppoError(
-                f"{whose} can grow to {longest} tokens but kv_capacity_tokens {self._limits.kv_capacity_tokens} holds "
-                f"{self._blocks} blocks of {block}; raise the capacity or lower max_response_length."
+                f"{whose} can grow to {longest} tokens but kv_capacity_tokens"
+                f" {self._limits.kv_capacity_tokens} holds {self._blocks} blocks of {block}; raise the"
+                " capacity or lower max_response_length."
             )
 
     def _known(self, rollout_id: int) -> _Rollout:
         rollout = self._rollouts.get(rollout_id)
         if rollout is None:
-            raise OppoError(f"Rollout {rollout_id} is not being generated; only unfinished, submitted rollouts can be held or resumed.")
+            raise OppoError(
+                f"Rollout {rollout_id} is not being generated; only unfinished, submitted rollouts can be"
+                " held or resumed."
+            )
         return rollout
 
     def _blocks_needed(self, rollout_id: int) -> int:
@@ -267,7 +310,9 @@ class TorchActor:
         return NewTokens(rollout_id, (token,), (log_prob,), self._version, reason)
 
 
-def _finish_reason(request: Request, generated: int, token: int, stop_token_id: int | None) -> FinishReason | None:
+def _finish_reason(
+    request: Request, generated: int, token: int, stop_token_id: int | None
+) -> FinishReason | None:
     """A forced length below the maximum counts as a stop."""
     if request.forced_length is not None:
         if generated < request.forced_length:

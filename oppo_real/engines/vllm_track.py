@@ -1,4 +1,5 @@
-"""What is known of one rollout inside a vLLM engine: its tokens, those not yet delivered, and what its KV cost."""
+"""What is known of one rollout inside a vLLM engine: its tokens, those not yet delivered, and what its KV
+cost."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from oppo_real.engines.interface import FinishReason, NewTokens, Request
 
 
 @dataclass(frozen=True)
-class Made:
+class UndeliveredToken:
     """One token that the engine made and the caller has not seen."""
 
     token: int
@@ -34,7 +35,7 @@ class Track:
     request: Request
     made: list[int]
     """Response tokens so far, those of earlier engines and those not yet delivered included."""
-    buffer: deque[Made] = field(default_factory=deque)
+    buffer: deque[UndeliveredToken] = field(default_factory=deque)
     held: bool = False
     finished: bool = False
     """No further token will be made; some may still have to be delivered."""
@@ -64,7 +65,8 @@ class Track:
         self._resident = False
 
     def lose_kv(self) -> None:
-        """KV was cleared on purpose: everything known so far is to be prefilled, and this is no preemption."""
+        """KV was cleared on purpose: everything known so far is to be prefilled, and this is no
+        preemption."""
         self._preemptions = self.handle.num_preemptions
         self._target = self.handle.num_tokens
         self._computed = 0
@@ -77,8 +79,8 @@ class Track:
     def look(self) -> Work:
         """What the engine did for this rollout since the last look.
 
-        A rollout's context counts as prefilled (again: as recomputed) in the iteration that completes it. That same iteration samples a
-        token.
+        A rollout's context counts as prefilled (again: as recomputed) in the iteration that completes it.
+        That same iteration samples a token.
         """
         work = Work(preemptions=self.handle.num_preemptions - self._preemptions)
         if work.preemptions:
@@ -96,12 +98,13 @@ class Track:
         return work
 
     def deliver(self, most: int | None) -> list[NewTokens]:
-        """The next ``most`` tokens (None: all) for the caller, one ``NewTokens`` for each weight version among them."""
+        """The next ``most`` tokens (None: all) for the caller, one ``NewTokens`` for each weight version
+        among them."""
         news: list[NewTokens] = []
         left = len(self.buffer) if most is None else min(most, len(self.buffer))
         while left:
             version = self.buffer[0].weight_version
-            run: list[Made] = []
+            run: list[UndeliveredToken] = []
             while left and self.buffer[0].weight_version == version:
                 run.append(self.buffer.popleft())
                 left -= 1

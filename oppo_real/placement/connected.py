@@ -66,8 +66,8 @@ def gone(name: str, how: str) -> OppoError:
     return OppoError(f"{name} {how}: mend the cause, then go on from the last checkpoint with --resume")
 
 
-class ConnectedFleet:
-    """A ``Fleet`` of workers that decode and score by themselves (in lock-step: when told to)."""
+class ConnectedWorkerGroup:
+    """A ``WorkerGroup`` of workers that decode and score by themselves (in lock-step: when told to)."""
 
     concurrent = True
 
@@ -154,7 +154,8 @@ class ConnectedFleet:
             self._unscored[event.worker] -= len(event.pieces)
 
     def _next_instant(self) -> list[Event]:
-        """Scores of this instant; when there are none to come, one iteration of every replica that decodes."""
+        """Scores of this instant; when there are none to come, one iteration of every replica that
+        decodes."""
         events: list[Event] = []
         if any(self._unscored):
             for index, worker in enumerate(self._workers):

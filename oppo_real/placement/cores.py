@@ -21,7 +21,8 @@ def check_cores(cores: Sequence[int], where: str) -> None:
     missing = sorted(set(cores) - available_cores())
     if missing:
         raise OppoError(
-            f"{where} names core {missing[0]}, which is not among the {len(available_cores())} that may be used here: choose others"
+            f"{where} names core {missing[0]}, which is not among the {len(available_cores())} that may be"
+            " used here: choose others"
         )
 
 

@@ -60,13 +60,18 @@ def require_engine(engine: EngineKind) -> None:
     needed = {"torch": ("torch", "transformers"), "vllm": ("vllm",)}[engine]
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
-        raise OppoError(f"engine {engine} needs {', '.join(missing)}, which is not installed: pip install 'oppo-toolkit[{engine}]'")
+        raise OppoError(
+            f"engine {engine} needs {', '.join(missing)}, which is not installed: pip install"
+            f" 'oppo-toolkit[{engine}]'"
+        )
 
 
 def require_ray() -> None:
     """Raise OppoError, naming the extra, if Ray is not installed."""
     if find_spec("ray") is None:
-        raise OppoError("real.placement.kind ray needs ray, which is not installed: pip install 'oppo-toolkit[ray]'")
+        raise OppoError(
+            "real.placement.kind ray needs ray, which is not installed: pip install 'oppo-toolkit[ray]'"
+        )
 
 
 def build_actor(spec: ActorSpec) -> Actor:
@@ -95,18 +100,28 @@ def build_actor(spec: ActorSpec) -> Actor:
 
 
 def build_scorer(spec: ScorerSpec) -> Scorer:
-    """Build a scoring worker's engine. Raises OppoError if its packages are missing or the model does not fit."""
+    """Build a scoring worker's engine. Raises OppoError if its packages are missing or the model does not
+    fit."""
     require_engine(spec.engine)
     if spec.engine == "vllm":
         from oppo_real.engines.vllm_scorer import VllmScorer
 
         if spec.reference is not None:
-            raise OppoError("training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer to torch")
-        return VllmScorer(spec.model, dtype=spec.dtype, max_model_len=spec.max_model_len, engine_args=spec.engine_args)
+            raise OppoError(
+                "training.stream_ref needs the torch scorer, which runs the reference model too: set"
+                " real.scorer to torch"
+            )
+        return VllmScorer(
+            spec.model, dtype=spec.dtype, max_model_len=spec.max_model_len, engine_args=spec.engine_args
+        )
     from oppo_real.engines.models import build_causal_lm, build_reward_model
     from oppo_real.engines.torch_scorer import TorchScorer
 
-    reference = None if spec.reference is None else build_causal_lm(spec.reference, spec.reference_seed, spec.dtype, spec.device)
+    reference = (
+        None
+        if spec.reference is None
+        else build_causal_lm(spec.reference, spec.reference_seed, spec.dtype, spec.device)
+    )
     model = build_reward_model(spec.model, spec.seed, spec.dtype, spec.device)
     return TorchScorer(
         model,

@@ -1,4 +1,5 @@
-"""What the driver hands to replicas and scoring workers, and what it hears from them. Plain data: it crosses process boundaries."""
+"""What the driver hands to replicas and scoring workers, and what it hears from them. Plain data: it crosses
+process boundaries."""
 
 from dataclasses import dataclass
 
@@ -15,8 +16,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Made:
-    """Tokens of one rollout since its last ``Made``, all of one weight version."""
+class TokenDelta:
+    """Tokens of one rollout since its last ``TokenDelta``, all of one weight version."""
 
     rollout_id: int
     tokens: tuple[int, ...]
@@ -31,7 +32,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class DecodeInterval:
     """Iterations with the same number of running rollouts, one after the other."""
 
     start: float
@@ -47,13 +48,14 @@ class Delivered:
     """A replica has cut or finished rollouts, or stops and hands over all it has."""
 
     replica: int
-    made: tuple[Made, ...]
-    stretches: tuple[Stretch, ...]
+    made: tuple[TokenDelta, ...]
+    intervals: tuple[DecodeInterval, ...]
 
 
 @dataclass(frozen=True)
 class Rested:
-    """A replica decodes no more: it was stopped, its round is over, or it has nothing to decode. All its tokens were delivered before."""
+    """A replica decodes no more: it was stopped, its round is over, or it has nothing to decode. All its
+    tokens were delivered before."""
 
     replica: int
     at: float

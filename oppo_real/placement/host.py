@@ -1,4 +1,5 @@
-"""An engine and what surrounds it on its own side of a process boundary: cuts and buffers of a replica, the queue of a scoring worker."""
+"""An engine and what surrounds it on its own side of a process boundary: cuts and buffers of a replica, the
+queue of a scoring worker."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from oppo_real.engines.interface import Actor, FinishReason, NewTokens, Scorer
-from oppo_real.placement.events import Delivered, Job, Made, QueuedPiece, Rested, Scored, Stretch
+from oppo_real.placement.events import DecodeInterval, Delivered, Job, QueuedPiece, Rested, Scored, TokenDelta
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +31,8 @@ class ReplicaHost:
     """A replica: decodes by itself between ``begin`` and ``rest``, cutting pieces on the way."""
 
     def __init__(self, index: int, actor: Actor, stream: bool) -> None:
-        """``stream``: cut a rollout each time it has made ``chunk_size`` tokens since its last cut (docs/model.md C7)."""
+        """``stream``: cut a rollout each time it has made ``chunk_size`` tokens since its last cut
+        (docs/model.md C7)."""
         self.actor = actor
         self.active = False
         self._index = index
@@ -39,16 +41,18 @@ class ReplicaHost:
         self._left: int | None = None
         self._last = 0.0
         self._buffers: dict[int, _Buffer] = {}
-        self._ready: list[Made] = []
-        self._stretches: list[Stretch] = []
-        self._open: Stretch | None = None
+        self._ready: list[TokenDelta] = []
+        self._intervals: list[DecodeInterval] = []
+        self._open: DecodeInterval | None = None
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue rollouts."""
         self.actor.submit([job.request for job in jobs])
         for job in jobs:
             request = job.request
-            self._buffers[request.rollout_id] = _Buffer(len(request.prompt), len(request.generated), job.next_cut)
+            self._buffers[request.rollout_id] = _Buffer(
+                len(request.prompt), len(request.generated), job.next_cut
+            )
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts."""
@@ -94,10 +98,10 @@ class ReplicaHost:
         for rollout_id, buffer in self._buffers.items():
             if buffer.tokens:
                 self._flush(rollout_id, buffer, None, cut=False)
-        self._close_stretch()
+        self._close_interval()
         return self._hand_out(), Rested(self._index, self._last, self.actor.counts())
 
-    # ---- inside -----------------------------------------------------------------------------------------------------------------
+    # ---- inside --------------------------------------------------------------------------------------------
 
     def _take(self, new: NewTokens, at: float) -> int:
         rollout_id = new.rollout_id
@@ -120,33 +124,45 @@ class ReplicaHost:
         return buffer.prompt_length + buffer.generated
 
     def _flush(self, rollout_id: int, buffer: _Buffer, reason: FinishReason | None, *, cut: bool) -> None:
-        made = Made(rollout_id, tuple(buffer.tokens), tuple(buffer.log_probs), buffer.version, reason, cut, buffer.next_cut, buffer.at)
+        made = TokenDelta(
+            rollout_id,
+            tuple(buffer.tokens),
+            tuple(buffer.log_probs),
+            buffer.version,
+            reason,
+            cut,
+            buffer.next_cut,
+            buffer.at,
+        )
         self._ready.append(made)
         buffer.tokens.clear()
         buffer.log_probs.clear()
 
     def _hand_out(self) -> Delivered:
-        delivered = Delivered(self._index, tuple(self._ready), tuple(self._stretches))
+        delivered = Delivered(self._index, tuple(self._ready), tuple(self._intervals))
         self._ready.clear()
-        self._stretches.clear()
+        self._intervals.clear()
         return delivered
 
     def _note(self, began: float, at: float, running: int, kv: int) -> None:
         before = self._open
         if before is not None and before.running == running:
-            self._open = Stretch(before.start, at, running, before.iterations + 1, max(kv, before.kv_tokens))
+            self._open = DecodeInterval(
+                before.start, at, running, before.iterations + 1, max(kv, before.kv_tokens)
+            )
             return
-        self._close_stretch()
-        self._open = Stretch(began, at, running, 1, kv)
+        self._close_interval()
+        self._open = DecodeInterval(began, at, running, 1, kv)
 
-    def _close_stretch(self) -> None:
+    def _close_interval(self) -> None:
         if self._open is not None:
-            self._stretches.append(self._open)
+            self._intervals.append(self._open)
             self._open = None
 
 
 class ScorerHost:
-    """A scoring worker: takes what is queued, in order, up to ``max_scoring_tokens``; an oversized piece goes alone."""
+    """A scoring worker: takes what is queued, in order, up to ``max_scoring_tokens``; an oversized piece goes
+    alone."""
 
     def __init__(self, index: int, scorer: Scorer, max_scoring_tokens: int) -> None:
         self.scorer = scorer
@@ -181,6 +197,8 @@ class ScorerHost:
         if reference is not None:
             reference.expect({queued.piece.rollout_id: queued.prompt_length for queued in batch})
         scores = self.scorer.append([queued.piece for queued in batch])
-        references = {} if reference is None else {key: reference.pop_reference_log_probs(key) for key in scores}
+        references = (
+            {} if reference is None else {key: reference.pop_reference_log_probs(key) for key in scores}
+        )
         pieces = tuple([(queued.piece.rollout_id, len(queued.piece.tokens)) for queued in batch])
         return Scored(self._index, began, clock(), pieces, scores, references, self.scorer.counts())

@@ -1,4 +1,5 @@
-"""All engines in the driver's process, one after the other: the simplest placement, and the one for lock-step."""
+"""All engines in the driver's process, one after the other: the simplest placement, and the one for
+lock-step."""
 
 from collections.abc import Mapping, Sequence
 from time import monotonic
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 
-class InlineFleet:
-    """A ``Fleet`` without processes. Nothing overlaps: an iteration of each replica, then a batch of each scoring worker, in turn."""
+class InlineWorkerGroup:
+    """A ``WorkerGroup`` without processes. Nothing overlaps: an iteration of each replica, then a batch "
+    "of each
+    scoring worker, in turn."""
 
     concurrent = False
 
@@ -27,9 +30,12 @@ class InlineFleet:
         lock_step: bool,
         elapsed: float = 0.0,
     ) -> None:
-        """``lock_step``: one clock counts iterations; scoring takes none. ``elapsed``: what the clock shows at first."""
+        """``lock_step``: one clock counts iterations; scoring takes none. ``elapsed``: what the clock shows
+        at first."""
         self._replicas = [ReplicaHost(index, actor, stream) for index, actor in enumerate(actors)]
-        self._workers = [ScorerHost(index, scorer, max_scoring_tokens) for index, scorer in enumerate(scorers)]
+        self._workers = [
+            ScorerHost(index, scorer, max_scoring_tokens) for index, scorer in enumerate(scorers)
+        ]
         self._lock_step = lock_step
         self._iterations = elapsed
         self._origin = monotonic() - elapsed
@@ -81,7 +87,9 @@ class InlineFleet:
             self._iterations -= 1  # nobody had anything to do: no iteration has passed
         for replica in idle:
             events.extend(replica.rest())
-        assert events or active or timeout is not None, "nothing is left to generate or to score, but the driver waits"
+        assert events or active or timeout is not None, (
+            "nothing is left to generate or to score, but the driver waits"
+        )
         return events
 
     def _iterate(self, replica: ReplicaHost, began: float, events: list[Event]) -> bool:

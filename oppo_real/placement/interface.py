@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Fleet(Protocol):
+class WorkerGroup(Protocol):
     """Replicas and scoring workers. Everything about rollouts is asked while the replicas rest."""
 
     @property
@@ -26,7 +26,8 @@ class Fleet(Protocol):
         """Take rollouts from a replica; their KV is freed."""
 
     def generate(self, chunk_size: int, round_size: int | None) -> None:
-        """All replicas decode from now on (``round_size``: that many iterations each); each sends ``Rested`` in the end."""
+        """All replicas decode from now on (``round_size``: that many iterations each); each sends ``Rested``
+        in the end."""
 
     def stop(self) -> None:
         """Iterations in progress complete, no other begins."""

@@ -1,4 +1,5 @@
-"""Every replica and every scoring worker in a process of its own on this machine, so that decoding, scoring and training really overlap."""
+"""Every replica and every scoring worker in a process of its own on this machine, so that decoding, scoring
+and training really overlap."""
 
 import multiprocessing
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
 
-from oppo_real.placement.connected import PATIENCE_S, ConnectedFleet, gone, receiver
+from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, gone, receiver
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.shared_weights import shared_weights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
@@ -46,7 +47,11 @@ class _ProcessLink:
     def _dead(self) -> OppoError:
         self.process.join(PATIENCE_S)
         code = self.process.exitcode
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        how = (
+            f"was ended by signal {-code}"
+            if code is not None and code < 0
+            else f"ended with exit code {code}"
+        )
         return gone(f"{self.name} (process {self.process.pid})", how)
 
 
@@ -62,25 +67,38 @@ class ProcessTransport:
         stream: bool,
         max_scoring_tokens: int,
     ) -> None:
-        """``weights``: the policy's, for their names and shapes. Raises OppoError where there is no memory for them."""
+        """``weights``: the policy's, for their names and shapes. Raises OppoError where there is no memory
+        for them."""
         self._context = multiprocessing.get_context("spawn")
         self._weights = shared_weights(weights)
         self.replicas: list[_ProcessLink] = []
         self.workers: list[_ProcessLink] = []
         try:
             for index, (actor, to) in enumerate(actors):
-                self.replicas.append(self._start(f"replica {index}", actor, serve_replica, index, actor, stream, to, self._weights))
+                self.replicas.append(
+                    self._start(
+                        f"replica {index}", actor, serve_replica, index, actor, stream, to, self._weights
+                    )
+                )
             for index, (scorer, to) in enumerate(scorers):
-                self.workers.append(self._start(f"scoring worker {index}", scorer, serve_scorer, index, scorer, max_scoring_tokens, to))
+                self.workers.append(
+                    self._start(
+                        f"scoring worker {index}", scorer, serve_scorer, index, scorer, max_scoring_tokens, to
+                    )
+                )
         except BaseException:
             self.close()
             raise
 
-    def _start(self, name: str, spec: ActorSpec | ScorerSpec, serve: Callable[..., None], *arguments: Any) -> _ProcessLink:
+    def _start(
+        self, name: str, spec: ActorSpec | ScorerSpec, serve: Callable[..., None], *arguments: Any
+    ) -> _ProcessLink:
         ours, theirs = self._context.Pipe()
         # Daemons may not have children, which an engine over several devices has.
         daemon = parallel_size(spec) == 1
-        process = self._context.Process(target=_in_process, args=(serve, theirs, *arguments), name=f"oppo {name}", daemon=daemon)
+        process = self._context.Process(
+            target=_in_process, args=(serve, theirs, *arguments), name=f"oppo {name}", daemon=daemon
+        )
         process.start()
         theirs.close()
         return _ProcessLink(name, process, ours)
@@ -106,7 +124,7 @@ class ProcessTransport:
             link.connection.close()
 
 
-def process_fleet(
+def process_worker_group(
     actors: Sequence[tuple[ActorSpec, Pin]],
     scorers: Sequence[tuple[ScorerSpec, Pin]],
     weights: Mapping[str, torch.Tensor],
@@ -115,10 +133,12 @@ def process_fleet(
     max_scoring_tokens: int,
     lock_step: bool,
     elapsed: float = 0.0,
-) -> ConnectedFleet:
-    """A ``Fleet`` of processes on this machine. Raises OppoError when an engine cannot be built."""
-    transport = ProcessTransport(actors, scorers, weights, stream=stream, max_scoring_tokens=max_scoring_tokens)
-    return ConnectedFleet(transport, lock_step=lock_step, elapsed=elapsed)
+) -> ConnectedWorkerGroup:
+    """A ``WorkerGroup`` of processes on this machine. Raises OppoError when an engine cannot be built."""
+    transport = ProcessTransport(
+        actors, scorers, weights, stream=stream, max_scoring_tokens=max_scoring_tokens
+    )
+    return ConnectedWorkerGroup(transport, lock_step=lock_step, elapsed=elapsed)
 
 
 def _in_process(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:

@@ -1,5 +1,5 @@
-"""Every replica and every scoring worker as a Ray actor, on one machine or several: Ray places them, carries messages and weights, and
-says which died."""
+"""Every replica and every scoring worker as a Ray actor, on one machine or several: Ray places them, carries
+messages and weights, and says which died."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oppo_real.placement.connected import PATIENCE_S, ConnectedFleet, gone, receiver
+from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, gone, receiver
 from oppo_real.placement.cores import available_cores
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.ray_worker import THREADS, RayWorker, StoredWeights
@@ -31,7 +31,8 @@ _WEIGHTS_IN_STORE = 3  # the version that is read, the next, and room between th
 
 
 class _RayLink:
-    """The driver's end of an actor. One call of ``collect`` is always under way; it is what fails when the actor dies."""
+    """The driver's end of an actor. One call of ``collect`` is always under way; it is what fails when the
+    actor dies."""
 
     def __init__(self, name: str, actor: Any, *task: Any) -> None:
         self.name = name
@@ -54,15 +55,19 @@ class _RayLink:
         return receiver(self.name, self.received.popleft())
 
     def meet(self, own_node: str) -> None:
-        """Ask where it is, and what its clock shows: machines have clocks of their own. Raises OppoError if it could not start."""
+        """Ask where it is, and what its clock shows: machines have clocks of their own. Raises OppoError if
+        it could not start."""
         where = self._answer(self.actor.where.remote())
         error = 0.0
         if where["node"] != own_node:
             self.clock_offset, error = self._offset()
-        self.about = {"ray": {"address": where["address"], "process": where["process"], "clock_error_s": error}}
+        self.about = {
+            "ray": {"address": where["address"], "process": where["process"], "clock_error_s": error}
+        }
 
     def _offset(self) -> tuple[float, float]:
-        """Its clock less ours, read half-way of the quickest of some calls (Cristian 1989), and how wrong that may be, seconds."""
+        """Its clock less ours, read half-way of the quickest of some calls (Cristian 1989), and how wrong
+        that may be, seconds."""
         readings = []
         for _ in range(_CLOCK_READINGS):
             asked = monotonic()
@@ -111,7 +116,8 @@ class RayTransport:
         stream: bool,
         max_scoring_tokens: int,
     ) -> None:
-        """``weights``: the policy's, for their names and shapes. Raises OppoError where Ray is not to be had, or has no room."""
+        """``weights``: the policy's, for their names and shapes. Raises OppoError where Ray is not to be had,
+        or has no room."""
         import torch
 
         from oppo_real.placement.shared_weights import layout_of
@@ -123,11 +129,22 @@ class RayTransport:
         self._block = torch.empty(self._layout.size, dtype=torch.uint8)
         self._joined = _join(config, _WEIGHTS_IN_STORE * self._layout.size)
         try:
-            bundles = [_bundle(spec, config.rollout) for spec, _ in actors] + [_bundle(spec, config.scoring) for spec, _ in scorers]
+            bundles = [_bundle(spec, config.rollout) for spec, _ in actors] + [
+                _bundle(spec, config.scoring) for spec, _ in scorers
+            ]
             self._group = _room(bundles, config)
             published = StoredWeights(self._layout)
             for index, (actor, to) in enumerate(actors):
-                started = self._start(f"replica {index}", bundles, serve_replica, index, _inside_ray(actor), stream, to, published)
+                started = self._start(
+                    f"replica {index}",
+                    bundles,
+                    serve_replica,
+                    index,
+                    _inside_ray(actor),
+                    stream,
+                    to,
+                    published,
+                )
                 self.replicas.append(started)
             for index, (scorer, to) in enumerate(scorers):
                 task = (serve_scorer, index, _inside_ray(scorer), max_scoring_tokens, to)
@@ -150,7 +167,9 @@ class RayTransport:
                 num_gpus=wanted.pop("GPU", 0),
                 resources=wanted,
                 max_concurrency=THREADS,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=number
+                ),
             )
             .remote()
         )
@@ -199,7 +218,7 @@ class RayTransport:
             ray.shutdown()
 
 
-def ray_fleet(
+def ray_worker_group(
     actors: Sequence[tuple[ActorSpec, Pin]],
     scorers: Sequence[tuple[ScorerSpec, Pin]],
     weights: "Mapping[str, torch.Tensor]",
@@ -209,16 +228,21 @@ def ray_fleet(
     max_scoring_tokens: int,
     lock_step: bool,
     elapsed: float = 0.0,
-) -> ConnectedFleet:
-    """A ``Fleet`` of Ray actors. ``close`` ends the Ray that was started for it, and leaves a cluster that was joined for it; a Ray that
-    this process belonged to before is used as it is. Raises OppoError when an engine cannot be built.
+) -> ConnectedWorkerGroup:
+    """A ``WorkerGroup`` of Ray actors. ``close`` ends the Ray that was started for it, and leaves a "
+    "cluster that
+    was joined for it; a Ray that this process belonged to before is used as it is. Raises OppoError when an
+    engine cannot be built.
     """
-    transport = RayTransport(actors, scorers, weights, config, stream=stream, max_scoring_tokens=max_scoring_tokens)
-    return ConnectedFleet(transport, lock_step=lock_step, elapsed=elapsed)
+    transport = RayTransport(
+        actors, scorers, weights, config, stream=stream, max_scoring_tokens=max_scoring_tokens
+    )
+    return ConnectedWorkerGroup(transport, lock_step=lock_step, elapsed=elapsed)
 
 
 def _join(config: "RaySection", store_bytes: int) -> bool:
-    """Have this process belong to a Ray cluster; True if it did not before. Raises OppoError where that fails."""
+    """Have this process belong to a Ray cluster; True if it did not before. Raises OppoError where that
+    fails."""
     import ray
 
     if ray.is_initialized():
@@ -234,13 +258,25 @@ def _join(config: "RaySection", store_bytes: int) -> bool:
             return True
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         size = max(_LEAST_STORE_BYTES, store_bytes)
-        ray.init("local", num_cpus=len(available_cores()), include_dashboard=False, object_store_memory=size, **quiet)
+        ray.init(
+            "local",
+            num_cpus=len(available_cores()),
+            include_dashboard=False,
+            object_store_memory=size,
+            **quiet,
+        )
         return True
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
         if config.address is None:
-            raise OppoError(f"Ray does not start on this machine ({reason}): mend that, or set real.placement.kind to processes") from None
-        mend = "run this on a machine of the cluster (ray start), or leave real.placement.cluster.address out for this machine alone"
+            raise OppoError(
+                f"Ray does not start on this machine ({reason}): mend that, or set real.placement.kind to"
+                " processes"
+            ) from None
+        mend = (
+            "run this on a machine of the cluster (ray start), or leave real.placement.cluster.address out"
+            " for this machine alone"
+        )
         raise OppoError(f"no Ray cluster at '{config.address}' ({reason}): {mend}") from None
 
 
@@ -253,7 +289,8 @@ def _bundle(spec: ActorSpec | ScorerSpec, share: "RayShare") -> dict[str, float]
 
 
 def _room(bundles: Sequence[Mapping[str, float]], config: "RaySection") -> Any:
-    """A placement group with a bundle for each worker. Raises OppoError if the cluster has no room for it in time."""
+    """A placement group with a bundle for each worker. Raises OppoError if the cluster has no room for it in
+    time."""
     import ray
 
     group = ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=config.strategy)
@@ -267,13 +304,15 @@ def _room(bundles: Sequence[Mapping[str, float]], config: "RaySection") -> Any:
     count = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
     machines = f"{count} machine{'s have' if count > 1 else ' has'} {there}"
     raise OppoError(
-        f"Ray found no room for {len(bundles)} workers within {config.start_timeout_s:g} s: together they want {wanted} "
-        f"({config.strategy}), and {machines}, perhaps in use: change real.placement.cluster, or add machines"
+        f"Ray found no room for {len(bundles)} workers within {config.start_timeout_s:g} s: together they"
+        f" want {wanted} ({config.strategy}), and {machines}, perhaps in use: change real.placement.cluster,"
+        " or add machines"
     )
 
 
 def _inside_ray(spec: Spec) -> Spec:
-    """vLLM would look for the GPUs of an engine that is split in bundles of its own; they are in the actor's."""
+    """vLLM would look for the GPUs of an engine that is split in bundles of its own; they are in the
+    actor's."""
     if spec.engine != "vllm" or parallel_size(spec) == 1:
         return spec
     return replace(spec, engine_args={"distributed_executor_backend": "mp", **spec.engine_args})

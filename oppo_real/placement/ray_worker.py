@@ -1,4 +1,5 @@
-"""A worker as a Ray actor: the loop of ``worker`` runs in one of its threads, mail comes and goes in others."""
+"""A worker as a Ray actor: the loop of ``worker`` runs in one of its threads, mail comes and goes in
+others."""
 
 import os
 import threading
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 THREADS = 4
-"""Calls that an actor must be able to serve at once: ``run``, a ``collect`` that waits, and two short ones."""
+"""Calls that an actor must be able to serve at once: ``run``, a ``collect`` that waits, and two short
+ones."""
 
 
 class Mail:
@@ -42,7 +44,8 @@ class Mail:
             self._changed.notify_all()
 
     def deliver(self, number: int, message: Any) -> None:
-        """A message from the driver, its ``number``-th. Ray keeps no order among the calls of an actor with threads."""
+        """A message from the driver, its ``number``-th. Ray keeps no order among the calls of an actor with
+        threads."""
         with self._changed:
             self._early[number] = message
             while self._next in self._early:
@@ -81,7 +84,11 @@ class RayWorker:
         import ray
 
         context = ray.get_runtime_context()
-        return {"node": context.get_node_id(), "address": ray.util.get_node_ip_address(), "process": os.getpid()}  # type: ignore[no-untyped-call]
+        return {
+            "node": context.get_node_id(),
+            "address": ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+            "process": os.getpid(),
+        }
 
     def clock(self) -> float:
         """This machine's time.monotonic, seconds."""

@@ -1,4 +1,5 @@
-"""The policy's weights as one block of bytes: memory that the processes of a machine share, or what is sent to other machines."""
+"""The policy's weights as one block of bytes: memory that the processes of a machine share, or what is sent
+to other machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ def layout_of(weights: Mapping[str, torch.Tensor]) -> Layout:
 
 @dataclass(frozen=True)
 class SharedWeights:
-    """One block of shared memory, written by the driver and read by the replicas; sent to a process, it is the same memory there."""
+    """One block of shared memory, written by the driver and read by the replicas; sent to a process, it is
+    the same memory there."""
 
     block: torch.Tensor
     layout: Layout
@@ -68,14 +70,17 @@ class SharedWeights:
 
 
 def shared_weights(weights: Mapping[str, torch.Tensor]) -> SharedWeights:
-    """A block for tensors like ``weights``, filled with them. Raises OppoError where the system has too little shared memory."""
+    """A block for tensors like ``weights``, filled with them. Raises OppoError where the system has too
+    little shared memory."""
     layout = layout_of(weights)
     try:
         block: torch.Tensor = torch.empty(layout.size, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         mend = "enlarge /dev/shm, or set real.placement.kind to inline"
-        raise OppoError(f"no {layout.size / 2**20:.0f} MiB of shared memory for the weights ({reason}): {mend}") from None
+        raise OppoError(
+            f"no {layout.size / 2**20:.0f} MiB of shared memory for the weights ({reason}): {mend}"
+        ) from None
     shared = SharedWeights(block, layout)
     shared.write(weights)
     return shared

@@ -1,4 +1,5 @@
-"""What a worker does: build its engine, then obey and report. A replica decodes and a scorer scores without being asked again."""
+"""What a worker does: build its engine, then obey and report. A replica decodes and a scorer scores without
+being asked again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -54,7 +55,9 @@ class Clock:
         return self.told if self.origin is None else monotonic() - self.origin
 
 
-def serve_replica(channel: Channel, index: int, spec: ActorSpec, stream: bool, to: Pin, published: Published) -> None:
+def serve_replica(
+    channel: Channel, index: int, spec: ActorSpec, stream: bool, to: Pin, published: Published
+) -> None:
     """Be a replica until told to close. What goes wrong is the last message."""
 
     def body() -> None:

@@ -9,7 +9,8 @@ from oppo_sim.draws import draw_index, stream_key
 
 
 def micro_batches(lengths: Sequence[int], max_tokens: int, pads: bool = True) -> list[list[int]]:
-    """Indices in groups of at most ``max_tokens`` tokens; a longer one goes alone. ``pads``: each counts as the longest of its group.
+    """Indices in groups of at most ``max_tokens`` tokens; a longer one goes alone. ``pads``: each counts as
+    the longest of its group.
 
     Longest first, so that neighbours in length share a group and little is padded.
     """
@@ -25,7 +26,8 @@ def micro_batches(lengths: Sequence[int], max_tokens: int, pads: bool = True) ->
 
 
 def mini_batches(size: int, parts: int, seed: int, update: int, epoch: int) -> list[list[int]]:
-    """range(size) shuffled and dealt into ``parts`` groups, sizes differing by one at most; depends on the arguments only."""
+    """range(size) shuffled and dealt into ``parts`` groups, sizes differing by one at most; depends on the
+    arguments only."""
     key = stream_key(seed, f"mini_batches/{update}/{epoch}")
     order = list(range(size))
     for last in range(size - 1, 0, -1):
@@ -36,6 +38,9 @@ def mini_batches(size: int, parts: int, seed: int, update: int, epoch: int) -> l
 
 
 def token_positions(indices: Sequence[int], lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Where the tokens of the responses ``indices`` lie in a flat tensor over all responses, in that order."""
+    """Where the tokens of the responses ``indices`` lie in a flat tensor over all responses, in that
+    order."""
     ends = list(accumulate(lengths))
-    return torch.cat([torch.arange(ends[index] - lengths[index], ends[index], device=device) for index in indices])
+    return torch.cat(
+        [torch.arange(ends[index] - lengths[index], ends[index], device=device) for index in indices]
+    )

@@ -1,4 +1,5 @@
-"""Settings of PPO. Names and defaults are those of TRL 1.12's ``PPOConfig`` where it has the field (docs/ppo.md lists what is added)."""
+"""Settings of PPO. Names and defaults are those of TRL 1.12's ``PPOConfig`` where it has the field
+(docs/ppo.md lists what is added)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -55,16 +56,25 @@ class PPOConfig(Strict):
     importance_clip: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = 2.0
     """Largest importance weight of a token; None: no importance correction at all."""
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
-    """Tokens of one forward, padding counted; a longer rollout goes alone. Changes memory and speed, not the result."""
+    """Tokens of one forward, padding counted; a longer rollout goes alone. Changes memory and speed, not the
+    result."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "PPOConfig":
         if self.lr_scheduler_type == "linear" and self.total_episodes is None:
-            raise ValueError("lr_scheduler_type linear needs total_episodes, the rollouts of the whole run: give it, or take constant")
+            raise ValueError(
+                "lr_scheduler_type linear needs total_episodes, the rollouts of the whole run: give it, or"
+                " take constant"
+            )
         if self.adam_beta1 == 1.0 or self.adam_beta2 == 1.0:
-            raise ValueError("adam_beta1 and adam_beta2 must be below 1, or the averages of Adam never change")
+            raise ValueError(
+                "adam_beta1 and adam_beta2 must be below 1, or the averages of Adam never change"
+            )
         if self.critic == "value_head" and self.critic_learning_rate is not None:
-            raise ValueError("critic_learning_rate is for critic separate; a value head is trained by learning_rate: remove it")
+            raise ValueError(
+                "critic_learning_rate is for critic separate; a value head is trained by learning_rate:"
+                " remove it"
+            )
         return self
 
 

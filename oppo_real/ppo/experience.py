@@ -1,4 +1,5 @@
-"""What a batch of rollouts teaches: old log-probabilities, rewards, values, advantages, and which tokens count."""
+"""What a batch of rollouts teaches: old log-probabilities, rewards, values, advantages, and which tokens
+count."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from oppo_sim.errors import OppoError
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExperienceBatch:
     """Rollouts as flat tensors over their response tokens, [tokens]; ``lengths`` cuts them into responses."""
 
     rows: tuple[TokenRow, ...]
@@ -39,23 +40,29 @@ class Experience:
     returns: torch.Tensor
 
 
-def make_batch(rollouts: Sequence[TrainRollout], version: int, config: PPOConfig, device: torch.device) -> Batch:
-    """Rollouts on the device. Raises OppoError for an empty batch, for repeated ids and for tokens newer than ``version``."""
+def make_batch(
+    rollouts: Sequence[TrainRollout], version: int, config: PPOConfig, device: torch.device
+) -> ExperienceBatch:
+    """Rollouts on the device. Raises OppoError for an empty batch, for repeated ids and for tokens newer than
+    ``version``."""
     if len(rollouts) < config.num_mini_batches:
-        raise OppoError(f"a batch of {len(rollouts)} rollouts cannot fill num_mini_batches {config.num_mini_batches}: lower it")
+        raise OppoError(
+            f"a batch of {len(rollouts)} rollouts cannot fill num_mini_batches {config.num_mini_batches}:"
+            " lower it"
+        )
     if len({rollout.rollout_id for rollout in rollouts}) < len(rollouts):
         raise OppoError("a rollout_id occurs twice in one batch: every rollout is trained once")
     newest = max(rollouts, key=lambda rollout: rollout.weight_versions[-1])
     if newest.weight_versions[-1] > version:
         raise OppoError(
-            f"rollout {newest.rollout_id} has tokens of weight version {newest.weight_versions[-1]}, but version {version} is updated: "
-            "pass the number of updates done"
+            f"rollout {newest.rollout_id} has tokens of weight version {newest.weight_versions[-1]}, but"
+            f" version {version} is updated: pass the number of updates done"
         )
     versions = torch.tensor([one for rollout in rollouts for one in rollout.weight_versions], device=device)
     log_probs = [one for rollout in rollouts for one in rollout.log_probs]
     penalty = config.missing_eos_penalty or 0.0
     scores = [rollout.score - (penalty if rollout.finish_reason == "length" else 0.0) for rollout in rollouts]
-    return Batch(
+    return ExperienceBatch(
         rows=tuple(rollout.row for rollout in rollouts),
         lengths=tuple(len(rollout.response) for rollout in rollouts),
         behaviour_log_probs=torch.tensor(log_probs, dtype=torch.float32, device=device),
@@ -67,9 +74,14 @@ def make_batch(rollouts: Sequence[TrainRollout], version: int, config: PPOConfig
 
 @torch.no_grad()
 def in_micro_batches(
-    run: Callable[[Sequence[TokenRow]], torch.Tensor], rows: Sequence[TokenRow], max_tokens: int, device: torch.device, pads: bool
+    run: Callable[[Sequence[TokenRow]], torch.Tensor],
+    rows: Sequence[TokenRow],
+    max_tokens: int,
+    device: torch.device,
+    pads: bool,
 ) -> torch.Tensor:
-    """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in the order of the rows."""
+    """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in
+    the order of the rows."""
     lengths = [len(row.response) for row in rows]
     pieces, positions = [], []
     for group in micro_batches([len(row.prompt) + len(row.response) for row in rows], max_tokens, pads):
@@ -80,14 +92,23 @@ def in_micro_batches(
 
 
 def make_experience(
-    batch: Batch, log_probs: torch.Tensor, ref_log_probs: torch.Tensor | None, values: torch.Tensor, config: PPOConfig
+    batch: ExperienceBatch,
+    log_probs: torch.Tensor,
+    ref_log_probs: torch.Tensor | None,
+    values: torch.Tensor,
+    config: PPOConfig,
 ) -> tuple[Experience, dict[str, float]]:
     """Rewards, advantages and returns, and the metrics ``objective/*`` and ``carried/*_ratio``.
 
-    ``log_probs`` are the policy's at the start (behaviour's, or recomputed), ``ref_log_probs`` None without a KL penalty, all [tokens].
-    A token's reward is -kl_coef times its estimated KL; the last token of a response has the score besides (Ouyang et al., 2022).
+    ``log_probs`` are the policy's at the start (behaviour's, or recomputed), ``ref_log_probs`` None without a
+    KL penalty, all [tokens]. A token's reward is -kl_coef times its estimated KL; the last token of a
+    response has the score besides (Ouyang et al., 2022).
     """
-    kl = torch.zeros_like(log_probs) if ref_log_probs is None else kl_estimate(log_probs, ref_log_probs, config.kl_estimator)
+    kl = (
+        torch.zeros_like(log_probs)
+        if ref_log_probs is None
+        else kl_estimate(log_probs, ref_log_probs, config.kl_estimator)
+    )
     penalties = -config.kl_coef * kl
     ends = torch.tensor(batch.lengths, device=log_probs.device).cumsum(0) - 1
     rewards = penalties.index_add(0, ends, batch.scores)
@@ -98,7 +119,9 @@ def make_experience(
     if config.whiten_advantages:
         advantages = whiten(advantages, trained)
     score, penalty = float(batch.scores.mean()), float(per_response(penalties, batch.lengths).mean())
-    found = {} if ref_log_probs is None else {metrics.OBJECTIVE_KL: float(per_response(kl, batch.lengths).mean())}
+    found = (
+        {} if ref_log_probs is None else {metrics.OBJECTIVE_KL: float(per_response(kl, batch.lengths).mean())}
+    )
     return Experience(trained, values, advantages, returns), found | {
         metrics.OBJECTIVE_ENTROPY: float(per_response(-log_probs, batch.lengths).mean()),
         metrics.NON_SCORE_REWARD: penalty,

@@ -1,4 +1,5 @@
-"""Log-probabilities and values of response tokens under a transformers model; the seam at which another forward can be put in."""
+"""Log-probabilities and values of response tokens under a transformers model; the seam at which another
+forward can be put in."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +29,13 @@ class Forward(Protocol):
     def pads(self) -> bool:
         """Whether rows that go together are padded to the longest of them."""
 
-    def policy(self, model: nn.Module, rows: Sequence[TokenRow], temperature: float, value_head: nn.Module | None = None) -> PolicyOutputs:
+    def policy(
+        self,
+        model: nn.Module,
+        rows: Sequence[TokenRow],
+        temperature: float,
+        value_head: nn.Module | None = None,
+    ) -> PolicyOutputs:
         """``model`` is a causal language model; ``value_head`` maps its last hidden states to one number."""
 
     def values(self, model: nn.Module, head: nn.Module, rows: Sequence[TokenRow]) -> torch.Tensor:
@@ -36,7 +43,8 @@ class Forward(Protocol):
 
 
 class PaddedForward:
-    """One right-padded batch. A causal model's outputs at real tokens do not depend on what follows, so no mask is needed."""
+    """One right-padded batch. A causal model's outputs at real tokens do not depend on what follows, so no
+    mask is needed."""
 
     pads = True
 
@@ -44,7 +52,13 @@ class PaddedForward:
         """``autocast_dtype``: run the models in mixed precision, their weights staying what they are."""
         self._autocast_dtype = autocast_dtype
 
-    def policy(self, model: nn.Module, rows: Sequence[TokenRow], temperature: float, value_head: nn.Module | None = None) -> PolicyOutputs:
+    def policy(
+        self,
+        model: nn.Module,
+        rows: Sequence[TokenRow],
+        temperature: float,
+        value_head: nn.Module | None = None,
+    ) -> PolicyOutputs:
         """See ``Forward``."""
         device = device_of(model)
         with self._precision(device):
@@ -65,13 +79,20 @@ class PaddedForward:
         return values.float()
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
-        return nullcontext() if self._autocast_dtype is None else torch.autocast(device.type, self._autocast_dtype)
+        return (
+            nullcontext()
+            if self._autocast_dtype is None
+            else torch.autocast(device.type, self._autocast_dtype)
+        )
 
 
 def hidden_states(model: nn.Module, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-    """[sequences, longest, hidden]: last hidden states over token ids, right-padded; what lies behind an end means nothing."""
+    """[sequences, longest, hidden]: last hidden states over token ids, right-padded; what lies behind an end
+    means nothing."""
     longest = max(map(len, sequences))
-    tokens = torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences], device=device_of(model))
+    tokens = torch.tensor(
+        [[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences], device=device_of(model)
+    )
     states: torch.Tensor = backbone(model)(input_ids=tokens, use_cache=False).last_hidden_state
     return states
 
@@ -80,7 +101,10 @@ def backbone(model: nn.Module) -> nn.Module:
     """The model without its head. Raises OppoError for a model that does not name it as transformers does."""
     inner = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
     if not isinstance(inner, nn.Module):
-        raise OppoError(f"{type(model).__name__} has no backbone under base_model_prefix: give a transformers model with a head")
+        raise OppoError(
+            f"{type(model).__name__} has no backbone under base_model_prefix: give a transformers model with"
+            " a head"
+        )
     return inner
 
 
@@ -88,7 +112,10 @@ def output_head(model: nn.Module) -> nn.Module:
     """The language model's head. Raises OppoError where there is none."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if not isinstance(head, nn.Module):
-        raise OppoError(f"{type(model).__name__} has no output embeddings: give a causal language model, such as Qwen2ForCausalLM")
+        raise OppoError(
+            f"{type(model).__name__} has no output embeddings: give a causal language model, such as"
+            " Qwen2ForCausalLM"
+        )
     return head
 
 
@@ -99,14 +126,23 @@ def device_of(model: nn.Module) -> torch.device:
 
 @torch.no_grad()
 def check_head(model: nn.Module) -> None:
-    """Make sure that backbone and head give the model's own logits. Raises OppoError for one that changes them behind the head."""
+    """Make sure that backbone and head give the model's own logits. Raises OppoError for one that changes
+    them behind the head."""
     tokens = torch.tensor([[0, 1, 0]], device=device_of(model))
     own = model(input_ids=tokens, use_cache=False).logits
     ours = output_head(model)(hidden_states(model, tokens.tolist()))
     if not torch.allclose(own.float(), ours.float(), rtol=1e-3, atol=1e-3):
-        raise OppoError(f"{type(model).__name__} changes its logits behind the head (a soft cap, a scale): give a forward that does so too")
+        raise OppoError(
+            f"{type(model).__name__} changes its logits behind the head (a soft cap, a scale): give a forward"
+            " that does so too"
+        )
 
 
 def _states_before_tokens(model: nn.Module, rows: Sequence[TokenRow]) -> torch.Tensor:
     states = hidden_states(model, [row.prompt + row.response[:-1] for row in rows])
-    return torch.cat([states[index, len(row.prompt) - 1 : len(row.prompt) - 1 + len(row.response)] for index, row in enumerate(rows)])
+    return torch.cat(
+        [
+            states[index, len(row.prompt) - 1 : len(row.prompt) - 1 + len(row.response)]
+            for index, row in enumerate(rows)
+        ]
+    )

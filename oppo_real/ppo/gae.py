@@ -8,11 +8,12 @@ import torch
 def generalized_advantages(
     rewards: torch.Tensor, values: torch.Tensor, lengths: Sequence[int], gamma: float, lam: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns of response tokens; ``rewards`` and ``values`` are flat, [sum of lengths], one response after another.
+    """Advantages and returns of response tokens; ``rewards`` and ``values`` are flat, [sum of lengths], one
+    response after another.
 
-    Schulman et al., "High-dimensional continuous control using generalized advantage estimation" (2016), eq. 16, with an end after the
-    last token (value 0), cut responses included: delta_t = r_t + gamma V_{t+1} - V_t, A_t = delta_t + gamma lam A_{t+1}.
-    Returns are A + V, the targets of the critic (the lambda-return).
+    Schulman et al., "High-dimensional continuous control using generalized advantage estimation" (2016), eq.
+    16, with an end after the last token (value 0), cut responses included: delta_t = r_t + gamma V_{t+1} -
+    V_t, A_t = delta_t + gamma lam A_{t+1}. Returns are A + V, the targets of the critic (the lambda-return).
     """
     grid = to_grid(values, lengths)
     deltas = to_grid(rewards, lengths) - grid

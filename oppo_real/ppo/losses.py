@@ -17,21 +17,25 @@ class TokenLosses(NamedTuple):
 def kl_estimate(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator: KlEstimator) -> torch.Tensor:
     """KL(policy, reference) estimated at tokens drawn from the policy.
 
-    Schulman, "Approximating KL divergence" (2020), with log r = ref - policy: k1 = -log r, k3 = (r - 1) - log r.
-    Both are unbiased; k3 is never negative.
+    Schulman, "Approximating KL divergence" (2020), with log r = ref - policy: k1 = -log r, k3 = (r - 1) - log
+    r. Both are unbiased; k3 is never negative.
     """
     log_ratio = ref_log_probs - log_probs
     return -log_ratio if estimator == "k1" else torch.expm1(log_ratio) - log_ratio
 
 
 def policy_losses(
-    log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, cliprange: float, weights: torch.Tensor | None = None
+    log_probs: torch.Tensor,
+    old_log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    cliprange: float,
+    weights: torch.Tensor | None = None,
 ) -> TokenLosses:
     """Clipped surrogate, Schulman et al., "Proximal policy optimization algorithms" (2017), eq. 7, as a loss.
 
-    r = exp(log_probs - old_log_probs); loss = max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), times ``weights``: constants, the
-    importance of old over behaviour policy, as in the decoupled objective of Hilton et al., "Batch size-invariance for policy
-    optimization" (2022).
+    r = exp(log_probs - old_log_probs); loss = max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), times
+    ``weights``: constants, the importance of old over behaviour policy, as in the decoupled objective of
+    Hilton et al., "ExperienceBatch size-invariance for policy optimization" (2022).
     """
     ratio = torch.exp(log_probs - old_log_probs)
     free = -advantages * ratio
@@ -40,8 +44,11 @@ def policy_losses(
     return TokenLosses(losses if weights is None else losses * weights, (limited > free).detach())
 
 
-def value_losses(values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, cliprange_value: float) -> TokenLosses:
-    """Half the squared error, and as TRL and OpenAI's baselines have it the larger of it with the value kept near the old one."""
+def value_losses(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, cliprange_value: float
+) -> TokenLosses:
+    """Half the squared error, and as TRL and OpenAI's baselines have it the larger of it with the value kept
+    near the old one."""
     kept_near = old_values + (values - old_values).clamp(-cliprange_value, cliprange_value)
     free, limited = torch.square(values - returns), torch.square(kept_near - returns)
     return TokenLosses(0.5 * torch.maximum(free, limited), (limited > free).detach())
@@ -50,10 +57,11 @@ def value_losses(values: torch.Tensor, old_values: torch.Tensor, returns: torch.
 def importance_weights(
     old_log_probs: torch.Tensor, behaviour_log_probs: torch.Tensor, importance_clip: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """min(old / behaviour, importance_clip) of each token, and where it was cut; all 1 when ``importance_clip`` is None.
+    """min(old / behaviour, importance_clip) of each token, and where it was cut; all 1 when
+    ``importance_clip`` is None.
 
-    Truncated importance sampling (Ionides, 2008); a token's own ratio, not the product over its prefix, as rho in IMPALA (Espeholt et
-    al., 2018).
+    Truncated importance sampling (Ionides, 2008); a token's own ratio, not the product over its prefix, as
+    rho in IMPALA (Espeholt et al., 2018).
     """
     weights = torch.exp(old_log_probs - behaviour_log_probs).detach()
     if importance_clip is None:
@@ -68,7 +76,8 @@ def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def whiten(values: torch.Tensor, mask: torch.Tensor, shift_mean: bool = True) -> torch.Tensor:
-    """Values with the mean and (unbiased) variance of the tokens where ``mask`` taken out; the mean stays when ``shift_mean`` is false."""
+    """Values with the mean and (unbiased) variance of the tokens where ``mask`` taken out; the mean stays
+    when ``shift_mean`` is false."""
     chosen = values[mask]
     if chosen.numel() == 0:
         return values

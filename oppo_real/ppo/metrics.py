@@ -2,12 +2,16 @@
 
 from typing import Final
 
-OBJECTIVE_KL: Final = "objective/kl"  # a response: sum over its tokens, mean over responses; the same for the next two
+OBJECTIVE_KL: Final = (
+    "objective/kl"  # a response: sum over its tokens, mean over responses; the same for the next two
+)
 OBJECTIVE_ENTROPY: Final = "objective/entropy"
 NON_SCORE_REWARD: Final = "objective/non_score_reward"
 RLHF_REWARD: Final = "objective/rlhf_reward"
 SCORES: Final = "objective/scores"  # after missing_eos_penalty
-APPROX_KL: Final = "policy/approxkl_avg"  # means over optimizer steps of means over trained tokens, down to VALUE_CLIP_FRACTION
+APPROX_KL: Final = (  # means over optimizer steps of means over trained tokens, down to VALUE_CLIP_FRACTION
+    "policy/approxkl_avg"
+)
 CLIP_FRACTION: Final = "policy/clipfrac_avg"
 POLICY_LOSS: Final = "loss/policy_avg"
 VALUE_LOSS: Final = "loss/value_avg"  # before vf_coef

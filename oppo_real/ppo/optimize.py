@@ -14,7 +14,9 @@ from oppo_sim.errors import OppoError
 class Stepper:
     """AdamW with clipped gradients; gradients are those that the caller's backward left."""
 
-    def __init__(self, name: str, parameters: Iterable[nn.Parameter], learning_rate: float, config: PPOConfig) -> None:
+    def __init__(
+        self, name: str, parameters: Iterable[nn.Parameter], learning_rate: float, config: PPOConfig
+    ) -> None:
         self._name = name
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._learning_rate = learning_rate
@@ -35,11 +37,15 @@ class Stepper:
         return rate
 
     def step(self) -> float:
-        """Change the weights; returns the gradients' norm before clipping. Raises OppoError, the weights unchanged, if it is not finite."""
+        """Change the weights; returns the gradients' norm before clipping. Raises OppoError, the weights
+        unchanged, if it is not finite."""
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_norm))
         if not math.isfinite(norm):
             self._optimizer.zero_grad()
-            raise OppoError(f"the gradient of the {self._name} is not finite: lower learning_rate, or look at scores and log-probabilities")
+            raise OppoError(
+                f"the gradient of the {self._name} is not finite: lower learning_rate, or look at scores and"
+                " log-probabilities"
+            )
         self._optimizer.step()
         self._optimizer.zero_grad()
         return norm

@@ -1,4 +1,5 @@
-"""The packed forwards of the engines behind the trainer's seam: no padding, and never [tokens, vocabulary] logits at once."""
+"""The packed forwards of the engines behind the trainer's seam: no padding, and never [tokens, vocabulary]
+logits at once."""
 
 from collections.abc import Sequence
 
@@ -15,10 +16,22 @@ class PackedForward:
 
     pads = False
 
-    def policy(self, model: nn.Module, rows: Sequence[TokenRow], temperature: float, value_head: nn.Module | None = None) -> PolicyOutputs:
+    def policy(
+        self,
+        model: nn.Module,
+        rows: Sequence[TokenRow],
+        temperature: float,
+        value_head: nn.Module | None = None,
+    ) -> PolicyOutputs:
         """See ``forward.Forward``."""
         found = response_log_probs(
-            model, _sequences(rows), temperature, _total(rows), entropy=True, grad=torch.is_grad_enabled(), value_head=value_head
+            model,
+            _sequences(rows),
+            temperature,
+            _total(rows),
+            entropy=True,
+            grad=torch.is_grad_enabled(),
+            value_head=value_head,
         )
         assert found.entropies is not None
         values = None if found.values is None else torch.cat(found.values)
@@ -26,7 +39,11 @@ class PackedForward:
 
     def values(self, model: nn.Module, head: nn.Module, rows: Sequence[TokenRow]) -> torch.Tensor:
         """See ``forward.Forward``."""
-        return torch.cat(response_values(model, _sequences(rows), _total(rows), grad=torch.is_grad_enabled(), value_head=head))
+        return torch.cat(
+            response_values(
+                model, _sequences(rows), _total(rows), grad=torch.is_grad_enabled(), value_head=head
+            )
+        )
 
 
 def _sequences(rows: Sequence[TokenRow]) -> list[PromptResponse]:

@@ -36,16 +36,27 @@ class TrainRollout:
     def __post_init__(self) -> None:
         where = f"rollout {self.rollout_id}"
         if not self.prompt or not self.response:
-            raise OppoError(f"{where}: prompt and response need at least one token each, got {len(self.prompt)} and {len(self.response)}")
+            raise OppoError(
+                f"{where}: prompt and response need at least one token each, got {len(self.prompt)} and"
+                f" {len(self.response)}"
+            )
         for name in ("log_probs", "weight_versions", "ref_log_probs"):
             given = getattr(self, name)
             if given is not None and len(given) != len(self.response):
-                raise OppoError(f"{where}: {len(given)} {name} for {len(self.response)} response tokens; give one each")
+                raise OppoError(
+                    f"{where}: {len(given)} {name} for {len(self.response)} response tokens; give one each"
+                )
         numbers = (self.score, *self.log_probs, *(self.ref_log_probs or ()))
         if not all(map(math.isfinite, numbers)):
-            raise OppoError(f"{where}: its score or a log-probability is not finite; look at the reward model or at the sampling")
+            raise OppoError(
+                f"{where}: its score or a log-probability is not finite; look at the reward model or at the"
+                " sampling"
+            )
         if any(late < early for early, late in pairwise(self.weight_versions)):
-            raise OppoError(f"{where}: weight_versions fall within the response; tokens are listed in the order they were made")
+            raise OppoError(
+                f"{where}: weight_versions fall within the response; tokens are listed in the order they were"
+                " made"
+            )
 
     @property
     def row(self) -> TokenRow:

@@ -1,4 +1,5 @@
-"""PPO with a clipped surrogate: one call a batch. The formulas are in ``losses``, ``gae`` and ``experience``; docs/ppo.md explains them."""
+"""PPO with a clipped surrogate: one call a batch. The formulas are in ``losses``, ``gae`` and ``experience``;
+docs/ppo.md explains them."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,13 @@ from torch import nn
 from oppo_real.ppo import metrics
 from oppo_real.ppo.batching import micro_batches, mini_batches, token_positions
 from oppo_real.ppo.config import PPOConfig
-from oppo_real.ppo.experience import Batch, Experience, in_micro_batches, make_batch, make_experience
+from oppo_real.ppo.experience import (
+    Experience,
+    ExperienceBatch,
+    in_micro_batches,
+    make_batch,
+    make_experience,
+)
 from oppo_real.ppo.forward import Forward, PaddedForward, check_head, output_head
 from oppo_real.ppo.losses import importance_weights, policy_losses, value_losses
 from oppo_real.ppo.optimize import Stepper
@@ -36,8 +43,9 @@ class PPOTrainer:
         device: torch.device | str = "cpu",
         forward: Forward | None = None,
     ) -> None:
-        """Models of transformers: ``policy`` and ``reference`` causal, ``critic`` a sequence classifier with one label and its head
-        in ``score``, None with a value head. ``reference`` may be None if ``kl_coef`` is 0. All are moved to ``device``, without dropout.
+        """Models of transformers: ``policy`` and ``reference`` causal, ``critic`` a sequence classifier with
+        one label and its head in ``score``, None with a value head. ``reference`` may be None if ``kl_coef``
+        is 0. All are moved to ``device``, without dropout.
 
         Raises OppoError where the models do not fit the settings.
         """
@@ -59,7 +67,12 @@ class PPOTrainer:
         self._critic_stepper = (
             None
             if self._critic is None
-            else Stepper("critic", self._critic.parameters(), config.critic_learning_rate or config.learning_rate, config)
+            else Stepper(
+                "critic",
+                self._critic.parameters(),
+                config.critic_learning_rate or config.learning_rate,
+                config,
+            )
         )
         self._updates = 0
         self._episode = 0
@@ -72,14 +85,17 @@ class PPOTrainer:
         return self._episode
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The policy's weights by name, a tied head included, for an actor to copy; they change in place with the next update."""
+        """The policy's weights by name, a tied head included, for an actor to copy; they change in place with
+        the next update."""
         return {name: tensor.detach() for name, tensor in self._policy.state_dict().items()}
 
     def update(self, batch: Sequence[TrainRollout], version: int) -> dict[str, float]:
-        """Train on finished, scored rollouts; ``version`` is the number of updates done before this one, as in their ``weight_versions``.
+        """Train on finished, scored rollouts; ``version`` is the number of updates done before this one, as
+        in their ``weight_versions``.
 
-        Returns the metrics (``metrics.py``) and the seconds of the stages (``timing_s/*``). Raises OppoError for a batch that cannot be
-        trained and for gradients that are not finite; the weights are then those before the step that failed.
+        Returns the metrics (``metrics.py``) and the seconds of the stages (``timing_s/*``). Raises OppoError
+        for a batch that cannot be trained and for gradients that are not finite; the weights are then those
+        before the step that failed.
         """
         watch = Stopwatch(_STAGES, self._device)
         data = make_batch(batch, version, self._config, self._device)
@@ -98,7 +114,9 @@ class PPOTrainer:
         with watch.stage("adv"):
             experience, found = make_experience(data, old_log_probs, ref_log_probs, values, self._config)
             deals = [
-                mini_batches(len(data.rows), self._config.num_mini_batches, self._config.seed, self._updates, epoch)
+                mini_batches(
+                    len(data.rows), self._config.num_mini_batches, self._config.seed, self._updates, epoch
+                )
                 for epoch in range(self._config.num_ppo_epochs)
             ]
         if self._critic_stepper is not None:
@@ -116,7 +134,8 @@ class PPOTrainer:
         return found | watch.columns()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all that the next update depends on but the reference model. Draws hang on ``seed`` and the number of updates."""
+        """A copy of all that the next update depends on but the reference model. Draws hang on ``seed`` and
+        the number of updates."""
         critic = self._critic if self._critic is not None else self._value_head
         assert critic is not None
         return copy.deepcopy(
@@ -126,19 +145,28 @@ class PPOTrainer:
                 "policy": self._policy.state_dict(),
                 "critic": critic.state_dict(),
                 "actor_optimizer": self._actor_stepper.state_dict(),
-                "critic_optimizer": None if self._critic_stepper is None else self._critic_stepper.state_dict(),
+                "critic_optimizer": (
+                    None if self._critic_stepper is None else self._critic_stepper.state_dict()
+                ),
                 "updates": self._updates,
                 "episode": self._episode,
             }
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken, by this trainer's settings. Raises OppoError for another format, critic or model shape."""
+        """Go on where ``state`` was taken, by this trainer's settings. Raises OppoError for another format,
+        critic or model shape."""
         if state.get("format") != FORMAT:
-            raise OppoError(f"the trainer's state has format {state.get('format')!r}, not {FORMAT}: load one that this version saved")
+            raise OppoError(
+                f"the trainer's state has format {state.get('format')!r}, not {FORMAT}: load one that this"
+                " version saved"
+            )
         saved = state["config"]["critic"]
         if saved != self._config.critic:
-            raise OppoError(f"the trainer's state has critic {saved}, the settings say {self._config.critic}: make them the same")
+            raise OppoError(
+                f"the trainer's state has critic {saved}, the settings say {self._config.critic}: make them"
+                " the same"
+            )
         copied = copy.deepcopy(dict(state))  # an optimizer keeps the tensors that it is given
         critic = self._critic if self._critic is not None else self._value_head
         assert critic is not None
@@ -146,7 +174,9 @@ class PPOTrainer:
             self._policy.load_state_dict(copied["policy"])
             critic.load_state_dict(copied["critic"])
         except RuntimeError as error:
-            raise OppoError(f"the trainer's state is of models of another shape: {' '.join(str(error).split())}") from None
+            raise OppoError(
+                f"the trainer's state is of models of another shape: {' '.join(str(error).split())}"
+            ) from None
         self._actor_stepper.load_state_dict(copied["actor_optimizer"])
         if self._critic_stepper is not None:
             self._critic_stepper.load_state_dict(copied["critic_optimizer"])
@@ -158,21 +188,25 @@ class PPOTrainer:
             return 1.0
         return max(0.0, 1.0 - self._episode / total)
 
-    # ---- before the first optimizer step -----------------------------------------------------------------------------------------
+    # ---- before the first optimizer step -------------------------------------------------------------------
 
-    def _old_log_probs(self, data: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _old_log_probs(self, data: ExperienceBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of the policy at the start, or the stored ones; and values where the same forward gives them."""
         if self._config.carried != "recompute":
             return data.behaviour_log_probs, None
 
         def run(rows: Sequence[TokenRow]) -> torch.Tensor:
             outputs = self._forward.policy(self._policy, rows, self._config.temperature, self._value_head)
-            return torch.stack([outputs.log_probs] if outputs.values is None else [outputs.log_probs, outputs.values])
+            return torch.stack(
+                [outputs.log_probs] if outputs.values is None else [outputs.log_probs, outputs.values]
+            )
 
-        columns = in_micro_batches(run, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads)
+        columns = in_micro_batches(
+            run, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads
+        )
         return columns[0], columns[1] if len(columns) > 1 else None
 
-    def _ref_log_probs(self, batch: Sequence[TrainRollout], data: Batch) -> torch.Tensor | None:
+    def _ref_log_probs(self, batch: Sequence[TrainRollout], data: ExperienceBatch) -> torch.Tensor | None:
         reference = self._reference
         if reference is None:
             return None
@@ -185,12 +219,16 @@ class PPOTrainer:
                 return self._forward.policy(reference, rows, self._config.temperature).log_probs
 
             rows = [data.rows[index] for index in missing]
-            computed = in_micro_batches(run, rows, self._config.micro_batch_tokens, self._device, self._forward.pads)
+            computed = in_micro_batches(
+                run, rows, self._config.micro_batch_tokens, self._device, self._forward.pads
+            )
             known[token_positions(missing, data.lengths, self._device)] = computed
         return known
 
-    def _values(self, data: Batch) -> torch.Tensor:
-        return in_micro_batches(self._value_forward, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads)
+    def _values(self, data: ExperienceBatch) -> torch.Tensor:
+        return in_micro_batches(
+            self._value_forward, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads
+        )
 
     def _value_forward(self, rows: Sequence[TokenRow]) -> torch.Tensor:
         if self._critic is not None:
@@ -198,19 +236,27 @@ class PPOTrainer:
         assert self._value_head is not None
         return self._forward.values(self._policy, self._value_head, rows)
 
-    # ---- epochs and mini-batches -------------------------------------------------------------------------------------------------
+    # ---- epochs and mini-batches ---------------------------------------------------------------------------
 
-    def _groups(self, data: Batch, part: Sequence[int]) -> list[tuple[list[TokenRow], torch.Tensor]]:
+    def _groups(
+        self, data: ExperienceBatch, part: Sequence[int]
+    ) -> list[tuple[list[TokenRow], torch.Tensor]]:
         """Rows and flat token positions of the micro-batches of a mini-batch."""
         sizes = [len(data.rows[index].prompt) + data.lengths[index] for index in part]
         groups = []
         for group in micro_batches(sizes, self._config.micro_batch_tokens, self._forward.pads):
             chosen = [part[index] for index in group]
-            groups.append(([data.rows[index] for index in chosen], token_positions(chosen, data.lengths, self._device)))
+            groups.append(
+                ([data.rows[index] for index in chosen], token_positions(chosen, data.lengths, self._device))
+            )
         return groups
 
     def _update_critic(
-        self, stepper: Stepper, data: Batch, experience: Experience, deals: Sequence[Sequence[Sequence[int]]]
+        self,
+        stepper: Stepper,
+        data: ExperienceBatch,
+        experience: Experience,
+        deals: Sequence[Sequence[Sequence[int]]],
     ) -> dict[str, float]:
         steps: list[torch.Tensor] = []
         norms: list[float] = []
@@ -229,13 +275,21 @@ class PPOTrainer:
         return {**_value_metrics(steps), metrics.CRITIC_GRAD_NORM: _mean(norms)}
 
     def _update_actor(
-        self, data: Batch, experience: Experience, old_log_probs: torch.Tensor, deals: Sequence[Sequence[Sequence[int]]]
+        self,
+        data: ExperienceBatch,
+        experience: Experience,
+        old_log_probs: torch.Tensor,
+        deals: Sequence[Sequence[Sequence[int]]],
     ) -> dict[str, float]:
         config = self._config
         anchors = old_log_probs.clone()
-        # Older tokens have no log-probability under the weights at the start; the first pass over them, before the step that they are part
-        # of, gives one without a forward of its own.
-        unanchored = data.older if config.carried == "behaviour" and config.importance_clip is not None else torch.zeros_like(data.older)
+        # Older tokens have no log-probability under the weights at the start; the first pass over them,
+        # before the step that they are part of, gives one without a forward of its own.
+        unanchored = (
+            data.older
+            if config.carried == "behaviour" and config.importance_clip is not None
+            else torch.zeros_like(data.older)
+        )
         steps: list[torch.Tensor] = []
         value_steps: list[torch.Tensor] = []
         norms: list[float] = []
@@ -244,15 +298,20 @@ class PPOTrainer:
                 groups = self._groups(data, part)
                 count = sum(int(experience.trained[positions].sum()) for _, positions in groups)
                 if count == 0:
-                    continue  # a step without gradients would still move the weights, by the optimizer's momentum
+                    # A step without gradients would still move the weights, by the optimizer's momentum.
+                    continue
                 sums, value_sums = torch.zeros(5, device=self._device), torch.zeros(2, device=self._device)
                 for rows, positions in groups:
                     outputs = self._forward.policy(self._policy, rows, config.temperature, self._value_head)
                     if epoch == 0:
-                        anchors[positions] = torch.where(unanchored[positions], outputs.log_probs.detach(), anchors[positions])
+                        anchors[positions] = torch.where(
+                            unanchored[positions], outputs.log_probs.detach(), anchors[positions]
+                        )
                     anchor, trained = anchors[positions], experience.trained[positions]
                     weights, _ = self._importance(anchor, data.behaviour_log_probs[positions])
-                    losses, clipped = policy_losses(outputs.log_probs, anchor, experience.advantages[positions], config.cliprange, weights)
+                    losses, clipped = policy_losses(
+                        outputs.log_probs, anchor, experience.advantages[positions], config.cliprange, weights
+                    )
                     loss = losses[trained].sum() / count
                     if outputs.values is not None:
                         value_loss, seen = self._value_loss(outputs.values, experience, positions)
@@ -261,7 +320,13 @@ class PPOTrainer:
                     loss.backward()  # type: ignore[no-untyped-call]
                     with torch.no_grad():
                         moved = outputs.log_probs - anchor
-                        columns = (0.5 * moved.square(), clipped.float(), losses, outputs.entropies, moved.exp())
+                        columns = (
+                            0.5 * moved.square(),
+                            clipped.float(),
+                            losses,
+                            outputs.entropies,
+                            moved.exp(),
+                        )
                         sums += torch.stack(columns)[:, trained].sum(dim=1)
                 norms.append(self._actor_stepper.step())
                 steps.append(sums / count)
@@ -276,32 +341,53 @@ class PPOTrainer:
         found[metrics.IMPORTANCE_CLIPPED] = float(cut[trained].float().mean()) if steps else 0.0
         return found
 
-    def _value_loss(self, values: torch.Tensor, experience: Experience, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _value_loss(
+        self, values: torch.Tensor, experience: Experience, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the losses of trained tokens, and the sums for the metrics."""
         trained = experience.trained[positions]
-        losses, clipped = value_losses(values, experience.values[positions], experience.returns[positions], self._config.cliprange_value)
+        losses, clipped = value_losses(
+            values, experience.values[positions], experience.returns[positions], self._config.cliprange_value
+        )
         loss = losses[trained].sum()
         return loss, torch.stack([loss.detach(), clipped[trained].float().sum()])
 
-    def _importance(self, anchors: torch.Tensor, behaviour: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _importance(
+        self, anchors: torch.Tensor, behaviour: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return importance_weights(anchors, behaviour, self._config.importance_clip)
 
 
-def _check_models(policy: nn.Module, reference: nn.Module | None, critic: nn.Module | None, config: PPOConfig) -> None:
+def _check_models(
+    policy: nn.Module, reference: nn.Module | None, critic: nn.Module | None, config: PPOConfig
+) -> None:
     output_head(policy)
     if reference is None and config.kl_coef > 0:
         raise OppoError(f"kl_coef {config.kl_coef} needs a reference model: give one, or set kl_coef to 0")
     if reference is policy:
-        raise OppoError("the reference model is the policy itself, so its KL would always be 0: give a copy with weights of its own")
+        raise OppoError(
+            "the reference model is the policy itself, so its KL would always be 0: give a copy with weights"
+            " of its own"
+        )
     if (config.critic == "separate") != (critic is not None):
-        wanted = "needs a critic model" if config.critic == "separate" else "is part of the policy and takes no critic model"
+        wanted = (
+            "needs a critic model"
+            if config.critic == "separate"
+            else "is part of the policy and takes no critic model"
+        )
         raise OppoError(f"critic {config.critic} {wanted}: change the settings or the model")
     if critic is not None:
         score = getattr(critic, "score", None)
         if not isinstance(score, nn.Module):
-            raise OppoError(f"the critic {type(critic).__name__} has no score head: give a sequence classifier with num_labels 1")
+            raise OppoError(
+                f"the critic {type(critic).__name__} has no score head: give a sequence classifier with"
+                " num_labels 1"
+            )
         if getattr(score, "out_features", 1) != 1:
-            raise OppoError(f"the critic's head gives {score.out_features} numbers a token instead of one: set num_labels to 1")
+            raise OppoError(
+                f"the critic's head gives {score.out_features} numbers a token instead of one: set num_labels"
+                " to 1"
+            )
 
 
 def _new_value_head(policy: nn.Module) -> nn.Linear:
@@ -315,7 +401,8 @@ def _new_value_head(policy: nn.Module) -> nn.Linear:
 
 
 def _policy_metrics(steps: Sequence[torch.Tensor]) -> dict[str, float]:
-    """``steps``: for each optimizer step the means of approximate KL, clipping, loss, entropy and ratio, [5]."""
+    """``steps``: for each optimizer step the means of approximate KL, clipping, loss, entropy and ratio,
+    [5]."""
     table = torch.stack(list(steps)) if steps else torch.zeros(1, 5)
     names = (metrics.APPROX_KL, metrics.CLIP_FRACTION, metrics.POLICY_LOSS, metrics.ENTROPY, metrics.RATIO)
     found = dict(zip(names, table.mean(dim=0).tolist(), strict=True))
@@ -324,7 +411,9 @@ def _policy_metrics(steps: Sequence[torch.Tensor]) -> dict[str, float]:
 
 def _value_metrics(steps: Sequence[torch.Tensor]) -> dict[str, float]:
     table = torch.stack(list(steps)) if steps else torch.zeros(1, 2)
-    return dict(zip((metrics.VALUE_LOSS, metrics.VALUE_CLIP_FRACTION), table.mean(dim=0).tolist(), strict=True))
+    return dict(
+        zip((metrics.VALUE_LOSS, metrics.VALUE_CLIP_FRACTION), table.mean(dim=0).tolist(), strict=True)
+    )
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -33,14 +33,16 @@ class RealRequest:
 def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
     """Run and write a run folder. An interruption (Ctrl-C) finishes the folder with the steps that are done.
 
-    Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a run that fails: then the folder
-    keeps the last checkpoint, to resume from, or nothing if there is none.
+    Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a
+    run that fails: then the folder keeps the last checkpoint, to resume from, or nothing if there is none.
     """
     setup = request.setup
     path = request.folder / FILE
     every = setup.checkpoint_every
     if request.resume and every is None:
-        raise OppoError("--resume needs checkpoints: set real.checkpoint_every, and choose a synchronous policy")
+        raise OppoError(
+            "--resume needs checkpoints: set real.checkpoint_every, and choose a synchronous policy"
+        )
     checkpoints = None if every is None else Checkpoints(path, setup, every, resume=request.resume)
     if checkpoints is not None:
         checkpoints.load()  # refuse before anything is removed
@@ -50,7 +52,14 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
     frames, record = FrameSink(), Record(setup)
     interrupted = False
     try:
-        execute(setup, frames, timeline=request.timeline, progress=progress, checkpoints=checkpoints, record=record)
+        execute(
+            setup,
+            frames,
+            timeline=request.timeline,
+            progress=progress,
+            checkpoints=checkpoints,
+            record=record,
+        )
     except KeyboardInterrupt:
         interrupted = True
         if not record.metric_rows:
@@ -74,7 +83,11 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
         steps=frames.steps()[:count],
         warmup_steps=setup.base.warmup_steps,
         lengths=lambda: rollouts[[TRAINED_STEP, RESPONSE_LENGTH]],
-        trace_lengths=setup.base.replay.response_lengths if setup.config.mode == "replay" else rollouts[RESPONSE_LENGTH].tolist(),
+        trace_lengths=(
+            setup.base.replay.response_lengths
+            if setup.config.mode == "replay"
+            else rollouts[RESPONSE_LENGTH].tolist()
+        ),
         spans=record.spans,
         markers=record.markers,
         interrupted=interrupted,
@@ -87,7 +100,8 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
 
 
 def _leave(folder: RunFolder) -> bool:
-    """A run came to nothing: leave a folder that it can be resumed from (True), or none that looks like a run."""
+    """A run came to nothing: leave a folder that it can be resumed from (True), or none that looks like a
+    run."""
     if (folder.root / FILE).exists():
         return True
     folder.withdraw()
@@ -100,5 +114,8 @@ def _failed(error: OppoError, record: Record, resumable: bool) -> OppoError:
         return error
     last = record.metric_rows[-1][STEP]
     if resumable:
-        return OppoError(f"{error} (step {last} was done; the folder keeps a checkpoint: --resume goes on from it, --force starts anew)")
+        return OppoError(
+            f"{error} (step {last} was done; the folder keeps a checkpoint: --resume goes on from it, --force"
+            " starts anew)"
+        )
     return OppoError(f"{error} (step {last} was done; without checkpoints nothing of the run is kept)")

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from oppo_real.placement.interface import Fleet
+from oppo_real.placement.interface import WorkerGroup
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.run.source import Source
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.rewards import RewardModel
+from oppo_sim.rewards import BatchRewards
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,8 @@ class Training(Protocol):
     """What happens to a batch, and the weights that come of it."""
 
     def train(self, batch: Sequence[TrainRollout], version: int) -> Metrics:
-        """One update; ``timing_s/<stage>`` of the stages up to ``update_actor``, and whatever else it measures."""
+        """One update; ``timing_s/<stage>`` of the stages up to ``update_actor``, and whatever else it
+        measures."""
 
     def weights(self) -> "Mapping[str, torch.Tensor]":
         """The policy's weights, for the replicas."""
@@ -34,10 +35,10 @@ class RunInput:
     policy: Policy
     batch: Batch
     machine: MachineSetup
-    fleet: Fleet
+    worker_group: WorkerGroup
     source: Source
     training: Training
-    rewards: RewardModel | None
+    rewards: BatchRewards | None
     """None: the mean score of the trained batch is its reward."""
     max_response_length: int
     steps: int

@@ -1,4 +1,5 @@
-"""The models of a run: given ones, or tiny ones that are random (replay) or fitted to the arithmetic task (train)."""
+"""The models of a run: given ones, or tiny ones that are random (replay) or fitted to the arithmetic task
+(train)."""
 
 import copy
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class Models:
 def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, stream_ref: bool) -> Models:
     """Build or load the policy, and write to ``folder`` what engines can only read from a folder.
 
-    ``longest``: prompt + response, tokens. Raises OppoError for a model that cannot be built, does not fit, or is too short.
+    ``longest``: prompt + response, tokens. Raises OppoError for a model that cannot be built, does not fit,
+    or is too short.
     """
     given, fitted = config.models, config.mode == "train"
     actor = given.actor if given.actor is not None else _tiny(longest, config.engine)
@@ -51,15 +53,19 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     context = int(getattr(shape, "max_position_embeddings", None) or 1 << 30)
     if longest > context:
         raise OppoError(
-            f"prompt and response may have {longest} tokens together but the actor takes {context}: lower max_prompt_length or "
-            "max_response_length, or choose a model with a longer context (real.models.actor)"
+            f"prompt and response may have {longest} tokens together but the actor takes {context}: lower"
+            " max_prompt_length or max_response_length, or choose a model with a longer context"
+            " (real.models.actor)"
         )
     kept = None
     if config.engine == "vllm" or stream_ref:
         kept = _save(policy, folder / "actor")
     reward = given.reward if given.reward is not None else _tiny(longest, config.scorer)
     if given.reward is None and fitted:
-        reward = _save(_fitted_reward_model(config, seed, longest, policy if given.actor is None else None), folder / "reward")
+        reward = _save(
+            _fitted_reward_model(config, seed, longest, policy if given.actor is None else None),
+            folder / "reward",
+        )
     elif config.scorer == "vllm" and not (isinstance(reward, str) and Path(reward).is_dir()):
         from oppo_real.engines.models import build_reward_model
 
@@ -68,7 +74,9 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     return Models(policy, source, reward, kept if stream_ref else None, int(shape.vocab_size), context)
 
 
-def build_training(config: RealConfig, ppo: PPOConfig | None, models: Models, seed: int, stream_ref: bool) -> PPOTraining | FrozenTraining:
+def build_training(
+    config: RealConfig, ppo: PPOConfig | None, models: Models, seed: int, stream_ref: bool
+) -> PPOTraining | FrozenTraining:
     """PPO on the policy, or nothing (``ppo`` None)."""
     if ppo is None:
         return FrozenTraining(models.policy)
@@ -76,11 +84,17 @@ def build_training(config: RealConfig, ppo: PPOConfig | None, models: Models, se
     reference = None
     if ppo.kl_coef > 0 or stream_ref:
         given = config.models.reference
-        reference = copy.deepcopy(models.policy) if given is None else build_causal_lm(given, seed, dtype, device)
+        reference = (
+            copy.deepcopy(models.policy) if given is None else build_causal_lm(given, seed, dtype, device)
+        )
     critic = None
     if ppo.critic == "separate":
         source = config.models.critic if config.models.critic is not None else config.models.actor
-        critic = _critic_of(models.policy, seed + 3) if source is None else build_value_model(source, seed + 3, dtype, device)
+        critic = (
+            _critic_of(models.policy, seed + 3)
+            if source is None
+            else build_value_model(source, seed + 3, dtype, device)
+        )
     return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device, PackedForward()))
 
 
@@ -94,13 +108,21 @@ def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 
 def _fitted_reward_model(config: RealConfig, seed: int, longest: int, fitted: Any) -> torch.nn.Module:
-    """Begun from the fitted actor where there is one: it ranks far better than one begun from nothing (docs/ppo.md)."""
+    """Begun from the fitted actor where there is one: it ranks far better than one begun from nothing
+    (docs/ppo.md)."""
     from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model, reward_model_from
 
     alike = fitted is not None and (config.engine == "vllm") == (config.scorer == "vllm")
-    model = reward_model_from(fitted, seed + 2) if alike else new_classifier(seed + 2, _tiny_config(longest, config.scorer))
+    model = (
+        reward_model_from(fitted, seed + 2)
+        if alike
+        else new_classifier(seed + 2, _tiny_config(longest, config.scorer))
+    )
     # It needs more steps than the actor: 500 beside 300.
-    fit_reward_model(model, RewardModelConfig(steps=config.sft.steps * 5 // 3, batch_size=config.sft.batch_size, seed=seed + 2))
+    fit_reward_model(
+        model,
+        RewardModelConfig(steps=config.sft.steps * 5 // 3, batch_size=config.sft.batch_size, seed=seed + 2),
+    )
     return model
 
 
@@ -113,7 +135,8 @@ def _tiny_config(longest: int, engine: str) -> Any:
 def _tiny(longest: int, engine: str) -> dict[str, Any]:
     shown = _tiny_config(longest, engine)
     names = (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads",
         "max_position_embeddings", "tie_word_embeddings", "initializer_range",
     )  # fmt: skip
     return {"model_type": "qwen2", **{name: getattr(shown, name) for name in names}}

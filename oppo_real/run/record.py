@@ -65,7 +65,9 @@ class Record:
                     GROUP_ID: rollout.group_id,
                 }
             )
-        self.metric_rows.append({STEP: step, **{name: value for name, value in metrics.items() if name not in _TIMING}})
+        self.metric_rows.append(
+            {STEP: step, **{name: value for name, value in metrics.items() if name not in _TIMING}}
+        )
 
     def trace(self) -> "pd.DataFrame":
         """The trained rollouts as a checked length trace, in order of admission."""

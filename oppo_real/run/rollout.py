@@ -5,9 +5,20 @@ from oppo_sim.model.rollout import Rollout
 
 
 class RealRollout(Rollout):
-    """The simulator's record of a rollout (so that both make the same rows), plus what it really consists of."""
+    """The simulator's record of a rollout (so that both make the same rows), plus what it really consists
+    of."""
 
-    __slots__ = ("finish_reason", "forced_length", "host", "log_probs", "prompt", "ref_log_probs", "score", "tokens", "versions")
+    __slots__ = (
+        "finish_reason",
+        "forced_length",
+        "host",
+        "log_probs",
+        "prompt",
+        "ref_log_probs",
+        "score",
+        "tokens",
+        "versions",
+    )
 
     def __init__(
         self,
@@ -20,7 +31,9 @@ class RealRollout(Rollout):
         admitted_s: float,
     ) -> None:
         """``forced_length``: the response length to replay, tokens; None: the engine decides."""
-        super().__init__(rollout_id, group_id, len(prompt), forced_length or 0, trace_row, admitted_step, admitted_s)
+        super().__init__(
+            rollout_id, group_id, len(prompt), forced_length or 0, trace_row, admitted_step, admitted_s
+        )
         self.prompt = prompt
         self.forced_length = forced_length
         self.host = -1
@@ -48,7 +61,10 @@ class RealRollout(Rollout):
     def span_of(self, start: int, count: int) -> tuple[int, ...]:
         """``count`` token ids from position ``start`` of prompt and response."""
         known = len(self.prompt)
-        return (*self.prompt[start : start + count], *self.tokens[max(0, start - known) : max(0, start + count - known)])
+        return (
+            *self.prompt[start : start + count],
+            *self.tokens[max(0, start - known) : max(0, start + count - known)],
+        )
 
     def for_training(self) -> TrainRollout:
         """As the trainer wants it; it must be finished and scored."""

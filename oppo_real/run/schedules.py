@@ -1,4 +1,5 @@
-"""The schedules of a real run; the decisions are those of ``oppo_sim.model.synchronous`` and ``oppo_sim.model.asynchronous``."""
+"""The schedules of a real run; the decisions are those of ``oppo_sim.model.synchronous`` and
+``oppo_sim.model.asynchronous``."""
 
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ class _Phased:
         state = self.state
         begun = state.ledger.begin_step(step, state.version)
         self._plan = begun.plan
-        self._began = state.fleet.now()
+        self._began = state.worker_group.now()
         self._generated = None
         state.place(begun)
         if state.ledger.phase_over():
@@ -93,7 +94,7 @@ class _Phased:
         if state.granularity == "batch":
             state.score_whole(outcome.trained)
         state.drop(outcome.dropped)
-        state.desk.settle()
+        state.router.settle()
         self._generated = Generated(self._plan, outcome, self._began, at)
 
     def await_phase(self) -> Generated:
@@ -128,17 +129,20 @@ class SynchronousRun(_Phased):
         """Generate and score the batch of a step."""
         state = self.state
         state.begin_row(step)
-        began = state.fleet.now()
+        began = state.worker_group.now()
         self.begin_phase(step)
         generated = self.await_phase()
         batch = generated.outcome.trained
         state.mark("gen_end", generated.ended, step)
         last = self.await_scores(batch)
         last_score = state.read_busy()._replace(at=max(last, generated.ended))
-        return Collected(generated, last_score, new_stages(generated.ended - began, max(0.0, last - generated.ended)))
+        return Collected(
+            generated, last_score, new_stages(generated.ended - began, max(0.0, last - generated.ended))
+        )
 
     def conclude(self, step: int, collected: Collected, trained: Stages) -> None:
-        """Bring the new weights to the replicas and write the row; ``trained``: seconds of the training stages."""
+        """Bring the new weights to the replicas and write the row; ``trained``: seconds of the training
+        stages."""
         state = self.state
         generated, last_score, stages = collected
         batch = generated.outcome.trained
@@ -205,20 +209,20 @@ class AsyncRun:
 
     def _send_batches(self) -> None:
         self.state.score_whole(self._batches.take())
-        self.state.desk.settle()
+        self.state.router.settle()
 
     def run(self) -> None:
         """All steps."""
         state, size = self.state, self.given.batch.rollout_batch_size
         for step in range(self.given.steps):
             state.begin_row(step)
-            began = state.fleet.now()
+            began = state.worker_group.now()
             begun = state.ledger.begin_step(step, state.version)
             state.place(begun)
             state.generate(begun.plan)
             while state.ledger.finished_count < size:
                 self.go_on()
-            taken = state.fleet.now()
+            taken = state.worker_group.now()
             batch = state.ledger.take_batch(state.version)
             last_finish = max(rollout.finished_at or 0.0 for rollout in batch)
             stages = new_stages(max(0.0, last_finish - began), max(0.0, taken - max(began, last_finish)))
@@ -227,7 +231,9 @@ class AsyncRun:
             self._send_batches()
             stages["update_weights"] = state.update_weights(step)
             unfinished = state.ledger.unfinished_count()
-            state.close_row(step, stages, batch, begun.plan, (unfinished, state.ledger.in_flight - unfinished), None)
+            state.close_row(
+                step, stages, batch, begun.plan, (unfinished, state.ledger.in_flight - unfinished), None
+            )
             state.ledger.close_version(state.version)
             state.ledger.begin_version()
             state.version += 1
@@ -236,7 +242,11 @@ class AsyncRun:
 
 Run = SynchronousRun | OneStepOffRun | AsyncRun
 
-SCHEDULES: dict[str, type[Run]] = {"synchronous": SynchronousRun, "one-step-off": OneStepOffRun, "async": AsyncRun}
+SCHEDULES: dict[str, type[Run]] = {
+    "synchronous": SynchronousRun,
+    "one-step-off": OneStepOffRun,
+    "async": AsyncRun,
+}
 
 
 def start_run(given: RunInput, sink: Sink) -> Run:
@@ -245,8 +255,8 @@ def start_run(given: RunInput, sink: Sink) -> Run:
 
 
 def _check_overlap(given: RunInput) -> None:
-    if not given.fleet.concurrent and not given.lock_step:
+    if not given.worker_group.concurrent and not given.lock_step:
         raise OppoError(
-            f"the {given.policy.schedule} policy generates during training, which needs engines in processes of their own: "
-            "set real.placement.kind to processes or ray (or real.lock_step to true)"
+            f"the {given.policy.schedule} policy generates during training, which needs engines in processes"
+            " of their own: set real.placement.kind to processes or ray (or real.lock_step to true)"
         )

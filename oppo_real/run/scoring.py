@@ -1,16 +1,17 @@
-"""Which worker scores which piece: the simulator's rules (docs/model.md §3.4, C8, C9), over workers that really run."""
+"""Which worker scores which piece: the simulator's rules (docs/model.md §3.4, C8, C9), over workers that
+really run."""
 
 from oppo_real.engines.interface import ScorePiece
 from oppo_real.placement.events import QueuedPiece, Scored
-from oppo_real.placement.interface import Fleet
+from oppo_real.placement.interface import WorkerGroup
 from oppo_real.run.rollout import RealRollout
 
 
-class ScoringDesk:
+class ScoringRouter:
     """Takes pieces as they are cut, assigns them to workers, and remembers what each has to do."""
 
-    def __init__(self, fleet: Fleet, num_workers: int, kv_capacity_tokens: int | None) -> None:
-        self._fleet = fleet
+    def __init__(self, worker_group: WorkerGroup, num_workers: int, kv_capacity_tokens: int | None) -> None:
+        self._worker_group = worker_group
         self._capacity = kv_capacity_tokens
         self._inbox: list[tuple[int, int, RealRollout, int, int, bool]] = []
         self._load = [0] * num_workers
@@ -32,7 +33,7 @@ class ScoringDesk:
             self._assign(rollout, new, past, last, batches)
         self._inbox.clear()
         for worker, pieces in batches.items():
-            self._fleet.score(worker, pieces)
+            self._worker_group.score(worker, pieces)
 
     def ended(self, event: Scored) -> list[RealRollout]:
         """Account a finished batch; returns the rollouts that have their score now."""
@@ -66,7 +67,7 @@ class ScoringDesk:
         self._load[worker] -= sum(self._open[worker].pop(rollout.key, ()))
         self._held[worker] -= rollout.held_by_scorer
         rollout.held_by_scorer = 0
-        self._fleet.forget(worker, [rollout.key])
+        self._worker_group.forget(worker, [rollout.key])
 
     def send_again(self, rollout: RealRollout) -> None:
         """After a restart of the workers: one piece with all that was handed over before."""
@@ -76,9 +77,15 @@ class ScoringDesk:
         if new > 0:
             self._inbox.append((rollout.rollout_id, len(self._inbox), rollout, new, 0, last))
 
-    def _assign(self, rollout: RealRollout, new: int, past: int, last: bool, batches: dict[int, list[QueuedPiece]]) -> None:
+    def _assign(
+        self, rollout: RealRollout, new: int, past: int, last: bool, batches: dict[int, list[QueuedPiece]]
+    ) -> None:
         load = self._load
-        worker = rollout.worker if rollout.worker >= 0 else min(range(len(load)), key=lambda index: (load[index], index))
+        worker = (
+            rollout.worker
+            if rollout.worker >= 0
+            else min(range(len(load)), key=lambda index: (load[index], index))
+        )
         if self._capacity is not None:
             if not last and (rollout.withheld or self._held[worker] + new > self._capacity):
                 rollout.withheld += new

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 from oppo_real.config import RealConfig, real_config
 from oppo_real.engines.interface import Sampling
 from oppo_real.placement.cores import available_cores, bound, check_cores
-from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine, require_ray
-from oppo_real.placement.interface import Fleet
+from oppo_real.placement.engines import (
+    ActorSpec,
+    ScorerSpec,
+    build_actor,
+    build_scorer,
+    require_engine,
+    require_ray,
+)
+from oppo_real.placement.interface import WorkerGroup
 from oppo_real.run.given import RunInput, Training
 from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
 from oppo_sim.columns import STAGES, timing
@@ -39,7 +46,8 @@ class RealSetup:
 
     @property
     def checkpoint_every(self) -> int | None:
-        """Steps from one checkpoint to the next; None: none is written, as under policies that never pause between steps."""
+        """Steps from one checkpoint to the next; None: none is written, as under policies that never pause
+        between steps."""
         return self.config.checkpoint_every if self.base.policy_factory().schedule == "synchronous" else None
 
     @property
@@ -63,7 +71,7 @@ class OpenRun:
 
     setup: RealSetup
     policy: Policy
-    fleet: Fleet
+    worker_group: WorkerGroup
     training: "PPOTraining | FrozenTraining"
     source: Source
     policy_model: "torch.nn.Module"
@@ -84,7 +92,7 @@ class OpenRun:
             self.policy,
             base.batch,
             base.machine,
-            self.fleet,
+            self.worker_group,
             self.source,
             training or self.training,
             base.rewards() if replays and training is None else None,
@@ -122,26 +130,35 @@ def build_real_setup(
     if base.machine.batching == "static":
         raise OppoError("rollout.batching static is simulated only: set it to continuous for a real run")
     if chosen.oracle and config.mode != "replay":
-        raise OppoError(f"policy '{chosen.name}' is an oracle: it needs lengths known beforehand, so set real.mode to replay")
+        raise OppoError(
+            f"policy '{chosen.name}' is an oracle: it needs lengths known beforehand, so set real.mode to"
+            " replay"
+        )
     if chosen.schedule != "synchronous" and config.placement.kind == "inline" and not config.lock_step:
         raise OppoError(
-            f"the {chosen.schedule} policy generates during training, which needs engines in processes of their own: "
-            "set real.placement.kind to processes or ray (or real.lock_step to true)"
+            f"the {chosen.schedule} policy generates during training, which needs engines in processes of"
+            " their own: set real.placement.kind to processes or ray (or real.lock_step to true)"
         )
     if config.placement.kind == "ray":
         require_ray()
         shared = config.placement.cluster.shared_folder
         if shared is not None and not Path(shared).is_dir():
-            raise OppoError(f"real.placement.cluster.shared_folder: there is no folder {shared}; make it, on a disk that all machines see")
+            raise OppoError(
+                f"real.placement.cluster.shared_folder: there is no folder {shared}; make it, on a disk that"
+                " all machines see"
+            )
     if scenario.training.stream_ref and config.scorer != "torch":
-        raise OppoError("training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer to torch")
+        raise OppoError(
+            "training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer"
+            " to torch"
+        )
     return RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)
 
 
 @contextmanager
 def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None) -> Iterator[OpenRun]:
-    """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first, seconds. ``own``: the caller
-    trains.
+    """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first,
+    seconds. ``own``: the caller trains.
 
     Raises OppoError for a model that does not fit, an engine that does not start, and a worker that fails.
     """
@@ -164,12 +181,15 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
         }
         stop = _stop_token(config) if own is None or own.stop_token_id is None else own.stop_token_id
         actors = [_actor_spec(setup, models.actor, stop, index) for index in range(base.machine.num_replicas)]
-        scorers = [_scorer_spec(setup, models.reward, models.reference, index) for index in range(base.machine.num_workers)]
-        fleet = _fleet(config, actors, scorers, training, options)
+        scorers = [
+            _scorer_spec(setup, models.reward, models.reference, index)
+            for index in range(base.machine.num_workers)
+        ]
+        worker_group = _worker_group(config, actors, scorers, training, options)
         cores = config.placement.cores.driver
         threads = config.placement.threads or (None if cores is None else len(cores))
         try:
-            fleet.load_weights(training.weights(), 0, True)
+            worker_group.load_weights(training.weights(), 0, True)
             source: Source
             if own is not None and own.prompts is not None:
                 source = PromptSource(own.prompts, base.batch.group_size)
@@ -186,32 +206,45 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             timing_told = _recorded_timing(config, scenario.base_dir)
             # Not before the workers were started, which would inherit the binding.
             with bound(cores, threads):
-                yield OpenRun(setup, policy, fleet, training, source, models.policy, timing_told, fleet.resolved_configs())
+                yield OpenRun(
+                    setup,
+                    policy,
+                    worker_group,
+                    training,
+                    source,
+                    models.policy,
+                    timing_told,
+                    worker_group.resolved_configs(),
+                )
         finally:
-            fleet.close()
+            worker_group.close()
 
 
-def _fleet(
+def _worker_group(
     config: RealConfig,
     actors: Sequence[ActorSpec],
     scorers: Sequence[ScorerSpec],
     training: "PPOTraining | FrozenTraining",
     options: dict[str, Any],
-) -> Fleet:
+) -> WorkerGroup:
     if config.placement.kind == "inline":
-        from oppo_real.placement.inline import InlineFleet
+        from oppo_real.placement.inline import InlineWorkerGroup
 
-        return InlineFleet([build_actor(spec) for spec in actors], [build_scorer(spec) for spec in scorers], **options)
+        return InlineWorkerGroup(
+            [build_actor(spec) for spec in actors], [build_scorer(spec) for spec in scorers], **options
+        )
     pins = _pins(config, len(actors), len(scorers))
     placed_actors = list(zip(actors, pins[: len(actors)], strict=True))
     placed_scorers = list(zip(scorers, pins[len(actors) :], strict=True))
     if config.placement.kind == "ray":
-        from oppo_real.placement.ray_cluster import ray_fleet
+        from oppo_real.placement.ray_cluster import ray_worker_group
 
-        return ray_fleet(placed_actors, placed_scorers, training.weights(), config.placement.cluster, **options)
-    from oppo_real.placement.processes import process_fleet
+        return ray_worker_group(
+            placed_actors, placed_scorers, training.weights(), config.placement.cluster, **options
+        )
+    from oppo_real.placement.processes import process_worker_group
 
-    return process_fleet(placed_actors, placed_scorers, training.weights(), **options)
+    return process_worker_group(placed_actors, placed_scorers, training.weights(), **options)
 
 
 def _pins(config: RealConfig, replicas: int, workers: int) -> list[Any]:
@@ -220,7 +253,10 @@ def _pins(config: RealConfig, replicas: int, workers: int) -> list[Any]:
     cores, cluster = config.placement.cores, config.placement.cluster
     equal = max(1, len(available_cores()) // (replicas + workers))
     pins = []
-    for lists, taken, count in ((cores.rollout, cluster.rollout, replicas), (cores.scoring, cluster.scoring, workers)):
+    for lists, taken, count in (
+        (cores.rollout, cluster.rollout, replicas),
+        (cores.scoring, cluster.scoring, workers),
+    ):
         share = max(1, int(taken.num_cpus)) if config.placement.kind == "ray" else equal
         for index in range(count):
             bound = None if lists is None else lists[index % len(lists)]
@@ -266,7 +302,11 @@ def _scorer_spec(setup: RealSetup, model: Any, reference: Any, index: int) -> Sc
         devices[index % len(devices)],
         setup.longest,
         setup.base.machine.kv_block_tokens,
-        config.models.reference if reference is not None and config.models.reference is not None else reference,
+        (
+            config.models.reference
+            if reference is not None and config.models.reference is not None
+            else reference
+        ),
         setup.seed,
         config.temperature,
         config.scorer_args,
@@ -286,5 +326,11 @@ def _recorded_timing(config: RealConfig, base_dir: Path | None) -> list[Mapping[
         table = pd.read_parquet(path, columns=list(names.values()))
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise OppoError(f"real.recorded_timing: {path} holds no step table ({reason}): name a run folder or its steps.parquet") from None
-    return [{stage: float(row[column]) for stage, column in names.items()} for row in table.to_dict(orient="records")]
+        raise OppoError(
+            f"real.recorded_timing: {path} holds no step table ({reason}): name a run folder or its"
+            " steps.parquet"
+        ) from None
+    return [
+        {stage: float(row[column]) for stage, column in names.items()}
+        for row in table.to_dict(orient="records")
+    ]

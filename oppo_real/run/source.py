@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from oppo_real.task.arithmetic import Problem, draw_problem
+from oppo_real.task.arithmetic import ArithmeticProblem, draw_problem
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.model.run import RowCursor, Rows
 
@@ -21,10 +21,12 @@ class Source(Protocol):
     """Gives each admission its prompt, in order of ids."""
 
     def draw(self, rollout_id: int, step: int) -> Drawn:
-        """For the rollout first admitted in ``step``. A pure function of the order of calls, so that a resumed run can repeat them."""
+        """For the rollout first admitted in ``step``. A pure function of the order of calls, so that a
+        resumed run can repeat them."""
 
     def mean_response_length(self, step: int) -> float:
-        """Mean of the rows that rollouts first admitted in ``step`` are drawn from; NaN where there are none."""
+        """Mean of the rows that rollouts first admitted in ``step`` are drawn from; NaN where there are
+        none."""
 
 
 class ReplaySource:
@@ -69,7 +71,7 @@ class TaskSource:
         self._seed = seed
         self._group_size = group_size
 
-    def problem(self, rollout_id: int) -> Problem:
+    def problem(self, rollout_id: int) -> ArithmeticProblem:
         """The problem of a rollout."""
         return draw_problem(self._seed, rollout_id // self._group_size)
 

@@ -86,10 +86,14 @@ def execute(
     checkpoints: Checkpoints | None = None,
     record: Record | None = None,
 ) -> Record:
-    """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is filled as the run goes."""
+    """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is
+    filled as the run goes."""
     steps = setup.base.steps
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
-        raise OppoError(f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last within them")
+        raise OppoError(
+            f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last"
+            " within them"
+        )
     record = Record(setup) if record is None else record
     sinks = Sinks(sink, record)
     state = None if checkpoints is None else checkpoints.load()
@@ -118,7 +122,9 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
     """Provenance of a measured run."""
     from importlib.metadata import PackageNotFoundError, version
 
-    manifest = run_manifest(setup.base, setup.policy_name, policy_settings_of(setup.base.scenario, setup.policy_name))
+    manifest = run_manifest(
+        setup.base, setup.policy_name, policy_settings_of(setup.base.scenario, setup.policy_name)
+    )
     found = {}
     for package in PACKAGES:
         try:
@@ -129,7 +135,11 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
         **manifest,
         "kind": "measured",
         "clock": "decode iterations" if setup.config.lock_step else "seconds",
-        "costs": {"kind": "run", "measured": True, "note": "measured on this run; the costs of the scenario were not used"},
+        "costs": {
+            "kind": "run",
+            "measured": True,
+            "note": "measured on this run; the costs of the scenario were not used",
+        },
         "versions": manifest["versions"] | found,
         "real": setup.config.model_dump(mode="json"),
         "engines": dict(resolved),

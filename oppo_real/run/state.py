@@ -1,15 +1,15 @@
-"""What every schedule of a real run shares: the ledger, the desk, rows, reports, events of the machines."""
+"""What every schedule of a real run shares: the ledger, the router, rows, reports, events of the machines."""
 
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from oppo_real.engines.interface import ActorCounts, Request, ScorerCounts
-from oppo_real.placement.events import Delivered, Job, Made, Rested, Scored
+from oppo_real.placement.events import Delivered, Job, Rested, Scored, TokenDelta
 from oppo_real.run.given import Metrics, RunInput
 from oppo_real.run.rollout import RealRollout
 from oppo_real.run.row import Meter, real_step_row
-from oppo_real.run.scoring import ScoringDesk
+from oppo_real.run.scoring import ScoringRouter
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.model.row import BusyReading, StepFacts, conclude_step
 from oppo_sim.model.tally import Tally
@@ -39,15 +39,21 @@ class RunState:
     def __init__(self, given: RunInput, sink: Sink, listener: Listener) -> None:
         machine = given.machine
         self.given = given
-        self.fleet = given.fleet
+        self.worker_group = given.worker_group
         self.sink = sink
         self.version = 0
         self.granularity = effective_granularity(given.policy, given.machine.streamable)
         self.rounds = runs_in_rounds(given.policy)
         self.ledger: Ledger[RealRollout] = Ledger(
-            given.policy, given.batch, machine.num_replicas, self._make_rollout, _forced_length if given.replays else None
+            given.policy,
+            given.batch,
+            machine.num_replicas,
+            self._make_rollout,
+            _forced_length if given.replays else None,
         )
-        self.desk = ScoringDesk(given.fleet, machine.num_workers, machine.scorer_kv_capacity_tokens)
+        self.router = ScoringRouter(
+            given.worker_group, machine.num_workers, machine.scorer_kv_capacity_tokens
+        )
         self.decoding: set[int] = set()
         """Replicas that have not rested yet."""
         self.rested_at = 0.0
@@ -64,18 +70,26 @@ class RunState:
         self._step = given.first_step
         self._tally = Tally()
         self._meter = Meter(machine.num_replicas, machine.num_workers)
-        self._begin = self._meter.read(self.fleet.now())
+        self._begin = self._meter.read(self.worker_group.now())
         self._actor_counts = [ActorCounts()] * machine.num_replicas
         self._scorer_counts = [ScorerCounts()] * machine.num_workers
         self._resubmitted = 0
 
-    # ---- rollouts to machines ---------------------------------------------------------------------------------------------------
+    # ---- rollouts to machines ------------------------------------------------------------------------------
 
     def _make_rollout(self, rollout_id: int, step: int) -> RealRollout:
         drawn = self.given.source.draw(rollout_id, step)
         self.admitted_steps.append(step)
         group = rollout_id // self.given.batch.group_size
-        rollout = RealRollout(rollout_id, group, drawn.prompt, drawn.forced_length, drawn.trace_row, step, self.fleet.now())
+        rollout = RealRollout(
+            rollout_id,
+            group,
+            drawn.prompt,
+            drawn.forced_length,
+            drawn.trace_row,
+            step,
+            self.worker_group.now(),
+        )
         rollout.clipped = drawn.clipped
         return rollout
 
@@ -95,25 +109,33 @@ class RunState:
                 joining.setdefault(wanted, []).append(rollout)
             rollout.host = wanted
         for replica, ids in leaving.items():
-            self.fleet.abort(replica, ids)
+            self.worker_group.abort(replica, ids)
         for replica, rollouts in joining.items():
-            self.fleet.submit(replica, [self._job(rollout) for rollout in sorted(rollouts, key=_by_id)])
+            self.worker_group.submit(
+                replica, [self._job(rollout) for rollout in sorted(rollouts, key=_by_id)]
+            )
         self._tally.admitted += begun.new
 
     def _job(self, rollout: RealRollout) -> Job:
         if rollout.tokens:
             self._resubmitted += rollout.prompt_length + len(rollout.tokens)
-        request = Request(rollout.rollout_id, rollout.prompt, self.given.max_response_length, rollout.forced_length, tuple(rollout.tokens))
+        request = Request(
+            rollout.rollout_id,
+            rollout.prompt,
+            self.given.max_response_length,
+            rollout.forced_length,
+            tuple(rollout.tokens),
+        )
         return Job(request, rollout.next_cut)
 
     def generate(self, plan: StepPlan) -> None:
         """All replicas decode."""
         self.decoding = set(range(self.given.machine.num_replicas))
-        self.fleet.generate(plan.chunk_size, plan.chunk_size if self.rounds else None)
+        self.worker_group.generate(plan.chunk_size, plan.chunk_size if self.rounds else None)
 
     def rest(self) -> float:
         """Stop generation, take what is left; returns when the last replica stopped (seconds)."""
-        self.fleet.stop()
+        self.worker_group.stop()
         while self.decoding:
             self.pump()
         return self.rested_at
@@ -123,24 +145,24 @@ class RunState:
         for rollout in rollouts:
             if not rollout.sent_to_scorer:
                 rollout.sent_to_scorer = True
-                self.desk.hand_over(rollout, True)
+                self.router.hand_over(rollout, True)
 
     def drop(self, dropped: Sequence[RealRollout]) -> None:
         """Remove dropped rollouts from replicas and scoring workers."""
         for rollout in dropped:
             if rollout.host >= 0:
-                self.fleet.abort(rollout.host, [rollout.rollout_id])
+                self.worker_group.abort(rollout.host, [rollout.rollout_id])
                 rollout.host = -1
-            self.desk.forget(rollout)
+            self.router.forget(rollout)
             self._tally.dropped += 1
             self._tally.dropped_tokens += rollout.generated
 
-    # ---- events -----------------------------------------------------------------------------------------------------------------
+    # ---- events --------------------------------------------------------------------------------------------
 
     def pump(self, timeout: float | None = None) -> None:
         """Wait for events (at most ``timeout`` seconds) and handle them."""
-        self.desk.settle()
-        for event in self.fleet.events(timeout):
+        self.router.settle()
+        for event in self.worker_group.events(timeout):
             if isinstance(event, Delivered):
                 for made in event.made:
                     self._take(made)
@@ -151,11 +173,11 @@ class RunState:
                 self._account_counts(event.replica, event.counts)
             else:
                 self._account_scoring(event)
-                for rollout in self.desk.ended(event):
+                for rollout in self.router.ended(event):
                     self._listener.scored(rollout, event.at)
-        self.desk.settle()
+        self.router.settle()
 
-    def _take(self, made: Made) -> None:
+    def _take(self, made: TokenDelta) -> None:
         rollout = self.ledger.unfinished[made.rollout_id]
         rollout.tokens.extend(made.tokens)
         rollout.log_probs.extend(made.log_probs)
@@ -172,7 +194,7 @@ class RunState:
             if not self.given.replays:
                 rollout.clipped = made.finish_reason == "length"
         if made.cut and self.granularity == "chunk" and not self.rounds:
-            self.desk.hand_over(rollout, last)
+            self.router.hand_over(rollout, last)
             if self.shown:
                 self.markers.append(Marker("chunk", "rollout", rollout.replica, made.at, self._step))
         if last:
@@ -183,21 +205,23 @@ class RunState:
         made, self.made_in_round = self.made_in_round, {}
         for rollout in made.values():
             if self.granularity == "chunk" and rollout.generated > rollout.cut:
-                self.desk.hand_over(rollout, rollout.finished_at is not None)
+                self.router.hand_over(rollout, rollout.finished_at is not None)
             elif self.granularity == "rollout" and rollout.finished_at is not None:
                 self.score_whole((rollout,))
 
     def _account_decoding(self, event: Delivered) -> None:
-        for stretch in event.stretches:
-            self._meter.rollout[event.replica] += stretch.end - stretch.start
-            self._tally.kv_peak = max(self._tally.kv_peak, stretch.kv_tokens)
+        for interval in event.intervals:
+            self._meter.rollout[event.replica] += interval.end - interval.start
+            self._tally.kv_peak = max(self._tally.kv_peak, interval.kv_tokens)
             if self.shown:
                 args: dict[str, float | int | str] = {
-                    "n": stretch.running,
-                    "iterations": stretch.iterations,
-                    "kv_tokens": stretch.kv_tokens,
+                    "n": interval.running,
+                    "iterations": interval.iterations,
+                    "kv_tokens": interval.kv_tokens,
                 }
-                self.spans.append(Span("rollout", event.replica, "decode", stretch.start, stretch.end, self._step, args))
+                self.spans.append(
+                    Span("rollout", event.replica, "decode", interval.start, interval.end, self._step, args)
+                )
 
     def _account_counts(self, replica: int, counts: ActorCounts) -> None:
         before, tally = self._actor_counts[replica], self._tally
@@ -213,16 +237,24 @@ class RunState:
         self._tally.scoring_batches += 1
         self._scorer_counts[event.worker] = event.counts
         if self.shown:
-            args: dict[str, float | int | str] = {"pieces": len(event.pieces), "tokens": sum([tokens for _, tokens in event.pieces])}
+            args: dict[str, float | int | str] = {
+                "pieces": len(event.pieces),
+                "tokens": sum([tokens for _, tokens in event.pieces]),
+            }
             self.spans.append(Span("scoring", event.worker, "score", event.began, event.at, self._step, args))
 
-    # ---- training ---------------------------------------------------------------------------------------------------------------
+    # ---- training ------------------------------------------------------------------------------------------
 
-    def train(self, step: int, batch: Sequence[RealRollout], go_on: Callable[[float], None] | None = None) -> Stages:
-        """Update the weights with the batch, while ``go_on`` handles events; seconds of each stage (lock-step: 0)."""
-        began = self.fleet.now()
+    def train(
+        self, step: int, batch: Sequence[RealRollout], go_on: Callable[[float], None] | None = None
+    ) -> Stages:
+        """Update the weights with the batch, while ``go_on`` handles events; seconds of each stage
+        (lock-step: 0)."""
+        began = self.worker_group.now()
         rollouts = [rollout.for_training() for rollout in batch]
-        self.metrics = self._meanwhile(lambda: self.given.training.train(rollouts, self.version), go_on or self.pump)
+        self.metrics = self._meanwhile(
+            lambda: self.given.training.train(rollouts, self.version), go_on or self.pump
+        )
         stages = dict.fromkeys(TRAINING_STAGES, 0.0)
         if self.given.lock_step:
             return stages
@@ -237,10 +269,10 @@ class RunState:
 
     def update_weights(self, step: int) -> float:
         """Bring the weights to the replicas, which rest; returns the seconds."""
-        began = self.fleet.now()
+        began = self.worker_group.now()
         keep_kv = not self.given.machine.clear_kv_cache_on_weight_sync
-        self.fleet.load_weights(self.given.training.weights(), self.version + 1, keep_kv)
-        seconds = self.fleet.now() - began
+        self.worker_group.load_weights(self.given.training.weights(), self.version + 1, keep_kv)
+        seconds = self.worker_group.now() - began
         self._meter.training[0] += seconds
         for index in range(len(self._meter.rollout)):
             self._meter.rollout[index] += seconds
@@ -249,7 +281,7 @@ class RunState:
         return seconds
 
     def _meanwhile(self, action: Callable[[], T], go_on: Callable[[float], None]) -> T:
-        if not self.fleet.concurrent or self.given.lock_step:
+        if not self.worker_group.concurrent or self.given.lock_step:
             return action()
         found: list[T] = []
         failed: list[BaseException] = []
@@ -268,7 +300,7 @@ class RunState:
             raise failed[0]
         return found[0]
 
-    # ---- rows -------------------------------------------------------------------------------------------------------------------
+    # ---- rows ----------------------------------------------------------------------------------------------
 
     @property
     def shown(self) -> bool:
@@ -281,12 +313,12 @@ class RunState:
         self._step = step
         self._tally = Tally()
         self._resubmitted = 0
-        self.desk.pieces = 0
-        self._begin = self._meter.read(self.fleet.now())
+        self.router.pieces = 0
+        self._begin = self._meter.read(self.worker_group.now())
 
     def read_busy(self) -> BusyReading:
         """The meters now."""
-        return self._meter.read(self.fleet.now())
+        return self._meter.read(self.worker_group.now())
 
     def mark(self, name: str, at: float, step: int) -> None:
         """A moment on the timeline."""
@@ -303,7 +335,8 @@ class RunState:
         last_score: BusyReading | None,
         next_batch: Sequence[RealRollout] = (),
     ) -> None:
-        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch`` is generated already."""
+        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch``
+        is generated already."""
         given, tally = self.given, self._tally
         self.batch = batch
         end = self.read_busy()
@@ -317,7 +350,7 @@ class RunState:
         moved = min(self._resubmitted, tally.prefilled)
         tally.prefilled -= moved
         tally.recomputed += moved
-        tally.pieces = self.desk.pieces
+        tally.pieces = self.router.pieces
         facts = StepFacts(
             step,
             self.version,

@@ -1,7 +1,8 @@
 """A small task without a tokenizer: chains of digit arithmetic, answered step by step.
 
-A prompt is a digit and a chain of labelled operations, ``<bos> 3 a + 5 b - 4 ?``; the response does one step after another, modulo 10, and
-then gives the last result: ``3 a + 5 = 8  8 b - 4 = 4  ! 4 <eos>``. The number of operations has a long tail, and so has the response.
+A prompt is a digit and a chain of labelled operations, ``<bos> 3 a + 5 b - 4 ?``; the response does one step
+after another, modulo 10, and then gives the last result: ``3 a + 5 = 8  8 b - 4 = 4  ! 4 <eos>``. The number
+of operations has a long tail, and so has the response.
 """
 
 import math
@@ -29,7 +30,7 @@ MAX_RESPONSE_LENGTH: Final = STEP_TOKENS * MAX_OPERATIONS + 3
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """A chain: start, then (operator, operand) one after another, all digits."""
 
     start: int
@@ -53,7 +54,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many operations problems have: a log-normal with median ``median`` and shape ``sigma``, at least 1 and at most ``largest``."""
+    """How many operations problems have: a log-normal with median ``median`` and shape ``sigma``, at least 1
+    and at most ``largest``."""
 
     median: float = 3.0
     sigma: float = 0.8
@@ -62,8 +64,8 @@ class Lengths:
     def __post_init__(self) -> None:
         if not (self.median > 0 and self.sigma >= 0 and 1 <= self.largest <= MAX_OPERATIONS):
             raise OppoError(
-                f"lengths of the arithmetic task: median {self.median} must be above 0, sigma {self.sigma} at least 0 "
-                f"and largest {self.largest} from 1 to {MAX_OPERATIONS}"
+                f"lengths of the arithmetic task: median {self.median} must be above 0, sigma {self.sigma} at"
+                f" least 0 and largest {self.largest} from 1 to {MAX_OPERATIONS}"
             )
 
 
@@ -96,19 +98,27 @@ ANY_LENGTH: Final = Lengths()
 NO_SLIPS: Final = Slips()
 
 
-def draw_problem(seed: int, index: int, lengths: Lengths = ANY_LENGTH) -> Problem:
+def draw_problem(seed: int, index: int, lengths: Lengths = ANY_LENGTH) -> ArithmeticProblem:
     """The index-th problem of a seed; no draw depends on another problem."""
     size_key = stream_key(seed, "arithmetic/operations")
-    size = min(max(round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index))), 1), lengths.largest)
+    size = min(
+        max(round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index))), 1),
+        lengths.largest,
+    )
     key = stream_key(seed, f"arithmetic/problem/{index}")
     operations = tuple(
-        (OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))], OPERANDS[draw_index(key, 2 * position + 2, len(OPERANDS))])
+        (
+            OPERATORS[draw_index(key, 2 * position + 1, len(OPERATORS))],
+            OPERANDS[draw_index(key, 2 * position + 2, len(OPERANDS))],
+        )
         for position in range(size)
     )
-    return Problem(draw_index(key, 0, 10), operations)
+    return ArithmeticProblem(draw_index(key, 0, 10), operations)
 
 
-def demonstrate(problem: Problem, slips: Slips = NO_SLIPS, seed: int = 0, index: int = 0) -> tuple[int, ...]:
+def demonstrate(
+    problem: ArithmeticProblem, slips: Slips = NO_SLIPS, seed: int = 0, index: int = 0
+) -> tuple[int, ...]:
     """Token ids of a response with its slips drawn from (seed, index); without slips, the right one."""
     key = stream_key(seed, f"arithmetic/slips/{index}")
     words: list[str] = []
@@ -124,7 +134,7 @@ def demonstrate(problem: Problem, slips: Slips = NO_SLIPS, seed: int = 0, index:
     return encode([*words, "!", str(value), "<eos>"])
 
 
-def right_steps(problem: Problem, response: Sequence[int]) -> int:
+def right_steps(problem: ArithmeticProblem, response: Sequence[int]) -> int:
     """Steps at the head of the response that are right, word for word."""
     solution = demonstrate(problem)
     for position in range(len(problem.operations)):
@@ -134,12 +144,16 @@ def right_steps(problem: Problem, response: Sequence[int]) -> int:
     return len(problem.operations)
 
 
-def reward(problem: Problem, response: Sequence[int]) -> float:
-    """From 0 to 1: half for the share of leading right steps, half for a right last result and nothing behind it but the stop token."""
-    answered = tuple(response[-3:]) == encode(["!", str(problem.results()[-1]), "<eos>"]) and response.count(EOS) == 1
+def reward(problem: ArithmeticProblem, response: Sequence[int]) -> float:
+    """From 0 to 1: half for the share of leading right steps, half for a right last result and nothing behind
+    it but the stop token."""
+    answered = (
+        tuple(response[-3:]) == encode(["!", str(problem.results()[-1]), "<eos>"])
+        and response.count(EOS) == 1
+    )
     return 0.5 * right_steps(problem, response) / len(problem.operations) + 0.5 * answered
 
 
-def is_right(problem: Problem, response: Sequence[int]) -> bool:
+def is_right(problem: ArithmeticProblem, response: Sequence[int]) -> bool:
     """The whole response is right, word for word."""
     return tuple(response) == demonstrate(problem)

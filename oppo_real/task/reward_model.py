@@ -1,4 +1,5 @@
-"""A small learned reward model: is the response right so far? Its score is the logit at the last token, as of any sequence classifier."""
+"""A small learned reward model: is the response right so far? Its score is the logit at the last token, as of
+any sequence classifier."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,16 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassifi
 from oppo_real.ppo.batching import micro_batches
 from oppo_real.ppo.forward import hidden_states
 from oppo_real.ppo.rollout import TokenRow
-from oppo_real.task.arithmetic import ANY_LENGTH, EOS, VOCABULARY, Lengths, Problem, Slips, demonstrate, draw_problem
+from oppo_real.task.arithmetic import (
+    ANY_LENGTH,
+    EOS,
+    VOCABULARY,
+    ArithmeticProblem,
+    Lengths,
+    Slips,
+    demonstrate,
+    draw_problem,
+)
 from oppo_real.task.sft import rate_factor
 from oppo_real.task.tiny import new_classifier
 from oppo_sim.draws import draw_index, draw_uniform, stream_key
@@ -36,7 +46,8 @@ class RewardModelConfig:
     after_error_weight: float = 0.3
     """Of the tokens behind it, which only have to remember."""
     language_coef: float = 0.5
-    """Of an auxiliary loss, in training only: predict the next token while the response is right. It teaches what right is."""
+    """Of an auxiliary loss, in training only: predict the next token while the response is right. It teaches
+    what right is."""
     lengths: Lengths = ANY_LENGTH
     seed: int = 1
 
@@ -48,7 +59,7 @@ class LabelledResponse(NamedTuple):
     right_so_far: tuple[bool, ...]
 
 
-def labelled(problem: Problem, response: Sequence[int]) -> LabelledResponse:
+def labelled(problem: ArithmeticProblem, response: Sequence[int]) -> LabelledResponse:
     """A response held against the right one, word for word."""
     solution = demonstrate(problem)
     right, labels = True, []
@@ -71,7 +82,8 @@ def training_example(config: RewardModelConfig, index: int) -> LabelledResponse:
 
 
 def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) -> list[float]:
-    """Train a sequence classifier with one label in place; returns the mean loss (a response token) of each step.
+    """Train a sequence classifier with one label in place; returns the mean loss (a response token) of each
+    step.
 
     Binary cross-entropy at every response token, so that an error teaches at the place where it is made.
     """
@@ -83,10 +95,15 @@ def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) 
     for step in range(settings.steps):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * rate_factor(step, settings.warmup_steps, settings.steps)
-        examples = [training_example(settings, step * settings.batch_size + position) for position in range(settings.batch_size)]
+        examples = [
+            training_example(settings, step * settings.batch_size + position)
+            for position in range(settings.batch_size)
+        ]
         tokens = sum(len(example.row.response) for example in examples)
         total = 0.0
-        for indices in micro_batches([_size(example.row) for example in examples], settings.micro_batch_tokens):
+        for indices in micro_batches(
+            [_size(example.row) for example in examples], settings.micro_batch_tokens
+        ):
             loss = _loss(model, language_head, [examples[index] for index in indices], settings) / tokens
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
@@ -97,10 +114,16 @@ def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) 
     return losses
 
 
-def reward_model_from(actor: Qwen2ForCausalLM, seed: int, num_hidden_layers: int = 3) -> Qwen2ForSequenceClassification:
-    """An untrained reward model whose embeddings and first layers are the actor's; the layers above can compare with what they predict."""
+def reward_model_from(
+    actor: Qwen2ForCausalLM, seed: int, num_hidden_layers: int = 3
+) -> Qwen2ForSequenceClassification:
+    """An untrained reward model whose embeddings and first layers are the actor's; the layers above can
+    compare with what they predict."""
     model = new_classifier(
-        seed, Qwen2Config.from_dict(actor.config.to_dict() | {"num_hidden_layers": num_hidden_layers, "layer_types": None})
+        seed,
+        Qwen2Config.from_dict(
+            actor.config.to_dict() | {"num_hidden_layers": num_hidden_layers, "layer_types": None}
+        ),
     )
     model.model.embed_tokens.load_state_dict(actor.model.embed_tokens.state_dict())
     for own, given in zip(model.model.layers, actor.model.layers, strict=False):
@@ -120,7 +143,12 @@ def _language_head(model: nn.Module, seed: int) -> nn.Linear:
         return nn.Linear(weight.shape[1], len(VOCABULARY), bias=False).to(weight)
 
 
-def _loss(model: nn.Module, language_head: nn.Module, examples: Sequence[LabelledResponse], settings: RewardModelConfig) -> torch.Tensor:
+def _loss(
+    model: nn.Module,
+    language_head: nn.Module,
+    examples: Sequence[LabelledResponse],
+    settings: RewardModelConfig,
+) -> torch.Tensor:
     """Sum over the response tokens of one padded batch."""
     states = hidden_states(model, [example.row.prompt + example.row.response for example in examples])
     at, before = [], []
@@ -137,21 +165,34 @@ def _loss(model: nn.Module, language_head: nn.Module, examples: Sequence[Labelle
     device = states.device
     right = torch.tensor(labels, device=device)
     scores = model.get_submodule("score")(torch.cat(at)).squeeze(-1).float()
-    judged = nn.functional.binary_cross_entropy_with_logits(scores, right.float(), torch.tensor(weights, device=device), reduction="sum")
+    judged = nn.functional.binary_cross_entropy_with_logits(
+        scores, right.float(), torch.tensor(weights, device=device), reduction="sum"
+    )
     logits = language_head(torch.cat(before)).float()
-    predicted = nn.functional.cross_entropy(logits[right], torch.tensor(targets, device=device)[right], reduction="sum")
+    predicted = nn.functional.cross_entropy(
+        logits[right], torch.tensor(targets, device=device)[right], reduction="sum"
+    )
     return judged + settings.language_coef * predicted
 
 
 def _weights(right_so_far: Sequence[bool], settings: RewardModelConfig) -> list[float]:
     right = sum(right_so_far)
     wrong = len(right_so_far) - right
-    return [1.0] * right + [settings.first_error_weight] * min(wrong, 1) + [settings.after_error_weight] * max(wrong - 1, 0)
+    return (
+        [1.0] * right
+        + [settings.first_error_weight] * min(wrong, 1)
+        + [settings.after_error_weight] * max(wrong - 1, 0)
+    )
 
 
 def token_scores(model: nn.Module, rows: Sequence[TokenRow]) -> list[torch.Tensor]:
-    """The head's output at every token of each row, prompt first, float32; one padded batch, with gradients."""
-    scores = model.get_submodule("score")(hidden_states(model, [row.prompt + row.response for row in rows])).squeeze(-1).float()
+    """The head's output at every token of each row, prompt first, float32; one padded batch, with
+    gradients."""
+    scores = (
+        model.get_submodule("score")(hidden_states(model, [row.prompt + row.response for row in rows]))
+        .squeeze(-1)
+        .float()
+    )
     return [scores[index, : _size(row)] for index, row in enumerate(rows)]
 
 
@@ -160,6 +201,8 @@ def score_rows(model: nn.Module, rows: Sequence[TokenRow], micro_batch_tokens: i
     """The score of each whole row, in one go: the logit at its last token."""
     scores = [0.0] * len(rows)
     for indices in micro_batches([_size(row) for row in rows], micro_batch_tokens):
-        for index, row_scores in zip(indices, token_scores(model, [rows[index] for index in indices]), strict=True):
+        for index, row_scores in zip(
+            indices, token_scores(model, [rows[index] for index in indices]), strict=True
+        ):
             scores[index] = float(row_scores[-1])
     return scores

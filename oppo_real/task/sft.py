@@ -16,7 +16,8 @@ OFTEN_WRONG: Final = Slips(wrong_result=0.2, give_up=0.1)
 
 @dataclass(frozen=True)
 class SftConfig:
-    """The defaults give a mediocre actor: it knows the form, and is often wrong, as its demonstrations are."""
+    """The defaults give a mediocre actor: it knows the form, and is often wrong, as its demonstrations
+    are."""
 
     steps: int = 300
     batch_size: int = 32
@@ -35,19 +36,32 @@ def demonstration(config: SftConfig, index: int) -> TokenRow:
     return TokenRow(problem.prompt(), demonstrate(problem, config.slips, config.seed, index))
 
 
-def fit_actor(model: nn.Module, config: SftConfig | None = None, forward: Forward | None = None) -> list[float]:
-    """Train ``model`` in place, every example seen once; returns the mean loss (nats a response token) of each step."""
+def fit_actor(
+    model: nn.Module, config: SftConfig | None = None, forward: Forward | None = None
+) -> list[float]:
+    """Train ``model`` in place, every example seen once; returns the mean loss (nats a response token) of
+    each step."""
     settings, run = config or SftConfig(), forward or PaddedForward()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
     losses = []
     for step in range(settings.steps):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * rate_factor(step, settings.warmup_steps, settings.steps)
-        rows = [demonstration(settings, step * settings.batch_size + position) for position in range(settings.batch_size)]
+        rows = [
+            demonstration(settings, step * settings.batch_size + position)
+            for position in range(settings.batch_size)
+        ]
         tokens = sum(len(row.response) for row in rows)
         total = 0.0
-        for group_of_rows in micro_batches([len(row.prompt) + len(row.response) for row in rows], settings.micro_batch_tokens):
-            loss = -run.policy(model, [rows[index] for index in group_of_rows], temperature=1.0).log_probs.sum() / tokens
+        for group_of_rows in micro_batches(
+            [len(row.prompt) + len(row.response) for row in rows], settings.micro_batch_tokens
+        ):
+            loss = (
+                -run.policy(model, [rows[index] for index in group_of_rows], temperature=1.0).log_probs.sum()
+                / tokens
+            )
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,4 +1,5 @@
-"""TRL's own PPO trainer under a policy of ``oppo_sim``. Importing this package imports neither TRL nor torch."""
+"""TRL's own PPO trainer under a policy of ``oppo_sim``. Importing this package imports neither TRL nor
+torch."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -10,14 +10,16 @@ from oppo_real.trl_client.rollout import TrlRollout
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Prompts padded on the left, responses on the right, both to the longest of the batch, as TRL pads them."""
+    """Prompts padded on the left, responses on the right, both to the longest of the batch, as TRL pads
+    them."""
 
     queries: torch.Tensor
     """[B, context]."""
     query_responses: torch.Tensor
     """[B, context + response]."""
     log_probs: torch.Tensor
-    """[B, response], float32: of each response token when it was sampled; 0 under padding, which TRL masks."""
+    """[B, response], float32: of each response token when it was sampled; 0 under padding, which TRL
+    masks."""
     scores: torch.Tensor | None
     """[B], float32; None where TRL's loop scores them."""
 

@@ -1,4 +1,5 @@
-"""Phases of a policy with real tokens: continuous decoding token by token, pieces to the scorer meanwhile, carried rollouts."""
+"""Phases of a policy with real tokens: continuous decoding token by token, pieces to the scorer meanwhile,
+carried rollouts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class Generation:
         weights: Callable[[], Mapping[str, torch.Tensor]],
         settings: GenerationSettings,
     ) -> None:
-        """``scoring``: None leaves scoring to TRL's loop (``batch`` granularity). ``weights``: of the trained policy, now."""
+        """``scoring``: None leaves scoring to TRL's loop (``batch`` granularity). ``weights``: of the trained
+        policy, now."""
         self._steps = steps
         self._actor = actor
         self._scoring = scoring
@@ -70,7 +72,9 @@ class Generation:
         """Bring the trained weights to the actor, as the next version."""
         steps = self._steps
         with steps.watch.stage("update_weights"):
-            self._actor.load_weights(self._weights(), steps.version + 1, not self._settings.clear_kv_cache_on_weight_sync)
+            self._actor.load_weights(
+                self._weights(), steps.version + 1, not self._settings.clear_kv_cache_on_weight_sync
+            )
 
     def close(self) -> None:
         """Free everything."""
@@ -78,12 +82,14 @@ class Generation:
         if self._scoring is not None:
             self._scoring.close()
 
-    # ---- decoding ---------------------------------------------------------------------------------------------------------------
+    # ---- decoding ------------------------------------------------------------------------------------------
 
     def _place(self, begun: Begun[TrlRollout]) -> None:
         """New and held rollouts to the actor, as the policy arranged them."""
         hold = begun.arrangement.hold
-        waiting = [rollout for rollout in self._steps.ledger.unfinished.values() if rollout.finished_at is None]
+        waiting = [
+            rollout for rollout in self._steps.ledger.unfinished.values() if rollout.finished_at is None
+        ]
         new = [rollout for rollout in waiting if not rollout.submitted]
         self._actor.submit([rollout.request(self._settings.max_response_length) for rollout in new])
         for rollout in new:
@@ -125,10 +131,11 @@ class Generation:
             rollouts.append(rollout)
         return rollouts
 
-    # ---- scoring ----------------------------------------------------------------------------------------------------------------
+    # ---- scoring -------------------------------------------------------------------------------------------
 
     def _cut(self, scoring: Scoring, rollouts: Sequence[TrlRollout]) -> None:
-        """Send what is to be scored now: the finished, and with ``chunk`` what has reached its cut (in rounds: what was made)."""
+        """Send what is to be scored now: the finished, and with ``chunk`` what has reached its cut (in
+        rounds: what was made)."""
         pieces = []
         for rollout in rollouts:
             last = rollout.finished_at is not None

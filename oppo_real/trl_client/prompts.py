@@ -19,7 +19,9 @@ class PromptStream:
         """The next batch as the loader gives it; its prompts are drawn next."""
         batch = next(self._batches)
         # Padding tokens are left out: TRL's models never see them, wherever they stand.
-        self._waiting.extend(tuple([token for token in row if token != self._pad]) for row in batch["input_ids"].tolist())
+        self._waiting.extend(
+            tuple([token for token in row if token != self._pad]) for row in batch["input_ids"].tolist()
+        )
         return batch
 
     def draw(self) -> tuple[int, ...]:
@@ -36,4 +38,7 @@ def _forever(loader: Iterable[Any]) -> Iterator[Any]:
             empty = False
             yield batch
         if empty:
-            raise OppoError("the training dataset has fewer prompts than one batch needs: give more prompts, or lower the batch size")
+            raise OppoError(
+                "the training dataset has fewer prompts than one batch needs: give more prompts, or lower the"
+                " batch size"
+            )

@@ -1,4 +1,5 @@
-"""What the client needs of an installed TRL, asked for by feature; everything it takes from TRL's insides is in this file."""
+"""What the client needs of an installed TRL, asked for by feature; everything it takes from TRL's insides is
+in this file."""
 
 import importlib
 import inspect
@@ -10,11 +11,21 @@ from typing import Any, Final, cast
 from oppo_sim.errors import OppoError
 
 MODULE: Final = "trl.experimental.ppo.ppo_trainer"
-INSTALL: Final = "TRL 1.0 to 1.12 work, install the last: pip install 'trl==1.12.0' (or the extra: pip install 'oppo-toolkit[trl]')"
+INSTALL: Final = (
+    "TRL 1.0 to 1.12 work, install the last: pip install 'trl==1.12.0' (or the extra: pip install"
+    " 'oppo-toolkit[trl]')"
+)
 
-# The module functions whose results a policy may supply, and the arguments that ``train`` gives them, in order.
+# The module functions whose results a policy may supply, and the arguments that ``train`` gives them, in
+# order.
 FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "batch_generation": ("model", "queries", "local_rollout_forward_batch_size", "pad_token_id", "generation_config"),
+    "batch_generation": (
+        "model",
+        "queries",
+        "local_rollout_forward_batch_size",
+        "pad_token_id",
+        "generation_config",
+    ),
     "selective_log_softmax": ("logits", "index"),
     "get_reward": ("model", "query_responses", "pad_token_id", "context_length"),
     "forward": ("model", "query_responses", "pad_token_id"),
@@ -32,19 +43,23 @@ class Trl:
     """TRL's own, by name."""
 
     def train(self, trainer: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
-        """Run TRL's training loop on ``trainer`` with some of its module functions replaced, for this call alone.
+        """Run TRL's training loop on ``trainer`` with some of its module functions replaced, for this call
+        alone.
 
-        The loop keeps its code; only the names that it looks up in its module differ. The module itself is left as it is, so that an
-        unmodified trainer in the same process stays unmodified.
+        The loop keeps its code; only the names that it looks up in its module differ. The module itself is
+        left as it is, so that an unmodified trainer in the same process stays unmodified.
         """
         own = self.trainer_class.train
-        loop = FunctionType(own.__code__, {**own.__globals__, **functions}, own.__name__, own.__defaults__, own.__closure__)
+        loop = FunctionType(
+            own.__code__, {**own.__globals__, **functions}, own.__name__, own.__defaults__, own.__closure__
+        )
         loop.__kwdefaults__ = own.__kwdefaults__
         loop(trainer)
 
 
 def require_trl() -> Trl:
-    """The installed TRL. Raises OppoError, saying which versions work, where it is missing, too new or shaped otherwise."""
+    """The installed TRL. Raises OppoError, saying which versions work, where it is missing, too new or shaped
+    otherwise."""
     try:
         trl = importlib.import_module("trl")
     except ImportError as error:
@@ -53,10 +68,15 @@ def require_trl() -> Trl:
     try:
         module: Any = importlib.import_module(MODULE)
     except ImportError as error:
-        raise OppoError(f"TRL {version} has no PPO trainer that can be imported ({_first_line(error)}): {INSTALL}") from error
+        raise OppoError(
+            f"TRL {version} has no PPO trainer that can be imported ({_first_line(error)}): {INSTALL}"
+        ) from error
     missing = _missing(module)
     if missing:
-        raise OppoError(f"the PPO trainer of TRL {version} is not of the form that this client knows ({missing}): {INSTALL}")
+        raise OppoError(
+            f"the PPO trainer of TRL {version} is not of the form that this client knows ({missing}):"
+            f" {INSTALL}"
+        )
     return Trl(version, module.PPOTrainer, {name: getattr(module, name) for name in FUNCTIONS})
 
 
@@ -70,7 +90,10 @@ def _missing(module: Any) -> str | None:
         function: Any = getattr(module, name, None)
         if not callable(function) or train.__globals__.get(name) is not function or name not in used:
             return f"its train() does not call {name}()"
-        if tuple(inspect.signature(cast(Callable[..., Any], function)).parameters)[: len(parameters)] != parameters:
+        if (
+            tuple(inspect.signature(cast(Callable[..., Any], function)).parameters)[: len(parameters)]
+            != parameters
+        ):
             return f"{name}() takes other arguments"
     unused = [name for name in _ATTRIBUTES if name not in used]
     return f"its train() does not use self.{unused[0]}" if unused else None

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from oppo_real.engines.interface import NewTokens, Request, ScorePiece
-from oppo_sim.schedule.ledger import Flight
+from oppo_sim.schedule.ledger import RolloutState
 
 _ATTEMPT_SHIFT = 40
 
 
-class TrlRollout(Flight):
+class TrlRollout(RolloutState):
     """Prompt and response as token ids, without padding."""
 
     __slots__ = (
@@ -42,7 +42,8 @@ class TrlRollout(Flight):
         self.truncated = False
         """It ended at ``response_length``, without a stop token."""
         self.pad_at: int | None = None
-        """Position of the first padding token that the policy itself sampled: TRL takes the response to end before it."""
+        """Position of the first padding token that the policy itself sampled: TRL takes the response to end
+        before it."""
         self.submitted = False
         self.held = False
         self.next_cut = 0
@@ -84,7 +85,8 @@ class TrlRollout(Flight):
         return Request(self.rollout_id, self.prompt, max_response_length, generated=tuple(self.tokens))
 
     def piece(self, last: bool) -> tuple[ScorePiece | None, int | None]:
-        """The tokens that the scorer has not seen, and the key that it must forget first; None where there is nothing.
+        """The tokens that the scorer has not seen, and the key that it must forget first; None where there is
+        nothing.
 
         The scorer sees a response up to its first padding token, which is where TRL reads the score.
         """
@@ -96,7 +98,8 @@ class TrlRollout(Flight):
         if not new:
             if not last:
                 return None, None
-            # The padding token came right behind a cut: what was to be the last piece is empty, so the whole is sent once more.
+            # The padding token came right behind a cut: what was to be the last piece is empty, so the whole
+            # is sent once more.
             forget = self.key
             self._attempt += 1
             new = (*self.prompt, *self.tokens[:seen])

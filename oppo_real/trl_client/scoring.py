@@ -1,4 +1,5 @@
-"""Where pieces of rollouts are scored while others are still being decoded: in this process, or in one beside it."""
+"""Where pieces of rollouts are scored while others are still being decoded: in this process, or in one beside
+it."""
 
 import io
 import os
@@ -72,10 +73,12 @@ class InlineScoring:
 
 
 class ProcessScoring:
-    """A scorer in a process of its own; on the CPU pinned to the last of the cores that this process may use."""
+    """A scorer in a process of its own; on the CPU pinned to the last of the cores that this process may
+    use."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
-        """Raises OppoError where the reward model cannot be brought into another process or cannot be scored in pieces."""
+        """Raises OppoError where the reward model cannot be brought into another process or cannot be scored
+        in pieces."""
         self.tokens = 0
         ours, theirs = socket.socketpair()
         try:
@@ -141,7 +144,8 @@ class ProcessScoring:
     def _take(self, message: tuple[Any, ...]) -> dict[int, float]:
         if message[0] == "failed":
             raise OppoError(
-                f"the scoring process cannot score with this reward model ({message[1]}); set scoring='inline' or another policy"
+                f"the scoring process cannot score with this reward model ({message[1]}); set"
+                " scoring='inline' or another policy"
             )
         if message[0] == "ready":
             return {}
@@ -152,7 +156,10 @@ class ProcessScoring:
 
     def _ended(self) -> OppoError:
         code = self._process.poll()
-        return OppoError(f"the scoring process has ended (exit status {code}): see its output above, or set scoring='inline'")
+        return OppoError(
+            f"the scoring process has ended (exit status {code}): see its output above, or set"
+            " scoring='inline'"
+        )
 
 
 def usable_cores() -> list[int]:
@@ -170,5 +177,7 @@ def _pickled(model: torch.nn.Module) -> bytes:
     try:
         torch.save(model, buffer)
     except Exception as error:  # pickling a model of the user's can fail in any way
-        raise OppoError(f"{type(model).__name__} cannot be sent to a scoring process ({error}); set scoring='inline'") from error
+        raise OppoError(
+            f"{type(model).__name__} cannot be sent to a scoring process ({error}); set scoring='inline'"
+        ) from error
     return buffer.getvalue()

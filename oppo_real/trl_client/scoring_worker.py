@@ -1,6 +1,8 @@
-"""A scoring process: ``python -m oppo_real.trl_client.scoring_worker FD``, started by ``scoring.ProcessScoring``.
+"""A scoring process: ``python -m oppo_real.trl_client.scoring_worker FD``, started by
+``scoring.ProcessScoring``.
 
-It reads messages from a socket that it inherits: first the reward model, then pieces; it answers with scores. It ends with its parent.
+It reads messages from a socket that it inherits: first the reward model, then pieces; it answers with scores.
+It ends with its parent.
 """
 
 import io

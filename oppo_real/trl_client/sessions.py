@@ -14,7 +14,7 @@ from oppo_sim.errors import OppoError
 Functions = Mapping[str, Callable[..., Any]]
 
 
-class Session(Protocol):
+class TrlLoop(Protocol):
     """What stands in for the data loader and for some of the functions of TRL's loop."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -31,9 +31,12 @@ class Session(Protocol):
 
 
 class TrlSession:
-    """TRL generates and scores, with its own calls and draws; the ledger and the policy only look on and must agree."""
+    """TRL generates and scores, with its own calls and draws; the ledger and the policy only look on and must
+    agree."""
 
-    def __init__(self, steps: Steps, stream: PromptStream, own: Functions, reward_model: Any, stop_token_id: int | None) -> None:
+    def __init__(
+        self, steps: Steps, stream: PromptStream, own: Functions, reward_model: Any, stop_token_id: int | None
+    ) -> None:
         self._steps = steps
         self._stream = stream
         self._own = own
@@ -52,19 +55,29 @@ class TrlSession:
         carried = steps.ledger.in_flight
         begun = steps.begin()
         plan = begun.plan
-        if carried or begun.new != size or plan.readmit or begun.arrangement.hold or plan.stop_after not in (None, size):
+        if (
+            carried
+            or begun.new != size
+            or plan.readmit
+            or begun.arrangement.hold
+            or plan.stop_after not in (None, size)
+        ):
             raise OppoError(
-                f"policy '{steps.policy.name}' does not train exactly the {size} rollouts that it admits, which TRL's generate() does: "
-                "set generation='continuous'"
+                f"policy '{steps.policy.name}' does not train exactly the {size} rollouts that it admits,"
+                " which TRL's generate() does: set generation='continuous'"
             )
 
     def functions(self) -> Functions:
         return {**_timed(self._own, self._steps, self._reward_model), "batch_generation": self._generate}
 
-    def _generate(self, model: Any, queries: torch.Tensor, rows: int, pad_token_id: int, config: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _generate(
+        self, model: Any, queries: torch.Tensor, rows: int, pad_token_id: int, config: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         steps = self._steps
         with steps.watch.stage("gen"):
-            found: tuple[torch.Tensor, torch.Tensor] = self._own["batch_generation"](model, queries, rows, pad_token_id, config)
+            found: tuple[torch.Tensor, torch.Tensor] = self._own["batch_generation"](
+                model, queries, rows, pad_token_id, config
+            )
         whole = found[0]
         responses = whole[:, queries.shape[1] :].tolist()
         at = steps.watch.now()
@@ -80,7 +93,8 @@ class TrlSession:
         trained = [rollout.rollout_id for rollout in steps.end_phase().trained]
         if trained != sorted(trained):
             raise OppoError(
-                f"policy '{steps.policy.name}' reorders the batch, which TRL's generate() does not allow: set generation='continuous'"
+                f"policy '{steps.policy.name}' reorders the batch, which TRL's generate() does not allow: set"
+                " generation='continuous'"
             )
         return found
 
@@ -92,7 +106,8 @@ class TrlSession:
 
 
 class ContinuousSession:
-    """The policy's rollouts are decoded by an actor of ours; TRL's loop is given a batch that is generated, and perhaps scored."""
+    """The policy's rollouts are decoded by an actor of ours; TRL's loop is given a batch that is generated,
+    and perhaps scored."""
 
     def __init__(self, steps: Steps, generation: Generation, own: Functions, reward_model: Any) -> None:
         self._steps = steps
@@ -113,13 +128,16 @@ class ContinuousSession:
         timed = _timed(self._own, self._steps, self._reward_model)
         own_reward, own_log_softmax = timed["get_reward"], self._own["selective_log_softmax"]
 
-        def get_reward(model: Any, query_responses: torch.Tensor, pad_token_id: int, context_length: int) -> Any:
+        def get_reward(
+            model: Any, query_responses: torch.Tensor, pad_token_id: int, context_length: int
+        ) -> Any:
             if model is not self._reward_model or self._given().scores is None:
                 return own_reward(model, query_responses, pad_token_id, context_length)
             return None, self._next_scores(query_responses.shape[0]), None
 
         def selective_log_softmax(logits: torch.Tensor, index: torch.Tensor) -> Any:
-            # Where TRL has the logits of generate(), it is given log-probabilities of the tokens, which have no vocabulary dimension.
+            # Where TRL has the logits of generate(), it is given log-probabilities of the tokens, which have
+            # no vocabulary dimension.
             return logits if logits.ndim == index.ndim else own_log_softmax(logits, index)
 
         return {

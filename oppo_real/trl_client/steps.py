@@ -1,4 +1,5 @@
-"""The ledger of a TRL run, its stop-watch, and what a finished step tells the policy, the log and the user."""
+"""The ledger of a TRL run, its stop-watch, and what a finished step tells the policy, the log and the
+user."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ class StepRecord:
 
     step: int
     timing_s: Mapping[str, float]
-    """Stage → seconds, and ``step``. TRL updates actor and critic together: ``update_actor`` is all that no other stage is."""
+    """Stage → seconds, and ``step``. TRL updates actor and critic together: ``update_actor`` is all that no
+    other stage is."""
     trained: tuple[int, ...]
     """Rollout ids in the order of the batch."""
     prompts: tuple[tuple[int, ...], ...]
@@ -143,7 +145,8 @@ class Stopwatch:
             self._seconds[name] += self.now() - began
 
     def read(self) -> dict[str, float]:
-        """Stage → seconds since ``start``; what was not measured as a stage of its own is ``update_actor``."""
+        """Stage → seconds since ``start``; what was not measured as a stage of its own is
+        ``update_actor``."""
         whole = self.now() - self._began
         measured = sum(self._seconds.values())
         return {**self._seconds, "update_actor": max(0.0, whole - measured), "step": whole}
@@ -152,7 +155,9 @@ class Stopwatch:
 class Steps:
     """Ledger, weight version and step number of one call of ``train``."""
 
-    def __init__(self, policy: Policy, batch: Batch, device: torch.device, draw_prompt: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(
+        self, policy: Policy, batch: Batch, device: torch.device, draw_prompt: Callable[[], tuple[int, ...]]
+    ) -> None:
         def admit(rollout_id: int, step: int) -> TrlRollout:
             return TrlRollout(rollout_id, draw_prompt(), step)
 
@@ -169,7 +174,8 @@ class Steps:
         self._dropped_tokens = 0
 
     def begin(self) -> Begun[TrlRollout]:
-        """Ask for the plan and admit (the stop-watch was started before). Raises OppoError for an impossible plan."""
+        """Ask for the plan and admit (the stop-watch was started before). Raises OppoError for an impossible
+        plan."""
         self.work = WorkDone()
         begun = self.ledger.begin_step(self.step, self.version)
         self._admitted, self._plan = begun.new, begun.plan
@@ -205,7 +211,8 @@ class Steps:
             tokens_padding=work.padding,
             tokens_dropped=self._dropped_tokens,
             tokens_scored=work.scored,
-            tokens_in_flight=sum([rollout.generated for rollout in self.ledger.unfinished.values()]) + self.ledger.finished_tokens(),
+            tokens_in_flight=sum([rollout.generated for rollout in self.ledger.unfinished.values()])
+            + self.ledger.finished_tokens(),
             reward_mean=reward_mean,
         )
         self.policy.observe(record.report())

@@ -1,4 +1,5 @@
-"""Predicted against measured: seconds by stage and step, speed-ups with intervals, ranks, decisions. Knows views only."""
+"""Predicted against measured: seconds by stage and step, speed-ups with intervals, ranks, decisions. Knows
+views only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,11 @@ class Comparison:
         """The stage whose error moves the step most, and by what share of the measured step."""
         cells = self.stages[policy]
         whole = cells["step"].measured
-        shares = {stage: (cell.predicted - cell.measured) / whole for stage, cell in cells.items() if stage != "step"}
+        shares = {
+            stage: (cell.predicted - cell.measured) / whole
+            for stage, cell in cells.items()
+            if stage != "step"
+        }
         worst = max(shares, key=lambda stage: abs(shares[stage]))
         return worst, shares[worst]
 
@@ -112,15 +117,18 @@ def compare(
         warmup_steps: first steps, left out of means.
         alternatives: predictions from resampled calibrations, for the intervals of predicted speed-ups.
 
-    A step's number is the median over repeats, a stage's the mean of its steps. Raises OppoError for runs of unlike length
-    or number.
+    A step's number is the median over repeats, a stage's the mean of its steps. Raises OppoError for runs of
+    unlike length or number.
     """
     if len({len(runs) for runs in measured.values()}) != 1:
         raise OppoError("the policies have unlike numbers of repeats: validate anew")
     for policy, runs in measured.items():
         counts = {len(views) for views in (*runs, *predicted[policy])}
         if len(counts) != 1 or counts.pop() <= warmup_steps:
-            raise OppoError(f"runs of policy '{policy}' have unlike numbers of steps, or none after the warm-up: validate anew")
+            raise OppoError(
+                f"runs of policy '{policy}' have unlike numbers of steps, or none after the warm-up: validate"
+                " anew"
+            )
     return Comparison(
         stages={policy: _means(predicted[policy], measured[policy], warmup_steps) for policy in measured},
         steps={policy: _by_step(predicted[policy], measured[policy]) for policy in measured},
@@ -152,7 +160,12 @@ def _means(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -
     cells = {}
     for stage in STAGES:
         alone = [mean_seconds([views], stage, warmup) for views in measured]
-        cells[stage] = Cell(mean_seconds(predicted, stage, warmup), mean_seconds(measured, stage, warmup), min(alone), max(alone))
+        cells[stage] = Cell(
+            mean_seconds(predicted, stage, warmup),
+            mean_seconds(measured, stage, warmup),
+            min(alone),
+            max(alone),
+        )
     return cells
 
 
@@ -162,7 +175,9 @@ def _by_step(predicted: Sequence[Views], measured: Sequence[Views]) -> list[dict
         row = {}
         for stage in STAGES:
             repeats = [step.seconds[stage] for step in here]
-            row[stage] = Cell(median(step.seconds[stage] for step in there), median(repeats), min(repeats), max(repeats))
+            row[stage] = Cell(
+                median(step.seconds[stage] for step in there), median(repeats), min(repeats), max(repeats)
+            )
         rows.append(row)
     return rows
 
@@ -174,11 +189,13 @@ def _work(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) ->
     cells = {}
     for name in WORK:
         repeats = [mean(views, name) for views in measured]
-        cells[name] = Cell(median(mean(views, name) for views in predicted), median(repeats), min(repeats), max(repeats))
+        cells[name] = Cell(
+            median(mean(views, name) for views in predicted), median(repeats), min(repeats), max(repeats)
+        )
     return cells
 
 
-# ---- speed-ups ------------------------------------------------------------------------------------------------------------------
+# ---- speed-ups ---------------------------------------------------------------------------------------------
 
 
 def _speedups(
@@ -193,12 +210,21 @@ def _speedups(
     for policy in measured:
         if policy == baseline:
             continue
-        there = mean_seconds(predicted[baseline], "step", warmup) / mean_seconds(predicted[policy], "step", warmup)
-        here = mean_seconds(measured[baseline], "step", warmup) / mean_seconds(measured[policy], "step", warmup)
-        others = [mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup) for runs in alternatives]
+        there = mean_seconds(predicted[baseline], "step", warmup) / mean_seconds(
+            predicted[policy], "step", warmup
+        )
+        here = mean_seconds(measured[baseline], "step", warmup) / mean_seconds(
+            measured[policy], "step", warmup
+        )
+        others = [
+            mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup)
+            for runs in alternatives
+        ]
         low, high = percentile_interval(others)
         measured_low, measured_high = bootstrap_speedup(
-            _seconds(measured[baseline], warmup), _seconds(measured[policy], warmup), stream_key(seed, f"validate/bootstrap/{policy}")
+            _seconds(measured[baseline], warmup),
+            _seconds(measured[policy], warmup),
+            stream_key(seed, f"validate/bootstrap/{policy}"),
         )
         found.append(Speedup(policy, there, low, high, here, measured_low, measured_high))
     return found
@@ -208,8 +234,11 @@ def _seconds(runs: Sequence[Views], warmup: int) -> list[list[float]]:
     return [[step.seconds["step"] for step in views[warmup:]] for views in runs]
 
 
-def bootstrap_speedup(baseline: Sequence[Sequence[float]], policy: Sequence[Sequence[float]], key: int) -> tuple[float, float]:
-    """95 % percentile interval of the speed-up: whole rounds are drawn anew, so that what a round's runs share stays shared.
+def bootstrap_speedup(
+    baseline: Sequence[Sequence[float]], policy: Sequence[Sequence[float]], key: int
+) -> tuple[float, float]:
+    """95 % percentile interval of the speed-up: whole rounds are drawn anew, so that what a round's runs
+    share stays shared.
 
     Args:
         baseline, policy: step seconds, one row a repeat, shape (repeats, steps).
@@ -235,20 +264,23 @@ def percentile_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def rank_agreement(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """Kendall's tau-b: 1 where both order the policies alike, −1 where the order is reversed; NaN where all are equal."""
+    """Kendall's tau-b: 1 where both order the policies alike, −1 where the order is reversed; NaN where all
+    are equal."""
     from scipy.stats import kendalltau
 
     return float(kendalltau(list(predicted), list(measured)).statistic)
 
 
-# ---- decisions ------------------------------------------------------------------------------------------------------------------
+# ---- decisions ---------------------------------------------------------------------------------------------
 
 
 def agreement(policy: str, repeat: int, predicted: Views, measured: Views) -> Agreement:
     """Which steps made the same decisions, and what the first other one did."""
     reasons = [difference(there, here) for there, here in zip(predicted, measured, strict=True)]
     first = next((step for step, reason in enumerate(reasons) if reason), None)
-    same = sum([len(set(there.trained) & set(here.trained)) for there, here in zip(predicted, measured, strict=True)])
+    same = sum(
+        [len(set(there.trained) & set(here.trained)) for there, here in zip(predicted, measured, strict=True)]
+    )
     return Agreement(
         policy=policy,
         repeat=repeat,
@@ -261,7 +293,8 @@ def agreement(policy: str, repeat: int, predicted: Views, measured: Views) -> Ag
 
 
 def difference(predicted: StepView, measured: StepView) -> str:
-    """What a step decided otherwise, the cause before its consequences; empty where it decided alike (order of selection left out)."""
+    """What a step decided otherwise, the cause before its consequences; empty where it decided alike (order
+    of selection left out)."""
     for name, there, here in (
         ("overcommit", predicted.overcommit, measured.overcommit),
         ("chunk size", predicted.chunk_size, measured.chunk_size),
@@ -273,8 +306,14 @@ def difference(predicted: StepView, measured: StepView) -> str:
     if added or missing:
         return f"trained {_ids(added)} instead of {_ids(missing)}"
     if (predicted.deferred, predicted.surplus) != (measured.deferred, measured.surplus):
-        return f"{measured.deferred} deferred and {measured.surplus} surplus instead of {predicted.deferred} and {predicted.surplus}" + (
-            ": rollouts finished while generation was being stopped" if measured.surplus > predicted.surplus else ""
+        return (
+            f"{measured.deferred} deferred and {measured.surplus} surplus instead of {predicted.deferred} and"
+            f" {predicted.surplus}"
+            + (
+                ": rollouts finished while generation was being stopped"
+                if measured.surplus > predicted.surplus
+                else ""
+            )
         )
     return ""
 

@@ -17,7 +17,8 @@ _LEAST = 0.002  # of the longest step; thinner stages are not drawn
 
 
 def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
-    """Two bars a policy, predicted over measured, stacked by stage; the line at the measured one is the spread of its repeats."""
+    """Two bars a policy, predicted over measured, stacked by stage; the line at the measured one is the
+    spread of its repeats."""
     from matplotlib.patches import Patch
 
     policies = list(found.stages)
@@ -33,9 +34,18 @@ def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
                 if seconds < _LEAST * longest:
                     continue
                 drawn[stage] = stage_colour(stage)
-                axis.barh(row + offset, seconds, left=left, height=0.34, color=drawn[stage], alpha=1.0 if side == "measured" else 0.6)
+                axis.barh(
+                    row + offset,
+                    seconds,
+                    left=left,
+                    height=0.34,
+                    color=drawn[stage],
+                    alpha=1.0 if side == "measured" else 0.6,
+                )
                 left += seconds
-            end = max(left, cells["step"].high) if side == "measured" else left  # beyond the line of the spread
+            end = (
+                max(left, cells["step"].high) if side == "measured" else left
+            )  # beyond the line of the spread
             axis.text(end + 0.01 * longest, row + offset, side, va="center", fontsize=8, color=INK)
         step = cells["step"]
         axis.plot([step.low, step.high], [row + 0.19] * 2, color=INK, linewidth=1.4)
@@ -68,7 +78,9 @@ def speedups_figure(found: Comparison, baseline: str, title: str = "") -> "Figur
             elinewidth=1.0,
             capsize=2.5,
         )
-        axis.annotate(one.policy, (one.measured, one.predicted), textcoords="offset points", xytext=(7, -10), fontsize=9)
+        axis.annotate(
+            one.policy, (one.measured, one.predicted), textcoords="offset points", xytext=(7, -10), fontsize=9
+        )
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     axis.set_xlabel(f"measured speed-up against {baseline} (95 % interval)")
@@ -85,9 +97,20 @@ def steps_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
     for axis, policy in zip(axes, policies, strict=False):
         cells = [row["step"] for row in found.steps[policy]]
         at = np.arange(len(cells))
-        axis.fill_between(at, [cell.low for cell in cells], [cell.high for cell in cells], color=TRAINED, alpha=0.2, linewidth=0)
-        measured = axis.plot(at, [cell.measured for cell in cells], color=TRAINED, marker="o", markersize=3)[0]
-        predicted = axis.plot(at, [cell.predicted for cell in cells], color=INK, linestyle=(0, (4, 2)), marker="x", markersize=4)[0]
+        axis.fill_between(
+            at,
+            [cell.low for cell in cells],
+            [cell.high for cell in cells],
+            color=TRAINED,
+            alpha=0.2,
+            linewidth=0,
+        )
+        measured = axis.plot(at, [cell.measured for cell in cells], color=TRAINED, marker="o", markersize=3)[
+            0
+        ]
+        predicted = axis.plot(
+            at, [cell.predicted for cell in cells], color=INK, linestyle=(0, (4, 2)), marker="x", markersize=4
+        )[0]
         if found.warmup_steps:
             axis.axvspan(-0.5, found.warmup_steps - 0.5, color=FAINT, alpha=0.15, linewidth=0)
         axis.set_title(policy, fontsize=9, loc="left")

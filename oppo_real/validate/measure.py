@@ -1,4 +1,5 @@
-"""Real runs, one after the other; each that is finished is kept at once, so that an interrupted validation goes on."""
+"""Real runs, one after the other; each that is finished is kept at once, so that an interrupted validation
+goes on."""
 
 import hashlib
 import json
@@ -36,15 +37,18 @@ class MeasuredRun:
     resolved: Mapping[str, Any]
     """Configurations of the engines as they really ran."""
     load: float | None
-    """Processes that wanted a core when it began (mean of the minute before), None where the system does not say."""
+    """Processes that wanted a core when it began (mean of the minute before), None where the system does not
+    say."""
     core_share: float | None
-    """Share of a core that a busy process got just before, the least of the run's cores: 1 on a quiet machine. None as above."""
+    """Share of a core that a busy process got just before, the least of the run's cores: 1 on a quiet
+    machine. None as above."""
     wall_s: float
     """Start and end of the engines included, seconds."""
     rewards: tuple[float, ...]
     """Mean of each trained batch."""
     lengths: Mapping[int, tuple[int, int]]
-    """Mode train: prompt and response tokens by rollout id; under replay empty, since the trace gives them."""
+    """Mode train: prompt and response tokens by rollout id; under replay empty, since the trace gives
+    them."""
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -79,7 +83,8 @@ class RunJournal:
     """Finished runs, one JSON line each, appended durably."""
 
     def __init__(self, path: Path, inputs: str) -> None:
-        """Read what is there; ``inputs`` stands for all that the runs depend on, and runs that others gave are not taken.
+        """Read what is there; ``inputs`` stands for all that the runs depend on, and runs that others gave
+        are not taken.
 
         Raises OppoError for a damaged file, and for a disk that refuses.
         """
@@ -103,7 +108,9 @@ class RunJournal:
                 run = run_from_plain(entry["run"])
                 self._done[run.turn] = run
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise OppoError(f"{self.path}, line {number} is no finished run: delete the file to start the validation anew") from None
+            raise OppoError(
+                f"{self.path}, line {number} is no finished run: delete the file to start the validation anew"
+            ) from None
 
     def known(self, turn: Turn) -> MeasuredRun | None:
         """A run that an earlier attempt finished."""
@@ -122,8 +129,11 @@ class RunJournal:
             self.path.unlink(missing_ok=True)
 
 
-def inputs_digest(scenario: Scenario, trace_sha256: str, steps: int, hardware: str, versions: Mapping[str, str]) -> str:
-    """SHA-256 (hex) over all that real runs of a scenario depend on; costs and the choice of policy, which they do not, left out."""
+def inputs_digest(
+    scenario: Scenario, trace_sha256: str, steps: int, hardware: str, versions: Mapping[str, str]
+) -> str:
+    """SHA-256 (hex) over all that real runs of a scenario depend on; costs and the choice of policy, which
+    they do not, left out."""
     plain = scenario.to_plain()
     for name in ("costs", "name", "description"):
         del plain[name]
@@ -132,9 +142,14 @@ def inputs_digest(scenario: Scenario, trace_sha256: str, steps: int, hardware: s
 
 
 def measure_runs(
-    scenario: Scenario, turns: Sequence[Turn], steps: int, journal: RunJournal, progress: Progress = lambda *_: None
+    scenario: Scenario,
+    turns: Sequence[Turn],
+    steps: int,
+    journal: RunJournal,
+    progress: Progress = lambda *_: None,
 ) -> list[MeasuredRun]:
-    """Run every turn that the journal does not have. Raises OppoError for engines that fail; what is finished stays in the journal."""
+    """Run every turn that the journal does not have. Raises OppoError for engines that fail; what is finished
+    stays in the journal."""
     runs = []
     total = len(turns) * steps
     for index, turn in enumerate(turns):
@@ -142,7 +157,12 @@ def measure_runs(
         label = f"{turn.policy}, repeat {turn.repeat + 1}"
         if run is None:
             progress(label, index * steps, total)
-            run = _measure(scenario, turn, steps, lambda done, index=index, label=label: progress(label, index * steps + done, total))  # type: ignore[misc]
+            run = _measure(
+                scenario,
+                turn,
+                steps,
+                lambda done, at=index * steps, label=label: progress(label, at + done, total),  # type: ignore[misc]
+            )
             journal.add(run)
         runs.append(run)
         progress(label, (index + 1) * steps, total)
@@ -161,14 +181,27 @@ def _measure(scenario: Scenario, turn: Turn, steps: int, progress: Callable[[int
     lengths = {}
     if setup.config.mode == "train":
         columns = [rollouts[name].tolist() for name in (c.ROLLOUT_ID, c.PROMPT_LENGTH, c.RESPONSE_LENGTH)]
-        lengths = {int(rollout_id): (int(prompt), int(response)) for rollout_id, prompt, response in zip(*columns, strict=True)}
+        lengths = {
+            int(rollout_id): (int(prompt), int(response))
+            for rollout_id, prompt, response in zip(*columns, strict=True)
+        }
     means = table[c.REWARD_MEAN].fillna(0.0).tolist()
-    return MeasuredRun(turn, views_of(table, rollouts), done.resolved, load, share, wall, tuple(float(mean) for mean in means), lengths)
+    return MeasuredRun(
+        turn,
+        views_of(table, rollouts),
+        done.resolved,
+        load,
+        share,
+        wall,
+        tuple(float(mean) for mean in means),
+        lengths,
+    )
 
 
 @contextmanager
 def own_cores_kept(cores: Sequence[int] | None = None) -> Iterator[None]:
-    """Bind this process to ``cores`` (None: leave it); afterwards cores and torch threads are what they were."""
+    """Bind this process to ``cores`` (None: leave it); afterwards cores and torch threads are what they
+    were."""
     import torch
 
     threads = torch.get_num_threads()
@@ -178,7 +211,10 @@ def own_cores_kept(cores: Sequence[int] | None = None) -> Iterator[None]:
             try:
                 os.sched_setaffinity(0, cores)
             except OSError:
-                raise OppoError(f"real.placement: a process cannot be bound to cores {list(cores)}; there are {sorted(before)}") from None
+                raise OppoError(
+                    f"real.placement: a process cannot be bound to cores {list(cores)}; there are"
+                    f" {sorted(before)}"
+                ) from None
         yield
     finally:
         if before is not None:
@@ -194,7 +230,8 @@ def cores_of(config: RealConfig) -> tuple[int, ...]:
 
 
 def core_share(cores: Sequence[int]) -> float | None:
-    """Spin on each of ``cores`` in turn (none: wherever the system likes), and say what share of the time it was let.
+    """Spin on each of ``cores`` in turn (none: wherever the system likes), and say what share of the time it
+    was let.
 
     None where processes cannot be bound. Raises OppoError for cores that do not exist.
     """

@@ -16,7 +16,8 @@ class Turn:
 
 
 def plan_turns(policies: Sequence[str], repeats: int, seed: int) -> tuple[Turn, ...]:
-    """Round after round over all policies, in hashed orders, so that a machine that slows down does so for no particular policy.
+    """Round after round over all policies, in hashed orders, so that a machine that slows down does so for no
+    particular policy.
 
     Raises OppoError for fewer than two policies, a policy named twice, or no repeat.
     """

@@ -1,4 +1,5 @@
-"""The same runs, simulated: seconds from the profile alone, memory from the engines' resolved configuration, the same rollouts."""
+"""The same runs, simulated: seconds from the profile alone, memory from the engines' resolved configuration,
+the same rollouts."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.results.sinks import FrameSink
-from oppo_sim.rewards import RewardModel, SeriesRewards
+from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
@@ -37,10 +38,14 @@ class EngineLimits:
 
 
 def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
-    """From the resolved configurations of a run's engines; of unlike replicas the smallest. Raises OppoError where none is stated."""
+    """From the resolved configurations of a run's engines; of unlike replicas the smallest. Raises OppoError
+    where none is stated."""
     actors: Sequence[Mapping[str, Any]] = resolved.get("actors", ())
     if not actors or any("kv_capacity_tokens" not in actor for actor in actors):
-        raise OppoError("the engines do not state their KV capacity (resolved_config), so that nothing can be predicted for them")
+        raise OppoError(
+            "the engines do not state their KV capacity (resolved_config), so that nothing can be predicted"
+            " for them"
+        )
 
     def least(name: str) -> int | None:
         stated = [int(actor[name]) for actor in actors if actor.get(name) is not None]
@@ -52,8 +57,8 @@ def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
 def predict(
     scenario: Scenario, config: RealConfig, policy: str, steps: int, profile: Profile | None, run: MeasuredRun
 ) -> tuple[StepView, ...]:
-    """Simulate ``policy`` as the real run ``run`` was made; of the run only resolved limits are used, and in mode train the lengths
-    and rewards, which nobody can know before.
+    """Simulate ``policy`` as the real run ``run`` was made; of the run only resolved limits are used, and in
+    mode train the lengths and rewards, which nobody can know before.
 
     Args:
         profile: None in lock-step, where an iteration takes 1 and nothing else takes any time.
@@ -65,7 +70,11 @@ def predict(
     machine = _limited(setup.machine, limits_of(run.resolved))
     machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)
     if profile is None:
-        costs = build_costs(LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)), shape=cost_context(scenario), base_dir=None)
+        costs = build_costs(
+            LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)),
+            shape=cost_context(scenario),
+            base_dir=None,
+        )
     else:
         machine, costs = _with_interference(machine, as_run(profile, config), scenario, schedule)
     setup = replace(setup, machine=machine, costs=costs)
@@ -83,18 +92,22 @@ def as_run(profile: Profile, config: RealConfig) -> Profile:
     table = profile.training
     if config.trains and not table.measured:
         raise OppoError(
-            f"cost profile {profile.name}: training was not measured and the run trains: calibrate it with real.ppo.enabled true, or set "
-            "that to false"
+            f"cost profile {profile.name}: training was not measured and the run trains: calibrate it with"
+            " real.ppo.enabled true, or set that to false"
         )
     tokens = table.tokens if table.measured else (1.0, 2.0)  # any: nothing takes time
     nothing = (0.0,) * len(tokens)
     names = [name for name in TrainingTable.model_fields if name != "tokens"]
-    stages = {name: nothing if not config.trains or getattr(table, name) is None else getattr(table, name) for name in names}
+    stages = {
+        name: nothing if not config.trains or getattr(table, name) is None else getattr(table, name)
+        for name in names
+    }
     return profile.model_copy(update={"training": TrainingTable(tokens=tokens, **stages)})
 
 
 def cost_context(scenario: Scenario) -> CostContext:
-    """All stages run, one after the other, as the trainer does; which of them take time is the profile's to say."""
+    """All stages run, one after the other, as the trainer does; which of them take time is the profile's to
+    say."""
     return CostContext(
         num_replicas=scenario.rollout.num_replicas,
         num_scoring_workers=scenario.scoring.num_workers,
@@ -116,16 +129,25 @@ def _limited(machine: MachineSetup, limits: EngineLimits) -> MachineSetup:
     )
 
 
-def _with_interference(machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str) -> tuple[MachineSetup, Costs]:
-    """Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring slows both.
+def _with_interference(
+    machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str
+) -> tuple[MachineSetup, Costs]:
+    """Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring
+    slows both.
 
-    The simulator knows interference of one device only. Processes on cores of their own are put on one that serves all at full speed
-    (no demands), slowed by the measured factor alone.
+    The simulator knows interference of one device only. Processes on cores of their own are put on one that
+    serves all at full speed (no demands), slowed by the measured factor alone.
     """
     factor = max(machine.interference, profile.contention_factor)
     if machine.scoring_on != "separate" or factor == 1.0 or schedule != "synchronous":
         return replace(machine, interference=factor), costs_from_profile(profile, cost_context(scenario))
-    free = Demands(decode=_NO_DEMAND, prefill=_NO_DEMAND, score=_NO_DEMAND, training=_NO_DEMAND, update_weights=_NO_DEMAND)
+    free = Demands(
+        decode=_NO_DEMAND,
+        prefill=_NO_DEMAND,
+        score=_NO_DEMAND,
+        training=_NO_DEMAND,
+        update_weights=_NO_DEMAND,
+    )
     together = replace(machine, scoring_on="rollout", training_on="rollout", interference=factor)
     return together, costs_from_profile(profile.model_copy(update={"demands": free}), cost_context(scenario))
 
@@ -160,5 +182,5 @@ def _replaying(setup: Setup, run: MeasuredRun) -> Setup:
     made = [run.lengths.get(rollout_id, (prompt, longest)) for rollout_id in range(count)]
     made.append((prompt, longest))
     rows: Any = _MadeRows([p for p, _ in made], [r for _, r in made], [r >= longest for _, r in made])
-    series = RewardModel(SeriesRewards(values=run.rewards), setup.seed, None)
+    series = BatchRewards(SeriesRewards(values=run.rewards), setup.seed, None)
     return replace(setup, replay=rows, rewards=lambda: series)

@@ -22,7 +22,7 @@ LEAST_SHARE: Final = 0.001
 Rows = list[tuple[str, ...]]
 
 
-# ---- JSON -----------------------------------------------------------------------------------------------------------------------
+# ---- JSON --------------------------------------------------------------------------------------------------
 
 
 def record(validated: Validated) -> dict[str, Any]:
@@ -49,10 +49,22 @@ def record(validated: Validated) -> dict[str, Any]:
             for one in found.speedups
         ],
         "rank_agreement": found.rank_agreement,
-        "stages": {policy: {stage: _cell(cell) for stage, cell in cells.items()} for policy, cells in found.stages.items()},
-        "largest_error": {policy: dict(zip(("stage", "of_step"), found.largest_error(policy), strict=True)) for policy in found.stages},
-        "by_step": {policy: [{stage: _cell(cell) for stage, cell in row.items()} for row in rows] for policy, rows in found.steps.items()},
-        "work": {policy: {name: _cell(cell) for name, cell in cells.items()} for policy, cells in found.work.items()},
+        "stages": {
+            policy: {stage: _cell(cell) for stage, cell in cells.items()}
+            for policy, cells in found.stages.items()
+        },
+        "largest_error": {
+            policy: dict(zip(("stage", "of_step"), found.largest_error(policy), strict=True))
+            for policy in found.stages
+        },
+        "by_step": {
+            policy: [{stage: _cell(cell) for stage, cell in row.items()} for row in rows]
+            for policy, rows in found.steps.items()
+        },
+        "work": {
+            policy: {name: _cell(cell) for name, cell in cells.items()}
+            for policy, cells in found.work.items()
+        },
         "decisions": [
             {
                 "policy": one.policy,
@@ -66,7 +78,13 @@ def record(validated: Validated) -> dict[str, Any]:
             for one in found.agreements
         ],
         "runs": [
-            {"policy": run.turn.policy, "repeat": run.turn.repeat, "load": run.load, "core_share": run.core_share, "wall_s": run.wall_s}
+            {
+                "policy": run.turn.policy,
+                "repeat": run.turn.repeat,
+                "load": run.load,
+                "core_share": run.core_share,
+                "wall_s": run.wall_s,
+            }
             for run in validated.runs
         ],
         "load_at_calibration": validated.load_at_calibration,
@@ -91,10 +109,19 @@ def unit_of(validated: Validated) -> str:
     return "decode iterations" if validated.profile is None else "seconds"
 
 
-# ---- rows that terminal and page share ------------------------------------------------------------------------------------------
+# ---- rows that terminal and page share ---------------------------------------------------------------------
 
 SPEEDUP_HEADS: Final = ("policy", "predicted", "95 %", "measured", "95 %", "error")
-STAGE_HEADS: Final = ("policy", "stage", "predicted", "measured", "lowest to highest", "error", "spread", "error, of the step")
+STAGE_HEADS: Final = (
+    "policy",
+    "stage",
+    "predicted",
+    "measured",
+    "lowest to highest",
+    "error",
+    "spread",
+    "error, of the step",
+)
 STEP_HEADS: Final = ("policy", "step", "predicted", "measured", "error", "spread", "gen", "reward")
 DECISION_HEADS: Final = ("policy", "repeat", "steps alike", "trained in the same step", "first difference")
 
@@ -147,7 +174,12 @@ def step_rows(found: Comparison) -> Rows:
             whole = cells["step"]
             label = f"{number} (warm-up)" if number < found.warmup_steps else str(number)
             errors = (signed(cells["gen"].error), signed(cells["reward"].error))
-            values = (significant(whole.predicted), significant(whole.measured), signed(whole.error), format_percent(whole.spread))
+            values = (
+                significant(whole.predicted),
+                significant(whole.measured),
+                signed(whole.error),
+                format_percent(whole.spread),
+            )
             rows.append((policy, label, *values, *errors))
     return rows
 
@@ -187,17 +219,25 @@ def sentences(validated: Validated) -> Iterator[str]:
             stage, share = found.largest_error(policy)
             yield f"{policy}: the error of {stage} moves the step most, by {signed(share)} of it"
     if validated.profile is not None:
-        yield f"interference of decoding beside scoring, as calibrated: {significant(validated.profile.contention_factor)}"
+        yield (
+            "interference of decoding beside scoring, as calibrated:"
+            f" {significant(validated.profile.contention_factor)}"
+        )
     loads = [run.load for run in validated.runs if run.load is not None]
     if loads:
-        yield f"load of the machine when the runs began: {significant(min(loads))} to {significant(max(loads))} processes"
+        yield (
+            f"load of the machine when the runs began: {significant(min(loads))} to {significant(max(loads))}"
+            " processes"
+        )
     shares = [run.core_share for run in validated.runs if run.core_share is not None]
     if shares:
         said = f"{format_percent(min(shares))} to {format_percent(max(shares))}"
-        yield f"share of its core that a busy process got just before a run: {said} (100 % on a quiet machine)"
+        yield (
+            f"share of its core that a busy process got just before a run: {said} (100 % on a quiet machine)"
+        )
 
 
-# ---- terminal -------------------------------------------------------------------------------------------------------------------
+# ---- terminal ----------------------------------------------------------------------------------------------
 
 
 def show(validated: Validated, as_json: bool) -> None:
@@ -211,7 +251,9 @@ def show(validated: Validated, as_json: bool) -> None:
     found = validated.comparison
     console = table_console()
     unit = unit_of(validated)
-    console.print(_table(f"speed-up against {validated.request.policies[0]}", SPEEDUP_HEADS, speedup_rows(found)))
+    console.print(
+        _table(f"speed-up against {validated.request.policies[0]}", SPEEDUP_HEADS, speedup_rows(found))
+    )
     console.print(_table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found)))
     console.print(_table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
     for sentence in sentences(validated):
@@ -233,7 +275,7 @@ def _table(title: str, heads: Sequence[str], rows: Rows, left: Sequence[int] = (
     return table
 
 
-# ---- page -----------------------------------------------------------------------------------------------------------------------
+# ---- page --------------------------------------------------------------------------------------------------
 
 
 def page(validated: Validated, figures: Sequence[str]) -> str:
@@ -241,10 +283,16 @@ def page(validated: Validated, figures: Sequence[str]) -> str:
     found, request = validated.comparison, validated.request
     parts = [
         f"# {request.scenario.name}: predicted and measured",
-        f"{request.repeats} real run(s) of each policy, interleaved, {request.steps} steps of which {found.warmup_steps} are warm-up; "
-        f"numbers are {unit_of(validated)}. A step's number is the median over repeats, a stage's the mean of the steps after the warm-up; "
-        "the spread is highest less lowest of the repeats. Predictions come from the calibrated profile alone.",
-        f"Machine: {validated.hardware}. Versions: {', '.join(f'{name} {number}' for name, number in validated.versions.items())}.",
+        (
+            f"{request.repeats} real run(s) of each policy, interleaved, {request.steps} steps of which"
+            f" {found.warmup_steps} are warm-up; numbers are {unit_of(validated)}. A step's number is the"
+            " median over repeats, a stage's the mean of the steps after the warm-up; the spread is highest"
+            " less lowest of the repeats. Predictions come from the calibrated profile alone."
+        ),
+        (
+            f"Machine: {validated.hardware}. Versions:"
+            f" {', '.join(f'{name} {number}' for name, number in validated.versions.items())}."
+        ),
         *[f"![{name}]({name})" for name in figures],
         "## Speed-ups",
         _markdown(SPEEDUP_HEADS, speedup_rows(found)),

@@ -15,9 +15,11 @@ _Ratios = Mapping[tuple[float, float], float]
 
 
 def resampled_profiles(profile: Profile, visits: Sequence[Visit], count: int, seed: int) -> Iterator[Profile]:
-    """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew / median of them).
+    """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew /
+    median of them).
 
-    Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no point has two visits.
+    Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no
+    point has two visits.
     """
     grouped: dict[str, list[Visit]] = {}
     for visit in visits:
@@ -26,11 +28,16 @@ def resampled_profiles(profile: Profile, visits: Sequence[Visit], count: int, se
         return
     generator = np.random.default_rng(stream_key(seed, "validate/resample"))
     for _ in range(count):
-        drawn = {key: [group[i] for i in generator.integers(len(group), size=len(group))] for key, group in grouped.items()}
+        drawn = {
+            key: [group[i] for i in generator.integers(len(group), size=len(group))]
+            for key, group in grouped.items()
+        }
         yield _scaled(profile, grouped, drawn)
 
 
-def _scaled(profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapping[str, Sequence[Visit]]) -> Profile:
+def _scaled(
+    profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapping[str, Sequence[Visit]]
+) -> Profile:
     def ratios(kind: str, stage: str | None = None) -> _Ratios:
         found = {}
         for key, group in visits.items():
@@ -46,7 +53,8 @@ def _scaled(profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapp
         row.model_copy(
             update={
                 "seconds": tuple(
-                    second * decode.get((float(row.n_running), kv), 1.0) for kv, second in zip(row.kv_tokens, row.seconds, strict=True)
+                    second * decode.get((float(row.n_running), kv), 1.0)
+                    for kv, second in zip(row.kv_tokens, row.seconds, strict=True)
                 )
             }
         )
@@ -58,10 +66,15 @@ def _scaled(profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapp
         if column is not None:
             by_tokens = ratios("train", stage)
             stages[stage] = tuple(
-                second * by_tokens.get((tokens, 0.0), 1.0) for tokens, second in zip(profile.training.tokens, column, strict=True)
+                second * by_tokens.get((tokens, 0.0), 1.0)
+                for tokens, second in zip(profile.training.tokens, column, strict=True)
             )
     sync = [group for group in visits.values() if group[0].point.kind == "sync"]
-    now = _median(drawn[sync[0][0].point.key], None) / _median(sync[0], None) if sync and _median(sync[0], None) > 0 else 1.0
+    now = (
+        _median(drawn[sync[0][0].point.key], None) / _median(sync[0], None)
+        if sync and _median(sync[0], None) > 0
+        else 1.0
+    )
     return profile.model_copy(
         update={
             "decode": profile.decode.model_copy(update={"rows": rows}),
@@ -75,7 +88,10 @@ def _scaled(profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapp
 
 def _table(table: PrefillTable, ratios: _Ratios) -> PrefillTable:
     seconds = tuple(
-        tuple(second * ratios.get((tokens, context), 1.0) for context, second in zip(table.mean_context, row, strict=True))
+        tuple(
+            second * ratios.get((tokens, context), 1.0)
+            for context, second in zip(table.mean_context, row, strict=True)
+        )
         for tokens, row in zip(table.tokens, table.seconds, strict=True)
     )
     return table.model_copy(update={"seconds": seconds})

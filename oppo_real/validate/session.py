@@ -14,7 +14,14 @@ from oppo_real.calibrate.subject import hardware, software_versions, subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
 from oppo_real.validate.compare import Comparison, compare
-from oppo_real.validate.measure import MeasuredRun, RunJournal, inputs_digest, load_now, measure_runs, own_cores_kept
+from oppo_real.validate.measure import (
+    MeasuredRun,
+    RunJournal,
+    inputs_digest,
+    load_now,
+    measure_runs,
+    own_cores_kept,
+)
 from oppo_real.validate.plan import plan_turns
 from oppo_real.validate.predict import predict
 from oppo_real.validate.resample import resampled_profiles
@@ -41,7 +48,8 @@ class ValidateRequest:
     profile: Path | None
     """None: calibrate first (in lock-step nothing is)."""
     work: Path
-    """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is the result."""
+    """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is
+    the result."""
     calibration: Effort = Effort(repeats=5, budget_s=240.0)  # noqa: RUF009 (frozen)
 
     def beside(self, suffix: str) -> Path:
@@ -65,30 +73,44 @@ class Validated:
 
 
 def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> Validated:
-    """Run it. Whatever cannot run is refused before anything is measured; finished runs are kept beside the folder.
+    """Run it. Whatever cannot run is refused before anything is measured; finished runs are kept beside the
+    folder.
 
     Raises OppoError.
     """
     scenario = request.scenario
     if scenario.real is None:
-        raise OppoError(f"{scenario.source} has no real section, so it cannot be run for real: add real: with models (docs/real.md)")
+        raise OppoError(
+            f"{scenario.source} has no real section, so it cannot be run for real: add real: with models"
+            " (docs/real.md)"
+        )
     config = real_config(scenario)
     turns = plan_turns(request.policies, request.repeats, scenario.seed)
-    setups = {policy: build_real_setup(scenario, policy=policy, steps=request.steps) for policy in request.policies}
+    setups = {
+        policy: build_real_setup(scenario, policy=policy, steps=request.steps) for policy in request.policies
+    }
     here = hardware(config.devices.rollout[0])
-    notes = [] if scenario.warmup_steps else ["warmup_steps is 0, so the first step counts: it pays for what an engine does once"]
+    notes = (
+        []
+        if scenario.warmup_steps
+        else ["warmup_steps is 0, so the first step counts: it pays for what an engine does once"]
+    )
     load = load_now()
     given = _given_profile(request, config, here)
     trace = setups[request.policies[0]].base.replay.content_hash
     versions = software_versions()
-    journal = RunJournal(request.beside(".runs.jsonl"), inputs_digest(scenario, trace, request.steps, here, versions))
+    journal = RunJournal(
+        request.beside(".runs.jsonl"), inputs_digest(scenario, trace, request.steps, here, versions)
+    )
     calibrating = Calibrating(request, config) if given is None and not config.lock_step else None
     runs: list[MeasuredRun] = []
     for repeat in range(request.repeats):
         # A pass before each round: a machine that grows slower does so for the profile and for the runs.
         if calibrating is not None:
             calibrating.next_pass(progress)
-        runs += measure_runs(scenario, [turn for turn in turns if turn.repeat == repeat], request.steps, journal, progress)
+        runs += measure_runs(
+            scenario, [turn for turn in turns if turn.repeat == repeat], request.steps, journal, progress
+        )
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
     profile, visits = (given, ()) if calibrating is None else calibrating.result()
     if calibrating is not None:
@@ -97,9 +119,13 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
 
     # Where lengths come from a trace, all repeats have one prediction.
-    counted = {policy: len(runs) if any(run.lengths for run in runs) else 1 for policy, runs in measured.items()}
+    counted = {
+        policy: len(runs) if any(run.lengths for run in runs) else 1 for policy, runs in measured.items()
+    }
     predicted = {
-        policy: [predict(scenario, config, policy, request.steps, profile, run) for run in own[: counted[policy]]]
+        policy: [
+            predict(scenario, config, policy, request.steps, profile, run) for run in own[: counted[policy]]
+        ]
         for policy, own in measured.items()
     }
     alternatives = []
@@ -111,15 +137,24 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         for number, other in enumerate(resampled_profiles(profile, visits, PROFILES, scenario.seed)):
             progress("simulating", number, PROFILES)
             try:
-                predictions = {policy: predict(scenario, config, policy, request.steps, other, own[0]) for policy, own in measured.items()}
+                predictions = {
+                    policy: predict(scenario, config, policy, request.steps, other, own[0])
+                    for policy, own in measured.items()
+                }
             except OppoError:  # below its tables a noisy draw can extrapolate to no time at all
                 unanswered += 1
                 continue
             alternatives.append(predictions)
         if unanswered:
-            notes.append(f"{unanswered} of {PROFILES} resampled profiles extrapolate to no time at all somewhere, and are left out")
+            notes.append(
+                f"{unanswered} of {PROFILES} resampled profiles extrapolate to no time at all somewhere, and"
+                " are left out"
+            )
         if not alternatives:
-            notes.append("predicted speed-ups have no interval: this needs a calibration of the same command, with two visits a point")
+            notes.append(
+                "predicted speed-ups have no interval: this needs a calibration of the same command, with two"
+                " visits a point"
+            )
     comparison = compare(
         predicted,
         {policy: [run.views for run in own] for policy, own in measured.items()},
@@ -141,11 +176,16 @@ class Calibrating:
         self._found: tuple[Profile, Sequence[Visit]] | None = None
         self._cores = first_cores(config)
         # As in the run: one engine's process on its own cores, and two processes together on those of both.
-        bound = [one for lists in (config.placement.cores.rollout, config.placement.cores.scoring) for one in lists or ()]
+        bound = [
+            one
+            for lists in (config.placement.cores.rollout, config.placement.cores.scoring)
+            for one in lists or ()
+        ]
         self._together = tuple(sorted({core for one in bound for core in one})) or None
 
     def next_pass(self, progress: Progress) -> None:
-        """Visit every point once more; activities are measured together in the last pass. Raises OppoError."""
+        """Visit every point once more; activities are measured together in the last pass. Raises
+        OppoError."""
         request, effort = self._request, self._request.calibration
         self._passes += 1
         last = self._passes == request.repeats
@@ -191,5 +231,7 @@ def _given_profile(request: ValidateRequest, config: RealConfig, here: str) -> P
     profile = load_profile(request.profile)
     with own_cores_kept(first_cores(config)):
         bound = hardware(config.devices.rollout[0])
-    check_profile_matches(profile, config, request.scenario.training, bound if profile.measured.hardware == bound else here)
+    check_profile_matches(
+        profile, config, request.scenario.training, bound if profile.measured.hardware == bound else here
+    )
     return profile

@@ -21,9 +21,11 @@ PROFILE = "profile.json"
 
 
 def write_validation(validated: Validated, *, force: bool = False, figures: bool = True) -> None:
-    """Write the run folder, and remove the journal and the measured points beside it, which are in it or no longer needed.
+    """Write the run folder, and remove the journal and the measured points beside it, which are in it or no
+    longer needed.
 
-    Raises OppoError for a folder that is taken and a disk that refuses; what is finished then stays beside it.
+    Raises OppoError for a folder that is taken and a disk that refuses; what is finished then stays beside
+    it.
     """
     request = validated.request
     folder = open_run_folder(request.work, force=force)
@@ -87,7 +89,11 @@ def _manifest(validated: Validated) -> dict[str, Any]:
         "steps": request.steps,
         "warmup_steps": scenario.warmup_steps,
         "seed": scenario.seed,
-        "costs": {"kind": "profile", "measured": measured} if measured else {"kind": "lock-step", "measured": False},
+        "costs": (
+            {"kind": "profile", "measured": measured}
+            if measured
+            else {"kind": "lock-step", "measured": False}
+        ),
         "hardware": validated.hardware,
         "versions": versions() | dict(validated.versions),
         "engines": without_volatile(dict(validated.runs[0].resolved)),

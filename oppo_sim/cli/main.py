@@ -17,7 +17,8 @@ EXIT_BROKEN_PIPE = 1  # as click gives
 
 
 class Subcommand(NamedTuple):
-    """Where a subcommand lives, and its line in ``oppo --help``; its module is imported only when it is used."""
+    """Where a subcommand lives, and its line in ``oppo --help``; its module is imported only when it is
+    used."""
 
     module: str
     attribute: str
@@ -25,16 +26,30 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
-    "simulate": Subcommand("oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."),
-    "compare": Subcommand("oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."),
-    "sweep": Subcommand("oppo_sim.cli.sweep", "command", "Simulate many configurations of a scenario and rank them."),
+    "simulate": Subcommand(
+        "oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."
+    ),
+    "compare": Subcommand(
+        "oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."
+    ),
+    "sweep": Subcommand(
+        "oppo_sim.cli.sweep", "command", "Simulate many configurations of a scenario and rank them."
+    ),
     "tune": Subcommand("oppo_sim.cli.tune", "command", "Find the best policy and knobs under constraints."),
     "report": Subcommand("oppo_sim.cli.report", "command", "Make a one-file HTML report of run folders."),
     "run": Subcommand("oppo_real.cli.run", "command", "Make one real run of a scenario on real engines."),
-    "calibrate": Subcommand("oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."),
-    "validate": Subcommand("oppo_real.cli.validate", "command", "Run policies for real and compare with their predictions."),
-    "scenario": Subcommand("oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."),
-    "trace": Subcommand("oppo_sim.cli.trace", "trace", "List, show, import, fit, make and convert length traces."),
+    "calibrate": Subcommand(
+        "oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."
+    ),
+    "validate": Subcommand(
+        "oppo_real.cli.validate", "command", "Run policies for real and compare with their predictions."
+    ),
+    "scenario": Subcommand(
+        "oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."
+    ),
+    "trace": Subcommand(
+        "oppo_sim.cli.trace", "trace", "List, show, import, fit, make and convert length traces."
+    ),
 }
 
 
@@ -49,7 +64,9 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(import_module(subcommand.module), subcommand.attribute)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
             close = get_close_matches(args[0], SUBCOMMANDS, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(SUBCOMMANDS)}"
@@ -69,17 +86,30 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
         ctx.exit()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version and exit.")
+@click.group(
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def oppo() -> None:
     """Choose chunk size, overcommit and scheduling policy of PPO-based RLHF from a response-length trace."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Errors are one sentence on stderr, starting with ``oppo: error:``."""
+    """Run the command line; returns the exit code. Errors are one sentence on stderr, starting with
+    ``oppo: error:``."""
     try:
-        # Standalone mode would print click's own errors over several lines, and hide a full disk behind a traceback.
-        result = oppo.main(list(arguments) if arguments is not None else None, prog_name="oppo", standalone_mode=False)
+        # Standalone mode would print click's own errors over several lines, and hide a full disk behind a
+        # traceback.
+        result = oppo.main(
+            list(arguments) if arguments is not None else None, prog_name="oppo", standalone_mode=False
+        )
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except OppoError as error:

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 OVERRIDES = click.option(
-    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as policy.overcommit=8; may be repeated."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field, such as policy.overcommit=8; may be repeated.",
 )
 STEPS = click.option("--steps", type=click.IntRange(1), help="Training steps instead of the scenario's.")
 SEED = click.option("--seed", type=click.IntRange(0), help="Seed instead of the scenario's.")
@@ -25,7 +29,9 @@ OUTPUT = click.option(
 )
 FORCE = click.option("--force", is_flag=True, help="Replace a run folder that this tool wrote.")
 FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG figures.", show_default=True)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output instead of a table.")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON on standard output instead of a table."
+)
 
 
 class StepRange(click.ParamType[tuple[int, int]]):
@@ -33,7 +39,9 @@ class StepRange(click.ParamType[tuple[int, int]]):
 
     name = "FIRST:LAST"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
         first, colon, last = str(value).partition(":")
@@ -44,11 +52,15 @@ class StepRange(click.ParamType[tuple[int, int]]):
 
 def safe_name(text: str) -> str:
     """``text`` as part of a folder name, at most 60 characters of it."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text[-60:]).strip("-.") or "run"
+    return (
+        "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text[-60:]).strip("-.")
+        or "run"
+    )
 
 
 def refuse_taken(folder: Path, force: bool) -> None:
-    """Say so before any work is done, if the run folder is taken, or holds what ``force`` may not replace. Raises OppoError."""
+    """Say so before any work is done, if the run folder is taken, or holds what ``force`` may not replace.
+    Raises OppoError."""
     from oppo_sim.report.run_folder import JOURNAL, MANIFEST
 
     if not folder.exists():
@@ -59,7 +71,9 @@ def refuse_taken(folder: Path, force: bool) -> None:
         return
     finished, begun = (folder / MANIFEST).is_file(), (folder / JOURNAL).is_file()
     if not (finished or begun):
-        raise OppoError(f"{folder} holds no run that could be replaced, but other files: choose another folder with -o")
+        raise OppoError(
+            f"{folder} holds no run that could be replaced, but other files: choose another folder with -o"
+        )
     if not force:
         state = "a finished run" if finished else "a run that never finished"
         raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
@@ -73,6 +87,13 @@ def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[P
 
     console = Console(stderr=True)
     # A scenario's name may hold brackets; they are no markup.
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
+    ) as progress:
         yield progress, progress.add_task(description, total=total)

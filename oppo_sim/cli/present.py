@@ -36,13 +36,20 @@ def show_run(run: "WrittenRun", as_json: bool) -> None:
 
     console = table_console()
     kept = run.steps.iloc[run.warmup_steps :]
-    title = f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of warm-up (simulated seconds)"
+    title = (
+        f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
+        " warm-up (simulated seconds)"
+    )
     console.print(run_summary_table(kept, title))
     show_provenance(run.manifest)
-    click.echo(f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""))
+    click.echo(
+        f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else "")
+    )
 
 
-def show_comparison(comparison: "Comparison", title: str, folder: Path, manifest: Mapping[str, Any], as_json: bool) -> None:
+def show_comparison(
+    comparison: "Comparison", title: str, folder: Path, manifest: Mapping[str, Any], as_json: bool
+) -> None:
     """The comparison and its attribution, on standard output."""
     from oppo_sim.comparison_folder import comparison_record
 

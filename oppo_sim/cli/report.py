@@ -10,7 +10,12 @@ from oppo_sim.cli import options
 
 @click.command(epilog="Example: oppo report runs/sweep -o sweep.html")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="HTML file to write. Default: FOLDER.html beside the first folder.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="HTML file to write. Default: FOLDER.html beside the first folder.",
+)
 @click.option("--title", default="", help="Title of the page. Default: what the folder holds.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option(
@@ -19,7 +24,14 @@ from oppo_sim.cli import options
     help="Also write the figures of a sweep (one folder) here, as PNG and SVG.",
 )
 @options.JSON
-def command(folders: tuple[Path, ...], output: Path | None, title: str, force: bool, figures: Path | None, as_json: bool) -> int:
+def command(
+    folders: tuple[Path, ...],
+    output: Path | None,
+    title: str,
+    force: bool,
+    figures: Path | None,
+    as_json: bool,
+) -> int:
     """Make one HTML file of one or more FOLDERS: sweeps, tunings, comparisons, runs and validations.
 
     The file needs no network and nothing beside it: pictures, data, style and script lie inside.
@@ -35,7 +47,12 @@ def command(folders: tuple[Path, ...], output: Path | None, title: str, force: b
     drawn = [] if figures is None else write_figures(read_sweep(folders[0]), figures, force=force)
     written = write_report(folders, path, title=title, force=force)
     if as_json:
-        record = {"report": str(written.path), "kinds": written.kinds, "bytes": written.bytes, "figures": [str(file) for file in drawn]}
+        record = {
+            "report": str(written.path),
+            "kinds": written.kinds,
+            "bytes": written.bytes,
+            "figures": [str(file) for file in drawn],
+        }
         click.echo(json.dumps(record, indent=1))
         return 0
     said = f"wrote {written.path} ({written.bytes / 1e6:.1f} MB): {', '.join(written.kinds)}"

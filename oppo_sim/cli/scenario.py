@@ -7,7 +7,11 @@ from pathlib import Path
 import click
 
 OVERRIDES = click.option(
-    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field, such as policy.overcommit=8; may be repeated."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field, such as policy.overcommit=8; may be repeated.",
 )
 
 
@@ -30,10 +34,16 @@ def list_command() -> None:
 
 @scenario.command("init", short_help="Write a commented scenario file to start from.")
 @click.argument("name", required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; '-' writes to stdout. Default: NAME.yaml.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write; '-' writes to stdout. Default: NAME.yaml.",
+)
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 def init_command(name: str | None, output: Path | None, force: bool) -> None:
-    """Write a commented scenario file to start from: a copy of the shipped scenario NAME, or a minimal one."""
+    """Write a commented scenario file to start from: a copy of the shipped scenario NAME, or a minimal
+    one."""
     from oppo_sim.files import new_file
     from oppo_sim.scenario.template import scenario_text
 
@@ -59,7 +69,9 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
 
     if schema:
         if name_or_path is not None or overrides:
-            raise click.UsageError("--schema is the same for every scenario: leave out NAME_OR_PATH and --set")
+            raise click.UsageError(
+                "--schema is the same for every scenario: leave out NAME_OR_PATH and --set"
+            )
         click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
         return
     if name_or_path is None:
@@ -79,7 +91,8 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
 @click.argument("path")
 @OVERRIDES
 def validate_command(path: str, overrides: tuple[str, ...]) -> None:
-    """Check that a scenario can run: its fields, its trace, its cost model, memory, and every policy that it names.
+    """Check that a scenario can run: its fields, its trace, its cost model, memory, and every policy that it
+    names.
 
     A policy given as file.py:ClassName is imported, that is, its file is run.
     """
@@ -92,7 +105,10 @@ def validate_command(path: str, overrides: tuple[str, ...]) -> None:
         warnings += [text for text in build_setup(loaded, policy=policy).warnings if text not in warnings]
     _say_translations(warnings)
     count = 1 + len(loaded.policies)
-    click.echo(f"{loaded.source}: valid ({loaded.name}, {loaded.steps} steps, {count} {'policy' if count == 1 else 'policies'})")
+    click.echo(
+        f"{loaded.source}: valid ({loaded.name}, {loaded.steps} steps, {count}"
+        f" {'policy' if count == 1 else 'policies'})"
+    )
 
 
 def _say_translations(sentences: list[str] | tuple[str, ...]) -> None:

@@ -10,15 +10,27 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
 @click.argument("scenario")
-@click.option("--policy", help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.")
+@click.option(
+    "--policy",
+    help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.",
+)
 @options.STEPS
 @options.SEED
 @options.OVERRIDES
 @options.OUTPUT
 @options.FORCE
 @options.FIGURES
-@click.option("--timeline", type=options.StepRange(), help="Steps on the timeline. Default: the three after the warm-up.")
-@click.option("--rollouts/--no-rollouts", default=True, help="Write the table with one row a rollout.", show_default=True)
+@click.option(
+    "--timeline",
+    type=options.StepRange(),
+    help="Steps on the timeline. Default: the three after the warm-up.",
+)
+@click.option(
+    "--rollouts/--no-rollouts",
+    default=True,
+    help="Write the table with one row a rollout.",
+    show_default=True,
+)
 @options.JSON
 def command(
     scenario: str,
@@ -35,8 +47,9 @@ def command(
 ) -> int:
     """Simulate SCENARIO (a shipped name or a YAML file) and report every step.
 
-    Writes a run folder: steps.parquet, rollouts.parquet, summary.json, figures, a Gantt chart, a trace for Perfetto or
-    chrome://tracing, and manifest.json with everything needed to repeat the run. Interrupting keeps the steps already done.
+    Writes a run folder: steps.parquet, rollouts.parquet, summary.json, figures, a Gantt chart, a trace for
+    Perfetto or chrome://tracing, and manifest.json with everything needed to repeat the run. Interrupting
+    keeps the steps already done.
     """
     from oppo_sim.cli.present import show_run
     from oppo_sim.scenario.build import build_setup, policy_settings_of
@@ -45,8 +58,13 @@ def command(
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name
-    setup = build_setup(loaded, policy=name, policy_settings=policy_settings_of(loaded, name), seed=seed, steps=steps)
-    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
+    setup = build_setup(
+        loaded, policy=name, policy_settings=policy_settings_of(loaded, name), seed=seed, steps=steps
+    )
+    folder = (
+        output
+        or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
+    )
     options.refuse_taken(folder, force)
     first = min(setup.warmup_steps, setup.steps - 1)
     shown = timeline or (first, min(first + 2, setup.steps - 1))
@@ -56,6 +74,9 @@ def command(
     show_run(written, as_json)
     if written.interrupted:
         done = len(written.steps)
-        click.echo(f"oppo: interrupted after {done} of {setup.steps} steps: {folder} is complete up to there", err=True)
+        click.echo(
+            f"oppo: interrupted after {done} of {setup.steps} steps: {folder} is complete up to there",
+            err=True,
+        )
         return EXIT_INTERRUPTED
     return 0

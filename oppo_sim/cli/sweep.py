@@ -14,7 +14,7 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.schema import Scenario
-    from oppo_sim.sweep.run import OnProgress, Plan, Sweep
+    from oppo_sim.sweep.run import OnProgress, Sweep, SweepPlan
     from oppo_sim.sweep.spec import SweepSpec
 
 _EPILOG = """\b
@@ -22,33 +22,73 @@ Example, 24 × 16 points:
   oppo sweep paper-stackexchange-7b --set rollout.batching=continuous \\
     --grid policy.chunk_size=64:1536:+64 --grid policy.overcommit=0:30:+2 --seeds 5
 \b
-VALUES of --grid are a list (128,256,512), a range that adds (0:32:+4) or multiplies (64:1024:*2), or a mixture.
+VALUES of --grid are a list (128,256,512), a range that adds (0:32:+4) or multiplies (64:1024:*2),
+or a mixture.
 VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int), or a list to choose from.
 """
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("scenario_or_file", metavar="SCENARIO|SWEEP.yaml", required=False)
-@click.option("--grid", "grid", multiple=True, metavar="FIELD=VALUES", help="A field and its values; all combinations are run.")
-@click.option("--random", "random", multiple=True, metavar="FIELD=VALUES", help="A field to draw; may be repeated.")
-@click.option("--samples", type=click.IntRange(1, 1_000_000), help="Draws of all --random fields together.  [default: 64]")
+@click.option(
+    "--grid",
+    "grid",
+    multiple=True,
+    metavar="FIELD=VALUES",
+    help="A field and its values; all combinations are run.",
+)
+@click.option(
+    "--random", "random", multiple=True, metavar="FIELD=VALUES", help="A field to draw; may be repeated."
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1_000_000),
+    help="Draws of all --random fields together.  [default: 64]",
+)
 @click.option("--sobol", is_flag=True, help="Draw from a Sobol sequence, which fills the space evenly.")
 @click.option("--sampler-seed", type=click.IntRange(0), help="Seed of the draws.  [default: 0]")
-@click.option("--seeds", type=click.IntRange(1, 10_000), help="Seeds of every point, from the scenario's on.  [default: 5]")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 10_000),
+    help="Seeds of every point, from the scenario's on.  [default: 5]",
+)
 @options.STEPS
 @options.OVERRIDES
-@click.option("--objective", type=click.Choice(["time", "speedup"]), help="What is best: seconds a trained rollout, or speed-up over each "
+@click.option("--objective", type=click.Choice(["time", "speedup"]),
+help="What is best: seconds a trained rollout, or speed-up over each "
               "point's own baseline.  [default: time]")  # fmt: skip
-@click.option("--stop-dominated", is_flag=True, help="Give no further seeds to points that are significantly worse than the best so far.")
-@click.option("--executor", type=click.Choice(["serial", "processes", "ray"]), default="processes", show_default=True,
+@click.option(
+    "--stop-dominated",
+    is_flag=True,
+    help="Give no further seeds to points that are significantly worse than the best so far.",
+)
+@click.option("--executor", type=click.Choice(["serial", "processes", "ray"]), default="processes",
+show_default=True,
               help="Where to run. Results do not depend on it.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core.")
-@click.option("--ray-address", metavar="ADDRESS", help="Of a running Ray cluster. Default: RAY_ADDRESS, else a local one.")
-@click.option("--dry-run", is_flag=True, help="Say how many points, runs and steps there are and how long they may take; write nothing.")
+@click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="Of a running Ray cluster. Default: RAY_ADDRESS, else a local one.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say how many points, runs and steps there are and how long they may take; write nothing.",
+)
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Points to show.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of sweep files.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Sweep folder to write or continue. Default: runs/SCENARIO-sweep.")
-@click.option("--force", is_flag=True, help="Replace another sweep that the folder holds; its finished runs are deleted.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Sweep folder to write or continue. Default: runs/SCENARIO-sweep.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace another sweep that the folder holds; its finished runs are deleted.",
+)
 @options.FIGURES
 @options.JSON
 def command(
@@ -76,9 +116,10 @@ def command(
 ) -> int:
     """Simulate many configurations of a scenario on the same seeds, and rank them with 95 % intervals.
 
-    Any field of the scenario can vary: policy.name, policy.chunk_size, placement.scoring, trace.name, rollout_batch_size, costs….
-    Every finished run is kept at once: the same command continues a sweep that was interrupted, and more seeds or points reuse what is
-    there. Points that cannot run are listed with their reason.
+    Any field of the scenario can vary: policy.name, policy.chunk_size, placement.scoring, trace.name,
+    rollout_batch_size, costs…. Every finished run is kept at once: the same command continues a sweep that
+    was interrupted, and more seeds or points reuse what is there. Points that cannot run are listed with
+    their reason.
     """
     if schema:
         from oppo_sim.sweep.spec import json_schema
@@ -112,16 +153,25 @@ def command(
     refuse_taken(plan, folder, force)
     try:
         with _progress(scenario.name, as_json) as on_progress:
-            sweep = sweep_to_folder(plan, folder, where, force=force, figures=figures, on_progress=on_progress)
+            sweep = sweep_to_folder(
+                plan, folder, where, force=force, figures=figures, on_progress=on_progress
+            )
     except KeyboardInterrupt:
-        click.echo(f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there", err=True)
+        click.echo(
+            f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there",
+            err=True,
+        )
         return EXIT_INTERRUPTED
     _show(sweep, folder, top, as_json)
     return 0
 
 
 def _loaded(
-    name: str, grid: tuple[str, ...], random: tuple[str, ...], overrides: tuple[str, ...], changes: dict[str, Any]
+    name: str,
+    grid: tuple[str, ...],
+    random: tuple[str, ...],
+    overrides: tuple[str, ...],
+    changes: dict[str, Any],
 ) -> "tuple[SweepSpec, Scenario]":
     """The spec that a sweep file or the options say, options over the file, and its scenario."""
     from oppo_sim.errors import OppoError
@@ -143,21 +193,31 @@ def _loaded(
         file = load_spec(name)
         fields = {**typed_grid, **typed_random}
         merged = {
-            "grid": {field: values for field, values in file.grid.items() if field not in fields} | typed_grid,
-            "random": {field: values for field, values in file.random.items() if field not in fields} | typed_random,
+            "grid": (
+                {field: values for field, values in file.grid.items() if field not in fields} | typed_grid
+            ),
+            "random": (
+                {field: values for field, values in file.random.items() if field not in fields} | typed_random
+            ),
         }
         spec = checked_spec({**file.to_plain(), **merged, **changes}, name)
     else:
-        spec = checked_spec({"scenario": name, "grid": typed_grid, "random": typed_random, **changes}, "the sweep")
+        spec = checked_spec(
+            {"scenario": name, "grid": typed_grid, "random": typed_random, **changes}, "the sweep"
+        )
     given = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in spec.overrides.items()]
     scenario = load_scenario(spec.scenario, (*given, *overrides))
-    typed = {field.strip(): parse_yaml(value, field) for field, _, value in (text.partition("=") for text in overrides)}
+    typed = {
+        field.strip(): parse_yaml(value, field)
+        for field, _, value in (text.partition("=") for text in overrides)
+    }
     return spec.model_copy(update={"overrides": {**spec.overrides, **typed}}), scenario
 
 
 @contextmanager
 def _progress(name: str, quiet: bool) -> "Iterator[OnProgress | None]":
-    """A bar with time left, steps a second and the best point so far; silent where standard error is no terminal."""
+    """A bar with time left, steps a second and the best point so far; silent where standard error is no
+    terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -177,14 +237,18 @@ def _progress(name: str, quiet: bool) -> "Iterator[OnProgress | None]":
         task = bar.add_task(f"{name}: simulated runs", total=None, rate="", best="")
 
         def show(progress: Any) -> None:
-            rate = f"{progress.simulated_steps / progress.seconds:,.0f} steps/s" if progress.seconds > 0.2 else ""
+            rate = (
+                f"{progress.simulated_steps / progress.seconds:,.0f} steps/s"
+                if progress.seconds > 0.2
+                else ""
+            )
             best = f"best so far: {progress.best}" if progress.best else ""
             bar.update(task, completed=progress.done, total=progress.total, rate=rate, best=best)
 
         yield show
 
 
-def _show_plan(plan: "Plan", folder: Path, jobs: int | None, as_json: bool) -> int:
+def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool) -> int:
     from collections import Counter
 
     from oppo_sim.report.plain_json import plain
@@ -212,7 +276,10 @@ def _show_plan(plan: "Plan", folder: Path, jobs: int | None, as_json: bool) -> i
     click.echo(f"points: {len(plan.points):,} over {', '.join(plan.fields)}; {len(plan.seeds)} seed(s) each")
     for sentence, count in reasons.most_common(5):
         click.echo(f"  {count:,} cannot run: {sentence}")
-    click.echo(f"runs: {found.runs:,} with baselines, of which {found.known:,} are in {folder}; {found.steps:,} training steps to simulate")
+    click.echo(
+        f"runs: {found.runs:,} with baselines, of which {found.known:,} are in {folder}; {found.steps:,}"
+        " training steps to simulate"
+    )
     if found.seconds is not None:
         took = f"about {found.seconds:,.0f} s" if found.seconds >= 1 else "less than a second"
         click.echo(f"time: {took} in {cores} process(es), from one run timed here ({found.engine})")
@@ -228,7 +295,10 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
         shown = {
             "folder": str(folder),
             **best_record(sweep),
-            **{name: record[name] for name in ("points", "statuses", "seeds", "steps", "engines", "failures", "versions")},
+            **{
+                name: record[name]
+                for name in ("points", "statuses", "seeds", "steps", "engines", "failures", "versions")
+            },
             "table": sweep.points.to_dict(orient="records"),
         }
         click.echo(json.dumps(plain(shown), indent=1))

@@ -28,7 +28,8 @@ from oppo_sim.cli.trace_synth import synth_command
 def trace() -> None:
     """Inspect, fit, synthesise, import, resample and convert response-length traces.
 
-    NAME_OR_PATH is a shipped trace (see 'oppo trace list'), a file ending in .parquet, .csv or .csv.gz, or the folder of a recorded run.
+    NAME_OR_PATH is a shipped trace (see 'oppo trace list'), a file ending in .parquet, .csv or .csv.gz, or
+    the folder of a recorded run.
     """
 
 
@@ -55,18 +56,37 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
     opened = open_trace(name_or_path, sources or None)
     result = fit_trace(opened.frame)
     if as_json:
-        print_json({"trace": opened.title, "sources": list(sources), "best": result.best.distribution, **as_plain(result)})
+        print_json(
+            {
+                "trace": opened.title,
+                "sources": list(sources),
+                "best": result.best.distribution,
+                **as_plain(result),
+            }
+        )
         return
     console = wide_console()
-    console.print(verbatim(f"{opened.title}: {result.rows:,} responses, {result.cut_rows:,} of them cut; best first"))
-    table = text_table("distribution", "parameters", ">AIC − best", ">KS distance", ">mean up to longest", ">p50", ">p99")
+    console.print(
+        verbatim(f"{opened.title}: {result.rows:,} responses, {result.cut_rows:,} of them cut; best first")
+    )
+    table = text_table(
+        "distribution", "parameters", ">AIC − best", ">KS distance", ">mean up to longest", ">p50", ">p99"
+    )
     for fit in result.fits:
         parameters = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
         lengths = (token_count(value) for value in (fit.mean_to_longest, fit.p50, fit.p99))
-        table.add_row(fit.distribution, parameters, f"{fit.aic - result.best.aic:,.1f}", f"{fit.ks_distance:.3f}", *lengths)
+        table.add_row(
+            fit.distribution,
+            parameters,
+            f"{fit.aic - result.best.aic:,.1f}",
+            f"{fit.ks_distance:.3f}",
+            *lengths,
+        )
     console.print(table)
     console.print(
-        f"the trace's longest response has {result.longest:,} tokens; p50 and p99 are those of the fit without any cut", highlight=False
+        f"the trace's longest response has {result.longest:,} tokens; p50 and p99 are those of the fit"
+        " without any cut",
+        highlight=False,
     )
     for warning in result.warnings:
         note(warning)
@@ -75,11 +95,20 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
 @trace.command("resample")
 @click.argument("name_or_path")
 @SOURCES
-@click.option("--rows", required=True, type=click.IntRange(1, 50_000_000), help="Rows to draw, with replacement.")
-@click.option("--seed", required=True, type=click.IntRange(0, 2**63 - 1), help="Seed of the draws: the same seed gives the same rows.")
+@click.option(
+    "--rows", required=True, type=click.IntRange(1, 50_000_000), help="Rows to draw, with replacement."
+)
+@click.option(
+    "--seed",
+    required=True,
+    type=click.IntRange(0, 2**63 - 1),
+    help="Seed of the draws: the same seed gives the same rows.",
+)
 @OUTPUT
 @FORCE
-def resample_command(name_or_path: str, sources: tuple[str, ...], rows: int, seed: int, output: Path, force: bool) -> None:
+def resample_command(
+    name_or_path: str, sources: tuple[str, ...], rows: int, seed: int, output: Path, force: bool
+) -> None:
     """Draw rows of a trace into a new one, with replacement.
 
     \b
@@ -105,7 +134,8 @@ def resample_command(name_or_path: str, sources: tuple[str, ...], rows: int, see
 def convert_command(source_path: str, output: Path, sources: tuple[str, ...], force: bool) -> None:
     """Check a trace and write it in another format.
 
-    The name of OUT decides: .parquet, .csv or .csv.gz. Columns prompt_tokens and response_tokens become prompt_length and response_length.
+    The name of OUT decides: .parquet, .csv or .csv.gz. Columns prompt_tokens and response_tokens become
+    prompt_length and response_length.
 
     \b
     Example:

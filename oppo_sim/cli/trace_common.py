@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     from oppo_sim.traces.stats import TraceStats
 
 SOURCES = click.option(
-    "--source", "sources", multiple=True, metavar="PATTERN", help="Keep rows of this source (* and ? allowed); repeatable."
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="PATTERN",
+    help="Keep rows of this source (* and ? allowed); repeatable.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 FORCE = click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 OUTPUT = click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write: .parquet, .csv or .csv.gz by its name."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write: .parquet, .csv or .csv.gz by its name.",
 )
 
 
@@ -35,7 +43,10 @@ def refuse_output(output: Path, force: bool) -> None:
 def in_short(stats: "TraceStats") -> str:
     """One line about a trace."""
     cut = f", {100 * stats.clip_ratio:.1f} % cut" if stats.clip_ratio else ""
-    return f"{stats.rows:,} rows, mean {stats.mean:,.0f}, p50 {stats.p50:,.0f}, p99 {stats.p99:,.0f}, max {stats.max:,}{cut}"
+    return (
+        f"{stats.rows:,} rows, mean {stats.mean:,.0f}, p50 {stats.p50:,.0f}, p99 {stats.p99:,.0f}, max"
+        f" {stats.max:,}{cut}"
+    )
 
 
 def token_count(value: Any) -> str:
@@ -58,10 +69,14 @@ def text_table(*columns: str) -> "Table":
     from rich.table import Table
 
     titled = any(column.lstrip(">") for column in columns)
-    table = Table(box=box.SIMPLE_HEAD if titled else None, show_header=titled, pad_edge=False, header_style="")
+    table = Table(
+        box=box.SIMPLE_HEAD if titled else None, show_header=titled, pad_edge=False, header_style=""
+    )
     for column in columns:
         right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        table.add_column(
+            column.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold"
+        )
     return table
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli.options import progress_bar
-from oppo_sim.cli.trace_common import FORCE, in_short, note, print_json, refuse_output, text_table, verbatim, wide_console
+from oppo_sim.cli.trace_common import (
+    FORCE,
+    in_short,
+    note,
+    print_json,
+    refuse_output,
+    text_table,
+    verbatim,
+    wide_console,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,12 +30,16 @@ class _Steps(click.ParamType[tuple[int, int]]):
 
     name = "A:B"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
         first, colon, last = str(value).partition(":")
         if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            self.fail(f"'{value}' is not a range of steps: give the first and the last, such as 20:80", param, ctx)
+            self.fail(
+                f"'{value}' is not a range of steps: give the first and the last, such as 20:80", param, ctx
+            )
         return int(first), int(last)
 
 
@@ -45,17 +58,40 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 @click.command("import")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--from", "framework", metavar="NAME", help="Whose log it is: a name of --list, or auto.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write: .parquet, .csv or .csv.gz by its name.")
-@click.option("--list", "list_all", is_flag=True, help="List the importers: what they read, and an example of each.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="For logs that hold text: a tokenizer.json, or a model's folder.")
-@click.option("--chars-per-token", type=float, help="Instead of a tokenizer: an estimate, and reported as one.")
-@click.option("--field", "field_texts", multiple=True, metavar="TARGET=NAME", help="Which field of the log is which; repeatable.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write: .parquet, .csv or .csv.gz by its name.",
+)
+@click.option(
+    "--list", "list_all", is_flag=True, help="List the importers: what they read, and an example of each."
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    help="For logs that hold text: a tokenizer.json, or a model's folder.",
+)
+@click.option(
+    "--chars-per-token", type=float, help="Instead of a tokenizer: an estimate, and reported as one."
+)
+@click.option(
+    "--field",
+    "field_texts",
+    multiple=True,
+    metavar="TARGET=NAME",
+    help="Which field of the log is which; repeatable.",
+)
 @click.option("--columns", metavar="TARGET=NAME,…", help="Several --field at once.")
-@click.option("--max-response-length", type=int, help="Responses of this many tokens were cut, shorter ones were not.")
+@click.option(
+    "--max-response-length", type=int, help="Responses of this many tokens were cut, shorter ones were not."
+)
 @click.option("--steps", type=_Steps(), help="Keep these training steps, both ends included.")
 @click.option("--source", "source_name", metavar="NAME", help="Name of the rows' source [the framework's].")
 @click.option("--rows-per-step", type=int, help="Rollouts in a step, for logs that hold only figures a step.")
-@click.option("--like", metavar="NAME_OR_PATH", help="Trace whose shape is taken where a log has only a mean.")
+@click.option(
+    "--like", metavar="NAME_OR_PATH", help="Trace whose shape is taken where a log has only a mean."
+)
 @FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print the provenance as JSON instead of text.")
 def import_command(
@@ -72,22 +108,26 @@ def import_command(
 ) -> None:
     """Make a trace from a framework's own log.
 
-    PATH is a file, or the folder a run wrote. Only lengths, ids, finish reasons and rewards are taken from it, no text. Beside the trace
-    its provenance is written: files with SHA-256, rows left out and why, how tokens were counted. docs/importers.md tells of every format.
+    PATH is a file, or the folder a run wrote. Only lengths, ids, finish reasons and rewards are taken from
+    it, no text. Beside the trace its provenance is written: files with SHA-256, rows left out and why, how
+    tokens were counted. docs/importers.md tells of every format.
 
     \b
     Examples:
       oppo trace import --list
-      oppo trace import --from verl rollouts/ --tokenizer model/tokenizer.json --max-response-length 8192 -o my.parquet
-      oppo trace import --from auto debug_rollouts/ --steps 20:80 -o my.parquet
+      oppo trace import --from verl rollouts/ --tokenizer model/tokenizer.json --max-response-length 8192 -o
+      my.parquet oppo trace import --from auto debug_rollouts/ --steps 20:80 -o my.parquet
       oppo trace import --from verl metrics.jsonl --rows-per-step 1024 -o drawn.parquet
-      oppo trace import --from generic log.jsonl --columns response_length=n_out,prompt_length=n_in -o my.parquet
+      oppo trace import --from generic log.jsonl --columns response_length=n_out,prompt_length=n_in -o
+      my.parquet
     """
     if list_all:
         _list(as_json)
         return
     if path is None or framework is None or output is None:
-        raise click.UsageError("give --from NAME, the PATH of the log, and -o FILE for the trace; --list names the importers")
+        raise click.UsageError(
+            "give --from NAME, the PATH of the log, and -o FILE for the trace; --list names the importers"
+        )
     from oppo_sim.files import refuse_existing
     from oppo_sim.traces.importers import import_log
     from oppo_sim.traces.importers.provenance import provenance_path, save_imported
@@ -95,9 +135,14 @@ def import_command(
 
     refuse_output(output, force)
     refuse_existing(provenance_path(output), overwrite=force)
-    fields = {**_mapped(tuple((columns or "").split(",")) if columns else (), "--columns"), **_mapped(field_texts, "--field")}
+    fields = {
+        **_mapped(tuple((columns or "").split(",")) if columns else (), "--columns"),
+        **_mapped(field_texts, "--field"),
+    }
     with _files_bar(as_json) as advance:
-        frame, provenance = import_log(framework, path, progress=advance, fields=fields, name=source_name, **options)
+        frame, provenance = import_log(
+            framework, path, progress=advance, fields=fields, name=source_name, **options
+        )
     save_imported(frame, provenance, output, overwrite=force)
     if as_json:
         print_json({"file": output.name, **provenance})
@@ -138,7 +183,13 @@ def print_import(console: "Console", provenance: dict[str, Any]) -> None:
         ("files", shown + more),
         ("rows", f"{provenance['rows_read']:,} read, {provenance['rows_kept']:,} kept"),
         ("left out", "\n".join(f"{count:,} for: {reason}" for reason, count in left_out.items())),
-        ("finish reasons", f"{reasons['log']:,} logged, {reasons['length']:,} from the length, {reasons['unknown']:,} unknown"),
+        (
+            "finish reasons",
+            (
+                f"{reasons['log']:,} logged, {reasons['length']:,} from the length, {reasons['unknown']:,}"
+                " unknown"
+            ),
+        ),
         ("notes", "\n".join(provenance["notes"])),
     ):
         if said:
@@ -153,7 +204,13 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json(
             [
-                {"name": each.name, "reads": each.what, "lengths": each.lengths, "notes": list(each.notes), "example": each.example}
+                {
+                    "name": each.name,
+                    "reads": each.what,
+                    "lengths": each.lengths,
+                    "notes": list(each.notes),
+                    "example": each.example,
+                }
                 for each in IMPORTERS
             ]
         )

@@ -58,9 +58,13 @@ def list_command(as_json: bool) -> None:
 @click.argument("name_or_path")
 @SOURCES
 @AS_JSON
-@click.option("--plot", "plot", type=click.Path(path_type=Path), help="Also draw it: a .png, .svg or .pdf file.")
+@click.option(
+    "--plot", "plot", type=click.Path(path_type=Path), help="Also draw it: a .png, .svg or .pdf file."
+)
 @FORCE
-def show_command(name_or_path: str, sources: tuple[str, ...], as_json: bool, plot: Path | None, force: bool) -> None:
+def show_command(
+    name_or_path: str, sources: tuple[str, ...], as_json: bool, plot: Path | None, force: bool
+) -> None:
     """Describe a trace, and draw it.
 
     Counts, quantiles, weight of the tail, length drift by step, sources, provenance.
@@ -160,18 +164,38 @@ def _lines(stats: "TraceStats") -> list[tuple[str, str, str]]:
         ("p99 / p50", f"{stats.p99_over_p50:.1f}", ""),
         ("max / mean", f"{stats.max_over_mean:.1f}", ""),
         ("longest 1 %", f"{100 * stats.top_1_percent_share:.1f} %", "of all response tokens"),
-        (f"longest of {REFERENCE_BATCH}", f"{stats.longest_of_batch:.1f}", "times the mean, expected for a random batch"),
+        (
+            f"longest of {REFERENCE_BATCH}",
+            f"{stats.longest_of_batch:.1f}",
+            "times the mean, expected for a random batch",
+        ),
     ]
     if stats.clip_ratio is None:
         lines.append(("cut", "unknown", "no row has a finish_reason"))
     else:
-        known = "" if stats.finish_reason_known == 1 else f", known for {100 * stats.finish_reason_known:.0f} % of the rows"
+        known = (
+            ""
+            if stats.finish_reason_known == 1
+            else f", known for {100 * stats.finish_reason_known:.0f} % of the rows"
+        )
         lines.append(("cut", f"{100 * stats.clip_ratio:.1f} %", f"finish_reason length{known}"))
     if stats.group_cv is not None:
-        lines.append(("CV within a prompt", f"{stats.group_cv:.2f}", f"median; {stats.group_samples:g} samples a prompt"))
+        lines.append(
+            (
+                "CV within a prompt",
+                f"{stats.group_cv:.2f}",
+                f"median; {stats.group_samples:g} samples a prompt",
+            )
+        )
     if stats.prompt_mean is not None:
         known = "" if stats.prompt_known == 1 else f", known for {100 * stats.prompt_known:.0f} % of the rows"
-        lines.append(("prompt mean", token_count(stats.prompt_mean), f"tokens, max {token_count(stats.prompt_max or 0)}{known}"))
+        lines.append(
+            (
+                "prompt mean",
+                token_count(stats.prompt_mean),
+                f"tokens, max {token_count(stats.prompt_max or 0)}{known}",
+            )
+        )
     else:
         lines.append(("prompt mean", "unknown", "set trace.prompt_length in a scenario"))
     if stats.reward_mean is not None:
@@ -197,7 +221,9 @@ def _drift_table(drift: "pd.DataFrame") -> "Table":
         first, last, cut = int(row["first_step"]), int(row["last_step"]), float(row["clip_ratio"])
         lengths = (token_count(row[name]) for name in ("mean", "p50", "p90"))
         shown = "" if math.isnan(cut) else f"{100 * cut:.1f} %"
-        table.add_row(f"{first}" if first == last else f"{first}–{last}", f"{int(row['rows']):,}", *lengths, shown)
+        table.add_row(
+            f"{first}" if first == last else f"{first}–{last}", f"{int(row['rows']):,}", *lengths, shown
+        )
     return table
 
 
@@ -237,13 +263,21 @@ def _show_step_table(name: str, as_json: bool) -> None:
 
     entry, runs = find_trace(name, "steps"), runs_of(name)
     if as_json:
-        print_json({"table": name, "runs": runs.to_dict("records"), "provenance": entry.model_dump(mode="json")})
+        print_json(
+            {"table": name, "runs": runs.to_dict("records"), "provenance": entry.model_dump(mode="json")}
+        )
         return
     console = wide_console()
-    console.print(verbatim(name, "bold"), "one row a training step, for drift and stage times", highlight=False)
+    console.print(
+        verbatim(name, "bold"), "one row a training step, for drift and stage times", highlight=False
+    )
     table = text_table("run", ">steps", ">mean length, first tenth", ">last tenth", ">factor")
     for row in runs.to_dict("records"):
         table.add_row(
-            verbatim(row["source"]), f"{row['steps']:,}", token_count(row["first"]), token_count(row["last"]), f"{row['factor']:.2f}"
+            verbatim(row["source"]),
+            f"{row['steps']:,}",
+            token_count(row["first"]),
+            token_count(row["last"]),
+            f"{row['factor']:.2f}",
         )
     console.print(table)

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oppo_sim.cli.trace_common import AS_JSON, FORCE, OUTPUT, as_plain, in_short, note, print_json, refuse_output
+from oppo_sim.cli.trace_common import (
+    AS_JSON,
+    FORCE,
+    OUTPUT,
+    as_plain,
+    in_short,
+    note,
+    print_json,
+    refuse_output,
+)
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
@@ -13,19 +22,37 @@ if TYPE_CHECKING:
 
 
 @click.command("synth")
-@click.option("--distribution", type=click.Choice(["lognormal", "weibull", "mixture"]), help="Of the lengths before the cut [lognormal].")
+@click.option(
+    "--distribution",
+    type=click.Choice(["lognormal", "weibull", "mixture"]),
+    help="Of the lengths before the cut [lognormal].",
+)
 @click.option("--mean", type=float, help="Target: mean length, tokens.")
 @click.option("--p50", type=float, help="Target: median length, tokens.")
 @click.option("--p99", type=float, help="Target: 99 % of the responses are not longer, tokens.")
 @click.option("--clip-ratio", type=float, help="Target: share of responses cut at --max-response-length.")
-@click.option("--tail-weight", type=float, help="Share of the longer component of a mixture with three targets.")
-@click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="A parameter instead of targets, e.g. mu=6.2; repeatable.")
+@click.option(
+    "--tail-weight", type=float, help="Share of the longer component of a mixture with three targets."
+)
+@click.option(
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter instead of targets, e.g. mu=6.2; repeatable.",
+)
 @click.option("--like", metavar="NAME_OR_PATH", help="Fit this trace and take the best distribution.")
 @click.option("--max-response-length", type=int, help="Cut responses here, tokens.")
 @click.option("--rows", type=int, help="Rollouts [10000].")
 @click.option("--steps", type=int, help="Spread the rows over this many steps.")
-@click.option("--drift", type=click.Choice(["linear", "exponential", "table"]), help="How lengths change over the steps.")
-@click.option("--last-factor", type=float, help="Lengths of the last step relative to the first (linear, exponential).")
+@click.option(
+    "--drift",
+    type=click.Choice(["linear", "exponential", "table"]),
+    help="How lengths change over the steps.",
+)
+@click.option(
+    "--last-factor", type=float, help="Lengths of the last step relative to the first (linear, exponential)."
+)
 @click.option("--drift-table", help="Shipped per-step table to follow (table).")
 @click.option("--drift-source", help="Run of that table.")
 @click.option("--samples-per-prompt", type=int, help="Consecutive rows that share a prompt [1].")
@@ -50,8 +77,8 @@ def synth_command(
 ) -> None:
     """Make a synthetic trace from targets or another trace.
 
-    Two of --mean, --p50, --p99 and --clip-ratio determine a lognormal or a Weibull, three or four a mixture. They describe the lengths
-    after the cut, in the first step.
+    Two of --mean, --p50, --p99 and --clip-ratio determine a lognormal or a Weibull, three or four a mixture.
+    They describe the lengths after the cut, in the first step.
 
     \b
     Examples:
@@ -76,7 +103,9 @@ def synth_command(
     drifting = {"kind": drift, "last_factor": last_factor, "table": drift_table, "source": drift_source}
     if any(value is not None for value in drifting.values()):
         if drift is None:
-            raise click.UsageError("--last-factor, --drift-table and --drift-source need --drift, the kind of drift")
+            raise click.UsageError(
+                "--last-factor, --drift-table and --drift-source need --drift, the kind of drift"
+            )
         given["drift"] = {name: value for name, value in drifting.items() if value is not None}
     config = _synth_config(given)
     frame = synthesise(config)
@@ -116,7 +145,9 @@ def _fitted(like: str, given: dict[str, Any]) -> dict[str, Any]:
 
     clash = {"mean", "p50", "p99", "clip_ratio", "tail_weight", "parameters"} & set(given)
     if clash:
-        raise click.UsageError("--like takes the distribution from a trace: leave out the targets and --param")
+        raise click.UsageError(
+            "--like takes the distribution from a trace: leave out the targets and --param"
+        )
     result = fit_trace(open_trace(like).frame)
     wanted = given.get("distribution", result.best.distribution)
     fit = next(each for each in result.fits if each.distribution == wanted)
@@ -136,4 +167,6 @@ def _parameter(text: str) -> tuple[str, float]:
         return name.strip(), float(value)
     except ValueError:
         pass
-    raise click.UsageError(f"--param '{text}' is not NAME=VALUE{' with a number' if sign else ''}, such as mu=6.2")
+    raise click.UsageError(
+        f"--param '{text}' is not NAME=VALUE{' with a number' if sign else ''}, such as mu=6.2"
+    )

@@ -39,36 +39,83 @@ class _Capacity(click.ParamType[int | str]):
 
 @click.command(epilog=_EPILOG)
 @click.argument("scenario")
-@click.option("--policies", help="Comma-separated. Default: the synchronous shipped ones that the scenario can run, and its own.")
-@click.option("--space", "space", multiple=True, metavar="FIELD=LOW..HIGH[:log]|A,B,C", help="Range of a knob instead of its default, or a "
+@click.option(
+    "--policies",
+    help="Comma-separated. Default: the synchronous shipped ones that the scenario can run, and its own.",
+)
+@click.option("--space", "space", multiple=True, metavar="FIELD=LOW..HIGH[:log]|A,B,C",
+help="Range of a knob instead of its default, or a "
               "further field of the scenario; may be repeated. One value pins it.")  # fmt: skip
 @click.option("--objective", type=click.Choice(["rollouts", "tokens"]), default="rollouts", show_default=True,
               help="Least seconds per trained rollout, or per trained response token.")  # fmt: skip
-@click.option("--max-staleness", type=click.FloatRange(0), help="Bound on the stalest trained rollout, updates.")
+@click.option(
+    "--max-staleness", type=click.FloatRange(0), help="Bound on the stalest trained rollout, updates."
+)
 @click.option("--max-mean-staleness", type=click.FloatRange(0), help="Bound on the mean staleness, updates.")
-@click.option("--max-length-bias", type=click.FloatRange(0), metavar="SHARE", help="Bound on how much longer or shorter trained "
+@click.option("--max-length-bias", type=click.FloatRange(0), metavar="SHARE",
+help="Bound on how much longer or shorter trained "
               "responses are than sequential's on the same seeds (0.01: 1 %).")  # fmt: skip
-@click.option("--kv-capacity", type=_Capacity(), help="Bound on the KV peak of a replica; auto: what device memory leaves.")
+@click.option(
+    "--kv-capacity",
+    type=_Capacity(),
+    help="Bound on the KV peak of a replica; auto: what device memory leaves.",
+)
 @click.option("--max-deferrals", type=click.IntRange(0), help="Bound on how often a rollout is deferred.")
 @click.option(
-    "--trace", "traces", multiple=True, metavar="NAME|FILE", help="A further trace that the choice must be good for; may be repeated."
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="A further trace that the choice must be good for; may be repeated.",
 )
 @click.option(
-    "--drift", "drifts", multiple=True, type=float, metavar="FACTOR", help="Lengths may become so many times as long; may be repeated."
+    "--drift",
+    "drifts",
+    multiple=True,
+    type=float,
+    metavar="FACTOR",
+    help="Lengths may become so many times as long; may be repeated.",
 )
-@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, metavar="SHARE", help="Costs of decode, prefill, scoring and "
+@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, metavar="SHARE",
+help="Costs of decode, prefill, scoring and "
               "training are known up to so much (0.1: lognormal factors of 10 %).")  # fmt: skip
-@click.option("--cost-worlds", type=click.IntRange(1, 1000), default=8, show_default=True, help="Draws of these factors.")
-@click.option("--cost-profile", "profiles", multiple=True, type=click.Path(path_type=Path), help="A further measured profile that may "
+@click.option(
+    "--cost-worlds",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="Draws of these factors.",
+)
+@click.option("--cost-profile", "profiles", multiple=True, type=click.Path(path_type=Path),
+help="A further measured profile that may "
               "be the true one; may be repeated.")  # fmt: skip
 @click.option("--robust", type=click.Choice(["mean", "worst", "quantile"]), default="mean", show_default=True,
               help="With several worlds: mean, worst or 90 % quantile of the regret.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Settings to try; more later go on.")
-@click.option("--seeds", type=click.IntRange(1, 1000), help="Seeds of every trial, the same for all.  [default: 5]")
-@click.option("--fresh-seeds", type=click.IntRange(1, 1000), help="Further seeds for what is reported.  [default: 10]")
-@click.option("--sampler-seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search itself.")
-@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take.")
-@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core. Results do not depend on it.")
+@click.option(
+    "--trials",
+    type=click.IntRange(1, 100_000),
+    default=200,
+    show_default=True,
+    help="Settings to try; more later go on.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), help="Seeds of every trial, the same for all.  [default: 5]"
+)
+@click.option(
+    "--fresh-seeds", type=click.IntRange(1, 1000), help="Further seeds for what is reported.  [default: 10]"
+)
+@click.option(
+    "--sampler-seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search itself."
+)
+@click.option(
+    "--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=None,
+    help="Processes. Default: one a core. Results do not depend on it.",
+)
 @options.STEPS
 @options.OVERRIDES
 @options.OUTPUT
@@ -106,9 +153,10 @@ def command(
 ) -> int:
     """Find the policy and knobs of SCENARIO with the least seconds per trained rollout that keep all bounds.
 
-    The choice is measured again on seeds that the search did not see, every knob is swept around it, and it is said in the words of other
-    frameworks. The folder holds tune.json, trials, sensitivity, advice.md and best.yaml; an interrupted search goes on when the same
-    command is run again, with more --trials or --timeout-s if wanted. Exit code 3: nothing keeps all bounds.
+    The choice is measured again on seeds that the search did not see, every knob is swept around it, and it
+    is said in the words of other frameworks. The folder holds tune.json, trials, sensitivity, advice.md and
+    best.yaml; an interrupted search goes on when the same command is run again, with more --trials or
+    --timeout-s if wanted. Exit code 3: nothing keeps all bounds.
     """
     from oppo_sim.scenario.load import load_scenario
     from oppo_sim.tune.store import require_optuna
@@ -125,10 +173,14 @@ def command(
     request = TuneRequest(
         loaded,
         folder,
-        policies=None if policies is None else tuple(name.strip() for name in policies.split(",") if name.strip()),
+        policies=(
+            None if policies is None else tuple(name.strip() for name in policies.split(",") if name.strip())
+        ),
         space=tuple(parse_knob(text) for text in space),
         objective=objective,  # type: ignore[arg-type]
-        constraints=Constraints(max_staleness, max_mean_staleness, max_length_bias, kv_capacity, max_deferrals),
+        constraints=Constraints(
+            max_staleness, max_mean_staleness, max_length_bias, kv_capacity, max_deferrals
+        ),
         worlds=WorldSpec(traces, drifts, cost_uncertainty, cost_worlds, profiles),
         robust=robust,  # type: ignore[arg-type]
         trials=trials,
@@ -145,7 +197,10 @@ def command(
         with _progress(loaded.name, as_json) as on_progress:
             tuned = tune(request, on_progress)
     except KeyboardInterrupt:
-        click.echo(f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there", err=True)
+        click.echo(
+            f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there",
+            err=True,
+        )
         return EXIT_INTERRUPTED
     _show(tuned, folder, as_json)
     return EXIT_INFEASIBLE if tuned.infeasible is not None else 0

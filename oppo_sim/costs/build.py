@@ -12,8 +12,8 @@ __all__ = ["CostContext", "build_costs"]
 def build_costs(config: CostConfig, *, shape: CostContext, base_dir: Path | None = None) -> Costs:
     """Cost models for a scenario; paths in ``config`` are relative to ``base_dir``.
 
-    Raises OppoError for an unknown model or device, for a model that does not fit its devices (saying what and by how much), for a
-    profile that cannot be read or lacks a table that the scenario needs.
+    Raises OppoError for an unknown model or device, for a model that does not fit its devices (saying what
+    and by how much), for a profile that cannot be read or lacks a table that the scenario needs.
     """
     if isinstance(config, LinearCostConfig):
         from oppo_sim.costs.build_linear import linear_costs

@@ -9,12 +9,15 @@ from oppo_sim.errors import OppoError
 
 
 def linear_costs(config: LinearCostConfig, context: CostContext) -> Costs:
-    """See ``build.build_costs``. ``stages`` are whole stages: epochs and mini-batches do not multiply them."""
+    """See ``build.build_costs``. ``stages`` are whole stages: epochs and mini-batches do not multiply
+    them."""
     training = context.training
     score = config.score
     if training.stream_ref:
         if config.score_ref is None:
-            raise OppoError("costs: training.stream_ref needs costs.score_ref, the reference model's coefficients; add it")
+            raise OppoError(
+                "costs: training.stream_ref needs costs.score_ref, the reference model's coefficients; add it"
+            )
         score = LinearForward(
             fixed=score.fixed + config.score_ref.fixed,
             per_token=score.per_token + config.score_ref.per_token,
@@ -65,4 +68,8 @@ def _demand(shares: DemandShares) -> Demand:
 
 
 def _stage(coefficients: LinearForward, runs: bool) -> LinearStage:
-    return LinearStage(coefficients.fixed, coefficients.per_token, coefficients.per_pair) if runs else LinearStage()
+    return (
+        LinearStage(coefficients.fixed, coefficients.per_token, coefficients.per_pair)
+        if runs
+        else LinearStage()
+    )

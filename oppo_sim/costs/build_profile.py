@@ -24,7 +24,9 @@ def profile_costs(config: ProfileCostConfig, context: CostContext, base_dir: Pat
     from oppo_sim.costs.build_roofline import roofline_costs
 
     shape = roofline_costs(config.roofline_training, context, base_dir)
-    return costs_from_profile(profile, context, source=source, training=shape.training, training_provenance=shape.provenance)
+    return costs_from_profile(
+        profile, context, source=source, training=shape.training, training_provenance=shape.provenance
+    )
 
 
 def configured_profile(config: ProfileCostConfig, base_dir: Path | None) -> Profile:
@@ -42,21 +44,29 @@ def costs_from_profile(
     training: TrainingCost | None = None,
     training_provenance: Mapping[str, object] | None = None,
 ) -> Costs:
-    """Cost models of a loaded profile. ``training`` stands in for its training part, weight sync included, and
-    ``training_provenance`` says what that is.
+    """Cost models of a loaded profile. ``training`` stands in for its training part, weight sync included,
+    and ``training_provenance`` says what that is.
 
     Raises OppoError where the profile lacks a table that the scenario asks for.
     """
     run = stages_run(context.training)
     if training is None and not profile.training.measured:
         raise OppoError(
-            f"cost profile {profile.name}: training was not measured (real.ppo.enabled was false): measure it, or let a roofline stand in "
-            "for it with costs.roofline_training"
+            f"cost profile {profile.name}: training was not measured (real.ppo.enabled was false): measure"
+            " it, or let a roofline stand in for it with costs.roofline_training"
         )
-    wanted = {"old_log_prob": run.old_log_prob, "ref": run.ref, "values": run.values, "update_critic": run.update_critic}
+    wanted = {
+        "old_log_prob": run.old_log_prob,
+        "ref": run.ref,
+        "values": run.values,
+        "update_critic": run.update_critic,
+    }
     for stage, runs in wanted.items():
         if training is None and runs and getattr(profile.training, stage) is None:
-            raise OppoError(f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that stage; measure it")
+            raise OppoError(
+                f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that"
+                " stage; measure it"
+            )
     return Costs(
         actor=ProfileEngine(
             profile.decode,
@@ -99,13 +109,23 @@ def costs_from_profile(
 def _scorer(profile: Profile, stream_ref: bool) -> EngineCost:
     def engine(table: PrefillTable, name: str) -> ProfileEngine:
         shares = _demand(profile.demands.score)
-        return ProfileEngine(profile.decode, table, profile.ranges, name, host_prefill=profile.host.score, prefill_shares=shares)
+        return ProfileEngine(
+            profile.decode,
+            table,
+            profile.ranges,
+            name,
+            host_prefill=profile.host.score,
+            prefill_shares=shares,
+        )
 
     score = engine(profile.score, "score")
     if not stream_ref:
         return score
     if profile.score_ref is None:
-        raise OppoError(f"cost profile {profile.name}: score_ref was not measured and training.stream_ref is true; measure it")
+        raise OppoError(
+            f"cost profile {profile.name}: score_ref was not measured and training.stream_ref is true;"
+            " measure it"
+        )
     return SummedPrefill((score, engine(profile.score_ref, "score_ref")))
 
 

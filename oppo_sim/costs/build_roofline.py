@@ -1,4 +1,5 @@
-"""Roofline costs from their section of a scenario: shapes, devices, and whether everything fits the memory."""
+"""Roofline costs from their section of a scenario: shapes, devices, and whether everything fits the
+memory."""
 
 import math
 from pathlib import Path
@@ -51,7 +52,10 @@ def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: P
     """See ``build.build_costs``."""
     models, devices = _models(config, base_dir), _devices(config, context)
     if context.training.weight_sync.kind == "shared" and not context.colocated_training:
-        raise OppoError("training: weight_sync kind shared needs training on the rollout devices; colocate it or take online_refit")
+        raise OppoError(
+            "training: weight_sync kind shared needs training on the rollout devices; colocate it or take"
+            " online_refit"
+        )
     for shape, name, degree in (
         (models.actor, "rollout", config.rollout.tensor_parallel),
         (models.actor, "training", context.training.tensor_parallel),
@@ -60,7 +64,10 @@ def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: P
     ):
         heads = shape.num_attention_heads
         if heads % degree:
-            raise OppoError(f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads; change it")
+            raise OppoError(
+                f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
+                " change it"
+            )
     actor = RooflineEngine(
         models.actor,
         devices.rollout,
@@ -78,7 +85,9 @@ def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: P
         "actor_kv_bytes_per_token": actor.split.kv_bytes_per_token * actor.tensor_parallel,
         "training_gpus": devices.num_training,
         "actor_micro_batch_tokens": training.actor.training_micro_batch,
-        "critic_micro_batch_tokens": training.critic.training_micro_batch if context.training.critic == "separate" else None,
+        "critic_micro_batch_tokens": (
+            training.critic.training_micro_batch if context.training.critic == "separate" else None
+        ),
         "update_weights_s": training.sync_seconds(),
     }
     return Costs(
@@ -89,8 +98,15 @@ def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: P
             "kind": "roofline",
             "measured": False,
             "parameters": config.model_dump(mode="json"),
-            "models": {name: shape.model_dump(mode="json") for name, shape in models._asdict().items() if shape is not None},
-            "devices": {name: getattr(devices, name).model_dump(mode="json") for name in ("rollout", "scoring", "training")},
+            "models": {
+                name: shape.model_dump(mode="json")
+                for name, shape in models._asdict().items()
+                if shape is not None
+            },
+            "devices": {
+                name: getattr(devices, name).model_dump(mode="json")
+                for name in ("rollout", "scoring", "training")
+            },
             "hosts": {
                 "rollout": find_host(config.rollout.host).model_dump(mode="json"),
                 "scoring": find_host(config.reward_model.host).model_dump(mode="json"),
@@ -123,22 +139,31 @@ def _devices(config: RooflineCostConfig, context: CostContext) -> _Devices:
     number = context.num_replicas * config.rollout.tensor_parallel if wanted is None else wanted
     degree = context.training.tensor_parallel
     if number % degree:
-        raise OppoError(f"training: tensor_parallel {degree} does not divide {number} GPUs; set training.num_gpus")
-    return _Devices(one(config.rollout.device), one(config.reward_model.device), one(config.training.device), number)
+        raise OppoError(
+            f"training: tensor_parallel {degree} does not divide {number} GPUs; set training.num_gpus"
+        )
+    return _Devices(
+        one(config.rollout.device), one(config.reward_model.device), one(config.training.device), number
+    )
 
 
 def _kv_bytes(rollout: RolloutEngine) -> float:
     return 1.0 if rollout.kv_cache_dtype == "fp8" else 2.0
 
 
-def _remaining(place: str, device: Device, utilization: float, items: list[_Item], cure: str, needed: float = 0.0) -> float:
+def _remaining(
+    place: str, device: Device, utilization: float, items: list[_Item], cure: str, needed: float = 0.0
+) -> float:
     """Bytes left of a device. Raises OppoError if less than ``needed`` is left, naming every item."""
     usable = utilization * device.hbm_bytes
     left = usable - sum(item.bytes for item in items)
     if left <= 0 or left < needed:
         listed = ", ".join(f"{item.name} {gigabytes(item.bytes)}" for item in items)
         short = gigabytes(needed - left)
-        raise OppoError(f"costs: {place} does not fit {device.name}: {listed}, of {gigabytes(usable)} usable; {short} short; {cure}")
+        raise OppoError(
+            f"costs: {place} does not fit {device.name}: {listed}, of {gigabytes(usable)} usable; {short}"
+            f" short; {cure}"
+        )
     return left
 
 
@@ -146,9 +171,16 @@ def _scoring_items(config: RooflineCostConfig, context: CostContext, models: _Mo
     """Weights that a scoring worker holds on each of its devices."""
     reward, items = config.reward_model, []
     if models.reward is not None:
-        items.append(_Item("reward model weights", weight_bytes(models.reward, reward.dtype, False) / reward.tensor_parallel))
+        items.append(
+            _Item(
+                "reward model weights",
+                weight_bytes(models.reward, reward.dtype, False) / reward.tensor_parallel,
+            )
+        )
     if context.training.stream_ref:
-        items.append(_Item("reference weights", weight_bytes(models.ref, reward.dtype, True) / reward.tensor_parallel))
+        items.append(
+            _Item("reference weights", weight_bytes(models.ref, reward.dtype, True) / reward.tensor_parallel)
+        )
     return items
 
 
@@ -158,7 +190,11 @@ def _training_items(context: CostContext, models: _Models, num_gpus: int) -> lis
 
     def state(shape: ModelShape, has_head: bool) -> float:
         return training_state_bytes(
-            model_parameters(shape, has_head), training.optimizer, training.sharding, num_gpus, training.tensor_parallel
+            model_parameters(shape, has_head),
+            training.optimizer,
+            training.sharding,
+            num_gpus,
+            training.tensor_parallel,
         )
 
     items = [_Item("actor training state", state(models.actor, True))]
@@ -172,13 +208,24 @@ def _training_items(context: CostContext, models: _Models, num_gpus: int) -> lis
 
 def _rollout_items(config: RooflineCostConfig, models: _Models) -> list[_Item]:
     rollout = config.rollout
-    return [_Item("rollout weights", weight_bytes(models.actor, rollout.dtype, True) / rollout.tensor_parallel)]
+    return [
+        _Item("rollout weights", weight_bytes(models.actor, rollout.dtype, True) / rollout.tensor_parallel)
+    ]
 
 
-def _kv_capacity(config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices, actor: RooflineEngine) -> int:
-    """Tokens of KV cache of a replica: what weights, activations and co-located models leave of its devices."""
+def _kv_capacity(
+    config: RooflineCostConfig,
+    context: CostContext,
+    models: _Models,
+    devices: _Devices,
+    actor: RooflineEngine,
+) -> int:
+    """Tokens of KV cache of a replica: what weights, activations and co-located models leave of its
+    devices."""
     rollout = config.rollout
-    activations = rollout.max_num_batched_tokens * layer_activation_bytes(models.actor) / rollout.tensor_parallel
+    activations = (
+        rollout.max_num_batched_tokens * layer_activation_bytes(models.actor) / rollout.tensor_parallel
+    )
     items = [*_rollout_items(config, models), _Item("activations", activations)]
     cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
     if context.colocated_training and not context.training.offload:
@@ -187,11 +234,15 @@ def _kv_capacity(config: RooflineCostConfig, context: CostContext, models: _Mode
     if context.colocated_scoring:
         items += _scoring_items(config, context, models)
     per_token = actor.split.kv_bytes_per_token
-    left = _remaining("rollout", devices.rollout, rollout.gpu_memory_utilization, items, cure, needed=per_token)
+    left = _remaining(
+        "rollout", devices.rollout, rollout.gpu_memory_utilization, items, cure, needed=per_token
+    )
     return math.floor(left / per_token)
 
 
-def _scorer(config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices) -> EngineCost:
+def _scorer(
+    config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices
+) -> EngineCost:
     reward = config.reward_model
     items = _scoring_items(config, context, models)
     if items:
@@ -200,7 +251,14 @@ def _scorer(config: RooflineCostConfig, context: CostContext, models: _Models, d
 
     def engine(shape: ModelShape, logits: Logits) -> RooflineEngine:
         return RooflineEngine(
-            shape, devices.scoring, reward.tensor_parallel, reward.dtype, 2.0, reward.achievable, find_host(reward.host), logits
+            shape,
+            devices.scoring,
+            reward.tensor_parallel,
+            reward.dtype,
+            2.0,
+            reward.achievable,
+            find_host(reward.host),
+            logits,
         )
 
     parts: list[EngineCost] = []
@@ -213,7 +271,9 @@ def _scorer(config: RooflineCostConfig, context: CostContext, models: _Models, d
     return parts[0] if len(parts) == 1 else SummedPrefill(tuple(parts))
 
 
-def _training(config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices) -> RooflineTraining:
+def _training(
+    config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices
+) -> RooflineTraining:
     training, group = context.training, config.training
     items = _training_items(context, models, devices.num_training)
     if context.colocated_training:  # the KV cache is released while training runs, the weights are not
@@ -235,11 +295,13 @@ def _training(config: RooflineCostConfig, context: CostContext, models: _Models,
             )
         least = longest if isinstance(wanted, str) else wanted
         left = _remaining(
-            f"training ({name}, one micro-batch of {least} tokens with {gigabytes(least * per_token)} of activations)",
+            f"training ({name}, one micro-batch of {least} tokens with {gigabytes(least * per_token)} of"
+            " activations)",
             devices.training,
             group.memory_utilization,
             [*items, gathered],
-            "set training.selective_recompute, raise training.tensor_parallel or num_gpus, or shorten the responses",
+            "set training.selective_recompute, raise training.tensor_parallel or num_gpus, or shorten the"
+            " responses",
             needed=least * per_token,
         )
         inference = left / inference_activation_bytes(shape, has_head, degree)
@@ -249,7 +311,11 @@ def _training(config: RooflineCostConfig, context: CostContext, models: _Models,
             training_micro_batch=math.floor(left / per_token) if isinstance(wanted, str) else wanted,
             inference_micro_batch=math.floor(inference) if isinstance(wanted, str) else wanted,
             state_bytes=training_state_bytes(
-                model_parameters(shape, has_head), training.optimizer, training.sharding, devices.num_training, degree
+                model_parameters(shape, has_head),
+                training.optimizer,
+                training.sharding,
+                devices.num_training,
+                degree,
             ),
         )
 
@@ -259,7 +325,9 @@ def _training(config: RooflineCostConfig, context: CostContext, models: _Models,
     return RooflineTraining(
         actor=actor,
         ref=_alone(models.ref, actor) if own_devices else model("reference", models.ref, True, trained=False),
-        critic=model("critic", models.critic, False, trained=True) if training.critic == "separate" else actor,
+        critic=(
+            model("critic", models.critic, False, trained=True) if training.critic == "separate" else actor
+        ),
         device=devices.training,
         devices=group,
         training=training,

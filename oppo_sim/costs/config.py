@@ -9,7 +9,8 @@ from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 
 ModelRef = str | ModelShape
-"""A preset ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"), a path to a Hugging Face ``config.json`` or its folder, or a shape inline."""
+"""A preset ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"), a path to a Hugging Face ``config.json`` or its
+folder, or a shape inline."""
 DeviceRef = str | Device
 """A device of ``devices.py`` by name, or its rates inline."""
 
@@ -35,7 +36,7 @@ class Demands(Strict):
     update_weights: DemandShares = MEMORY_BOUND
 
 
-# ---- linear ---------------------------------------------------------------------------------------------------------------------
+# ---- linear ------------------------------------------------------------------------------------------------
 
 
 class LinearDecode(Strict):
@@ -67,7 +68,8 @@ class LinearStages(Strict):
 
 
 class LinearCostConfig(Strict):
-    """Coefficients in seconds. Stages that ``training:`` switches off cost nothing whatever is written here."""
+    """Coefficients in seconds. Stages that ``training:`` switches off cost nothing whatever is written
+    here."""
 
     kind: Literal["linear"]
     decode: LinearDecode
@@ -80,7 +82,7 @@ class LinearCostConfig(Strict):
     demands: Demands = Demands()
 
 
-# ---- roofline -------------------------------------------------------------------------------------------------------------------
+# ---- roofline ----------------------------------------------------------------------------------------------
 
 
 class Achievable(Strict):
@@ -102,11 +104,14 @@ class HostOverheads(Strict):
     per_iteration_s: NonNegative = 0.0
     per_rollout_s: NonNegative = 0.0
     launch_per_layer_s: NonNegative = 0.0
-    """Launching a layer's kernels one by one; runs ahead of the device, so it bounds an iteration from below (0 with CUDA graphs)."""
+    """Launching a layer's kernels one by one; runs ahead of the device, so it bounds an iteration from below
+    (0 with CUDA graphs)."""
     kv_traffic_factor: Annotated[float, Field(ge=1)] = 1.0
-    """KV traffic of an iteration over reading it once: 3 for a cache that is concatenated anew (read and written, then read)."""
+    """KV traffic of an iteration over reading it once: 3 for a cache that is concatenated anew (read and
+    written, then read)."""
     captured_batch_sizes: Annotated[tuple[Count, ...], Field(strict=False)] = ()
-    """CUDA graphs exist for these batch sizes, smaller batches are padded to the next one; larger ones are not padded."""
+    """CUDA graphs exist for these batch sizes, smaller batches are padded to the next one; larger ones are
+    not padded."""
 
 
 HostRef = Literal["vllm", "generate"] | HostOverheads
@@ -141,7 +146,8 @@ class RewardModel(Strict):
 
 
 class Verifier(Strict):
-    """Rules instead of a model: a scoring batch costs fixed_s + per_token_s·tokens seconds of a host, and no device work."""
+    """Rules instead of a model: a scoring batch costs fixed_s + per_token_s·tokens seconds of a host, and no
+    device work."""
 
     kind: Literal["verifier"]
     fixed_s: NonNegative = 0.0
@@ -156,7 +162,8 @@ class Verifier(Strict):
 
 
 class TrainingDevices(Strict):
-    """The training group's devices and what they reach; their number and the algorithm are in ``training:``."""
+    """The training group's devices and what they reach; their number and the algorithm are in
+    ``training:``."""
 
     device: DeviceRef | None = None
     achievable: Achievable = Achievable(gemm=0.55, layer_latency_s=0.0)
@@ -185,11 +192,12 @@ class RooflineCostConfig(Strict):
     training: TrainingDevices = TrainingDevices()
 
 
-# ---- profile --------------------------------------------------------------------------------------------------------------------
+# ---- profile -----------------------------------------------------------------------------------------------
 
 
 class ProfileCostConfig(Strict):
-    """Measured tables of format ``oppo-profile/1``: a file of one's own, or one that comes with the package."""
+    """Measured tables of format ``oppo-profile/1``: a file of one's own, or one that comes with the
+    package."""
 
     kind: Literal["profile"]
     path: str | None = None

@@ -1,4 +1,5 @@
-"""Devices: what their datasheets say. Dense rates (no sparsity), one direction for links, bytes and seconds."""
+"""Devices: what their datasheets say. Dense rates (no sparsity), one direction for links, bytes and
+seconds."""
 
 from typing import Literal
 
@@ -10,7 +11,8 @@ _GIB = 2**30
 
 
 class Device(Strict):
-    """One accelerator. Rates are peaks; what of them a kernel gets is a matter of the ``achievable`` shares."""
+    """One accelerator. Rates are peaks; what of them a kernel gets is a matter of the ``achievable``
+    shares."""
 
     name: str
     hbm_bytes: Positive
@@ -34,7 +36,9 @@ class Device(Strict):
         return self.fp8_flops
 
 
-def _device(name: str, gib: float, gb_s: float, bf16: float, fp8: float | None, link: float, host: float, source: str) -> Device:
+def _device(
+    name: str, gib: float, gb_s: float, bf16: float, fp8: float | None, link: float, host: float, source: str
+) -> Device:
     return Device(
         name=name,
         hbm_bytes=gib * _GIB,
@@ -47,11 +51,26 @@ def _device(name: str, gib: float, gb_s: float, bf16: float, fp8: float | None, 
     )
 
 
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet (June 2021), SXM4: 312 TFLOP/s, NVLink 600 GB/s total, PCIe Gen4 64 GB/s total"
-_H100 = "NVIDIA H100 Tensor Core GPU datasheet, SXM5: 1,979 TFLOP/s bf16 with sparsity (half dense), NVLink 900 GB/s, PCIe Gen5 128 GB/s"
-_H200 = "NVIDIA H200 Tensor Core GPU datasheet, SXM: 141 GB HBM3e at 4.8 TB/s, 1,979 TFLOP/s bf16 with sparsity, NVLink 900 GB/s"
-_GH200 = "NVIDIA GH200 Grace Hopper Superchip datasheet: 990 TFLOP/s bf16, NVLink 900 GB/s total, NVLink-C2C to the CPU 900 GB/s total"
-_L40S = "NVIDIA L40S datasheet: 48 GB GDDR6 (in-line ECC takes 1/16), 864 GB/s, 362 TFLOP/s bf16, no NVLink, PCIe Gen4 64 GB/s total"
+_A100 = (
+    "NVIDIA A100 Tensor Core GPU datasheet (June 2021), SXM4: 312 TFLOP/s, NVLink 600 GB/s total, PCIe Gen4"
+    " 64 GB/s total"
+)
+_H100 = (
+    "NVIDIA H100 Tensor Core GPU datasheet, SXM5: 1,979 TFLOP/s bf16 with sparsity (half dense), NVLink 900"
+    " GB/s, PCIe Gen5 128 GB/s"
+)
+_H200 = (
+    "NVIDIA H200 Tensor Core GPU datasheet, SXM: 141 GB HBM3e at 4.8 TB/s, 1,979 TFLOP/s bf16 with sparsity,"
+    " NVLink 900 GB/s"
+)
+_GH200 = (
+    "NVIDIA GH200 Grace Hopper Superchip datasheet: 990 TFLOP/s bf16, NVLink 900 GB/s total, NVLink-C2C to"
+    " the CPU 900 GB/s total"
+)
+_L40S = (
+    "NVIDIA L40S datasheet: 48 GB GDDR6 (in-line ECC takes 1/16), 864 GB/s, 362 TFLOP/s bf16, no NVLink, PCIe"
+    " Gen4 64 GB/s total"
+)
 
 DEVICES = {
     device.name: device
@@ -68,7 +87,8 @@ DEVICES = {
 
 
 def find_device(device: "str | Device") -> Device:
-    """A device by name, whatever its case; one given inline is itself. Raises OppoError for an unknown name."""
+    """A device by name, whatever its case; one given inline is itself. Raises OppoError for an unknown
+    name."""
     if isinstance(device, Device):
         return device
     for name, found in DEVICES.items():

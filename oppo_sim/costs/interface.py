@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol
 
 
 class Line(NamedTuple):
-    """Seconds of one decode iteration as ``fixed + per_kv_token * kv_tokens``, valid while kv_tokens <= kv_until."""
+    """Seconds of one decode iteration as ``fixed + per_kv_token * kv_tokens``, valid while kv_tokens <=
+    kv_until."""
 
     fixed: float
     per_kv_token: float
@@ -14,7 +15,8 @@ class Line(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """Shares of the achievable memory traffic and arithmetic that an activity takes when it runs alone (each 0 to 1)."""
+    """Shares of the achievable memory traffic and arithmetic that an activity takes when it runs alone (each
+    0 to 1)."""
 
     memory: float
     arithmetic: float
@@ -45,13 +47,16 @@ class EngineCost(Protocol):
         """Peak rates of the engine's devices; None where the model does not know them."""
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
-        """Seconds (> 0) of one decode iteration of ``n_running`` >= 1 rollouts with ``kv_tokens`` tokens in KV before it."""
+        """Seconds (> 0) of one decode iteration of ``n_running`` >= 1 rollouts with ``kv_tokens`` tokens in
+        KV before it."""
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
-        """The line on which ``decode_time(n_running, kv)`` lies for kv from ``kv_tokens`` up to ``Line.kv_until``."""
+        """The line on which ``decode_time(n_running, kv)`` lies for kv from ``kv_tokens`` up to
+        ``Line.kv_until``."""
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
-        """Seconds of one forward over ``tokens`` > 0 new tokens and ``pairs`` query-key pairs, Σ (n·p + n²/2)."""
+        """Seconds of one forward over ``tokens`` > 0 new tokens and ``pairs`` query-key pairs, Σ (n·p +
+        n²/2)."""
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
         """Demand of a decode iteration on the device."""
@@ -84,7 +89,10 @@ class BatchShape:
     @cached_property
     def pairs(self) -> float:
         """Query-key pairs of one forward, Σ n²/2 over the rollouts."""
-        return sum([(p + r) * (p + r) for p, r in zip(self.prompt_lengths, self.response_lengths, strict=True)]) / 2.0
+        return (
+            sum([(p + r) * (p + r) for p, r in zip(self.prompt_lengths, self.response_lengths, strict=True)])
+            / 2.0
+        )
 
 
 class StageTimes(NamedTuple):
@@ -108,7 +116,8 @@ class TrainingCost(Protocol):
 
     @property
     def parallel_inference(self) -> bool:
-        """True if old_log_prob, ref and values run beside each other (their time is the longest of the three)."""
+        """True if old_log_prob, ref and values run beside each other (their time is the longest of the
+        three)."""
 
     def stage_times(self, batch: BatchShape) -> StageTimes:
         """Seconds of each stage for a batch."""
@@ -133,6 +142,8 @@ class Costs:
     """One scoring worker (reward model, plus the reference model with ``stream_ref``)."""
     training: TrainingCost
     provenance: dict[str, object]
-    """For the manifest: the kind of model, its parameters and how they were obtained ("measured" or "not measured")."""
+    """For the manifest: the kind of model, its parameters and how they were obtained ("measured" or "not
+    measured")."""
     actor_kv_capacity_tokens: int | None = None
-    """KV tokens of a replica that the cost model can derive from memory (used by ``kv_capacity_tokens: auto``)."""
+    """KV tokens of a replica that the cost model can derive from memory (used by
+    ``kv_capacity_tokens: auto``)."""

@@ -8,7 +8,8 @@ _SLACK = 1e-9
 
 
 def segment(grid: Sequence[float], x: float) -> int:
-    """Index i of the segment grid[i]..grid[i+1] that answers x: the first or last one outside, the left one on a knot."""
+    """Index i of the segment grid[i]..grid[i+1] that answers x: the first or last one outside, the left one
+    on a knot."""
     return min(max(bisect_left(grid, x) - 1, 0), len(grid) - 2)
 
 
@@ -26,7 +27,9 @@ def linear(grid: Sequence[float], values: Sequence[float], x: float) -> float:
     return values[i] * (1.0 - weight) + values[i + 1] * weight
 
 
-def bilinear(grid: Sequence[float], inner: Sequence[float], values: Sequence[Sequence[float]], x: float, y: float) -> float:
+def bilinear(
+    grid: Sequence[float], inner: Sequence[float], values: Sequence[Sequence[float]], x: float, y: float
+) -> float:
     """values[x][y] between the four surrounding points."""
     i = segment(grid, x)
     weight = (x - grid[i]) / (grid[i + 1] - grid[i])

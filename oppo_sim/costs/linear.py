@@ -11,7 +11,8 @@ COMPUTE_BOUND = Demand(0.0, 1.0)
 
 @dataclass(frozen=True)
 class LinearEngine:
-    """decode = fixed + per_rollout·n + per_kv_token·kv; prefill = fixed + per_token·Σn + per_pair·Σ(n·p + n²/2). Seconds."""
+    """decode = fixed + per_rollout·n + per_kv_token·kv; prefill = fixed + per_token·Σn + per_pair·Σ(n·p +
+    n²/2). Seconds."""
 
     decode_fixed: float
     decode_per_rollout: float = 0.0
@@ -30,7 +31,9 @@ class LinearEngine:
         return self.decode_fixed + self.decode_per_rollout * n_running + self.decode_per_kv_token * kv_tokens
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
-        return Line(self.decode_fixed + self.decode_per_rollout * n_running, self.decode_per_kv_token, _UNBOUNDED)
+        return Line(
+            self.decode_fixed + self.decode_per_rollout * n_running, self.decode_per_kv_token, _UNBOUNDED
+        )
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         return self.prefill_fixed + self.prefill_per_token * tokens + self.prefill_per_pair * pairs

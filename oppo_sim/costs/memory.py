@@ -7,9 +7,11 @@ from oppo_sim.costs.training_config import Optimizer, Sharding
 _GB = 1e9
 
 STATE_BYTES_PER_PARAM: dict[Optimizer, float] = {"adamw": 12.0, "adamw_8bit": 6.0, "sgd": 4.0}
-"""fp32 master weights and moments, K of Rajbhandari et al., "ZeRO", 2020, §3.1 (12 with Adam); 8-bit moments: Dettmers et al. 2022."""
+"""fp32 master weights and moments, K of Rajbhandari et al., "ZeRO", 2020, §3.1 (12 with Adam); 8-bit moments:
+Dettmers et al. 2022."""
 OPTIMIZER_TRAFFIC_PER_PARAM: dict[Optimizer, float] = {"adamw": 28.0, "adamw_8bit": 16.0, "sgd": 12.0}
-"""Bytes an optimizer step moves: gradient and 16-bit weights once, master weights and moments read and written."""
+"""Bytes an optimizer step moves: gradient and 16-bit weights once, master weights and moments read and
+written."""
 
 _WEIGHT_AND_GRADIENT = 4.0
 _LOGIT_BYTES = 10.0
@@ -32,8 +34,11 @@ def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
     return layers + 2.0 * (model_parameters(shape, has_head) - shape.layer_params)
 
 
-def training_state_bytes(parameters: int, optimizer: Optimizer, sharding: Sharding, num_gpus: int, tensor_parallel: int) -> float:
-    """Weights and gradients in 16 bits and the optimizer's state, (2 + 2 + K)·P, divided as ZeRO divides them (ZeRO, §5)."""
+def training_state_bytes(
+    parameters: int, optimizer: Optimizer, sharding: Sharding, num_gpus: int, tensor_parallel: int
+) -> float:
+    """Weights and gradients in 16 bits and the optimizer's state, (2 + 2 + K)·P, divided as ZeRO divides them
+    (ZeRO, §5)."""
     state = STATE_BYTES_PER_PARAM[optimizer]
     if sharding == "full":
         return (_WEIGHT_AND_GRADIENT + state) * parameters / num_gpus
@@ -53,24 +58,39 @@ def gathered_bytes(shape: ModelShape, sharding: Sharding, tensor_parallel: int) 
 def layer_activation_bytes(shape: ModelShape) -> float:
     """Activations that one layer keeps for its backward, a token.
 
-    Counted as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, §4.1, in 16 bits, for a
-    model with grouped queries and a gated MLP, without dropout, and with FlashAttention, which does not keep the 5·a·s/h term of
-    attention: inputs of both norms, of the projections and of the MLP (8h), queries and attention output (4·q), keys and values (4·kv),
+    Counted as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
+    §4.1, in 16 bits, for a model with grouped queries and a gated MLP, without dropout, and with
+    FlashAttention, which does not keep the 5·a·s/h term of
+    attention: inputs of both norms, of the projections and of the MLP (8h), queries and attention output
+        (4·q), keys and values (4·kv),
     and of the MLP gate, up, activation and product (8f), or two of them without a gate.
     """
     mlp = shape.intermediate_size
     if shape.num_experts:
-        used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp) + shape.shared_expert_intermediate_size
+        used = (
+            shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
+            + shape.shared_expert_intermediate_size
+        )
         mlp = max(used, mlp if shape.num_dense_layers else 0)
-    return 8.0 * shape.hidden_size + 4.0 * (shape.query_width + shape.kv_width) + (8.0 if shape.gated_mlp else 4.0) * mlp
+    return (
+        8.0 * shape.hidden_size
+        + 4.0 * (shape.query_width + shape.kv_width)
+        + (8.0 if shape.gated_mlp else 4.0) * mlp
+    )
 
 
-def training_activation_bytes(shape: ModelShape, has_head: bool, tensor_parallel: int, recompute_factor: float) -> float:
+def training_activation_bytes(
+    shape: ModelShape, has_head: bool, tensor_parallel: int, recompute_factor: float
+) -> float:
     """Of one token through all layers and the head, with sequence parallelism beside tensor parallelism."""
     head = _LOGIT_BYTES * shape.vocab_size if has_head else 0.0
-    return (shape.num_hidden_layers * layer_activation_bytes(shape) * recompute_factor + head) / tensor_parallel
+    return (
+        shape.num_hidden_layers * layer_activation_bytes(shape) * recompute_factor + head
+    ) / tensor_parallel
 
 
 def inference_activation_bytes(shape: ModelShape, has_head: bool, tensor_parallel: int) -> float:
     """Of one token of a forward without backward: one layer at a time, and the head."""
-    return (layer_activation_bytes(shape) + (_LOGIT_BYTES * shape.vocab_size if has_head else 0.0)) / tensor_parallel
+    return (
+        layer_activation_bytes(shape) + (_LOGIT_BYTES * shape.vocab_size if has_head else 0.0)
+    ) / tensor_parallel

@@ -1,4 +1,5 @@
-"""Shapes of decoder-only transformers: parameters, weights, KV. Presets from the models' public ``config.json`` files."""
+"""Shapes of decoder-only transformers: parameters, weights, KV. Presets from the models' public
+``config.json`` files."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ _FIELDS = (
 
 
 class ModelShape(Strict):
-    """A decoder-only transformer with grouped-query attention. Field names are those of a Hugging Face config."""
+    """A decoder-only transformer with grouped-query attention. Field names are those of a Hugging Face
+    config."""
 
     num_hidden_layers: Count
     hidden_size: Count
@@ -53,28 +55,43 @@ class ModelShape(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> "ModelShape":
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give head_dim")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give"
+                " head_dim"
+            )
         if self.num_attention_heads % self.kv_heads:
-            raise ValueError(f"{self.num_attention_heads} attention heads are not a multiple of {self.kv_heads} KV heads")
+            raise ValueError(
+                f"{self.num_attention_heads} attention heads are not a multiple of {self.kv_heads} KV heads"
+            )
         if self.num_experts and not 1 <= self.num_experts_per_tok <= self.num_experts:
-            raise ValueError(f"num_experts_per_tok must be 1 to {self.num_experts}, not {self.num_experts_per_tok}")
+            raise ValueError(
+                f"num_experts_per_tok must be 1 to {self.num_experts}, not {self.num_experts_per_tok}"
+            )
         if not 0 <= self.num_dense_layers <= self.num_hidden_layers:
-            raise ValueError(f"num_dense_layers must be 0 to {self.num_hidden_layers}, not {self.num_dense_layers}")
+            raise ValueError(
+                f"num_dense_layers must be 0 to {self.num_hidden_layers}, not {self.num_dense_layers}"
+            )
         if min(self.num_experts, self.shared_expert_intermediate_size) < 0:
             raise ValueError("num_experts and shared_expert_intermediate_size must not be negative")
         return self
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> "ModelShape":
-        """The shape of a Hugging Face ``config.json``. Raises OppoError for a missing field or an architecture it cannot describe."""
+        """The shape of a Hugging Face ``config.json``. Raises OppoError for a missing field or an
+        architecture it cannot describe."""
         inner = config.get("text_config")
         if isinstance(inner, Mapping):
             config = inner
         kind = str(config.get("model_type", ""))
         if config.get("kv_lora_rank"):
-            raise OppoError(f"model config ({kind}): latent attention (kv_lora_rank) is not modelled; measure a profile instead")
+            raise OppoError(
+                f"model config ({kind}): latent attention (kv_lora_rank) is not modelled; measure a profile"
+                " instead"
+            )
         fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
-        experts = next((config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0)
+        experts = next(
+            (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0
+        )
         layers = config.get("num_hidden_layers", 0)
         if experts:
             fields["num_experts"] = experts
@@ -86,7 +103,9 @@ class ModelShape(Strict):
             for name in ("num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"):
                 fields.pop(name, None)
         fields["tie_word_embeddings"] = config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)
-        fields["qkv_bias"] = bool(config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe"))))
+        fields["qkv_bias"] = bool(
+            config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe")))
+        )
         fields["qk_norm"] = kind.startswith("qwen3")
         fields["gated_mlp"] = kind not in _NOT_GATED
         try:
@@ -143,7 +162,9 @@ class ModelShape(Strict):
     def shared_mlp_params(self) -> int:
         """Per mixture-of-experts layer: router and shared expert with its gate, which every token uses."""
         shared = self.shared_expert_intermediate_size
-        return self.hidden_size * self.num_experts + (self.mlp_matrices * self.hidden_size * shared + self.hidden_size if shared else 0)
+        return self.hidden_size * self.num_experts + (
+            self.mlp_matrices * self.hidden_size * shared + self.hidden_size if shared else 0
+        )
 
     @property
     def lm_head_params(self) -> int:
@@ -173,10 +194,15 @@ class ModelShape(Strict):
     def active_matrix_params(self) -> int:
         """Matrix parameters of the layers that one token is multiplied with."""
         moe = self.moe_layers * (self.num_experts_per_tok * self.expert_params + self.shared_mlp_params)
-        return self.num_hidden_layers * self.attention_matrix_params + self.dense_layers * self.dense_mlp_params + moe
+        return (
+            self.num_hidden_layers * self.attention_matrix_params
+            + self.dense_layers * self.dense_mlp_params
+            + moe
+        )
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
-        """Keys and values of one token on one device; heads are replicated when there are more devices than KV heads."""
+        """Keys and values of one token on one device; heads are replicated when there are more devices than
+        KV heads."""
         heads = max(1.0, self.kv_heads / tensor_parallel)
         return 2.0 * self.num_hidden_layers * heads * self.head_size * bytes_per_element
 
@@ -185,8 +211,16 @@ def _dense_layers(config: Mapping[str, object], layers: int) -> int:
     first = config.get("first_k_dense_replace", 0)
     listed = config.get("mlp_only_layers") or ()
     stride = config.get("decoder_sparse_step", 1)
-    if not isinstance(first, int) or not isinstance(listed, list | tuple) or not isinstance(stride, int) or stride < 1:
-        raise OppoError("model config: first_k_dense_replace, mlp_only_layers or decoder_sparse_step is not what a config.json holds")
+    if (
+        not isinstance(first, int)
+        or not isinstance(listed, list | tuple)
+        or not isinstance(stride, int)
+        or stride < 1
+    ):
+        raise OppoError(
+            "model config: first_k_dense_replace, mlp_only_layers or decoder_sparse_step is not what a"
+            " config.json holds"
+        )
     return sum(1 for layer in range(layers) if layer < first or layer in listed or (layer + 1) % stride)
 
 
@@ -199,7 +233,9 @@ def first_problem(error: ValidationError) -> str:
     return (f"{place}: " if place else "") + message + more
 
 
-def _qwen25(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool) -> ModelShape:
+def _qwen25(
+    layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool
+) -> ModelShape:
     return ModelShape(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -212,7 +248,9 @@ def _qwen25(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab
     )
 
 
-def _llama(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool = False) -> ModelShape:
+def _llama(
+    layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool = False
+) -> ModelShape:
     return ModelShape(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -265,25 +303,33 @@ MODELS: dict[str, ModelShape] = {
 
 
 def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelShape:
-    """A shape from a preset's name, a path to a ``config.json`` (or its folder; relative to ``base_dir``), or given inline.
+    """A shape from a preset's name, a path to a ``config.json`` (or its folder; relative to ``base_dir``), or
+    given inline.
 
-    Names may carry an organisation and a tuning suffix: "Qwen/Qwen2.5-7B-Instruct" is "qwen2.5-7b". Raises OppoError.
+    Names may carry an organisation and a tuning suffix: "Qwen/Qwen2.5-7B-Instruct" is "qwen2.5-7b". Raises
+    OppoError.
     """
     if isinstance(model, ModelShape):
         return model
-    name = model.rsplit("/", 1)[-1].lower().removeprefix("meta-").removesuffix("-instruct").removesuffix("-base")
+    name = (
+        model.rsplit("/", 1)[-1].lower().removeprefix("meta-").removesuffix("-instruct").removesuffix("-base")
+    )
     if name in MODELS:
         return MODELS[name]
     path = (base_dir or Path()) / model
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        raise OppoError(f"costs: no model {model!r}; give a config.json, a shape inline, or one of {', '.join(MODELS)}")
+        raise OppoError(
+            f"costs: no model {model!r}; give a config.json, a shape inline, or one of {', '.join(MODELS)}"
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise OppoError(f"costs: cannot read the model config {path}: {error}") from None
     if not isinstance(config, dict):
-        raise OppoError(f"costs: the model config {path} is not a JSON object; give a Hugging Face config.json")
+        raise OppoError(
+            f"costs: the model config {path} is not a JSON object; give a Hugging Face config.json"
+        )
     try:
         return ModelShape.from_hf_config(config)
     except OppoError as error:

@@ -1,7 +1,9 @@
-"""Roofline seconds of a transformer's operator groups (Williams, Waterman and Patterson, "Roofline", CACM 2009).
+"""Roofline seconds of a transformer's operator groups (Williams, Waterman and Patterson, "Roofline", CACM
+2009).
 
-A group takes the longer of its arithmetic and its memory traffic at the achievable rates; groups follow one another. All numbers are
-for one of the tensor-parallel devices, for a whole forward (all layers), in seconds, floating-point operations and bytes.
+A group takes the longer of its arithmetic and its memory traffic at the achievable rates; groups follow one
+another. All numbers are for one of the tensor-parallel devices, for a whole forward (all layers), in seconds,
+floating-point operations and bytes.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +17,8 @@ from oppo_sim.costs.models import ModelShape
 _ACTIVATION_BYTES = 2.0
 """Activations, embeddings and the output head stay in 16 bits, also with fp8 weights."""
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
-"""Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written about once."""
+"""Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written about
+once."""
 _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
 
@@ -46,7 +49,8 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """A model on ``tensor_parallel`` devices with weights of ``dtype`` and a KV cache of ``kv_bytes`` an element."""
+    """A model on ``tensor_parallel`` devices with weights of ``dtype`` and a KV cache of ``kv_bytes`` an
+    element."""
 
     shape: ModelShape
     tensor_parallel: int
@@ -64,7 +68,9 @@ class Split:
         return self.shape.kv_bytes_per_token(self.kv_bytes, self.tensor_parallel)
 
 
-def achievable_rates(device: Device, dtype: Dtype, shares: Achievable, link_bytes_per_s: float | None = None) -> Rates:
+def achievable_rates(
+    device: Device, dtype: Dtype, shares: Achievable, link_bytes_per_s: float | None = None
+) -> Rates:
     """The datasheet's rates times the achievable shares. Raises OppoError for a dtype the device lacks."""
     return Rates(
         gemm=device.flops(dtype) * shares.gemm,
@@ -77,7 +83,8 @@ def achievable_rates(device: Device, dtype: Dtype, shares: Achievable, link_byte
 
 
 def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
-    """Expected number of distinct experts that ``tokens`` tokens use when routing is uniform: E·(1 − (1 − k/E)^n)."""
+    """Expected number of distinct experts that ``tokens`` tokens use when routing is uniform: E·(1 − (1 −
+    k/E)^n)."""
     missed: float = (1.0 - per_token / num_experts) ** tokens
     return num_experts * (1.0 - missed)
 
@@ -94,7 +101,15 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
     width = 0.0
     if shape.dense_layers:
         params = shape.dense_layers * shape.dense_mlp_params
-        groups.append(_gemm(split, rows, params, params, shape.dense_layers * (2 * hidden + shape.mlp_matrices * shape.intermediate_size)))
+        groups.append(
+            _gemm(
+                split,
+                rows,
+                params,
+                params,
+                shape.dense_layers * (2 * hidden + shape.mlp_matrices * shape.intermediate_size),
+            )
+        )
         width += shape.dense_layers * shape.intermediate_size
     if shape.moe_layers:
         expert_width = shape.moe_intermediate_size or shape.intermediate_size
@@ -102,22 +117,35 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
         if touched is None:
             touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows)
         read = shape.moe_layers * (touched * shape.expert_params + shape.shared_mlp_params)
-        in_out = shape.moe_layers * shape.num_experts_per_tok * (2 * hidden + shape.mlp_matrices * expert_width)
+        in_out = (
+            shape.moe_layers * shape.num_experts_per_tok * (2 * hidden + shape.mlp_matrices * expert_width)
+        )
         groups.append(_gemm(split, rows, used, read, in_out))
-        width += shape.moe_layers * (shape.num_experts_per_tok * expert_width + shape.shared_expert_intermediate_size)
-    # Two norms with their residuals (read and write both), rotary positions and the gate; norms are not split between devices.
-    per_row = 8.0 * layers * hidden + (2.0 * layers * (query + kv) + shape.mlp_matrices * width) / split.tensor_parallel
+        width += shape.moe_layers * (
+            shape.num_experts_per_tok * expert_width + shape.shared_expert_intermediate_size
+        )
+    # Two norms with their residuals (read and write both), rotary positions and the gate; norms are not split
+    # between devices.
+    per_row = (
+        8.0 * layers * hidden
+        + (2.0 * layers * (query + kv) + shape.mlp_matrices * width) / split.tensor_parallel
+    )
     groups.append(_traffic(split, rows * per_row * _ACTIVATION_BYTES))
     return tuple(groups)
 
 
 def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...]:
-    """The output head for ``rows`` tokens and, where tokens are drawn or log-probabilities taken, the softmax over the vocabulary."""
+    """The output head for ``rows`` tokens and, where tokens are drawn or log-probabilities taken, the softmax
+    over the vocabulary."""
     shape, tp = split.shape, split.tensor_parallel
     flops = 2.0 * rows * shape.lm_head_params / tp
     traffic = (shape.lm_head_params + rows * shape.vocab_size) * _ACTIVATION_BYTES / tp
     head = Group(flops / split.rates.head, traffic / split.rates.memory, flops, traffic)
-    return (head, _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp)) if normalised else (head,)
+    return (
+        (head, _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp))
+        if normalised
+        else (head,)
+    )
 
 
 def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:
@@ -128,16 +156,25 @@ def decode_attention(split: Split, context: float, traffic_factor: float) -> Gro
 
 
 def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
-    """Attention of ``tokens`` new tokens over ``pairs`` query-key pairs, as one FlashAttention kernel a layer."""
+    """Attention of ``tokens`` new tokens over ``pairs`` query-key pairs, as one FlashAttention kernel a
+    layer."""
     shape = split.shape
     flops = 4.0 * shape.query_width * shape.num_hidden_layers * pairs / split.tensor_parallel
-    own = 2.0 * tokens * shape.num_hidden_layers * (shape.query_width + shape.kv_width) * _ACTIVATION_BYTES / split.tensor_parallel
+    own = (
+        2.0
+        * tokens
+        * shape.num_hidden_layers
+        * (shape.query_width + shape.kv_width)
+        * _ACTIVATION_BYTES
+        / split.tensor_parallel
+    )
     traffic = own + split.kv_bytes_per_token * pairs / _QUERY_BLOCK
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
 
 def collectives_seconds(split: Split, rows: float) -> float:
-    """Two all-reduces a layer of ``rows`` hidden vectors: latency + 2·(t−1)/t · bytes / link (ring all-reduce)."""
+    """Two all-reduces a layer of ``rows`` hidden vectors: latency + 2·(t−1)/t · bytes / link (ring
+    all-reduce)."""
     tp = split.tensor_parallel
     if tp == 1:
         return 0.0
@@ -147,7 +184,8 @@ def collectives_seconds(split: Split, rows: float) -> float:
 
 
 class Terms(NamedTuple):
-    """An operator group whose parts are affine in tokens and touched experts: at none of both, and what one of each adds."""
+    """An operator group whose parts are affine in tokens and touched experts: at none of both, and what one
+    of each adds."""
 
     fixed: Group
     per_token: Group
@@ -165,10 +203,12 @@ def affine_terms(groups_at: Callable[[float, float], tuple[Group, ...]]) -> tupl
 
 
 class ForwardTerms(NamedTuple):
-    """A forward over new tokens in numbers that a compiled loop can evaluate; seconds, operations and bytes of one device.
+    """A forward over new tokens in numbers that a compiled loop can evaluate; seconds, operations and bytes
+    of one device.
 
-    seconds = max(Σ longer(group) + latency_s + collective_s_per_token · tokens, least_s) + host_s, where a group is longer by its
-    arithmetic or its traffic, and attention (of a token, of a query-key pair) is one more group.
+    seconds = max(Σ longer(group) + latency_s + collective_s_per_token · tokens, least_s) + host_s, where a
+    group is longer by its arithmetic or its traffic, and attention (of a token, of a query-key pair) is one
+    more group.
     """
 
     rows: tuple[Terms, ...]
@@ -195,9 +235,12 @@ def total(groups: Iterable[Group]) -> tuple[float, Group]:
 
 
 def _gemm(split: Split, rows: float, used: float, read: float, in_out: float) -> Group:
-    """Matrix products: ``used`` parameters a row, ``read`` parameters from memory, ``in_out`` elements a row in and out."""
+    """Matrix products: ``used`` parameters a row, ``read`` parameters from memory, ``in_out`` elements a row
+    in and out."""
     flops = 2.0 * rows * used / split.tensor_parallel
-    traffic = (read * split.weight_bytes_per_param + rows * in_out * _ACTIVATION_BYTES) / split.tensor_parallel
+    traffic = (
+        read * split.weight_bytes_per_param + rows * in_out * _ACTIVATION_BYTES
+    ) / split.tensor_parallel
     return Group(flops / split.rates.gemm, traffic / split.rates.memory, flops, traffic)
 
 

@@ -91,8 +91,8 @@ class PrefillTable(Strict):
 
 
 class TrainingTable(Strict):
-    """Whole stages by the tokens of the trained batch (prompts and responses). Stages left out were not measured; without any, ``tokens``
-    is empty."""
+    """Whole stages by the tokens of the trained batch (prompts and responses). Stages left out were not
+    measured; without any, ``tokens`` is empty."""
 
     tokens: Annotated[tuple[NonNegative, ...], Field(strict=False)]
     old_log_prob: SecondsOrZero | None = None
@@ -106,7 +106,9 @@ class TrainingTable(Strict):
     def _consistent(self) -> "TrainingTable":
         _check_grid("tokens", self.tokens)
         if self.tokens and self.update_actor is None:
-            raise ValueError("update_actor is missing: give its seconds, or leave all of training out (tokens: [])")
+            raise ValueError(
+                "update_actor is missing: give its seconds, or leave all of training out (tokens: [])"
+            )
         for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
             seconds = getattr(self, name)
             if seconds is not None:
@@ -156,8 +158,10 @@ class Profile(Strict):
 
     @property
     def out_of_range(self) -> dict[str, int]:
-        """Questions answered by extrapolation since the profile was loaded, by table (a copy). Depends on what was asked, so
-        it belongs into a diagnostic, not into results that must not depend on how runs are spread over processes."""
+        """Questions answered by extrapolation since the profile was loaded, by table (a copy). Depends on
+        what was asked, so it belongs into a diagnostic, not into results that must not depend on how runs are
+        spread over processes.
+        """
         return dict(self._ranges.counts)
 
 
@@ -169,7 +173,10 @@ def load_profile(path: Path) -> Profile:
         raise OppoError(f"cannot read the cost profile {path}: {error}") from None
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
-        raise OppoError(f"{path} is not a cost profile of format {FORMAT} (its format is {found!r}); measure it anew or convert it")
+        raise OppoError(
+            f"{path} is not a cost profile of format {FORMAT} (its format is {found!r}); measure it anew or"
+            " convert it"
+        )
     try:
         return Profile.model_validate(content)
     except ValidationError as error:
@@ -177,7 +184,8 @@ def load_profile(path: Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as JSON; the same profile gives the same bytes. Raises OppoError if the file cannot be written."""
+    """Write a profile as JSON; the same profile gives the same bytes. Raises OppoError if the file cannot be
+    written."""
     try:
         path.write_text(profile_text(profile), encoding="utf-8")
     except OSError as error:

@@ -18,7 +18,8 @@ _INFINITE = float("inf")
 
 
 class Lines(NamedTuple):
-    """Decode of one batch size: line i answers KV up to knot i, the last one beyond. ``low`` to ``high`` is measured."""
+    """Decode of one batch size: line i answers KV up to knot i, the last one beyond. ``low`` to ``high`` is
+    measured."""
 
     knots: tuple[float, ...]
     lines: tuple[Line, ...]
@@ -28,7 +29,8 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class ProfileEngine:
-    """Decode and prefill from tables. A table's own padding and interference are in its numbers; ``table`` names them in counts."""
+    """Decode and prefill from tables. A table's own padding and interference are in its numbers; ``table``
+    names them in counts."""
 
     decode: DecodeTable
     prefill: PrefillTable
@@ -50,7 +52,8 @@ class ProfileEngine:
         return line.fixed + line.per_kv_token * kv_tokens
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
-        """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises OppoError for a time <= 0."""
+        """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
+        OppoError for a time <= 0."""
         found = self.lines(n_running)
         line = found.lines[bisect_left(found.knots, kv_tokens)]
         if not inside(found.low, found.high, kv_tokens):
@@ -58,18 +61,25 @@ class ProfileEngine:
         furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
         if line.fixed + line.per_kv_token * furthest <= 0:
             asked = f"n_running {n_running}, kv_tokens {kv_tokens:g}"
-            raise OppoError(f"cost profile: decode extrapolates to no time at all at {asked}; measure nearer to it")
+            raise OppoError(
+                f"cost profile: decode extrapolates to no time at all at {asked}; measure nearer to it"
+            )
         return line
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         """Bilinear in tokens and pairs per token. Raises OppoError for a time <= 0."""
         table, context = self.prefill, pairs / tokens
-        if not (inside(table.tokens[0], table.tokens[-1], tokens) and inside(table.mean_context[0], table.mean_context[-1], context)):
+        if not (
+            inside(table.tokens[0], table.tokens[-1], tokens)
+            and inside(table.mean_context[0], table.mean_context[-1], context)
+        ):
             self.ranges.note(self.table, f"{tokens:g} tokens, mean context {context:g}")
         seconds = bilinear(table.tokens, table.mean_context, table.seconds, tokens, context)
         if seconds <= 0:
             asked = f"{tokens:g} tokens, mean context {context:g}"
-            raise OppoError(f"cost profile: {self.table} extrapolates to no time at all at {asked}; measure nearer to it")
+            raise OppoError(
+                f"cost profile: {self.table} extrapolates to no time at all at {asked}; measure nearer to it"
+            )
         return seconds + self.host_prefill
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
@@ -97,7 +107,8 @@ class ProfileEngine:
 
 
 def _decode_lines(table: DecodeTable, n_running: int, host: float) -> Lines:
-    """Lines of one batch size from the rows on both sides of it (the two nearest outside the measured sizes)."""
+    """Lines of one batch size from the rows on both sides of it (the two nearest outside the measured
+    sizes)."""
     weighted = _rows_of(table, n_running)
     scaled = [[kv * n_running / row.n_running for kv in row.kv_tokens] for row, _ in weighted]
     knots = merged(*scaled)
@@ -158,14 +169,18 @@ class ProfileTraining:
                 return 0.0
             seconds = linear(table.tokens, measured, tokens)
             if seconds < 0:
-                raise OppoError(f"cost profile: training.{name} extrapolates to a negative time at {tokens} tokens; measure nearer to it")
+                raise OppoError(
+                    f"cost profile: training.{name} extrapolates to a negative time at {tokens} tokens;"
+                    " measure nearer to it"
+                )
             return seconds
 
         passed = {name: stage(name, measured) for name, measured in self.measured().items()}
         return StageTimes(**passed, update_weights=self.update_weights)
 
     def measured(self) -> dict[str, Sequence[float] | None]:
-        """Seconds of each stage but ``update_weights``, in their order; None: it does not run, or was not measured."""
+        """Seconds of each stage but ``update_weights``, in their order; None: it does not run, or was not
+        measured."""
         table, run = self.table, self.run
         return {
             "old_log_prob": table.old_log_prob if run.old_log_prob else None,

@@ -19,5 +19,8 @@ class RangeCounter:
         before = self.counts.get(table, 0)
         self.counts[table] = before + 1
         if not before:
-            message = f"cost profile: {table} asked at {asked}, outside the measured range; extrapolated linearly (counted, said once)"
+            message = (
+                f"cost profile: {table} asked at {asked}, outside the measured range; extrapolated linearly"
+                " (counted, said once)"
+            )
             warnings.warn(message, ProfileRangeWarning, stacklevel=4)

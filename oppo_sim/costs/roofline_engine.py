@@ -31,9 +31,12 @@ VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 
 HOSTS = {
     "vllm": HostOverheads(per_iteration_s=4e-4, per_rollout_s=4e-6, captured_batch_sizes=VLLM_BATCH_SIZES),
-    "generate": HostOverheads(per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0),
+    "generate": HostOverheads(
+        per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0
+    ),
 }
-"""``vllm``: graphs and a paged KV cache. ``generate``: a Python loop, a launch per kernel, a KV cache concatenated anew each time."""
+"""``vllm``: graphs and a paged KV cache. ``generate``: a Python loop, a launch per kernel, a KV cache
+concatenated anew each time."""
 
 ASSUMED = Achievable()
 
@@ -46,7 +49,8 @@ def find_host(host: HostRef) -> HostOverheads:
 
 
 def _affine_total(terms: tuple[Terms, ...], attention: Group, tokens: float) -> tuple[float, Group]:
-    """``operators.total`` of affine groups and attention; written out, since every scored piece asks for it."""
+    """``operators.total`` of affine groups and attention; written out, since every scored piece asks for
+    it."""
     arithmetic, memory, flops, traffic = attention
     seconds = arithmetic if arithmetic > memory else memory
     for (a0, m0, f0, b0), (a1, m1, f1, b1), _ in terms:
@@ -60,7 +64,8 @@ def _affine_total(terms: tuple[Terms, ...], attention: Group, tokens: float) -> 
 
 
 class _Decode(NamedTuple):
-    """What is known of an iteration of n rollouts; pairs are (fixed, per KV token), per device except ``work``.
+    """What is known of an iteration of n rollouts; pairs are (fixed, per KV token), per device except
+    ``work``.
 
     A negative knee means that the device always bounds it.
     """
@@ -75,7 +80,8 @@ class _Decode(NamedTuple):
 
 @dataclass(frozen=True)
 class RooflineEngine:
-    """One replica or scoring worker. ``logits``: for which prefilled tokens the output head runs (a reward model has none)."""
+    """One replica or scoring worker. ``logits``: for which prefilled tokens the output head runs (a reward
+    model has none)."""
 
     shape: ModelShape
     device: Device
@@ -87,7 +93,9 @@ class RooflineEngine:
     logits: Logits = "last"
     pad: bool = True
     _decodes: dict[int, _Decode] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _last_prefill: tuple[tuple[float, float], tuple[float, Group]] | None = field(default=None, init=False, repr=False, compare=False)
+    _last_prefill: tuple[tuple[float, float], tuple[float, Group]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def split(self) -> Split:
@@ -98,7 +106,10 @@ class RooflineEngine:
     @property
     def peak(self) -> Peak | None:
         """Datasheet rates of all the engine's devices."""
-        return Peak(self.device.flops(self.dtype) * self.tensor_parallel, self.device.hbm_bytes_per_s * self.tensor_parallel)
+        return Peak(
+            self.device.flops(self.dtype) * self.tensor_parallel,
+            self.device.hbm_bytes_per_s * self.tensor_parallel,
+        )
 
     def padded(self, n_running: int) -> int:
         """Rows that are computed for ``n_running`` rollouts."""
@@ -124,7 +135,9 @@ class RooflineEngine:
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         """Useful operations (padding rows are none) and traffic of all devices."""
-        flops, per_kv_flops, traffic, per_kv_traffic = (self._decodes.get(n_running) or self._decode(n_running)).work
+        flops, per_kv_flops, traffic, per_kv_traffic = (
+            self._decodes.get(n_running) or self._decode(n_running)
+        ).work
         return Work(flops + per_kv_flops * kv_tokens, traffic + per_kv_traffic * kv_tokens)
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
@@ -142,11 +155,17 @@ class RooflineEngine:
         return replace(self, pad=False)
 
     def _prefill(self, tokens: float, pairs: float) -> tuple[float, Group]:
-        """Seconds with the host's part, and the device's parts. The last is kept: time, demand and work of a batch are asked in turn."""
+        """Seconds with the host's part, and the device's parts. The last is kept: time, demand and work of a
+        batch are asked in turn."""
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
         (a0, m0, f0, b0), (a1, m1, f1, b1) = self._attention_terms
-        attention = Group(a0 * tokens + a1 * pairs, m0 * tokens + m1 * pairs, f0 * tokens + f1 * pairs, b0 * tokens + b1 * pairs)
+        attention = Group(
+            a0 * tokens + a1 * pairs,
+            m0 * tokens + m1 * pairs,
+            f0 * tokens + f1 * pairs,
+            b0 * tokens + b1 * pairs,
+        )
         if self.shape.num_experts:  # experts touched are not affine in tokens
             device, parts = total((*self._row_groups(tokens), attention))
         else:
@@ -202,7 +221,8 @@ class RooflineEngine:
         return self.shape.num_hidden_layers * self.host.launch_per_layer_s
 
     def _decode(self, n_running: int) -> _Decode:
-        """Both lines of n_running rollouts: below the knee the host's launches bound the iteration, above it the device does."""
+        """Both lines of n_running rollouts: below the knee the host's launches bound the iteration, above it
+        the device does."""
         split, rows = self.split, self.padded(n_running)
         seconds, parts = total((*layer_groups(split, rows), *head_groups(split, n_running, normalised=True)))
         per_token = decode_attention(split, 1.0, self.host.kv_traffic_factor)

@@ -1,4 +1,5 @@
-"""The training part by roofline: forwards, PPO epochs over mini- and micro-batches, optimizer steps, weight sync."""
+"""The training part by roofline: forwards, PPO epochs over mini- and micro-batches, optimizer steps, weight
+sync."""
 
 import math
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ from oppo_sim.costs.training_config import TrainingConfig
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model of the training group; micro-batches in tokens of one data-parallel rank, ``state_bytes`` on one device."""
+    """A model of the training group; micro-batches in tokens of one data-parallel rank, ``state_bytes`` on
+    one device."""
 
     shape: ModelShape
     has_head: bool
@@ -44,8 +46,9 @@ class TrainedModel:
 class StagePlan(NamedTuple):
     """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
 
-    seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a mini-batch is run in ``count``
-    micro-batches of max(passes · forward / speed, gather_s) + overhead_s seconds each.
+    seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a
+    mini-batch is run in ``count`` micro-batches of max(passes · forward / speed, gather_s) + overhead_s
+    seconds each.
     """
 
     model: TrainedModel
@@ -80,7 +83,8 @@ class StagesInNumbers(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A stage: its seconds, the seconds its arithmetic and its traffic take alone, and the work of one device."""
+    """A stage: its seconds, the seconds its arithmetic and its traffic take alone, and the work of one
+    device."""
 
     seconds: float = 0.0
     arithmetic_s: float = 0.0
@@ -91,7 +95,8 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True)
 class RooflineTraining:
-    """Costs of the training group. ``weights_bytes`` is what a weight sync moves; ``nominal`` the batch that ``demand`` is for."""
+    """Costs of the training group. ``weights_bytes`` is what a weight sync moves; ``nominal`` the batch that
+    ``demand`` is for."""
 
     actor: TrainedModel
     ref: TrainedModel
@@ -102,7 +107,9 @@ class RooflineTraining:
     num_gpus: int
     weights_bytes: float
     nominal: BatchShape
-    _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(default=None, init=False, repr=False, compare=False)
+    _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
     _splits: dict[int, Split] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -131,16 +138,23 @@ class RooflineTraining:
         return Demand(min(1.0, memory), min(1.0, arithmetic))
 
     def sync_demand(self) -> Demand:
-        """Each device reads its share of the trained weights and writes its share of the rollout's: little beside conversion and links."""
+        """Each device reads its share of the trained weights and writes its share of the rollout's: little
+        beside conversion and links."""
         seconds = self.sync_seconds()
-        traffic = 0.0 if self.training.weight_sync.kind == "shared" else 2.0 * self.weights_bytes / self.num_gpus
+        traffic = (
+            0.0 if self.training.weight_sync.kind == "shared" else 2.0 * self.weights_bytes / self.num_gpus
+        )
         rate = self.device.hbm_bytes_per_s * self.devices.achievable.memory
         return Demand(min(1.0, traffic / rate / seconds) if seconds > 0 else 0.0, 0.0)
 
     def work(self, batch: BatchShape) -> Work | None:
-        """Of all devices, without the weight sync. Recomputed operations are not counted, as is usual for MFU."""
+        """Of all devices, without the weight sync. Recomputed operations are not counted, as is usual for
+        MFU."""
         stages = self._stages(batch)
-        return Work(sum(part.flops for part in stages) * self.num_gpus, sum(part.bytes for part in stages) * self.num_gpus)
+        return Work(
+            sum(part.flops for part in stages) * self.num_gpus,
+            sum(part.bytes for part in stages) * self.num_gpus,
+        )
 
     def sync_seconds(self) -> float:
         """Seconds of ``update_weights``, see ``FullExport``, ``OnlineRefit`` and ``SharedWeights``."""
@@ -153,7 +167,8 @@ class RooflineTraining:
         return sync.fixed_s + size / sync.convert_bytes_per_s + size / link
 
     def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
-        """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are asked in turn: the last is kept."""
+        """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are asked in
+        turn: the last is kept."""
         if self._last is None or self._last[0] is not batch:
             object.__setattr__(self, "_last", (batch, self._computed_stages(batch)))
             assert self._last is not None
@@ -173,7 +188,9 @@ class RooflineTraining:
         )
 
     def _computed_stages(self, batch: BatchShape) -> tuple[_Part, ...]:
-        old_log_prob, ref, values, _, critic, actor = (_Part() if plan is None else self._part(plan, batch) for plan in self._plans)
+        old_log_prob, ref, values, _, critic, actor = (
+            _Part() if plan is None else self._part(plan, batch) for plan in self._plans
+        )
         adv = self.devices.adv_fixed_s + self.devices.adv_per_token_s * batch.tokens
         return old_log_prob, ref, values, _Part(adv), critic, actor
 
@@ -201,12 +218,15 @@ class RooflineTraining:
 
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
-            rates = achievable_rates(self.device, "bf16", self.devices.achievable, self.devices.link_bytes_per_s)
+            rates = achievable_rates(
+                self.device, "bf16", self.devices.achievable, self.devices.link_bytes_per_s
+            )
             self._splits[id(model)] = Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
         return self._splits[id(model)]
 
     def _gather_seconds(self, model: TrainedModel) -> float:
-        """All-gather (or reduce-scatter) of 16-bit weights over the d data-parallel ranks, (d−1)/d of them through the link (ring)."""
+        """All-gather (or reduce-scatter) of 16-bit weights over the d data-parallel ranks, (d−1)/d of them
+        through the link (ring)."""
         ranks = self._data_parallel
         return 2.0 * model.parameters / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
 
@@ -216,7 +236,9 @@ class RooflineTraining:
         layers, head = layer_groups(split, tokens), self._head(model, tokens)
         seconds, parts = total((*layers, prefill_attention(split, tokens, pairs), *head))
         seconds += self._latency(model)
-        return collectives_seconds(split, tokens), _Part(seconds, parts.arithmetic_s, parts.memory_s, parts.flops, parts.bytes)
+        return collectives_seconds(split, tokens), _Part(
+            seconds, parts.arithmetic_s, parts.memory_s, parts.flops, parts.bytes
+        )
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
@@ -229,7 +251,9 @@ class RooflineTraining:
         split, shape = self._split(model), model.shape
         none = collectives_seconds(split, 0.0)
         return ForwardTerms(
-            affine_terms(lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens))),
+            affine_terms(
+                lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens))
+            ),
             (prefill_attention(split, 1.0, 0.0), prefill_attention(split, 0.0, 1.0)),
             self._latency(model) + none,
             collectives_seconds(split, 1.0) - none,
@@ -243,16 +267,26 @@ class RooflineTraining:
     def _forward(self, model: TrainedModel) -> StagePlan:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
-        return StagePlan(model, model.inference_micro_batch, gather_s=gather, overhead_s=self.devices.micro_batch_overhead_s)
+        return StagePlan(
+            model,
+            model.inference_micro_batch,
+            gather_s=gather,
+            overhead_s=self.devices.micro_batch_overhead_s,
+        )
 
     def _update(self, model: TrainedModel) -> StagePlan:
-        """All epochs: per mini-batch its micro-batches (a backward is two forwards), gradient reduction and optimizer step."""
+        """All epochs: per mini-batch its micro-batches (a backward is two forwards), gradient reduction and
+        optimizer step."""
         training = self.training
         gather = self._gather_seconds(model)
         sharded = training.sharding == "full"
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
-        offload = 2.0 * model.state_bytes / (self.device.host_link_bytes_per_s * self.devices.achievable.link) if training.offload else 0.0
+        offload = (
+            2.0 * model.state_bytes / (self.device.host_link_bytes_per_s * self.devices.achievable.link)
+            if training.offload
+            else 0.0
+        )
         return StagePlan(
             model,
             model.training_micro_batch,
@@ -260,7 +294,8 @@ class RooflineTraining:
             steps=training.num_ppo_epochs * training.num_mini_batches,
             passes=3.0,
             speed=self.devices.recompute_speed_factor if training.selective_recompute else 1.0,
-            # Gathers for forward and backward and the reduce-scatter of the gradients run beside the arithmetic.
+            # Gathers for forward and backward and the reduce-scatter of the gradients run beside the
+            # arithmetic.
             gather_s=3.0 * gather if sharded else 0.0,
             overhead_s=3.0 * self.devices.micro_batch_overhead_s,
             reduction_s=0.0 if sharded else 2.0 * gather,

@@ -10,7 +10,8 @@ _NO_DECODE = "a scoring worker prefills and never decodes; ask the actor's cost 
 
 @dataclass(frozen=True)
 class SummedPrefill:
-    """Models that run one after the other over the same pieces on the same devices: their prefill times add up."""
+    """Models that run one after the other over the same pieces on the same devices: their prefill times add
+    up."""
 
     parts: tuple[EngineCost, ...]
 

@@ -1,7 +1,8 @@
-"""Measured profiles that come with the package, found by name: ``costs: {kind: profile, name: h200/qwen2.5-7b+1.5b/torch}``.
+"""Measured profiles that come with the package, found by name:
+``costs: {kind: profile, name: h200/qwen2.5-7b+1.5b/torch}``.
 
-A folder with one file a profile, and ``index.json``: the names, where each file lies, and its SHA-256, so that a damaged or edited
-profile is not taken for what was measured.
+A folder with one file a profile, and ``index.json``: the names, where each file lies, and its SHA-256, so
+that a damaged or edited profile is not taken for what was measured.
 """
 
 import hashlib
@@ -29,29 +30,39 @@ def shipped_profiles(folder: Path = SHIPPED_FOLDER) -> list[str]:
 def load_shipped(name: str, folder: Path | None = None) -> Profile:
     """The profile of a name, of those that come with the package unless another ``folder`` is given.
 
-    Raises OppoError if there is none, with the closest names, and for a file that is not the one registered."""
+    Raises OppoError if there is none, with the closest names, and for a file that is not the one registered.
+    """
     folder = folder or SHIPPED_FOLDER
     entries = _entries(folder)
     if name not in entries:
         close = get_close_matches(name, entries, n=2)
         known = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(entries))}"
         if not entries:
-            known = "none is shipped yet: measure one with oppo calibrate and give its path (docs/calibrate.md), or take kind: roofline"
+            known = (
+                "none is shipped yet: measure one with oppo calibrate and give its path (docs/calibrate.md),"
+                " or take kind: roofline"
+            )
         raise OppoError(f"costs.name: no measured profile {name!r}: {known}")
     path = folder / entries[name]["file"]
     if _digest(path) != entries[name]["sha256"]:
-        raise OppoError(f"costs.name: {path} is not the profile that was registered as {name} (its SHA-256 differs): restore the file")
+        raise OppoError(
+            f"costs.name: {path} is not the profile that was registered as {name} (its SHA-256 differs):"
+            " restore the file"
+        )
     return load_profile(path)
 
 
 def register_profile(source: Path, name: str, folder: Path = SHIPPED_FOLDER) -> Path:
     """Copy a profile into ``folder`` under ``name`` (in place of one of that name); returns the copy.
 
-    ``name``: ``device/models/engine``, small letters, digits and ``. + _ -``. Raises OppoError for another, for a file that is no profile,
-    and for a disk that refuses.
+    ``name``: ``device/models/engine``, small letters, digits and ``. + _ -``. Raises OppoError for another,
+    for a file that is no profile, and for a disk that refuses.
     """
     if _NAME.fullmatch(name) is None:
-        raise OppoError(f"a profile cannot be registered as {name!r}: use small letters, digits, . + _ - and / between parts")
+        raise OppoError(
+            f"a profile cannot be registered as {name!r}: use small letters, digits, . + _ - and / between"
+            " parts"
+        )
     load_profile(source)
     content = source.read_bytes()
     entries = dict(_entries(folder)) if (folder / "index.json").exists() else {}
@@ -76,9 +87,14 @@ def _entries(folder: Path) -> Mapping[str, Mapping[str, str]]:
         plain: Any = json.loads(path.read_text(encoding="utf-8"))
         if plain["format"] != INDEX_FORMAT:
             raise ValueError(f"its format is {plain['format']!r}, not {INDEX_FORMAT}")
-        return {str(name): {"file": str(entry["file"]), "sha256": str(entry["sha256"])} for name, entry in plain["profiles"].items()}
+        return {
+            str(name): {"file": str(entry["file"]), "sha256": str(entry["sha256"])}
+            for name, entry in plain["profiles"].items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OppoError(f"the index of measured profiles {path} cannot be read ({error}): restore it") from None
+        raise OppoError(
+            f"the index of measured profiles {path} cannot be read ({error}): restore it"
+        ) from None
 
 
 def _digest(path: Path) -> str:

@@ -15,7 +15,8 @@ class StagesRun(NamedTuple):
 
 
 def stages_run(training: TrainingConfig) -> StagesRun:
-    """A value head's values come out of the forward of ``old_log_prob`` where there is one, and it is trained with the actor."""
+    """A value head's values come out of the forward of ``old_log_prob`` where there is one, and it is trained
+    with the actor."""
     recompute = training.old_log_prob == "recompute"
     return StagesRun(
         old_log_prob=recompute,

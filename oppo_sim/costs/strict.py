@@ -1,4 +1,5 @@
-"""The base of every settings model here: unknown fields are refused, nothing is converted, nothing can be changed afterwards."""
+"""The base of every settings model here: unknown fields are refused, nothing is converted, nothing can be
+changed afterwards."""
 
 from typing import Annotated
 

@@ -13,9 +13,11 @@ Sharding = Literal["full", "optimizer", "none"]
 
 
 class FullExport(Strict):
-    """The weights are gathered, written out and loaded by a rebuilt engine: fixed_s + bytes/export + bytes/load seconds.
+    """The weights are gathered, written out and loaded by a rebuilt engine: fixed_s + bytes/export +
+    bytes/load seconds.
 
-    The defaults give the 15 minutes reported for a 10B model in bf16 (20 GB); how the time divides into its three terms is assumed.
+    The defaults give the 15 minutes reported for a 10B model in bf16 (20 GB); how the time divides into its
+    three terms is assumed.
     """
 
     kind: Literal["full_export"]
@@ -25,9 +27,11 @@ class FullExport(Strict):
 
 
 class OnlineRefit(Strict):
-    """The weights are converted and sent into the running engine: fixed_s + bytes/convert + bytes/link seconds.
+    """The weights are converted and sent into the running engine: fixed_s + bytes/convert + bytes/link
+    seconds.
 
-    The defaults give the 20 seconds reported for a 10B model in bf16 (20 GB); how the time divides into its terms is assumed.
+    The defaults give the 20 seconds reported for a 10B model in bf16 (20 GB); how the time divides into its
+    terms is assumed.
     """
 
     kind: Literal["online_refit"] = "online_refit"
@@ -38,7 +42,8 @@ class OnlineRefit(Strict):
 
 
 class SharedWeights(Strict):
-    """Generation uses the trained weights themselves (a plain ``generate()`` in the training process): fixed_s seconds. Colocated only."""
+    """Generation uses the trained weights themselves (a plain ``generate()`` in the training process):
+    fixed_s seconds. Colocated only."""
 
     kind: Literal["shared"]
     fixed_s: NonNegative = 0.0
@@ -48,7 +53,8 @@ WeightSync = Annotated[FullExport | OnlineRefit | SharedWeights, Field(discrimin
 
 
 class TrainingConfig(Strict):
-    """How a batch of ``rollout_batch_size`` rollouts is trained. Defaults: TRL's PPO where it has the field, else verl's."""
+    """How a batch of ``rollout_batch_size`` rollouts is trained. Defaults: TRL's PPO where it has the field,
+    else verl's."""
 
     num_ppo_epochs: Count = 4
     num_mini_batches: Count = 1
@@ -61,7 +67,8 @@ class TrainingConfig(Strict):
     sharding: Sharding = "full"
     """``full``: FSDP or ZeRO-3; ``optimizer``: ZeRO-1; ``none``: plain data parallelism."""
     offload: bool = False
-    """Weights, gradients and optimizer state wait in host memory while the devices generate (colocated training)."""
+    """Weights, gradients and optimizer state wait in host memory while the devices generate (colocated
+    training)."""
     old_log_prob: OldLogProb = "recompute"
     parallel_inference: bool = False
     """``old_log_prob``, ``ref`` and ``values`` run beside each other, each on devices of its own."""
@@ -81,5 +88,8 @@ class TrainingConfig(Strict):
         if self.stream_ref and not self.ref:
             raise ValueError("stream_ref: true needs ref: true; there is no reference model to stream")
         if self.num_gpus is not None and self.num_gpus % self.tensor_parallel:
-            raise ValueError(f"num_gpus {self.num_gpus} is not a multiple of tensor_parallel {self.tensor_parallel}; change either")
+            raise ValueError(
+                f"num_gpus {self.num_gpus} is not a multiple of tensor_parallel {self.tensor_parallel};"
+                " change either"
+            )
         return self

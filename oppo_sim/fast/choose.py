@@ -1,4 +1,5 @@
-"""One way to run a built scenario for its step columns: compiled where the kernel covers it, else the SimPy model."""
+"""One way to run a built scenario for its step columns: compiled where the kernel covers it, else the SimPy
+model."""
 
 import sys
 from collections.abc import Callable
@@ -55,17 +56,23 @@ class StepColumns:
         for name, values in self.columns.items():
             data[name] = values
             if name == STALENESS_MIN:
-                data[STALENESS_HISTOGRAM] = [part.tolist() for part in np.split(self.histogram, self.histogram_end[:-1])]
+                data[STALENESS_HISTOGRAM] = [
+                    part.tolist() for part in np.split(self.histogram, self.histogram_end[:-1])
+                ]
         return pd.DataFrame(data)
 
 
 def run_summary(
-    setup: Setup, *, engine: Engine = "auto", score_granularity: str | None = None, counterfactual: Counterfactual = ACTUAL
+    setup: Setup,
+    *,
+    engine: Engine = "auto",
+    score_granularity: str | None = None,
+    counterfactual: Counterfactual = ACTUAL,
 ) -> tuple[SummarySink, str]:
     """Run a scenario for the moments of its step columns after the warm-up; also says which engine ran.
 
-    ``score_granularity`` replaces the policy's own. Raises OppoError for what cannot run, and for ``engine`` ``compiled`` where the
-    kernel does not cover the run.
+    ``score_granularity`` replaces the policy's own. Raises OppoError for what cannot run, and for ``engine``
+    ``compiled`` where the kernel does not cover the run.
     """
     if _compiles(setup, engine, score_granularity, counterfactual):
         sink = _compiled_summary(setup, score_granularity, counterfactual)
@@ -84,13 +91,16 @@ def run_columns(
     counterfactual: Counterfactual = ACTUAL,
     progress: Callable[[int], None] | None = None,
 ) -> StepColumns:
-    """Run a scenario for its whole step table. ``progress`` is told now and then how many steps are done. Raises as ``run_summary``."""
+    """Run a scenario for its whole step table. ``progress`` is told now and then how many steps are done.
+    Raises as ``run_summary``."""
     if _compiles(setup, engine, score_granularity, counterfactual):
         columns = _compiled_columns(setup, score_granularity, counterfactual, progress)
         if columns is not None:
             return columns
     frames = FrameSink(keep_rollouts=False)
-    _run_model(setup, frames if progress is None else _Counting(frames, progress), score_granularity, counterfactual)
+    _run_model(
+        setup, frames if progress is None else _Counting(frames, progress), score_granularity, counterfactual
+    )
     return _columns_of(frames.steps())
 
 
@@ -99,13 +109,21 @@ def engine_of(setup: Setup) -> str:
     return COMPILED if why_not(setup) is None else SIMPY
 
 
-def why_not(setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = ACTUAL) -> str | None:
+def why_not(
+    setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = ACTUAL
+) -> str | None:
     """What the kernel does not cover in this run, as a sentence; None: it covers it."""
     policy, machine = _policy(setup, score_granularity), setup.machine
     if type(policy) not in (Refill, Oracle):
-        return f"policy '{policy.name}' runs on the SimPy model: only the shipped synchronous policies that drop nothing are compiled"
+        return (
+            f"policy '{policy.name}' runs on the SimPy model: only the shipped synchronous policies that drop"
+            " nothing are compiled"
+        )
     if machine.scoring_on != "separate" and not counterfactual.no_contention:
-        return f"placement.scoring {machine.scoring_on} runs on the SimPy model: devices that activities share are not compiled"
+        return (
+            f"placement.scoring {machine.scoring_on} runs on the SimPy model: devices that activities share"
+            " are not compiled"
+        )
     if not isinstance(setup.replay, Replay):
         return "rows of your own are drawn on the SimPy model: only replayed traces are compiled"
     if (setup.steps + 1) * most_in_flight(policy, setup.batch.rollout_batch_size) >= _MOST_ROLLOUTS:
@@ -114,7 +132,7 @@ def why_not(setup: Setup, *, score_granularity: str | None = None, counterfactua
     return None if reason is None else f"this run is made on the SimPy model: {reason}"
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _policy(setup: Setup, score_granularity: str | None) -> Policy:
@@ -124,7 +142,9 @@ def _policy(setup: Setup, score_granularity: str | None) -> Policy:
     return policy
 
 
-def _compiles(setup: Setup, engine: Engine, score_granularity: str | None, counterfactual: Counterfactual) -> bool:
+def _compiles(
+    setup: Setup, engine: Engine, score_granularity: str | None, counterfactual: Counterfactual
+) -> bool:
     if engine == SIMPY:
         return False
     if engine not in ("auto", COMPILED):
@@ -135,10 +155,20 @@ def _compiles(setup: Setup, engine: Engine, score_granularity: str | None, count
     return reason is None
 
 
-def _run_model(setup: Setup, sink: Sink, score_granularity: str | None, counterfactual: Counterfactual) -> None:
+def _run_model(
+    setup: Setup, sink: Sink, score_granularity: str | None, counterfactual: Counterfactual
+) -> None:
     policy, replay = _policy(setup, score_granularity), setup.replay
     given = ModelInput(
-        setup.machine, setup.costs, policy, setup.batch, replay, replay.cursor(), setup.rewards(), setup.steps, counterfactual
+        setup.machine,
+        setup.costs,
+        policy,
+        setup.batch,
+        replay,
+        replay.cursor(),
+        setup.rewards(),
+        setup.steps,
+        counterfactual,
     )
     run_model(given, sink)
 
@@ -160,7 +190,9 @@ class _Counting:
         self._sink.on_rollouts(rows)
 
 
-def _compiled_summary(setup: Setup, score_granularity: str | None, counterfactual: Counterfactual) -> SummarySink | None:
+def _compiled_summary(
+    setup: Setup, score_granularity: str | None, counterfactual: Counterfactual
+) -> SummarySink | None:
     import numpy as np
 
     kernel = load_kernel()
@@ -189,7 +221,10 @@ def _compiled_summary(setup: Setup, score_granularity: str | None, counterfactua
 
 
 def _compiled_columns(
-    setup: Setup, score_granularity: str | None, counterfactual: Counterfactual, progress: Callable[[int], None] | None
+    setup: Setup,
+    score_granularity: str | None,
+    counterfactual: Counterfactual,
+    progress: Callable[[int], None] | None,
 ) -> StepColumns | None:
     import numpy as np
 
@@ -217,14 +252,21 @@ def _compiled_columns(
     if found is None:
         return None
     table, histogram, ends = (np.concatenate(part) for part in found)
-    columns = {name: table[:, i].astype(np.int64) if name in kernel.WHOLE else table[:, i].copy() for i, name in enumerate(kernel.NAMES)}
+    columns = {
+        name: table[:, i].astype(np.int64) if name in kernel.WHOLE else table[:, i].copy()
+        for i, name in enumerate(kernel.NAMES)
+    }
     return StepColumns(columns, histogram, ends, COMPILED)
 
 
 def _run_compiled(
-    setup: Setup, score_granularity: str | None, counterfactual: Counterfactual, fresh: Callable[[], tuple[Any, OnBlock]]
+    setup: Setup,
+    score_granularity: str | None,
+    counterfactual: Counterfactual,
+    fresh: Callable[[], tuple[Any, OnBlock]],
 ) -> Any:
-    """What ``fresh`` made, filled by its block taker; None: the model must say what is wrong. Begins again where a buffer was too small."""
+    """What ``fresh`` made, filled by its block taker; None: the model must say what is wrong. Begins again
+    where a buffer was too small."""
     kernel = load_kernel()
     room, error = 1, kernel.NO_ROOM
     while error == kernel.NO_ROOM:
@@ -277,7 +319,8 @@ _loaded: list[Any] = []
 
 
 def load_kernel() -> Any:
-    """The compiled module. The first call in a process imports numba; where nothing is cached yet, it says once that it compiles."""
+    """The compiled module. The first call in a process imports numba; where nothing is cached yet, it says
+    once that it compiles."""
     if not _loaded:
         from numba.core import config, event
 
@@ -285,7 +328,11 @@ def load_kernel() -> Any:
             def on_start(self, event: Any) -> None:
                 if not said:
                     said.append(True)
-                    print("oppo: compiling the fast path; this takes a while, once (its result is cached)", file=sys.stderr, flush=True)
+                    print(
+                        "oppo: compiling the fast path; this takes a while, once (its result is cached)",
+                        file=sys.stderr,
+                        flush=True,
+                    )
 
             def on_end(self, event: Any) -> None:
                 pass

@@ -1,7 +1,8 @@
-"""Cost models as tables and terms that the kernel evaluates. No number is defined here: the cost models give them.
+"""Cost models as tables and terms that the kernel evaluates. No number is defined here: the cost models give
+them.
 
-A *part* is one forward (the actor's prefill, each model of a scoring worker, each model of the training group), a *stage* one training
-stage. Decode is a list of lines for each number of running rollouts.
+A *part* is one forward (the actor's prefill, each model of a scoring worker, each model of the training
+group), a *stage* one training stage. Decode is a list of lines for each number of running rollouts.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,8 @@ def range_counter(costs: Costs) -> RangeCounter | None:
 
 
 def cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTables:
-    """Tables for up to ``most_running`` rollouts on a replica. The last few are kept, by the cost models' identity."""
+    """Tables for up to ``most_running`` rollouts on a replica. The last few are kept, by the cost models'
+    identity."""
     key = (id(costs), free_padding, most_running)
     if key not in _made:
         while len(_made) >= _KEPT:
@@ -73,12 +75,14 @@ def cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTabl
 _made: dict[tuple[int, bool, int], tuple[Costs, CostTables]] = {}
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _counters(costs: Costs) -> list[RangeCounter]:
     models = (costs.actor, *_scorer_parts(costs.scorer), costs.training)
-    return list({id(m.ranges): m.ranges for m in models if isinstance(m, ProfileEngine | ProfileTraining)}.values())
+    return list(
+        {id(m.ranges): m.ranges for m in models if isinstance(m, ProfileEngine | ProfileTraining)}.values()
+    )
 
 
 def _scorer_parts(scorer: EngineCost) -> tuple[EngineCost, ...]:
@@ -96,7 +100,11 @@ def _cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTab
     lines, line_at, line_range = _decode(actor, most_running)
     peaks: dict[str, float] = {}
     # A peak belongs to the model as it is, padded or not.
-    for name, peak in (("actor", costs.actor.peak), ("scorer", costs.scorer.peak), ("training", costs.training.peak)):
+    for name, peak in (
+        ("actor", costs.actor.peak),
+        ("scorer", costs.scorer.peak),
+        ("training", costs.training.peak),
+    ):
         peaks |= _peak(name, peak)
     del peaks["training_bytes"]
     settings = {
@@ -109,7 +117,9 @@ def _cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTab
         **peaks,
     }
     parts, terms, tables, stages = made.arrays()
-    return CostTables(lines, line_at, line_range, _work(actor, most_running), parts, terms, tables, stages, settings)
+    return CostTables(
+        lines, line_at, line_range, _work(actor, most_running), parts, terms, tables, stages, settings
+    )
 
 
 def _peak(name: str, peak: Peak | None) -> dict[str, float]:
@@ -117,8 +127,11 @@ def _peak(name: str, peak: Peak | None) -> dict[str, float]:
     return {f"knows_{name}": peak is not None, f"{name}_flops": given.flops, f"{name}_bytes": given.bytes}
 
 
-def _decode(actor: EngineCost, most: int) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-    """(fixed, slope, kv_until) of all lines; the first line of each n; lowest and highest measured KV of each n."""
+def _decode(
+    actor: EngineCost, most: int
+) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    """(fixed, slope, kv_until) of all lines; the first line of each n; lowest and highest measured KV of each
+    n."""
     import numpy as np
 
     lines: list[tuple[float, float, float]] = [(0.0, 0.0, inf)]
@@ -147,7 +160,8 @@ def _walked(actor: EngineCost, n: int) -> list[tuple[float, float, float]]:
 
 
 def _work(actor: EngineCost, most: int) -> "np.ndarray[Any, Any]":
-    """As ``Replica._work_line``: operations at no KV, a KV token, bytes at no KV, a KV token; zeros where unknown."""
+    """As ``Replica._work_line``: operations at no KV, a KV token, bytes at no KV, a KV token; zeros where
+    unknown."""
     import numpy as np
 
     table = np.zeros((most + 1, 4))
@@ -175,7 +189,12 @@ class _Maker:
         from oppo_sim.fast.kernel import PART, STAGE
 
         terms = np.array(self._terms or [(0.0,) * _TERM])
-        return _records(self._parts, PART), terms, np.array(self._tables or [0.0]), _records(self._stages, STAGE)
+        return (
+            _records(self._parts, PART),
+            terms,
+            np.array(self._tables or [0.0]),
+            _records(self._stages, STAGE),
+        )
 
     def part(self, engine: EngineCost) -> None:
         """The forward of an engine."""
@@ -191,13 +210,19 @@ class _Maker:
                 }
             )
         elif isinstance(engine, VerifierScorer):
-            self._parts.append({"kind": kernel.LINEAR, "fixed": engine.fixed_s, "per_token": engine.per_token_s})
+            self._parts.append(
+                {"kind": kernel.LINEAR, "fixed": engine.fixed_s, "per_token": engine.per_token_s}
+            )
         elif isinstance(engine, RooflineEngine):
             self._forward(engine.forward_terms())
         else:
             assert isinstance(engine, ProfileEngine)
             table = engine.prefill
-            places = {"prefill": kernel.PREFILL_RANGE, "score": kernel.SCORE_RANGE, "score_ref": kernel.SCORE_REF_RANGE}
+            places = {
+                "prefill": kernel.PREFILL_RANGE,
+                "score": kernel.SCORE_RANGE,
+                "score_ref": kernel.SCORE_REF_RANGE,
+            }
             self._parts.append(
                 {
                     "kind": kernel.TABLE,
@@ -212,13 +237,21 @@ class _Maker:
             )
 
     def training(self, cost: TrainingCost) -> tuple[float, int, int]:
-        """The stages but ``update_weights``, whose seconds are returned, and the ranks and devices of the group."""
+        """The stages but ``update_weights``, whose seconds are returned, and the ranks and devices of the
+        group."""
         from oppo_sim.fast import kernel
 
         if isinstance(cost, LinearTraining):
             for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
                 stage = getattr(cost, name)
-                self._stages.append({"kind": kernel.LINEAR, "fixed": stage.fixed, "per_token": stage.per_token, "per_pair": stage.per_pair})
+                self._stages.append(
+                    {
+                        "kind": kernel.LINEAR,
+                        "fixed": stage.fixed,
+                        "per_token": stage.per_token,
+                        "per_pair": stage.per_pair,
+                    }
+                )
             return cost.update_weights, 1, 1
         if isinstance(cost, ProfileTraining):
             grid = self._table(cost.table.tokens)
@@ -226,7 +259,11 @@ class _Maker:
                 if values is None:
                     self._stages.append({"kind": kernel.NOTHING})
                 else:
-                    where = {"grid_at": grid, "grid_count": len(cost.table.tokens), "values_at": self._table(values)}
+                    where = {
+                        "grid_at": grid,
+                        "grid_count": len(cost.table.tokens),
+                        "values_at": self._table(values),
+                    }
                     self._stages.append({"kind": kernel.TABLE, **where})
             return cost.update_weights, 1, 1
         assert isinstance(cost, RooflineTraining)
@@ -238,7 +275,11 @@ class _Maker:
             self._stages.append({"kind": kernel.ROOFLINE, "part": len(self._parts), **plan._asdict()})
             del self._stages[-1]["model"]
             self._forward(forward)
-        self._stages[3] = {"kind": kernel.LINEAR, "fixed": numbers.adv_fixed_s, "per_token": numbers.adv_per_token_s}
+        self._stages[3] = {
+            "kind": kernel.LINEAR,
+            "fixed": numbers.adv_fixed_s,
+            "per_token": numbers.adv_per_token_s,
+        }
         return numbers.sync_s, numbers.data_parallel, numbers.num_gpus
 
     def _forward(self, forward: ForwardTerms) -> None:

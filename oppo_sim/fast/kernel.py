@@ -1,16 +1,20 @@
-"""The synchronous schedules, compiled: the same steps, in the same order, as ``oppo_sim/model`` and ``oppo_sim/schedule``.
+"""The synchronous schedules, compiled: the same steps, in the same order, as ``oppo_sim/model`` and
+``oppo_sim/schedule``.
 
-Every function names its counterpart there; docs/model.md says what the rules are. The state ``s`` of a run is one record of numbers
-(``SETTINGS``, ``RUN``) and of places of arrays (``TABLES``): ``replicas_in(s)[r].kv`` is here what ``Replica._kv`` is there. One pointer
-to everything, since arrays as arguments cost compiled calls more than what the calls do.
+Every function names its counterpart there; docs/model.md says what the rules are. The state ``s`` of a run is
+one record of numbers (``SETTINGS``, ``RUN``) and of places of arrays (``TABLES``): ``replicas_in(s)[r].kv``
+is here what ``Replica._kv`` is there. One pointer to everything, since arrays as arguments cost compiled
+calls more than what the calls do.
 
-A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and the slot is used again when
-its rollout has been trained. Where the model has events, the kernel has one time an actor (``fire``): replicas, then scoring workers, then
-the trainer, then the earliest of the *dead* ones. Those are ends that were brought forward: they do nothing, but they are moments at which
-the model looks, and they may join two instants.
+A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and
+the slot is used again when its rollout has been trained. Where the model has events, the kernel has one time
+an actor (``fire``): replicas, then scoring workers, then the trainer, then the earliest of the *dead* ones.
+Those are ends that were brought forward: they do nothing, but they are moments at which the model looks, and
+they may join two instants.
 
-Whatever the model would refuse ends the run with ``ASK_MODEL``: the caller repeats it there, where the sentence is. A full buffer ends it
-with ``NO_ROOM``: the caller repeats it with larger ones. Importing this module imports numba: ``choose`` does so when a run needs it.
+Whatever the model would refuse ends the run with ``ASK_MODEL``: the caller repeats it there, where the
+sentence is. A full buffer ends it with ``NO_ROOM``: the caller repeats it with larger ones. Importing this
+module imports numba: ``choose`` does so when a run needs it.
 """
 
 # Records are read by field, which has no type for mypy.
@@ -38,15 +42,21 @@ State = Any
 
 def _compiled(function: F) -> F:
     # Called by compiled code only, so the wrappers for other callers are not compiled.
-    return cast(F, _numba.njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(
+        F,
+        _numba.njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+            function
+        ),
+    )
 
 
 def _entry(function: F) -> F:
-    """Called from Python. Only this file's time stamp tells numba that what it cached is old: use no constants of other files."""
+    """Called from Python. Only this file's time stamp tells numba that what it cached is old: use no
+    constants of other files."""
     return cast(F, _numba.njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
-# ---- what is what -------------------------------------------------------------------------------------------------------------------
+# ---- what is what ------------------------------------------------------------------------------------------
 
 OK, ASK_MODEL, NO_ROOM = range(3)
 BY_BATCH, BY_ROLLOUT, BY_CHUNK = range(3)
@@ -70,12 +80,15 @@ NAMES = (
     c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in c.STAGES), c.TIMING_STEP,
     c.LENGTH_MEAN, c.LENGTH_MAX, c.LENGTH_MIN, c.LENGTH_CLIP_RATIO, c.PROMPT_LENGTH_MEAN, c.TRACE_LENGTH_MEAN,
     c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO,
-    c.STALENESS_MEAN, c.STALENESS_MAX, c.STALENESS_MIN, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN,
-    c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PADDING, c.TOKENS_DROPPED,
+    c.STALENESS_MEAN, c.STALENESS_MAX, c.STALENESS_MIN, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT,
+    c.CHUNK_SIZE, c.REWARD_MEAN,
+    c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PADDING,
+    c.TOKENS_DROPPED,
     c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
     c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING, c.UTILIZATION_INFERENCE,
     c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING, c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
-    c.BANDWIDTH_ROLLOUT, c.BANDWIDTH_SCORING, c.MBU_ROLLOUT, c.MBU_SCORING, c.KV_PEAK_TOKENS, c.KV_PREEMPTIONS,
+    c.BANDWIDTH_ROLLOUT, c.BANDWIDTH_SCORING, c.MBU_ROLLOUT, c.MBU_SCORING, c.KV_PEAK_TOKENS,
+    c.KV_PREEMPTIONS,
 )  # fmt: skip
 (
     STEP, WEIGHT_VERSION, START_S, GEN_S, REWARD_S, FIRST_STAGE_S, _1, _2, _3, _4, _5, _6, STEP_S,
@@ -89,9 +102,12 @@ NAMES = (
     BANDWIDTH_ROLLOUT, BANDWIDTH_SCORING, MBU_ROLLOUT, MBU_SCORING, KV_PEAK_TOKENS, KV_PREEMPTIONS,
 ) = range(len(NAMES))  # fmt: skip
 WHOLE = frozenset({
-    c.STEP, c.WEIGHT_VERSION, c.LENGTH_MAX, c.LENGTH_MIN, c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED,
-    c.STALENESS_MAX, c.STALENESS_MIN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED,
-    c.TOKENS_RECOMPUTED, c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
+    c.STEP, c.WEIGHT_VERSION, c.LENGTH_MAX, c.LENGTH_MIN, c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED,
+    c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED,
+    c.STALENESS_MAX, c.STALENESS_MIN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED,
+    c.TOKENS_TRAINED, c.TOKENS_PREFILLED,
+    c.TOKENS_RECOMPUTED, c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED,
+    c.SCORER_PIECES, c.SCORER_BATCHES,
     c.KV_PEAK_TOKENS, c.KV_PREEMPTIONS,
 })  # fmt: skip
 """Columns of whole numbers."""
@@ -99,7 +115,9 @@ WHOLE = frozenset({
 
 def _fields(whole: str, real: str = "", small: str = "") -> list[tuple[str, Any]]:
     """Fields of a record: 64-bit whole numbers, 64-bit reals and 32-bit whole numbers, by name."""
-    return [(name, kind) for names, kind in ((whole, "i8"), (real, "f8"), (small, "i4")) for name in names.split()]
+    return [
+        (name, kind) for names, kind in ((whole, "i8"), (real, "f8"), (small, "i4")) for name in names.split()
+    ]
 
 
 def _record(whole: str, real: str = "", small: str = "") -> np.dtype[Any]:
@@ -107,36 +125,43 @@ def _record(whole: str, real: str = "", small: str = "") -> np.dtype[Any]:
 
 
 SETTINGS = _fields(
-    "batch group_size replicas workers granularity rounds stream static free_padding clear_kv limited kv_blocks kv_block_tokens "
-    "max_num_seqs max_scoring_tokens queue_length scorer_kv_capacity colocated parallel_inference free_recompute max_deferrals "
-    "window sampling by_row_rewards controls_delta delta_min delta_max delta_up delta_down delta_window proportional "
-    "candidates explore_every explore_steps has_lines_checked scorer_parts knows_actor knows_scorer knows_training",
-    "update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel tolerance tie",
+    "batch group_size replicas workers granularity rounds stream static free_padding clear_kv limited"
+    " kv_blocks kv_block_tokens max_num_seqs max_scoring_tokens queue_length scorer_kv_capacity colocated"
+    " parallel_inference free_recompute max_deferrals window sampling by_row_rewards controls_delta delta_min"
+    " delta_max delta_up delta_down delta_window proportional candidates explore_every explore_steps"
+    " has_lines_checked scorer_parts knows_actor knows_scorer knows_training",
+    "update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
+    " tolerance tie",
 )
-"""What does not change in a run; as in ``MachineSetup``, the policy's settings and the cost models. ``UNBOUNDED``: no limit."""
+"""What does not change in a run; as in ``MachineSetup``, the policy's settings and the cost models.
+``UNBOUNDED``: no limit."""
 
 RUN = _fields(
-    "step until row error resume doing generating stopping finish_seen ready active dead inbox fin arrived flights free "
-    "admitted admitted_in_step awaited to_score delta chunk overcommit chunk_phase chunk_kept rewards_seen row_chunk histogram "
-    "deferred surplus tokens_in_flight batch_tokens activity activities trainer_active oracle_next oracle_groups "
-    "new decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
+    "step until row error resume doing generating stopping finish_seen ready active dead inbox fin arrived"
+    " flights free admitted admitted_in_step awaited to_score delta chunk overcommit chunk_phase chunk_kept"
+    " rewards_seen row_chunk histogram deferred surplus tokens_in_flight batch_tokens activity activities"
+    " trainer_active oracle_next oracle_groups new decoded prefilled recomputed padding preemptions kv_peak"
+    " pieces scored scoring_batches",
     "now began gen_ended scored_at trainer_began trainer_end training_busy training_since "
     "begin_rollout begin_scoring begin_training begin_inference scored_inference "
     "rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
 )
-"""Everything that changes once, not once a rollout, replica or worker; the last row of each part is the tally of a step's row."""
+"""Everything that changes once, not once a rollout, replica or worker; the last row of each part is the tally
+of a step's row."""
 
 ROLLOUT = _record(
     "id final row",
     "",
-    "group prompt response clipped replica generated before next_cut cut prompt_sent sent has_kv finished prefilled scored to_score "
-    "worker withheld held head tail span",
+    "group prompt response clipped replica generated before next_cut cut prompt_sent sent has_kv finished"
+    " prefilled scored to_score worker withheld held head tail span",
 )
-"""``head`` −1: no token yet. ``before``: tokens at the step's begin. ``to_score``: the step waits for its score."""
+"""``head`` −1: no token yet. ``before``: tokens at the step's begin. ``to_score``: the step waits for its
+score."""
 GROUP = _record("id deferrals finished_step missing awaited whole")
 """``missing``: members that have not finished; ``whole``: it is none."""
 REPLICA = _record(
-    "state iteration running kv rows padded_kv k round_left heap waiting load active", "at started end fixed slope busy busy_since"
+    "state iteration running kv rows padded_kv k round_left heap waiting load active",
+    "at started end fixed slope busy busy_since",
 )
 WORKER = _record("running load held head served tail", "end busy busy_since")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
@@ -147,7 +172,8 @@ PART = _record(
 """One forward: see ``cost_tables``."""
 STAGE = _record(
     "kind part micro_batch mini_batches steps grid_at grid_count values_at",
-    "fixed per_token per_pair passes speed gather_s overhead_s reduction_s optimizer_s optimizer_bytes offload_s",
+    "fixed per_token per_pair passes speed gather_s overhead_s reduction_s optimizer_s optimizer_bytes"
+    " offload_s",
 )
 """One training stage: see ``cost_tables``."""
 
@@ -178,7 +204,9 @@ TABLES: dict[str, Any] = {
     "stage_s": "f8",  # Seconds of each stage alone.
     "passed_s": "f8",  # Seconds of each stage as they passed.
     "activity_s": "f8",
-    "activity_stages": "i8",  # The trainer's activities of a step: seconds, and the stages (bits) that they are.
+    "activity_stages": (
+        "i8"
+    ),  # The trainer's activities of a step: seconds, and the stages (bits) that they are.
     "candidates": "i8",
     "candidate_s": "f8",
     "candidate_tokens": "i8",
@@ -204,7 +232,9 @@ TABLES: dict[str, Any] = {
     "histogram_end": "i8",
 }
 """Arrays of a run and what they hold."""
-STATE = np.dtype([*SETTINGS, *RUN, *((name, "i8", (len(TABLES),)) for name in ("address", "length", "width"))], align=True)
+STATE = np.dtype(
+    [*SETTINGS, *RUN, *((name, "i8", (len(TABLES),)) for name in ("address", "length", "width"))], align=True
+)
 """``width``: entries of a row, for arrays of two dimensions."""
 
 
@@ -294,7 +324,7 @@ histogram_in = _vector("histogram")
 histogram_end_in = _vector("histogram_end")
 
 
-# ---- small tools --------------------------------------------------------------------------------------------------------------------
+# ---- small tools -------------------------------------------------------------------------------------------
 
 
 @_compiled
@@ -374,7 +404,7 @@ def heap_down(at: Array, slot: Array, count: int, position: int) -> None:
     at[position], slot[position] = key, item
 
 
-# ---- costs --------------------------------------------------------------------------------------------------------------------------
+# ---- costs -------------------------------------------------------------------------------------------------
 
 
 @_compiled
@@ -414,7 +444,9 @@ def table_seconds(s: State, part: Any, tokens: float, pairs: float) -> float:
     tables, at, count = tables_in(s), part.tokens_at, part.tokens_count
     inner, inner_count = part.context_at, part.context_count
     context = pairs / tokens
-    if outside(tables[at], tables[at + count - 1], tokens) or outside(tables[inner], tables[inner + inner_count - 1], context):
+    if outside(tables[at], tables[at + count - 1], tokens) or outside(
+        tables[inner], tables[inner + inner_count - 1], context
+    ):
         note_range(s, part.range, tokens, context)
     i = segment(tables, at, count, tokens)
     weight = (tokens - tables[at + i]) / (tables[at + i + 1] - tables[at + i])
@@ -500,7 +532,7 @@ def stage_times(s: State, tokens: float, pairs: float) -> None:
     s.batch_flops = flops * s.gpus
 
 
-# ---- scoring workers (model/scorer.py) ------------------------------------------------------------------------------------------------
+# ---- scoring workers (model/scorer.py) ---------------------------------------------------------------------
 
 
 @_compiled
@@ -641,7 +673,7 @@ def settle_scorer(s: State) -> None:
             take(s, w)
 
 
-# ---- replicas (model/replica.py) ------------------------------------------------------------------------------------------------------
+# ---- replicas (model/replica.py) ---------------------------------------------------------------------------
 
 
 @_compiled
@@ -734,7 +766,9 @@ def preempt_until_it_fits(s: State, r: int) -> None:
         victim = -1
         for i in range(replica.heap):
             slot = heap_slot_in(s)[r, i]
-            if slot >= 0 and (victim < 0 or rollouts_in(s)[slot].id > rollouts_in(s)[heap_slot_in(s)[r, victim]].id):
+            if slot >= 0 and (
+                victim < 0 or rollouts_in(s)[slot].id > rollouts_in(s)[heap_slot_in(s)[r, victim]].id
+            ):
                 victim = i
         slot = heap_slot_in(s)[r, victim]
         rollout = rollouts_in(s)[slot]
@@ -747,7 +781,10 @@ def preempt_until_it_fits(s: State, r: int) -> None:
         else:
             replica.heap -= 1
             if victim < replica.heap:
-                heap_at_in(s)[r, victim], heap_slot_in(s)[r, victim] = heap_at_in(s)[r, replica.heap], heap_slot_in(s)[r, replica.heap]
+                heap_at_in(s)[r, victim], heap_slot_in(s)[r, victim] = (
+                    heap_at_in(s)[r, replica.heap],
+                    heap_slot_in(s)[r, replica.heap],
+                )
                 heap_down(heap_at_in(s)[r], heap_slot_in(s)[r], replica.heap, victim)
                 heap_up(heap_at_in(s)[r], heap_slot_in(s)[r], victim)
         s.preemptions += 1
@@ -881,7 +918,10 @@ def iterations_until(replica: Any, seconds: float) -> int:
     if seconds <= 0.0:
         return 0
     half = replica.fixed - 0.5 * replica.slope
-    k = min(replica.k, max(0, math.ceil(2.0 * seconds / (half + math.sqrt(half * half + 2.0 * replica.slope * seconds)))))
+    k = min(
+        replica.k,
+        max(0, math.ceil(2.0 * seconds / (half + math.sqrt(half * half + 2.0 * replica.slope * seconds)))),
+    )
     while k > 0 and seconds_of(replica, k - 1) >= seconds:
         k -= 1
     while k < replica.k and seconds_of(replica, k) < seconds:
@@ -1017,12 +1057,12 @@ def release_kv(s: State) -> None:
             sort_by_key(keys_in(s), waiting_in(s)[r], replica.waiting)
 
 
-# ---- who is in flight (schedule/ledger.py, policies/) -----------------------------------------------------------------------------------
+# ---- who is in flight (schedule/ledger.py, policies/) ------------------------------------------------------
 
 
 @_compiled
 def made_tokens_in(rollout: Any, version: int) -> None:
-    """``Flight.made_tokens_in``."""
+    """``RolloutState.made_tokens_in``."""
     if rollout.head < 0:
         rollout.head = version
     if rollout.tail != version:
@@ -1044,7 +1084,8 @@ def draw_row(s: State, group: int, position: int) -> int:
 
 @_compiled
 def admit_group(s: State, position: int) -> None:
-    """``Ledger._admit_new`` for the members of one group, ``RunState._make_rollout`` and ``Replica.enqueue``."""
+    """``Ledger._admit_new`` for the members of one group, ``RunState._make_rollout`` and
+    ``Replica.enqueue``."""
     s.free -= 1
     place = free_in(s)[s.free]
     group = groups_in(s)[place]
@@ -1090,7 +1131,8 @@ def place_on(s: State, slot: int, r: int) -> None:
 
 @_compiled
 def sort_window(s: State) -> None:
-    """The oracle's order: groups by (longest response, id). Nothing but training takes from it, so once a window is enough."""
+    """The oracle's order: groups by (longest response, id). Nothing but training takes from it, so once a
+    window is enough."""
     for i in range(s.flights):
         longest = 0
         for member in range(s.group_size):
@@ -1103,14 +1145,17 @@ def sort_window(s: State) -> None:
 
 @_compiled
 def arrange_window(s: State) -> None:
-    """``Oracle.arrange``: the shortest groups run, their rollouts dealt longest first to the replica with the fewest tokens dealt."""
+    """``Oracle.arrange``: the shortest groups run, their rollouts dealt longest first to the replica with the
+    fewest tokens dealt."""
     size = s.group_size
     count = 0
     for i in range(s.oracle_next, s.oracle_next + s.batch // size):
         for member in range(size):
             slot = order_in(s)[i] * size + member
             # Lengths falling, ids rising.
-            keys_in(s)[count] = ((np.int64(1 << 31) - rollouts_in(s)[slot].response) << 32) | rollouts_in(s)[slot].id
+            keys_in(s)[count] = ((np.int64(1 << 31) - rollouts_in(s)[slot].response) << 32) | rollouts_in(s)[
+                slot
+            ].id
             items_in(s)[count] = slot
             count += 1
     s.oracle_next += s.batch // size
@@ -1127,7 +1172,8 @@ def arrange_window(s: State) -> None:
 
 @_compiled
 def begin_step(s: State) -> None:
-    """``RunState.begin_row``, ``Ledger.begin_step`` with the plan of ``Policy.refill`` or ``Oracle.plan``, ``RunState.place``."""
+    """``RunState.begin_row``, ``Ledger.begin_step`` with the plan of ``Policy.refill`` or ``Oracle.plan``,
+    ``RunState.place``."""
     s.new = s.decoded = s.prefilled = s.recomputed = s.padding = s.preemptions = s.kv_peak = 0
     s.pieces = s.scored = s.scoring_batches = 0
     s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
@@ -1171,7 +1217,10 @@ def order_arrivals(s: State) -> None:
     for i in range(1, count):
         seconds, group = at[i], place[i]
         j = i
-        while j > 0 and (at[j - 1] > seconds or (at[j - 1] == seconds and groups_in(s)[place[j - 1]].id > groups_in(s)[group].id)):
+        while j > 0 and (
+            at[j - 1] > seconds
+            or (at[j - 1] == seconds and groups_in(s)[place[j - 1]].id > groups_in(s)[group].id)
+        ):
             at[j], place[j] = at[j - 1], place[j - 1]
             j -= 1
         at[j], place[j] = seconds, group
@@ -1256,7 +1305,7 @@ def end_phase(s: State) -> None:
     s.tokens_in_flight = tokens
 
 
-# ---- the phase (model/synchronous.py) -------------------------------------------------------------------------------------------------
+# ---- the phase (model/synchronous.py) ----------------------------------------------------------------------
 
 
 @_compiled
@@ -1412,7 +1461,7 @@ def settle(s: State) -> None:
     settle_scorer(s)
 
 
-# ---- the step (SynchronousRun._step, model/training.py) ---------------------------------------------------------------------------------
+# ---- the step (SynchronousRun._step, model/training.py) ----------------------------------------------------
 
 
 @_compiled
@@ -1477,7 +1526,8 @@ def plan_training(s: State) -> None:
     count = 0
     first = 0
     if s.parallel_inference:
-        # As one activity that lasts as long as the longest of them, in legs that end where the shorter ones do.
+        # As one activity that lasts as long as the longest of them, in legs that end where the shorter ones
+        # do.
         first = PARALLEL_STAGES
         before = 0.0
         longest = max(stage_s_in(s)[0], stage_s_in(s)[1], stage_s_in(s)[2])
@@ -1615,7 +1665,7 @@ def earliest(fire: Array) -> int:
     return best
 
 
-# ---- rows and controllers (model/row.py, policies/controllers.py) -----------------------------------------------------------------------
+# ---- rows and controllers (model/row.py, policies/controllers.py) ------------------------------------------
 
 
 @_compiled
@@ -1723,7 +1773,9 @@ def batch_columns(s: State, row: Array) -> int:
     row[STALENESS_MIN] = freshest
     row[SPANS_MEAN] = spans / size
     row[SPANS_MAX] = longest_span
-    row[REWARD_MEAN] = reward / size if s.by_row_rewards else rewards_in(s)[min(s.step, rewards_in(s).shape[0] - 1)]
+    row[REWARD_MEAN] = (
+        reward / size if s.by_row_rewards else rewards_in(s)[min(s.step, rewards_in(s).shape[0] - 1)]
+    )
     return tokens
 
 
@@ -1786,21 +1838,24 @@ def close_row(s: State) -> None:
     observe_reward(s, row[REWARD_MEAN])
 
 
-# ---- what is called from Python ---------------------------------------------------------------------------------------------------------
+# ---- what is called from Python ----------------------------------------------------------------------------
 
 
 @_entry
 def advance(states: Array, until: int) -> int:
-    """Run the one record of ``states`` until ``until`` steps are done; their rows are in ``out`` from row 0 on.
+    """Run the one record of ``states`` until ``until`` steps are done; their rows are in ``out`` from row 0
+    on.
 
-    To be called again with a higher ``until``: the run goes on where it was. Returns OK, ASK_MODEL or NO_ROOM.
+    To be called again with a higher ``until``: the run goes on where it was. Returns OK, ASK_MODEL or
+    NO_ROOM.
     """
     return run_until(states[0], until)
 
 
 @_entry
 def add_moments(rows: Array, moments: Array) -> None:
-    """``Moments.add`` of every column: ``moments`` holds (count, mean, squares, total, least, greatest) of each."""
+    """``Moments.add`` of every column: ``moments`` holds (count, mean, squares, total, least, greatest) of
+    each."""
     for i in range(rows.shape[0]):
         for column in range(rows.shape[1]):
             value = rows[i, column]

@@ -8,7 +8,7 @@ from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.policies.controllers import TIE
 from oppo_sim.policies.interface import Policy
 from oppo_sim.policies.shipped import Oracle, Refill
-from oppo_sim.rewards import RewardModel
+from oppo_sim.rewards import BatchRewards
 from oppo_sim.scenario.build import Setup
 from oppo_sim.schedule.rules import effective_granularity, runs_in_rounds, streams_pieces
 from oppo_sim.traces.replay import Replay
@@ -38,7 +38,8 @@ def most_in_flight(policy: Policy, batch_size: int) -> int:
 
 
 def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, block: int, room: int) -> Memory:
-    """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose need is not known."""
+    """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose
+    need is not known."""
     import numpy as np
 
     from oppo_sim.fast import kernel
@@ -47,7 +48,8 @@ def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, blo
     machine, batch = setup.machine, setup.batch
     in_flight = most_in_flight(policy, batch.rollout_batch_size)
     groups, replicas, workers = in_flight // batch.group_size, machine.num_replicas, machine.num_workers
-    # Rollouts go to the replica with the fewest, so none gets more than its share; the oracle deals by length.
+    # Rollouts go to the replica with the fewest, so none gets more than its share; the oracle deals by
+    # length.
     load = batch.rollout_batch_size if isinstance(policy, Oracle) else -(-in_flight // replicas)
     load = min(in_flight, load * room)
     running = load if machine.max_num_seqs is None else min(load, machine.max_num_seqs)
@@ -128,7 +130,7 @@ def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, blo
     return _memory(values, tables)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _memory(values: dict[str, float], tables: "dict[str, np.ndarray[Any, Any]]") -> Memory:
@@ -156,7 +158,9 @@ def _settings(setup: Setup, policy: Policy, counterfactual: Counterfactual) -> d
     def limit(value: int | None) -> int:
         return kernel.UNBOUNDED if value is None else value
 
-    blocks = None if machine.kv_capacity_tokens is None else machine.kv_capacity_tokens // machine.kv_block_tokens
+    blocks = (
+        None if machine.kv_capacity_tokens is None else machine.kv_capacity_tokens // machine.kv_block_tokens
+    )
     delta = policy.delta if isinstance(policy, Refill) else None
     assert isinstance(policy, Refill | Oracle)
     chunk = policy.chunk_control
@@ -207,7 +211,7 @@ def _candidates(policy: Policy) -> "dict[str, np.ndarray[Any, Any]]":
     }
 
 
-def _rewards(rewards: RewardModel, steps: int) -> "np.ndarray[Any, Any]":
+def _rewards(rewards: BatchRewards, steps: int) -> "np.ndarray[Any, Any]":
     """By row of the trace, or by step (NaN: none)."""
     import numpy as np
 
@@ -228,7 +232,10 @@ def _rows(replay: Replay) -> "tuple[np.ndarray[Any, Any], ...]":
     if key not in _kept_rows:
         while len(_kept_rows) >= _KEPT:
             del _kept_rows[next(iter(_kept_rows))]
-        made = tuple(np.array(column, dtype=np.int32) for column in (replay.prompt_lengths, replay.response_lengths, replay.clipped))
+        made = tuple(
+            np.array(column, dtype=np.int32)
+            for column in (replay.prompt_lengths, replay.response_lengths, replay.clipped)
+        )
         # The list is kept too, so that its id stays its own.
         _kept_rows[key] = (replay.response_lengths, made)
     return _kept_rows[key][1]

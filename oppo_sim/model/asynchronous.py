@@ -1,4 +1,5 @@
-"""The ``async`` schedule: generation goes on during training and pauses only for ``update_weights`` (docs/asynchronous.md)."""
+"""The ``async`` schedule: generation goes on during training and pauses only for ``update_weights``
+(docs/asynchronous.md)."""
 
 from collections.abc import Generator
 from typing import Any
@@ -33,7 +34,7 @@ class AsyncRun:
         self._batch_ready: Event | None = None
         self._paused = self.machine.clock.event()
 
-    # ---- what the machine tells ---------------------------------------------------------------------------------------------------
+    # ---- what the machine tells ----------------------------------------------------------------------------
 
     def finished(self, rollout: Rollout, at: float) -> None:
         state = self.state
@@ -56,11 +57,14 @@ class AsyncRun:
         """Nothing to generate until the next update admits more."""
 
     def instant_over(self, now: float) -> None:
-        if self._batch_ready is not None and self.state.ledger.finished_count >= self.given.batch.rollout_batch_size:
+        if (
+            self._batch_ready is not None
+            and self.state.ledger.finished_count >= self.given.batch.rollout_batch_size
+        ):
             ready, self._batch_ready = self._batch_ready, None
             ready.succeed()
 
-    # ---- the trainer --------------------------------------------------------------------------------------------------------------
+    # ---- the trainer ---------------------------------------------------------------------------------------
 
     def process(self) -> Generator[Event, Any, None]:
         """The SimPy process of the run: the trainer, which admits, takes batches and updates weights."""
@@ -82,7 +86,9 @@ class AsyncRun:
             yield self._paused
             stages["update_weights"] = yield from state.trainer.update_weights(step)
             unfinished = state.ledger.unfinished_count()
-            state.close_row(step, stages, batch, plan, (unfinished, state.ledger.in_flight - unfinished), None)
+            state.close_row(
+                step, stages, batch, plan, (unfinished, state.ledger.in_flight - unfinished), None
+            )
             state.ledger.close_version(state.version)
             state.ledger.begin_version()
             state.version += 1

@@ -1,4 +1,5 @@
-"""The SimPy environment of the model: absolute-time callbacks, and one pass of decisions at the end of each instant."""
+"""The SimPy environment of the model: absolute-time callbacks, and one pass of decisions at the end of each
+instant."""
 
 from collections.abc import Callable
 from heapq import heappush
@@ -26,8 +27,9 @@ class Wake(Event):
 class Clock(simpy.Environment):
     """A SimPy environment in which an activity's end is a bare event with one callback.
 
-    Handlers and processes only record what happened and start what they wait for. When no further event lies within the tolerance of the
-    current instant, ``settle(now)`` makes the decisions of that instant in their order (stop check, new iterations, scoring workers).
+    Handlers and processes only record what happened and start what they wait for. When no further event lies
+    within the tolerance of the current instant, ``settle(now)`` makes the decisions of that instant in their
+    order (stop check, new iterations, scoring workers).
     """
 
     def __init__(self, settle: EndOfInstant) -> None:
@@ -37,7 +39,8 @@ class Clock(simpy.Environment):
     def call_at(self, seconds: float, handler: Handler) -> Event:
         """Call ``handler`` at an absolute time."""
         event = Wake(self, handler)
-        # Absolute times keep closed-form ends exact; SimPy's own schedule() adds a delay to now, which rounds.
+        # Absolute times keep closed-form ends exact; SimPy's own schedule() adds a delay to now, which
+        # rounds.
         heappush(self._queue, (seconds if seconds > self._now else self._now, NORMAL, next(self._eid), event))
         return event
 

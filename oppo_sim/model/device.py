@@ -1,4 +1,5 @@
-"""Devices and what runs on them: busy time, and the shared-capacity rule when activities meet (docs/model.md C6)."""
+"""Devices and what runs on them: busy time, and the shared-capacity rule when activities meet (docs/model.md
+C6)."""
 
 from collections.abc import Callable, Sequence
 
@@ -71,7 +72,8 @@ class Runner:
         self.demand = NO_DEMAND
 
     def start(self, at: float, seconds: float, demand: Demand = NO_DEMAND) -> None:
-        """Begin an activity that takes ``seconds`` alone. On a shared device its end is known once the instant settles."""
+        """Begin an activity that takes ``seconds`` alone. On a shared device its end is known once the
+        instant settles."""
         self.running = True
         self.started = at
         self.seconds = seconds

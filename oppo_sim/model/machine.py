@@ -31,14 +31,22 @@ class Driver(Protocol):
         """Generation is on, nobody is stopping it, and no replica has anything left to do."""
 
     def instant_over(self, now: float) -> None:
-        """Last decision of an instant, after the scoring workers took work (only where ``every_instant`` is set)."""
+        """Last decision of an instant, after the scoring workers took work (only where ``every_instant`` is
+        set)."""
 
 
 class Machine:
     """Everything that takes simulated time."""
 
     def __init__(
-        self, setup: MachineSetup, costs: Costs, driver: Driver, *, stream: bool, counterfactual: Counterfactual, timeline: bool
+        self,
+        setup: MachineSetup,
+        costs: Costs,
+        driver: Driver,
+        *,
+        stream: bool,
+        counterfactual: Counterfactual,
+        timeline: bool,
     ) -> None:
         self.clock = Clock(self.settle)
         self.driver = driver
@@ -48,7 +56,10 @@ class Machine:
         """The driver wants ``instant_over``."""
         self._ready: list[Replica] = []
         shares = setup.scoring_on != "separate" and not counterfactual.no_contention
-        self.rollout_devices = [Device(shares and setup.scoring_on == "rollout", setup.interference) for _ in range(setup.num_replicas)]
+        self.rollout_devices = [
+            Device(shares and setup.scoring_on == "rollout", setup.interference)
+            for _ in range(setup.num_replicas)
+        ]
         on_training = shares and setup.scoring_on == "training"
         if setup.training_on == "rollout":
             self.training_devices = self.rollout_devices
@@ -57,18 +68,27 @@ class Machine:
                     device.shared = True
         else:
             self.training_devices = [
-                Device(on_training, setup.interference) for _ in range(max(1, setup.num_workers) if on_training else 1)
+                Device(on_training, setup.interference)
+                for _ in range(max(1, setup.num_workers) if on_training else 1)
             ]
         hosts = {"rollout": self.rollout_devices, "training": self.training_devices}.get(setup.scoring_on)
         if hosts is not None and not counterfactual.no_contention:
             self.scoring_devices = [hosts[j % len(hosts)] for j in range(setup.num_workers)]
         else:
             self.scoring_devices = [Device(False, setup.interference) for _ in range(setup.num_workers)]
-        self._shared = [d for d in dict.fromkeys((*self.rollout_devices, *self.scoring_devices, *self.training_devices)) if d.shared]
+        self._shared = [
+            d
+            for d in dict.fromkeys((*self.rollout_devices, *self.scoring_devices, *self.training_devices))
+            if d.shared
+        ]
         actor = costs.actor.without_padding() if counterfactual.free_padding else costs.actor
         rules = ReplicaRules(
             static=setup.batching == "static",
-            kv_blocks=None if setup.kv_capacity_tokens is None else setup.kv_capacity_tokens // setup.kv_block_tokens,
+            kv_blocks=(
+                None
+                if setup.kv_capacity_tokens is None
+                else setup.kv_capacity_tokens // setup.kv_block_tokens
+            ),
             kv_block_tokens=setup.kv_block_tokens,
             max_num_seqs=setup.max_num_seqs,
             stream=stream,
@@ -79,8 +99,12 @@ class Machine:
             Replica(index, self._runner_on([device]), actor, rules, driver.finished, self._offer, self._ready)
             for index, device in enumerate(self.rollout_devices)
         ]
-        workers = [Worker(index, self._runner_on([device])) for index, device in enumerate(self.scoring_devices)]
-        self.scorer = Scorer(workers, costs.scorer, setup.max_scoring_tokens, setup.scorer_kv_capacity_tokens, driver.scored)
+        workers = [
+            Worker(index, self._runner_on([device])) for index, device in enumerate(self.scoring_devices)
+        ]
+        self.scorer = Scorer(
+            workers, costs.scorer, setup.max_scoring_tokens, setup.scorer_kv_capacity_tokens, driver.scored
+        )
         if not timeline:
             for replica in self.replicas:
                 replica.on_piece = self.scorer.offer
@@ -98,7 +122,9 @@ class Machine:
 
     def sync_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs ``update_weights``, on training and rollout devices."""
-        return Runner(self.clock, list(dict.fromkeys((*self.training_devices, *self.rollout_devices))), on_end)
+        return Runner(
+            self.clock, list(dict.fromkeys((*self.training_devices, *self.rollout_devices))), on_end
+        )
 
     def _offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
         self.scorer.offer(rollout, new, past, last)
@@ -137,7 +163,8 @@ class Machine:
         return not any(replica.state in (DECODE, PREFILL) for replica in self.replicas)
 
     def rest(self) -> float:
-        """Generation is over; returns when the last replica stopped (seconds) and brings ``generated`` up to date."""
+        """Generation is over; returns when the last replica stopped (seconds) and brings ``generated`` up to
+        date."""
         self.generating = False
         self.stopping = False
         self._ready.clear()

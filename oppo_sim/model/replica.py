@@ -1,7 +1,8 @@
 """One replica of the rollout engine: it jumps from one change to the next, exact to the token.
 
-Between two changes (a finish, a cut, the end of a round, a full KV cache, the end of a cost line) n is constant and kv grows by n an
-iteration, so k iterations take k·fixed + slope·(k·kv + n·k(k−1)/2) seconds: an arithmetic series.
+Between two changes (a finish, a cut, the end of a round, a full KV cache, the end of a cost line) n is
+constant and kv grows by n an iteration, so k iterations take k·fixed + slope·(k·kv + n·k(k−1)/2) seconds: an
+arithmetic series.
 """
 
 from bisect import insort
@@ -84,7 +85,7 @@ class Replica:
         self._decode_demand = NO_DEMAND
         self._work_lines: dict[int, tuple[float, float, float, float] | None] = {}
 
-    # ---- what the driver does -----------------------------------------------------------------------------------------------------
+    # ---- what the driver does ------------------------------------------------------------------------------
 
     @property
     def running(self) -> list[Rollout]:
@@ -175,7 +176,7 @@ class Replica:
         self._rows = self._running
         self._padded_kv = self._kv
 
-    # ---- joining and leaving ------------------------------------------------------------------------------------------------------
+    # ---- joining and leaving -------------------------------------------------------------------------------
 
     def _forget_running(self) -> None:
         self._finishes.clear()
@@ -278,7 +279,7 @@ class Replica:
                 return position
         return max(count, 0)
 
-    # ---- KV blocks: a rollout with c tokens of context needs c // block + 1 blocks before its next iteration ----------------------
+    # ---- KV blocks: a rollout with c tokens of context needs c // block + 1 blocks before its next iteration
 
     def _contexts(self) -> list[int]:
         iteration = self._iteration
@@ -323,7 +324,7 @@ class Replica:
             if self.round_left is not None:
                 self.made_in_round.append(victim)
 
-    # ---- activities ---------------------------------------------------------------------------------------------------------------
+    # ---- activities ----------------------------------------------------------------------------------------
 
     def _prefill(self, tokens: int, pairs: float, count: int) -> None:
         self.state = PREFILL
@@ -371,12 +372,16 @@ class Replica:
         return k * self._fixed + self._slope * (k * (k - 1) * 0.5)
 
     def _iterations_until(self, seconds: float) -> int:
-        """The fewest whole iterations of the run in progress that last at least ``seconds``, at most all of them."""
+        """The fewest whole iterations of the run in progress that last at least ``seconds``, at most all of
+        them."""
         if seconds <= 0.0:
             return 0
-        # Root of _seconds(k) = seconds in the form that stays exact when the slope vanishes; then mended by whole steps.
+        # Root of _seconds(k) = seconds in the form that stays exact when the slope vanishes; then mended by
+        # whole steps.
         half = self._fixed - 0.5 * self._slope
-        k = min(self._k, max(0, ceil(2.0 * seconds / (half + sqrt(half * half + 2.0 * self._slope * seconds)))))
+        k = min(
+            self._k, max(0, ceil(2.0 * seconds / (half + sqrt(half * half + 2.0 * self._slope * seconds))))
+        )
         while k > 0 and self._seconds(k - 1) >= seconds:
             k -= 1
         while k < self._k and self._seconds(k) < seconds:
@@ -386,7 +391,9 @@ class Replica:
     def _activity_ended(self, at: float) -> None:
         if self.state == PREFILL:
             if self.spans is not None:
-                self.spans.append(Span("rollout", self.index, "prefill", self.runner.started, at, self.step, {"n": self._k}))
+                self.spans.append(
+                    Span("rollout", self.index, "prefill", self.runner.started, at, self.step, {"n": self._k})
+                )
         elif self._k:
             self._advance(at)
         self.at = at

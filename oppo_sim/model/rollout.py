@@ -1,9 +1,9 @@
 """A simulated rollout: a flight whose length the model, but no policy, knows."""
 
-from oppo_sim.schedule.ledger import Flight
+from oppo_sim.schedule.ledger import RolloutState
 
 
-class Rollout(Flight):
+class Rollout(RolloutState):
     """Tokens and seconds. ``has_kv`` while it is among the running rollouts of its replica."""
 
     __slots__ = (
@@ -65,7 +65,8 @@ class Rollout(Flight):
         self.held_by_scorer = 0
 
     def take_piece(self) -> tuple[int, int]:
-        """(new, past): tokens made since the last cut, with the prompt in the first piece, and what the scorer has had before."""
+        """(new, past): tokens made since the last cut, with the prompt in the first piece, and what the
+        scorer has had before."""
         past = self.cut
         new = self.generated - past
         if self.prompt_sent:

@@ -33,7 +33,9 @@ def read_busy(machine: Machine, at: float) -> BusyReading:
     def busy(devices: Sequence[Device]) -> tuple[float, ...]:
         return tuple([device.busy_until(at) for device in devices])
 
-    return BusyReading(at, busy(machine.rollout_devices), busy(machine.scoring_devices), busy(machine.training_devices))
+    return BusyReading(
+        at, busy(machine.rollout_devices), busy(machine.scoring_devices), busy(machine.training_devices)
+    )
 
 
 def _share(before: Sequence[float], after: Sequence[float], seconds: float) -> float:
@@ -69,7 +71,9 @@ def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: Ste
     seconds = facts.timing_s["step"]
     lengths = [rollout.response_length for rollout in batch]
     total = sum(lengths)
-    staleness = [facts.weight_version - rollout.head_version for rollout in batch if rollout.head_version is not None]
+    staleness = [
+        facts.weight_version - rollout.head_version for rollout in batch if rollout.head_version is not None
+    ]
     stalest = max(staleness)
     histogram = [size] if stalest == 0 else [staleness.count(value) for value in range(stalest + 1)]
     spans = [rollout.span for rollout in batch]
@@ -118,7 +122,11 @@ def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: Ste
     row[c.FLOPS_TRAINING] = NAN if facts.training_flops is None else facts.training_flops / seconds
     row[c.MFU_ROLLOUT] = NAN if actor is None else tally.rollout_flops / (seconds * actor.flops * replicas)
     row[c.MFU_SCORING] = NAN if scorer is None else tally.scoring_flops / (seconds * scorer.flops * workers)
-    row[c.MFU_TRAINING] = NAN if training is None or facts.training_flops is None else facts.training_flops / (seconds * training.flops)
+    row[c.MFU_TRAINING] = (
+        NAN
+        if training is None or facts.training_flops is None
+        else facts.training_flops / (seconds * training.flops)
+    )
     row[c.BANDWIDTH_ROLLOUT] = NAN if actor is None else tally.rollout_bytes / seconds
     row[c.BANDWIDTH_SCORING] = NAN if scorer is None else tally.scoring_bytes / seconds
     row[c.MBU_ROLLOUT] = NAN if actor is None else tally.rollout_bytes / (seconds * actor.bytes * replicas)
@@ -128,15 +136,22 @@ def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: Ste
     return row
 
 
-def conclude_step(sink: Sink, policy: Policy, row: Mapping[str, Any], facts: StepFacts, recorded: Recorded) -> None:
-    """Write the row of a finished step and those of its rollouts, and tell the policy. Raises OppoError past the end of ``recorded``."""
+def conclude_step(
+    sink: Sink, policy: Policy, row: Mapping[str, Any], facts: StepFacts, recorded: Recorded
+) -> None:
+    """Write the row of a finished step and those of its rollouts, and tell the policy. Raises OppoError past
+    the end of ``recorded``."""
     sink.on_step(row)
     sink.on_rollouts(rollout_rows(facts.step, facts.weight_version, facts.batch))
     told = told_timing(recorded, facts.step, facts.timing_s)
     tokens = sum([rollout.response_length for rollout in facts.batch])
     ids = tuple([rollout.rollout_id for rollout in facts.batch])
     left = facts.deferred, facts.surplus
-    policy.observe(StepReport(facts.step, told, ids, tokens, facts.reward_mean, *left, facts.overcommit, facts.chunk_size))
+    policy.observe(
+        StepReport(
+            facts.step, told, ids, tokens, facts.reward_mean, *left, facts.overcommit, facts.chunk_size
+        )
+    )
 
 
 _TIMING = {stage: c.timing(stage) for stage in (*c.STAGES, "step")}

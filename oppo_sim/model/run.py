@@ -14,7 +14,7 @@ from oppo_sim.model.training import Trainer
 from oppo_sim.policies.interface import KEEP, Batch, Policy, StepPlan
 from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker
-from oppo_sim.rewards import RewardModel
+from oppo_sim.rewards import BatchRewards
 from oppo_sim.schedule.ledger import Begun, Ledger
 from oppo_sim.schedule.rules import Stages, effective_granularity
 
@@ -55,7 +55,7 @@ class ModelInput:
     batch: Batch
     rows: Rows
     cursor: RowCursor
-    rewards: RewardModel
+    rewards: BatchRewards
     steps: int
     counterfactual: Counterfactual = ACTUAL
     timeline_steps: tuple[int, int] | None = None
@@ -74,7 +74,11 @@ class RunState:
         self.version = 0
         self.granularity = effective_granularity(given.policy, given.machine.streamable)
         self.ledger: Ledger[Rollout] = Ledger(
-            given.policy, given.batch, given.machine.num_replicas, self._make_rollout, lambda rollout: rollout.response_length
+            given.policy,
+            given.batch,
+            given.machine.num_replicas,
+            self._make_rollout,
+            lambda rollout: rollout.response_length,
         )
         self.trainer = Trainer(machine, given.costs.training)
         self._held = False
@@ -177,7 +181,8 @@ class RunState:
         last_score: BusyReading | None,
         next_batch: Sequence[Rollout] = (),
     ) -> None:
-        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch`` is generated already."""
+        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch``
+        is generated already."""
         given = self.given
         end = read_busy(self.machine, self.machine.clock.now)
         stages["step"] = end.at - self._begin.at
@@ -201,6 +206,12 @@ class RunState:
             end,
             self.trainer.flops,
         )
-        row = step_row(self.machine.tally, len(self.machine.replicas), len(self.machine.scorer.workers), given.costs, facts)
+        row = step_row(
+            self.machine.tally,
+            len(self.machine.replicas),
+            len(self.machine.scorer.workers),
+            given.costs,
+            facts,
+        )
         self.mark("step_end", end.at, step)
         conclude_step(self.sink, given.policy, row, facts, given.recorded_timing)

@@ -56,7 +56,9 @@ class Scorer:
 
     def offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
         """A piece arrives at the current instant."""
-        self._inbox.append((rollout.rollout_id, len(self._inbox), (rollout, rollout.incarnation, new, past, last)))
+        self._inbox.append(
+            (rollout.rollout_id, len(self._inbox), (rollout, rollout.incarnation, new, past, last))
+        )
 
     def settle(self, at: float) -> None:
         """End of an instant: queue what arrived, in id order; free workers take what is queued."""
@@ -147,7 +149,9 @@ class Scorer:
         worker.load -= tokens
         if self.spans is not None:
             args: dict[str, float | int | str] = {"pieces": len(batch), "tokens": tokens}
-            self.spans.append(Span("scoring", worker.index, "score", worker.runner.started, at, self.step, args))
+            self.spans.append(
+                Span("scoring", worker.index, "score", worker.runner.started, at, self.step, args)
+            )
 
 
 def _nobody_listens(worker: Worker, at: float) -> None:

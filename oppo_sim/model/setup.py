@@ -23,7 +23,8 @@ class MachineSetup:
     scorer_kv_capacity_tokens: int | None = None
     streamable: bool = True
     scoring_on: Literal["separate", "rollout", "training"] = "separate"
-    """Devices of the scoring workers: their own, or worker j on the device of replica (or training device) j modulo their number."""
+    """Devices of the scoring workers: their own, or worker j on the device of replica (or training device) j
+    modulo their number."""
     training_on: Literal["separate", "rollout"] = "separate"
     interference: float = 1.0
     """f: slow-down of activities that run together beyond their shared demand."""
@@ -31,21 +32,28 @@ class MachineSetup:
     def check(self, longest_prompt: int, max_response_length: int, schedule: str) -> None:
         """Refuse what cannot run. Raises OppoError with the mend."""
         asynchronous = schedule != "synchronous"
-        if self.batching == "static" and (self.kv_capacity_tokens is not None or self.max_num_seqs is not None):
+        if self.batching == "static" and (
+            self.kv_capacity_tokens is not None or self.max_num_seqs is not None
+        ):
             raise OppoError(
-                "rollout.batching static cannot have kv_capacity_tokens or max_num_seqs: remove them, or use batching continuous"
+                "rollout.batching static cannot have kv_capacity_tokens or max_num_seqs: remove them, or use"
+                " batching continuous"
             )
         if self.batching == "static" and asynchronous:
-            raise OppoError(f"rollout.batching static cannot run the {schedule} policy: use batching continuous")
+            raise OppoError(
+                f"rollout.batching static cannot run the {schedule} policy: use batching continuous"
+            )
         if self.training_on == "rollout" and asynchronous:
             raise OppoError(
-                f"the {schedule} policy generates during training: give training its own devices (placement.training: separate)"
+                f"the {schedule} policy generates during training: give training its own devices"
+                " (placement.training: separate)"
             )
         if self.kv_capacity_tokens is not None:
             blocks = self.kv_capacity_tokens // self.kv_block_tokens
             needed = -(-(longest_prompt + max_response_length) // self.kv_block_tokens)
             if needed > blocks:
                 raise OppoError(
-                    f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({blocks} blocks of {self.kv_block_tokens}) cannot hold a "
-                    f"rollout of {longest_prompt} prompt + {max_response_length} response tokens: raise it, or lower max_response_length"
+                    f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({blocks} blocks of"
+                    f" {self.kv_block_tokens}) cannot hold a rollout of {longest_prompt} prompt +"
+                    f" {max_response_length} response tokens: raise it, or lower max_response_length"
                 )

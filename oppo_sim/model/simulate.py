@@ -8,11 +8,16 @@ from oppo_sim.results.spans import Marker, Span
 
 Run = SynchronousRun | OneStepOffRun | AsyncRun
 
-_SCHEDULES: dict[str, type[Run]] = {"synchronous": SynchronousRun, "one-step-off": OneStepOffRun, "async": AsyncRun}
+_SCHEDULES: dict[str, type[Run]] = {
+    "synchronous": SynchronousRun,
+    "one-step-off": OneStepOffRun,
+    "async": AsyncRun,
+}
 
 
 def run_model(given: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]:
-    """Simulate ``given.steps`` training steps; rows go to ``sink``. Returns the timeline of ``given.timeline_steps``."""
+    """Simulate ``given.steps`` training steps; rows go to ``sink``. Returns the timeline of
+    ``given.timeline_steps``."""
     run = _SCHEDULES[given.policy.schedule](given, sink)
     clock = run.machine.clock
     clock.drive(clock.process(run.process()))

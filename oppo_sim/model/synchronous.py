@@ -1,4 +1,5 @@
-"""The synchronous schedule: generate until the phase ends, score, train, carry; and one-step-off, which overlaps two batches."""
+"""The synchronous schedule: generate until the phase ends, score, train, carry; and one-step-off, which
+overlaps two batches."""
 
 from collections.abc import Generator
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ class PhasedRun:
         self._began = 0.0
         self._phase_over = self.machine.clock.event()
 
-    # ---- what the machine tells ---------------------------------------------------------------------------------------------------
+    # ---- what the machine tells ----------------------------------------------------------------------------
 
     def finished(self, rollout: Rollout, at: float) -> None:
         state = self.state
@@ -82,7 +83,7 @@ class PhasedRun:
     def instant_over(self, now: float) -> None:
         pass
 
-    # ---- a phase ------------------------------------------------------------------------------------------------------------------
+    # ---- a phase -------------------------------------------------------------------------------------------
 
     def begin_phase(self, step: int) -> Event:
         """Admit and start generating; the event's value is a ``Generated``."""
@@ -95,7 +96,9 @@ class PhasedRun:
         if state.ledger.phase_over():
             self._hand_out(self._began)
         else:
-            machine.generate(self._began, begun.plan.chunk_size, begun.plan.chunk_size if self.rounds else None)
+            machine.generate(
+                self._began, begun.plan.chunk_size, begun.plan.chunk_size if self.rounds else None
+            )
         return self._phase_over
 
     def _end_phase(self) -> None:

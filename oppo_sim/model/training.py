@@ -18,7 +18,8 @@ SYNC = "update_weights"
 
 
 class Trainer:
-    """Runs the stages one after the other on the training devices (``update_weights`` on the rollout devices too)."""
+    """Runs the stages one after the other on the training devices (``update_weights`` on the rollout devices
+    too)."""
 
     def __init__(self, machine: Machine, cost: TrainingCost) -> None:
         self._machine = machine
@@ -30,7 +31,8 @@ class Trainer:
         self.flops: float | None = None
 
     def train(self, step: int, batch: list[Rollout]) -> Generator[Event, Any, Stages]:
-        """Everything from ``old_log_prob`` to ``update_actor``; returns the seconds of each stage as they passed."""
+        """Everything from ``old_log_prob`` to ``update_actor``; returns the seconds of each stage as they
+        passed."""
         shape = BatchShape(tuple([r.prompt_length for r in batch]), tuple([r.response_length for r in batch]))
         alone = self._alone = self._cost.stage_times(shape)._asdict()
         work = self._cost.work(shape)
@@ -38,7 +40,8 @@ class Trainer:
         passed: Stages = dict.fromkeys(TRAINING_STAGES, 0.0)
         stages = [stage for stage in TRAINING_STAGES if stage != SYNC]
         if self._cost.parallel_inference:
-            # As one activity that lasts as long as the longest of them, in legs that end where the shorter ones do.
+            # As one activity that lasts as long as the longest of them, in legs that end where the shorter
+            # ones do.
             before = 0.0
             for until in sorted({alone[stage] for stage in PARALLEL}):
                 actual = yield from self._run(self._train, step, "+".join(PARALLEL), until - before)

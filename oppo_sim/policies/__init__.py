@@ -1,4 +1,5 @@
-"""Policies behind one pure interface; see ``interface.py`` for what one is, ``registry.py`` for finding one."""
+"""Policies behind one pure interface; see ``interface.py`` for what one is, ``registry.py`` for finding
+one."""
 
 from oppo_sim.policies.interface import (
     Arrangement,
@@ -11,4 +12,13 @@ from oppo_sim.policies.interface import (
     StepReport,
 )
 
-__all__ = ["Arrangement", "Batch", "OraclePoolView", "Policy", "PoolView", "RolloutView", "StepPlan", "StepReport"]
+__all__ = [
+    "Arrangement",
+    "Batch",
+    "OraclePoolView",
+    "Policy",
+    "PoolView",
+    "RolloutView",
+    "StepPlan",
+    "StepReport",
+]

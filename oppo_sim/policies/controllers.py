@@ -1,4 +1,5 @@
-"""The two online controllers (docs/model.md §4). Pure state machines: they see step reports and nothing else."""
+"""The two online controllers (docs/model.md §4). Pure state machines: they see step reports and nothing
+else."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ class DeltaControl(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     control: Literal["reward_slope"] = "reward_slope"
-    initial: int | None = Field(None, ge=0, description="Δ of the first steps; default: half of max, rounded up")
+    initial: int | None = Field(
+        None, ge=0, description="Δ of the first steps; default: half of max, rounded up"
+    )
     min: int = Field(0, ge=0, description="Δ_min")
     max: int | None = Field(None, ge=0, description="Δ_max; default: rollout_batch_size / 8, rounded up")
     increment: int = Field(1, ge=1, description="δ_inc")
@@ -30,8 +33,12 @@ class DeltaControl(BaseModel):
     def _ordered(self) -> "DeltaControl":
         if self.max is not None and self.min > self.max:
             raise ValueError(f"overcommit min {self.min} is above max {self.max}")
-        if self.initial is not None and (self.initial < self.min or (self.max is not None and self.initial > self.max)):
-            raise ValueError(f"overcommit initial {self.initial} lies outside min {self.min} to max {self.max}")
+        if self.initial is not None and (
+            self.initial < self.min or (self.max is not None and self.initial > self.max)
+        ):
+            raise ValueError(
+                f"overcommit initial {self.initial} lies outside min {self.min} to max {self.max}"
+            )
         return self
 
 
@@ -43,13 +50,19 @@ class DeltaController:
         self._round = batch.whole_groups
         self.minimum = self._round(control.min)
         self.maximum = self._round(-(-batch.rollout_batch_size // 8) if control.max is None else control.max)
-        start = max(self.minimum, self._round(-(-self.maximum // 2))) if control.initial is None else self._round(control.initial)
+        start = (
+            max(self.minimum, self._round(-(-self.maximum // 2)))
+            if control.initial is None
+            else self._round(control.initial)
+        )
         if not self.minimum <= start <= self.maximum:
-            # Only a max that was not given can be below the others: the settings are checked among themselves.
+            # Only a max that was not given can be below the others: the settings are checked among
+            # themselves.
             named = "min" if self.minimum > self.maximum else "initial"
             raise OppoError(
-                f"overcommit {named} {getattr(control, named)} is above max, which is {self.maximum} where it is not given "
-                f"(an eighth of rollout_batch_size {batch.rollout_batch_size}): give overcommit.max"
+                f"overcommit {named} {getattr(control, named)} is above max, which is {self.maximum} where it"
+                f" is not given (an eighth of rollout_batch_size {batch.rollout_batch_size}): give"
+                " overcommit.max"
             )
         self.value = start
         self._rewards: deque[float] = deque(maxlen=control.window + 1)
@@ -86,17 +99,22 @@ class ChunkControl(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     control: Literal["explore"] = "explore"
-    candidates: tuple[int, ...] = Field((128, 256, 512), min_length=1, description="tokens, tried in this order")
+    candidates: tuple[int, ...] = Field(
+        (128, 256, 512), min_length=1, description="tokens, tried in this order"
+    )
     explore_every: int = Field(50, ge=1, description="steps from one exploration to the next")
     explore_steps: int = Field(1, ge=1, description="steps each candidate runs")
 
     @model_validator(mode="after")
     def _sane(self) -> "ChunkControl":
-        if any(not 1 <= size <= 1_000_000 for size in self.candidates) or len(set(self.candidates)) != len(self.candidates):
+        if any(not 1 <= size <= 1_000_000 for size in self.candidates) or len(set(self.candidates)) != len(
+            self.candidates
+        ):
             raise ValueError("chunk_size candidates must be different numbers of tokens from 1 to 1,000,000")
         if self.explore_every < len(self.candidates) * self.explore_steps:
             raise ValueError(
-                f"explore_every {self.explore_every} leaves no room for {len(self.candidates)} candidates of {self.explore_steps} step(s)"
+                f"explore_every {self.explore_every} leaves no room for {len(self.candidates)} candidates of"
+                f" {self.explore_steps} step(s)"
             )
         return self
 
@@ -136,10 +154,19 @@ class ChunkController:
     def _best(self) -> int:
         pace = [seconds / max(tokens, 1) for seconds, tokens in zip(self._seconds, self._tokens, strict=True)]
         least = min(pace)
-        return max(size for size, time in zip(self.control.candidates, pace, strict=True) if time <= least * (1.0 + TIE))
+        return max(
+            size
+            for size, time in zip(self.control.candidates, pace, strict=True)
+            if time <= least * (1.0 + TIE)
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"phase": self._phase, "seconds": list(self._seconds), "tokens": list(self._tokens), "kept": self._kept}
+        return {
+            "phase": self._phase,
+            "seconds": list(self._seconds),
+            "tokens": list(self._tokens),
+            "kept": self._kept,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._phase = int(state["phase"])

@@ -1,7 +1,8 @@
 """What a policy sees and what it answers. Simulator and real engines drive the same object.
 
-A policy is asked, in this order, once a step: ``plan`` (how many to admit, chunk size, when the phase ends), ``arrange`` (hold or move
-rollouts), ``select`` (which to train), ``drop`` (what does not carry over); afterwards it is fed a ``StepReport``. It has no other input.
+A policy is asked, in this order, once a step: ``plan`` (how many to admit, chunk size, when the phase ends),
+``arrange`` (hold or move rollouts), ``select`` (which to train), ``drop`` (what does not carry over);
+afterwards it is fed a ``StepReport``. It has no other input.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,8 @@ Schedule = Literal["synchronous", "one-step-off", "async"]
 
 
 class RolloutView(NamedTuple):
-    """A rollout in flight, as far as a real run knows it. A response's length is ``generated`` once it has finished, and unknown before."""
+    """A rollout in flight, as far as a real run knows it. A response's length is ``generated`` once it has
+    finished, and unknown before."""
 
     rollout_id: int
     group_id: int
@@ -35,7 +37,16 @@ class RolloutView(NamedTuple):
 class PoolView:
     """The rollouts in flight. Views are built when asked for."""
 
-    __slots__ = ("_finished", "_in_flight", "_make", "_unfinished", "admitted", "num_replicas", "step", "weight_version")
+    __slots__ = (
+        "_finished",
+        "_in_flight",
+        "_make",
+        "_unfinished",
+        "admitted",
+        "num_replicas",
+        "step",
+        "weight_version",
+    )
 
     def __init__(
         self,
@@ -63,7 +74,8 @@ class PoolView:
 
     @property
     def finished(self) -> tuple[RolloutView, ...]:
-        """Finished, not yet trained: surplus of earlier steps in their order, then by (instant of finish, id); whole groups."""
+        """Finished, not yet trained: surplus of earlier steps in their order, then by (instant of finish,
+        id); whole groups."""
         if self._finished is None:
             self._finished = self._make(True)
         return self._finished
@@ -149,8 +161,8 @@ class Batch:
     def __post_init__(self) -> None:
         if self.rollout_batch_size % self.group_size:
             raise OppoError(
-                f"rollout_batch_size {self.rollout_batch_size} is not a multiple of group_size {self.group_size}: make it one, "
-                "since groups are admitted and trained whole"
+                f"rollout_batch_size {self.rollout_batch_size} is not a multiple of group_size"
+                f" {self.group_size}: make it one, since groups are admitted and trained whole"
             )
 
     def whole_groups(self, rollouts: float) -> int:
@@ -159,7 +171,8 @@ class Batch:
 
 
 class Policy:
-    """Base of every policy: sequential PPO unless overridden. Subclass it, give it a ``name``, and override what differs."""
+    """Base of every policy: sequential PPO unless overridden. Subclass it, give it a ``name``, and override
+    what differs."""
 
     name: ClassVar[str] = "policy"
     schedule: ClassVar[Schedule] = "synchronous"
@@ -175,7 +188,10 @@ class Policy:
         self.batch = batch
         for key, value in (settings or {}).items():
             if key.startswith("_") or not hasattr(type(self), key) or callable(getattr(type(self), key)):
-                raise OppoError(f"policy '{self.name}' has no setting '{key}': remove it, or make it a class attribute of the policy")
+                raise OppoError(
+                    f"policy '{self.name}' has no setting '{key}': remove it, or make it a class attribute of"
+                    " the policy"
+                )
             setattr(self, key, value)
 
     def plan(self, pool: PoolView) -> StepPlan:
@@ -192,7 +208,8 @@ class Policy:
         if self.max_deferrals is not None:
             limit = self.max_deferrals
             waited = sorted(
-                (view for view in finished if view.deferrals >= limit), key=lambda v: (v.finished_step, v.group_id, v.rollout_id)
+                (view for view in finished if view.deferrals >= limit),
+                key=lambda v: (v.finished_step, v.group_id, v.rollout_id),
             )
             finished = (*waited, *(view for view in finished if view.deferrals < limit))
         return [view.rollout_id for view in finished[: self.batch.rollout_batch_size]]
@@ -212,11 +229,14 @@ class Policy:
         """Restore what ``state_dict`` gave."""
 
     def refill(self, pool: PoolView, *, overcommit: int, chunk_size: int) -> StepPlan:
-        """The usual plan: admit until B + ``overcommit`` are in flight, end at B finished, wait for the overdue ones."""
+        """The usual plan: admit until B + ``overcommit`` are in flight, end at B finished, wait for the
+        overdue ones."""
         admit = max(0, self.batch.rollout_batch_size + overcommit - pool.in_flight)
         wait_for: frozenset[int] = frozenset()
         if self.max_deferrals is not None:
-            wait_for = frozenset(view.rollout_id for view in pool.unfinished if view.deferrals >= self.max_deferrals)
+            wait_for = frozenset(
+                view.rollout_id for view in pool.unfinished if view.deferrals >= self.max_deferrals
+            )
             if self.max_deferrals == 0:
                 wait_for |= frozenset(range(pool.admitted, pool.admitted + admit))
         return StepPlan(admit=admit, chunk_size=chunk_size, overcommit=overcommit, wait_for=wait_for)

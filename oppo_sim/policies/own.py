@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies.interface import Arrangement, Batch, Policy, PoolView, Schedule, ScoreGranularity, StepPlan, StepReport, StopCheck
+from oppo_sim.policies.interface import (
+    Arrangement,
+    Batch,
+    Policy,
+    PoolView,
+    Schedule,
+    ScoreGranularity,
+    StepPlan,
+    StepReport,
+    StopCheck,
+)
 
 PolicyClass = Callable[[Batch, Mapping[str, Any]], Policy]
 
@@ -28,7 +38,8 @@ def make_own(policy_class: PolicyClass, name: str, batch: Batch, settings: Mappi
         raise
     except (Exception, SystemExit) as error:
         raise OppoError(
-            f"policy '{name}' cannot be made: it raised {_said(error, policy_class)}; mend the policy, or its settings"
+            f"policy '{name}' cannot be made: it raised {_said(error, policy_class)}; mend the policy, or its"
+            " settings"
         ) from error
     _check_attributes(policy, name)
     for method, answer in _ANSWERS.items():
@@ -36,24 +47,36 @@ def make_own(policy_class: PolicyClass, name: str, batch: Batch, settings: Mappi
     return policy
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _check_attributes(policy: Policy, name: str) -> None:
-    known = {"schedule": get_args(Schedule), "score_granularity": get_args(ScoreGranularity), "stop_check": get_args(StopCheck)}
+    known = {
+        "schedule": get_args(Schedule),
+        "score_granularity": get_args(ScoreGranularity),
+        "stop_check": get_args(StopCheck),
+    }
     for attribute, values in known.items():
         given = getattr(policy, attribute)
         if given not in values:
-            raise OppoError(f"policy '{name}' has {attribute} {given!r}, which is none of {', '.join(values)}: mend the policy")
+            raise OppoError(
+                f"policy '{name}' has {attribute} {given!r}, which is none of {', '.join(values)}: mend the"
+                " policy"
+            )
     for attribute, lowest in (("max_deferrals", 0), ("max_staleness", 0)):
         given = getattr(policy, attribute)
         if given is None and attribute == "max_deferrals":
             continue
         if isinstance(given, bool) or not isinstance(given, int) or given < lowest:
-            raise OppoError(f"policy '{name}' has {attribute} {given!r}, which is no whole number from {lowest} on: mend the policy")
+            raise OppoError(
+                f"policy '{name}' has {attribute} {given!r}, which is no whole number from {lowest} on: mend"
+                " the policy"
+            )
 
 
-def _watched(method: Callable[[Any], Any], name: str, called: str, answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _watched(
+    method: Callable[[Any], Any], name: str, called: str, answer: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
     @wraps(method)
     def ask(seen: PoolView | StepReport) -> Any:
         try:
@@ -61,9 +84,14 @@ def _watched(method: Callable[[Any], Any], name: str, called: str, answer: Calla
         except OppoError:
             raise
         except _WrongAnswerError as wrong:
-            raise OppoError(f"policy '{name}', step {seen.step}: {called}() answered {wrong}; mend the policy") from None
+            raise OppoError(
+                f"policy '{name}', step {seen.step}: {called}() answered {wrong}; mend the policy"
+            ) from None
         except (Exception, SystemExit) as error:
-            raise OppoError(f"policy '{name}', step {seen.step}: {called}() raised {_said(error, method)}; mend the policy") from error
+            raise OppoError(
+                f"policy '{name}', step {seen.step}: {called}() raised {_said(error, method)}; mend the"
+                " policy"
+            ) from error
 
     return ask
 
@@ -77,7 +105,13 @@ def _plan(answer: Any) -> StepPlan:
         raise _WrongAnswerError(f"{_shown(answer)}, which is no StepPlan")
     numbers = {name: _whole(getattr(answer, name), name) for name in ("admit", "chunk_size", "overcommit")}
     stop_after = None if answer.stop_after is None else _whole(answer.stop_after, "stop_after")
-    return replace(answer, **numbers, stop_after=stop_after, wait_for=frozenset(_ids(answer.wait_for)), readmit=tuple(_ids(answer.readmit)))
+    return replace(
+        answer,
+        **numbers,
+        stop_after=stop_after,
+        wait_for=frozenset(_ids(answer.wait_for)),
+        readmit=tuple(_ids(answer.readmit)),
+    )
 
 
 def _arrangement(answer: Any) -> Arrangement:
@@ -87,7 +121,9 @@ def _arrangement(answer: Any) -> Arrangement:
         return answer
     if not isinstance(answer.move, Mapping):
         raise _WrongAnswerError(f"move {_shown(answer.move)}, which is no mapping of rollout ids to replicas")
-    move = {_whole(rollout_id, "move"): _whole(replica, "move") for rollout_id, replica in answer.move.items()}
+    move = {
+        _whole(rollout_id, "move"): _whole(replica, "move") for rollout_id, replica in answer.move.items()
+    }
     return Arrangement(hold=frozenset(_ids(answer.hold)), move=move)
 
 
@@ -124,7 +160,8 @@ def _shown(value: Any) -> str:
 
 
 def _said(error: BaseException, raiser: Callable[..., Any]) -> str:
-    """``ValueError: message (mine.py, line 12)``: the innermost line in the file of ``raiser``, if it got there."""
+    """``ValueError: message (mine.py, line 12)``: the innermost line in the file of ``raiser``, if it got
+    there."""
     try:
         file = inspect.getsourcefile(raiser)
     except TypeError:

@@ -1,4 +1,5 @@
-"""Policies by name: shipped ones, entry points of the group ``oppo_sim.policies``, and ``path/to/file.py:ClassName``."""
+"""Policies by name: shipped ones, entry points of the group ``oppo_sim.policies``, and
+``path/to/file.py:ClassName``."""
 
 import difflib
 import hashlib
@@ -36,19 +37,42 @@ class Shipped(NamedTuple):
 NO_OVERCOMMIT = {"overcommit": 0}
 
 SHIPPED: Mapping[str, Shipped] = {
-    "sequential": Shipped(Refill, s.SequentialSettings, "generate all, then score all, then train (the baseline)"),
+    "sequential": Shipped(
+        Refill, s.SequentialSettings, "generate all, then score all, then train (the baseline)"
+    ),
     "intra": Shipped(Refill, s.IntraSettings, "stream chunks to the scorer while decoding"),
     "rollout-overlap": Shipped(Refill, s.RolloutOverlapSettings, "score each rollout when it finishes"),
-    "inter": Shipped(Refill, s.InterSettings, "overcommit a few prompts, carry the unfinished", NO_OVERCOMMIT),
-    "oppo": Shipped(Refill, s.OppoSettings, "both overlaps; overcommit and chunk size controlled online or fixed", NO_OVERCOMMIT),
-    "partial-rollout": Shipped(Refill, s.PartialRolloutSettings, "rounds of a token budget, the rest continues", NO_OVERCOMMIT),
-    "april": Shipped(Refill, s.AprilSettings, "issue about twice the batch, stop at B, carry the rest", NO_OVERCOMMIT),
-    "tail-batching": Shipped(
-        TailBatching, s.TailBatchingSettings, "short steps drop their tail, long steps run the dropped prompts", {"over_issue": 1.0}
+    "inter": Shipped(
+        Refill, s.InterSettings, "overcommit a few prompts, carry the unfinished", NO_OVERCOMMIT
     ),
-    "one-step-off": Shipped(OneStepOff, s.OneStepOffSettings, "generate the next batch while this one trains"),
+    "oppo": Shipped(
+        Refill,
+        s.OppoSettings,
+        "both overlaps; overcommit and chunk size controlled online or fixed",
+        NO_OVERCOMMIT,
+    ),
+    "partial-rollout": Shipped(
+        Refill, s.PartialRolloutSettings, "rounds of a token budget, the rest continues", NO_OVERCOMMIT
+    ),
+    "april": Shipped(
+        Refill, s.AprilSettings, "issue about twice the batch, stop at B, carry the rest", NO_OVERCOMMIT
+    ),
+    "tail-batching": Shipped(
+        TailBatching,
+        s.TailBatchingSettings,
+        "short steps drop their tail, long steps run the dropped prompts",
+        {"over_issue": 1.0},
+    ),
+    "one-step-off": Shipped(
+        OneStepOff, s.OneStepOffSettings, "generate the next batch while this one trains"
+    ),
     "async": Shipped(Async, s.AsyncSettings, "generation goes on during training, within a staleness bound"),
-    "oracle": Shipped(Oracle, s.OracleSettings, "knows the lengths and sorts them: a bound, not a recommendation", {"window": 1}),
+    "oracle": Shipped(
+        Oracle,
+        s.OracleSettings,
+        "knows the lengths and sorts them: a bound, not a recommendation",
+        {"window": 1},
+    ),
 }
 
 BASELINE = "sequential"
@@ -68,14 +92,19 @@ def make_policy(name: str, batch: Batch, settings: Mapping[str, Any], base_dir: 
     Raises OppoError for an unknown name, unknown or impossible settings, or a file that gives no policy.
     """
     shipped = SHIPPED.get(name)
-    policy = shipped.build(batch, _validated(name, settings)) if shipped else make_own(_find_class(name, base_dir), name, batch, settings)
+    policy = (
+        shipped.build(batch, _validated(name, settings))
+        if shipped
+        else make_own(_find_class(name, base_dir), name, batch, settings)
+    )
     # One class serves several names: the instance carries its own.
     policy.name = name  # type: ignore[misc]
     return policy
 
 
 def source_digest(name: str, base_dir: Path | None = None) -> str | None:
-    """SHA-256 (hex) of the file that defines a policy of a user's own; None for a shipped one. Raises OppoError if it is not found."""
+    """SHA-256 (hex) of the file that defines a policy of a user's own; None for a shipped one. Raises
+    OppoError if it is not found."""
     if name in SHIPPED:
         return None
     try:
@@ -90,13 +119,21 @@ def inherited_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]
     if name not in SHIPPED:
         return {}
     shipped = SHIPPED[name].settings
-    return {key: value for key, value in settings.items() if key in shipped.INHERITED and key in shipped.model_fields}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key in shipped.INHERITED and key in shipped.model_fields
+    }
 
 
-def baseline_settings(name: str, settings: Mapping[str, Any], batch: Batch, base_dir: Path | None = None) -> dict[str, Any] | None:
-    """Settings of the sequential baseline that stops as ``name`` does (same ``stop_check``, same rounds); None: it has no stop check.
+def baseline_settings(
+    name: str, settings: Mapping[str, Any], batch: Batch, base_dir: Path | None = None
+) -> dict[str, Any] | None:
+    """Settings of the sequential baseline that stops as ``name`` does (same ``stop_check``, same rounds);
+    None: it has no stop check.
 
-    The rounds of a policy of a user's own are its attribute ``chunk_size``. Raises OppoError as ``make_policy``.
+    The rounds of a policy of a user's own are its attribute ``chunk_size``. Raises OppoError as
+    ``make_policy``.
     """
     policy = make_policy(name, batch, settings, base_dir)
     if policy.schedule != "synchronous":
@@ -107,7 +144,10 @@ def baseline_settings(name: str, settings: Mapping[str, Any], batch: Batch, base
     if isinstance(chunk_size, ChunkControl):
         return {"stop_check": "chunk", "chunk_size": chunk_size.model_dump(mode="json")}
     if not isinstance(chunk_size, int):
-        raise OppoError(f"policy '{name}' stops in rounds: give it an attribute chunk_size, so that the baseline can run the same rounds")
+        raise OppoError(
+            f"policy '{name}' stops in rounds: give it an attribute chunk_size, so that the baseline can run"
+            " the same rounds"
+        )
     return {"stop_check": "chunk", "chunk_size": chunk_size}
 
 
@@ -122,14 +162,26 @@ def _validated(name: str, settings: Mapping[str, Any]) -> s.PolicySettings:
         # As JSON, so that a list may stand for a tuple while nothing else is converted.
         return model.model_validate_json(json.dumps(dict(settings)), strict=True)
     except TypeError:
-        raise OppoError(f"policy '{name}' has settings that are no plain values: give numbers, text, lists and dicts") from None
+        raise OppoError(
+            f"policy '{name}' has settings that are no plain values: give numbers, text, lists and dicts"
+        ) from None
     except ValidationError as error:
-        # Of a union's complaints the one about the alternative that was meant: a rule that the values break, else the innermost.
-        first = max(error.errors(), key=lambda details: (details["type"] == "value_error", len(details["loc"])))
-        where = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part in model.model_fields) or "settings"
+        # Of a union's complaints the one about the alternative that was meant: a rule that the values break,
+        # else the innermost.
+        first = max(
+            error.errors(), key=lambda details: (details["type"] == "value_error", len(details["loc"]))
+        )
+        where = (
+            ".".join(
+                str(part) for part in first["loc"] if isinstance(part, str) and part in model.model_fields
+            )
+            or "settings"
+        )
         given = settings.get(where, first.get("input"))
         why = first["msg"].removeprefix("Value error, ")
-        raise OppoError(f"policy '{name}', {where} = {given!r}: {why}; mend it in the scenario or with --set") from None
+        raise OppoError(
+            f"policy '{name}', {where} = {given!r}: {why}; mend it in the scenario or with --set"
+        ) from None
 
 
 def _find_class(name: str, base_dir: Path | None) -> PolicyClass:
@@ -141,11 +193,16 @@ def _find_class(name: str, base_dir: Path | None) -> PolicyClass:
             found = point.load()
         except (Exception, SystemExit) as error:
             raise OppoError(
-                f"policy '{name}' ({point.value}) cannot be imported ({type(error).__name__}: {error}): mend its package"
+                f"policy '{name}' ({point.value}) cannot be imported ({type(error).__name__}: {error}): mend"
+                " its package"
             ) from error
         return _as_policy_class(found, f"entry point '{name}'")
     close = difflib.get_close_matches(name, SHIPPED, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"shipped are {', '.join(SHIPPED)}; your own is 'path/to/file.py:ClassName'"
+    hint = (
+        f"did you mean '{close[0]}'?"
+        if close
+        else f"shipped are {', '.join(SHIPPED)}; your own is 'path/to/file.py:ClassName'"
+    )
     raise OppoError(f"unknown policy '{name}': {hint}")
 
 
@@ -153,7 +210,9 @@ def _from_file(path: Path, class_name: str) -> PolicyClass:
     if not path.is_file():
         raise OppoError(f"policy file {path} does not exist: check the path before ':{class_name}'")
     # Known to Python under a name of its own: dataclasses and pickle look a class's module up.
-    module_name = f"oppo_user_policy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    module_name = (
+        f"oppo_user_policy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    )
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -163,7 +222,9 @@ def _from_file(path: Path, class_name: str) -> PolicyClass:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise OppoError(f"policy file {path} cannot be imported ({type(error).__name__}: {error}): mend the file") from error
+        raise OppoError(
+            f"policy file {path} cannot be imported ({type(error).__name__}: {error}): mend the file"
+        ) from error
     if not hasattr(module, class_name):
         raise OppoError(f"policy file {path} has no class '{class_name}': name one that it defines")
     return _as_policy_class(getattr(module, class_name), f"{path}:{class_name}")

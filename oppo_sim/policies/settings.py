@@ -25,15 +25,21 @@ class PolicySettings(BaseModel):
 
 
 class SequentialSettings(PolicySettings):
-    stop_check: StopCheck = Field("token", description="token: end at the B-th finish; chunk: in rounds of chunk_size iterations")
-    chunk_size: ChunkSize | ChunkControl = Field(256, description="length of a round under stop_check chunk, tokens")
+    stop_check: StopCheck = Field(
+        "token", description="token: end at the B-th finish; chunk: in rounds of chunk_size iterations"
+    )
+    chunk_size: ChunkSize | ChunkControl = Field(
+        256, description="length of a round under stop_check chunk, tokens"
+    )
     overcommit: ClassVar[Overcommit] = 0
     max_deferrals: ClassVar[int | None] = None
     score_granularity: ClassVar[ScoreGranularity] = "batch"
 
 
 class IntraSettings(SequentialSettings):
-    chunk_size: ChunkSize | ChunkControl = Field(256, description="tokens of a streamed piece, or {control: explore, …}")
+    chunk_size: ChunkSize | ChunkControl = Field(
+        256, description="tokens of a streamed piece, or {control: explore, …}"
+    )
     score_granularity: ClassVar[ScoreGranularity] = "chunk"
 
 
@@ -47,8 +53,12 @@ class CarrySettings(PolicySettings):
     INHERITED: ClassVar[tuple[str, ...]] = ("chunk_size", "stop_check", "max_deferrals", "overcommit")
 
     stop_check: StopCheck = "token"
-    chunk_size: ChunkSize | ChunkControl = Field(256, description="tokens of a streamed piece, or {control: explore, …}")
-    max_deferrals: int | None = Field(None, ge=0, description="a rollout deferred this often is waited for; null: never")
+    chunk_size: ChunkSize | ChunkControl = Field(
+        256, description="tokens of a streamed piece, or {control: explore, …}"
+    )
+    max_deferrals: int | None = Field(
+        None, ge=0, description="a rollout deferred this often is waited for; null: never"
+    )
 
 
 class InterSettings(CarrySettings):
@@ -57,7 +67,9 @@ class InterSettings(CarrySettings):
 
 
 class OppoSettings(CarrySettings):
-    chunk_size: ChunkSize | ChunkControl = Field(ChunkControl(), description="tokens of a streamed piece, or {control: explore, …}")
+    chunk_size: ChunkSize | ChunkControl = Field(
+        ChunkControl(), description="tokens of a streamed piece, or {control: explore, …}"
+    )
     overcommit: Overcommit | DeltaControl = Field(DeltaControl(), description=OVERCOMMIT_HELP)
     score_granularity: ScoreGranularity = "chunk"
 
@@ -106,7 +118,9 @@ class OneStepOffSettings(PolicySettings):
 class AsyncSettings(PolicySettings):
     INHERITED: ClassVar[tuple[str, ...]] = ("chunk_size",)
 
-    max_staleness: int = Field(1, ge=0, le=1000, description="bounds admission: admitted < B · (updates done + max_staleness + 1)")
+    max_staleness: int = Field(
+        1, ge=0, le=1000, description="bounds admission: admitted < B · (updates done + max_staleness + 1)"
+    )
     score_granularity: ScoreGranularity = "rollout"
     chunk_size: ChunkSize | ChunkControl = 256
 
@@ -126,6 +140,7 @@ def overcommit_rollouts(overcommit: Overcommit, batch: Batch) -> int:
         return batch.whole_groups(round(overcommit * batch.rollout_batch_size, 9))
     if overcommit % batch.group_size:
         raise OppoError(
-            f"overcommit {overcommit} is not a multiple of group_size {batch.group_size}: make it one, or give a share of B such as 0.1"
+            f"overcommit {overcommit} is not a multiple of group_size {batch.group_size}: make it one, or"
+            " give a share of B such as 0.1"
         )
     return overcommit

@@ -33,9 +33,16 @@ RefillSettings = SequentialSettings | InterSettings | OppoSettings | PartialRoll
 
 
 class _Chunked(Policy):
-    """What all shipped policies share: a scoring granularity, a stop check and a chunk size, fixed or controlled."""
+    """What all shipped policies share: a scoring granularity, a stop check and a chunk size, fixed or
+    controlled."""
 
-    def __init__(self, batch: Batch, score_granularity: ScoreGranularity, stop_check: StopCheck, chunk_size: int | ChunkControl) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        score_granularity: ScoreGranularity,
+        stop_check: StopCheck,
+        chunk_size: int | ChunkControl,
+    ) -> None:
         super().__init__(batch)
         self.score_granularity = score_granularity
         self.stop_check = stop_check
@@ -72,7 +79,11 @@ class Refill(_Chunked):
         self.max_deferrals = settings.max_deferrals
         control = settings.overcommit if isinstance(settings.overcommit, DeltaControl) else None
         self._delta = DeltaController(control, batch) if control else None
-        self._fixed_delta = 0 if isinstance(settings.overcommit, DeltaControl) else overcommit_rollouts(settings.overcommit, batch)
+        self._fixed_delta = (
+            0
+            if isinstance(settings.overcommit, DeltaControl)
+            else overcommit_rollouts(settings.overcommit, batch)
+        )
 
     @property
     def overcommit(self) -> int:
@@ -115,7 +126,9 @@ class TailBatching(_Chunked):
             readmit = tuple(self._long_queue[:size])
             del self._long_queue[:size]
             return StepPlan(admit=0, chunk_size=self.chunk_size, readmit=readmit)
-        return StepPlan(admit=self._short_step, chunk_size=self.chunk_size, overcommit=self._short_step - size)
+        return StepPlan(
+            admit=self._short_step, chunk_size=self.chunk_size, overcommit=self._short_step - size
+        )
 
     def drop(self, pool: PoolView) -> Collection[int]:
         dropped = [view.rollout_id for view in (*pool.finished, *pool.unfinished)]
@@ -157,7 +170,8 @@ class Async(_Chunked):
 
 
 class Oracle(_Chunked):
-    """Sorts a window of batches by length and runs it shortest first (docs/model.md C18). A bound, never a recommendation."""
+    """Sorts a window of batches by length and runs it shortest first (docs/model.md C18). A bound, never a
+    recommendation."""
 
     oracle: ClassVar[bool] = True
 
@@ -190,4 +204,7 @@ class Oracle(_Chunked):
             load[replica] += lengths[rollout_id]
             move[rollout_id] = replica
         running = set(chosen)
-        return Arrangement(hold=frozenset(view.rollout_id for view in pool.unfinished if view.rollout_id not in running), move=move)
+        return Arrangement(
+            hold=frozenset(view.rollout_id for view in pool.unfinished if view.rollout_id not in running),
+            move=move,
+        )

@@ -12,7 +12,9 @@ DPI: Final = 150
 WIDTH_IN: Final = 8.0
 
 
-def new_figure(heights: Sequence[float], *, columns: int = 1, share_x: bool = False, below: float = 0.0) -> "tuple[Figure, list[Axes]]":
+def new_figure(
+    heights: Sequence[float], *, columns: int = 1, share_x: bool = False, below: float = 0.0
+) -> "tuple[Figure, list[Axes]]":
     """A figure with one row of axes per height (inches), ``columns`` in each; axes row by row.
 
     ``below`` (inches) is left for a legend under them.
@@ -22,7 +24,9 @@ def new_figure(heights: Sequence[float], *, columns: int = 1, share_x: bool = Fa
 
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + below), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(heights), columns, squeeze=False, sharex=share_x, gridspec_kw={"height_ratios": list(heights)})
+    grid = figure.subplots(
+        len(heights), columns, squeeze=False, sharex=share_x, gridspec_kw={"height_ratios": list(heights)}
+    )
     axes = [axis for row in grid for axis in row]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
@@ -30,7 +34,9 @@ def new_figure(heights: Sequence[float], *, columns: int = 1, share_x: bool = Fa
     return figure, axes
 
 
-def legend_below(figure: "Figure", handles: "Sequence[Artist]", labels: Sequence[str], *, columns: int = 6) -> None:
+def legend_below(
+    figure: "Figure", handles: "Sequence[Artist]", labels: Sequence[str], *, columns: int = 6
+) -> None:
     """One legend for the whole figure, under its axes."""
     if handles:
         figure.legend(

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 _WHAT = "comparison"
 
-_GAINS = ((c.HIDDEN_BY_OVERLAP_S, "hidden by overlap"), (c.SAVED_BY_SHORTER_TAIL_S, "saved by the shorter tail"))
+_GAINS = (
+    (c.HIDDEN_BY_OVERLAP_S, "hidden by overlap"),
+    (c.SAVED_BY_SHORTER_TAIL_S, "saved by the shorter tail"),
+)
 _LOSSES = (
     (c.LOST_TO_RECOMPUTATION_S, "lost to recomputation"),
     (c.LOST_TO_CONTENTION_S, "lost to contention"),
@@ -29,7 +32,8 @@ _LOSSES = (
 
 
 def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
-    """Mean step time by policy, stacked by stage, with its 95 % confidence interval. Raises OppoError for missing columns.
+    """Mean step time by policy, stacked by stage, with its 95 % confidence interval. Raises OppoError for
+    missing columns.
 
     Where stages overlap the stack is longer than the step: the dot with the interval is the step time.
     """
@@ -62,7 +66,8 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
 
 
 def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -> "Figure":
-    """Speed-up by policy against ``baseline``, with 95 % confidence intervals. Raises OppoError when the baseline is not in the table."""
+    """Speed-up by policy against ``baseline``, with 95 % confidence intervals. Raises OppoError when the
+    baseline is not in the table."""
     policies = [str(policy) for policy in comparison.index]
     speedup = numbers(comparison, c.SPEEDUP, _WHAT)
     if baseline not in policies:
@@ -82,9 +87,11 @@ def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -
 
 
 def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure":
-    """Where each policy's seconds went, by counterfactual replay: won to the right, lost to the left, NaN for what does not apply.
+    """Where each policy's seconds went, by counterfactual replay: won to the right, lost to the left, NaN for
+    what does not apply.
 
-    Parts are measured one at a time, so they need not add up to the difference in step time. Raises OppoError for missing columns.
+    Parts are measured one at a time, so they need not add up to the difference in step time. Raises OppoError
+    for missing columns.
     """
     from matplotlib.patches import Patch
 
@@ -111,7 +118,14 @@ def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure"
         right, left = right + np.maximum(seconds, 0), left + np.minimum(seconds, 0)
     table = np.array([values for _, values, _, _ in parts])
     applies, none = np.isfinite(table).any(axis=0), ~np.nan_to_num(table).any(axis=0)
-    _labels(axis, right, [("none" if known else "not applicable") if empty else "" for known, empty in zip(applies, none, strict=True)])
+    _labels(
+        axis,
+        right,
+        [
+            ("none" if known else "not applicable") if empty else ""
+            for known, empty in zip(applies, none, strict=True)
+        ],
+    )
     axis.axvline(0.0, color=INK, linewidth=1.0)
     margin = 0.06 * (float(right.max() - left.min()) or 1.0)
     axis.set_xlim(float(left.min()) - margin, float(right.max()) + margin)
@@ -121,7 +135,7 @@ def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure"
     return figure
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _rows(frame: "pd.DataFrame") -> "tuple[Figure, Axes]":
@@ -133,16 +147,33 @@ def _rows(frame: "pd.DataFrame") -> "tuple[Figure, Axes]":
     return figure, axis
 
 
-def _intervals(axis: "Axes", value: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+def _intervals(
+    axis: "Axes", value: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> None:
     below, above = np.nan_to_num(np.maximum(value - low, 0)), np.nan_to_num(np.maximum(high - value, 0))
-    axis.errorbar(value, np.arange(len(value)), xerr=np.vstack([below, above]), fmt="o", markersize=3, color=INK, elinewidth=1.2, capsize=3)
+    axis.errorbar(
+        value,
+        np.arange(len(value)),
+        xerr=np.vstack([below, above]),
+        fmt="o",
+        markersize=3,
+        color=INK,
+        elinewidth=1.2,
+        capsize=3,
+    )
 
 
 def _labels(axis: "Axes", at: NDArray[np.float64], texts: list[str]) -> None:
     for row, (x, text) in enumerate(zip(at, texts, strict=True)):
         if text:
             axis.annotate(
-                text, (x if np.isfinite(x) else 0.0, row), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9, color=INK
+                text,
+                (x if np.isfinite(x) else 0.0, row),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                color=INK,
             )
 
 

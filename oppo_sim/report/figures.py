@@ -25,8 +25,9 @@ _WHAT = "step"
 def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     """Stage times of every step, stacked, with the median step time.
 
-    Where stages overlap (parallel training stages, asynchronous policies) the stack is higher than the step; a black line then shows
-    the step itself. Stages that never took time are left out. Raises OppoError without the timing columns.
+    Where stages overlap (parallel training stages, asynchronous policies) the stack is higher than the step;
+    a black line then shows the step itself. Stages that never took time are left out. Raises OppoError
+    without the timing columns.
     """
     total = numbers(steps, c.TIMING_STEP, _WHAT)
     edges = _edges(numbers(steps, c.STEP, _WHAT))
@@ -38,11 +39,19 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     labels = []
     base = np.zeros(len(total))
     for stage in c.STAGES:
-        seconds = np.nan_to_num(numbers(steps, c.timing(stage), _WHAT)) if c.timing(stage) in steps.columns else np.zeros(len(total))
+        seconds = (
+            np.nan_to_num(numbers(steps, c.timing(stage), _WHAT))
+            if c.timing(stage) in steps.columns
+            else np.zeros(len(total))
+        )
         if not seconds.any():
             continue
         top = base + seconds
-        handles.append(axis.stairs(top / unit.seconds, edges, baseline=base / unit.seconds, fill=True, color=stage_colour(stage)))
+        handles.append(
+            axis.stairs(
+                top / unit.seconds, edges, baseline=base / unit.seconds, fill=True, color=stage_colour(stage)
+            )
+        )
         labels.append(stage)
         base = top
     if largest(np.abs(base - total)) > 0.01 * largest(total):
@@ -62,8 +71,9 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
 def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, title: str = "") -> "Figure":
     """Response lengths that were trained against those of the trace: distribution, and quantile by quantile.
 
-    A curve above the trace's means that shorter responses were trained than the trace has (length bias). Rollouts without a
-    ``trained_step`` (empty or negative) are left out. Raises OppoError when either side is empty.
+    A curve above the trace's means that shorter responses were trained than the trace has (length bias).
+    Rollouts without a ``trained_step`` (empty or negative) are left out. Raises OppoError when either side is
+    empty.
     """
     trained_step = numbers(rollouts, c.TRAINED_STEP, "rollout")
     trained = numbers(rollouts, c.RESPONSE_LENGTH, "rollout")[trained_step >= 0]
@@ -72,14 +82,28 @@ def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, t
     if not len(trained):
         raise OppoError("no rollout was trained: there are no response lengths to compare with the trace's")
     if not len(trace):
-        raise OppoError("the trace has no response lengths: there is nothing to compare the trained ones with")
+        raise OppoError(
+            "the trace has no response lengths: there is nothing to compare the trained ones with"
+        )
     shares = np.linspace(0.0, 1.0, _ECDF_POINTS)
     trained_at, trace_at = np.quantile(trained, shares), np.quantile(trace, shares)
     bias = float(np.mean(trained) / np.mean(trace) - 1.0)
 
     figure, (left, right) = new_figure([3.8], columns=2)
-    left.plot(trace_at, shares, color=TRACE, linewidth=2.2, label=f"trace: mean {significant(float(np.mean(trace)), 4)}")
-    left.plot(trained_at, shares, color=TRAINED, linewidth=1.6, label=f"trained: mean {significant(float(np.mean(trained)), 4)}")
+    left.plot(
+        trace_at,
+        shares,
+        color=TRACE,
+        linewidth=2.2,
+        label=f"trace: mean {significant(float(np.mean(trace)), 4)}",
+    )
+    left.plot(
+        trained_at,
+        shares,
+        color=TRAINED,
+        linewidth=1.6,
+        label=f"trained: mean {significant(float(np.mean(trained)), 4)}",
+    )
     if trace_at[-1] > 20 * max(1.0, float(np.median(trace))):
         left.set_xscale("log")
     left.set_xlabel("response length (tokens)")
@@ -89,7 +113,12 @@ def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, t
 
     inner = (shares >= 0.01) & (shares <= 0.99)
     right.axhline(0.0, color=TRACE, linewidth=2.2)
-    right.plot(shares[inner], (trained_at[inner] / np.maximum(trace_at[inner], 1.0) - 1.0) * 100, color=TRAINED, linewidth=1.6)
+    right.plot(
+        shares[inner],
+        (trained_at[inner] / np.maximum(trace_at[inner], 1.0) - 1.0) * 100,
+        color=TRAINED,
+        linewidth=1.6,
+    )
     right.axhline(bias * 100, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
     right.annotate(
         f"mean: {'+' if bias >= 0 else '−'}{format_percent(abs(bias))}",
@@ -109,7 +138,8 @@ def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, t
 
 
 def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
-    """Δ and chunk size in force by step, with the mean reward that steers Δ if there is one; None when neither of them varies."""
+    """Δ and chunk size in force by step, with the mean reward that steers Δ if there is one; None when
+    neither of them varies."""
     panels = [
         (name, label)
         for name, label in ((c.OVERCOMMIT, "Δ (rollouts)"), (c.CHUNK_SIZE, "chunk size (tokens)"))
@@ -117,13 +147,19 @@ def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
     ]
     if not panels:
         return None
-    if panels[0][0] == c.OVERCOMMIT and c.REWARD_MEAN in steps.columns and len(_present(numbers(steps, c.REWARD_MEAN, _WHAT))):
+    if (
+        panels[0][0] == c.OVERCOMMIT
+        and c.REWARD_MEAN in steps.columns
+        and len(_present(numbers(steps, c.REWARD_MEAN, _WHAT)))
+    ):
         panels.append((c.REWARD_MEAN, "mean reward"))
     edges = _edges(numbers(steps, c.STEP, _WHAT))
     figure, axes = new_figure([2.0] * len(panels), share_x=True)
     for axis, (name, label) in zip(axes, panels, strict=True):
         values = numbers(steps, name, _WHAT)
-        axis.stairs(values, edges, baseline=None, color=FAINT if name == c.REWARD_MEAN else TRAINED, linewidth=1.5)
+        axis.stairs(
+            values, edges, baseline=None, color=FAINT if name == c.REWARD_MEAN else TRAINED, linewidth=1.5
+        )
         axis.set_ylabel(label, fontsize=9.5)
         if name != c.REWARD_MEAN:
             _whole_numbers(axis, "y")
@@ -135,7 +171,8 @@ def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
 
 
 def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
-    """How many versions old the trained rollouts' first tokens were, over all steps. Raises OppoError without the histogram column."""
+    """How many versions old the trained rollouts' first tokens were, over all steps. Raises OppoError without
+    the histogram column."""
     if c.STALENESS_HISTOGRAM not in steps.columns or not len(steps):
         raise OppoError(f"the step table lacks rows or the column '{c.STALENESS_HISTOGRAM}': add it")
     rows = [np.asarray(row, dtype=np.float64) for row in steps[c.STALENESS_HISTOGRAM]]
@@ -149,7 +186,9 @@ def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     ages = np.arange(len(counts))
     bars = axis.bar(ages, portions * 100, width=0.8, color=TRAINED)
     if len(counts) <= 16:
-        axis.bar_label(bars, [format_percent(share) if share else "" for share in portions], fontsize=8.5, padding=2)
+        axis.bar_label(
+            bars, [format_percent(share) if share else "" for share in portions], fontsize=8.5, padding=2
+        )
     mean = float(np.sum(ages * portions))
     axis.annotate(
         f"mean {significant(mean)}, highest {int(np.flatnonzero(counts)[-1])}",
@@ -169,7 +208,8 @@ def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
 
 
 def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
-    """Rollouts deferred (unfinished, carried), surplus (finished, not trained yet) and, if any, dropped, by step."""
+    """Rollouts deferred (unfinished, carried), surplus (finished, not trained yet) and, if any, dropped, by
+    step."""
     edges = _edges(numbers(steps, c.STEP, _WHAT))
     shown = [("deferred", c.ROLLOUTS_DEFERRED, TRAINED), ("surplus", c.ROLLOUTS_SURPLUS, LOSSES[1])]
     if c.ROLLOUTS_DROPPED in steps.columns and np.nansum(numbers(steps, c.ROLLOUTS_DROPPED, _WHAT)):
@@ -192,7 +232,7 @@ def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     return figure
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _edges(step: NDArray[np.float64]) -> NDArray[np.float64]:

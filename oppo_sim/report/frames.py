@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def numbers(frame: "pd.DataFrame", name: str, what: str) -> NDArray[np.float64]:
-    """A column as floats, NaN where a value is missing. ``what`` names the frame in the OppoError for an absent column or no rows."""
+    """A column as floats, NaN where a value is missing. ``what`` names the frame in the OppoError for an
+    absent column or no rows."""
     if len(frame) == 0:
         raise OppoError(f"the {what} table has no rows: nothing can be shown of it")
     if name not in frame.columns:

@@ -37,18 +37,22 @@ _MOST_STEP_LABELS: Final = 12
 _TAIL_COLOUR: Final = "#EBA98A"
 
 
-def gantt_figure(spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int, int], title: str = "") -> "Figure":
+def gantt_figure(
+    spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int, int], title: str = ""
+) -> "Figure":
     """Steps first … last (both included) of one run.
 
-    Decode bars are as high as the share of running rollouts in the most that ran on any replica in the window; hatched lanes wait for the
-    last rollouts of ``gen``. The share of the window in which a lane was busy stands on the right.
+    Decode bars are as high as the share of running rollouts in the most that ran on any replica in the
+    window; hatched lanes wait for the last rollouts of ``gen``. The share of the window in which a lane was
+    busy stands on the right.
     Raises OppoError when nothing was recorded for these steps.
     """
     return compare_gantt({title: (spans, markers)}, steps)
 
 
 def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> "Figure":
-    """The same steps of several runs, one under the other, each from the start of its first shown step, on one time axis.
+    """The same steps of several runs, one under the other, each from the start of its first shown step, on
+    one time axis.
 
     Raises OppoError when there is no run, or a run has no activity in these steps.
     """
@@ -72,13 +76,15 @@ def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> "Figu
     return figure
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 class _View:
     """What one set of axes shows: activities clipped to the window, times in seconds from its start."""
 
-    def __init__(self, name: str, spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int, int]) -> None:
+    def __init__(
+        self, name: str, spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int, int]
+    ) -> None:
         check_times(spans, markers)
         self.name = name
         self.window: Window = window_of(spans, markers, steps)
@@ -90,9 +96,17 @@ class _View:
         for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
             start, end = max(span.start_s, self.window.start_s), min(span.end_s, self.window.end_s)
             if end > start:
-                self.by_lane[(span.group, span.index)].append((start - self.window.start_s, end - self.window.start_s, span))
+                self.by_lane[(span.group, span.index)].append(
+                    (start - self.window.start_s, end - self.window.start_s, span)
+                )
         self.most_running = max(
-            (_running(span) for drawn in self.by_lane.values() for _, _, span in drawn if span.stage == DECODE), default=1.0
+            (
+                _running(span)
+                for drawn in self.by_lane.values()
+                for _, _, span in drawn
+                if span.stage == DECODE
+            ),
+            default=1.0,
         )
 
     def draw(self, axis: "Axes", unit: Unit, font_size: float, extras: set[str]) -> set[str]:
@@ -107,9 +121,13 @@ class _View:
             for (start, end, span), (slot, slots) in zip(drawn, places, strict=True):
                 top, bottom = self._heights(span, row, slot, slots)
                 left, right = start * scale, end * scale
-                bars.setdefault(span.stage, []).append([(left, bottom), (left, top), (right, top), (right, bottom)])
+                bars.setdefault(span.stage, []).append(
+                    [(left, bottom), (left, top), (right, top), (right, bottom)]
+                )
         for stage in in_stage_order(set(bars)):
-            _add_bars(axis, bars[stage], stage_colour(stage), edged=stage.partition("+")[0] in TRAINING_STAGES)
+            _add_bars(
+                axis, bars[stage], stage_colour(stage), edged=stage.partition("+")[0] in TRAINING_STAGES
+            )
         self._moments(axis, scale, extras)
         return set(bars)
 
@@ -161,7 +179,10 @@ class _View:
         said = f"{count} steps" if count > 1 else "1 step"
         label = f"{said} in {format_seconds(self.length_s, unit)}"
         axis.set_title(
-            f"{self.name}: {label}" if self.name else label, loc="left", fontsize=10.5, pad=16 if count <= _MOST_STEP_LABELS else 6
+            f"{self.name}: {label}" if self.name else label,
+            loc="left",
+            fontsize=10.5,
+            pad=16 if count <= _MOST_STEP_LABELS else 6,
         )
 
     def _waits(self, axis: "Axes", scale: float, extras: set[str]) -> None:
@@ -183,7 +204,14 @@ class _View:
             from matplotlib.collections import PolyCollection
 
             axis.add_collection(
-                PolyCollection(found, facecolors="white", edgecolors=_TAIL_COLOUR, hatch="//////", linewidths=0.4, zorder=1.5),
+                PolyCollection(
+                    found,
+                    facecolors="white",
+                    edgecolors=_TAIL_COLOUR,
+                    hatch="//////",
+                    linewidths=0.4,
+                    zorder=1.5,
+                ),
                 autolim=False,
             )
             extras.add("waits for the tail")
@@ -214,7 +242,9 @@ class _View:
         chunks = [
             ((marker.at_s - start) * scale, rows[(marker.group, marker.index)])
             for marker in self.markers
-            if marker.name == CHUNK and (marker.group, marker.index) in rows and start <= marker.at_s <= self.window.end_s
+            if marker.name == CHUNK
+            and (marker.group, marker.index) in rows
+            and start <= marker.at_s <= self.window.end_s
         ]
         if 0 < len(chunks) <= _MOST_CHUNK_TICKS:
             from matplotlib.collections import LineCollection
@@ -236,7 +266,8 @@ def _box(start: float, end: float, row: int) -> list[tuple[float, float]]:
 def _add_bars(axis: "Axes", boxes: list[list[tuple[float, float]]], colour: str, *, edged: bool) -> None:
     from matplotlib.collections import PolyCollection
 
-    # Edges tell training stages apart; around thousands of decode segments and scored pieces they would hide them.
+    # Edges tell training stages apart; around thousands of decode segments and scored pieces they would hide
+    # them.
     axis.add_collection(
         PolyCollection(
             boxes,

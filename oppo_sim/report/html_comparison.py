@@ -44,9 +44,12 @@ _PARTS = (
 
 
 def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
-    """Read a comparison's folder. ``stem`` starts the names of its pictures. Raises OppoError for a folder that lacks its tables."""
+    """Read a comparison's folder. ``stem`` starts the names of its pictures. Raises OppoError for a folder
+    that lacks its tables."""
     manifest = run.manifest
-    table, attribution = (run.frame(f"{name}.parquet").set_index("policy") for name in ("comparison", "attribution"))
+    table, attribution = (
+        run.frame(f"{name}.parquet").set_index("policy") for name in ("comparison", "attribution")
+    )
     cells = run.frame("cells.parquet")
     if not np.isfinite(table[c.STEP_S].to_numpy(dtype=np.float64)).any():
         raise OppoError(f"{run.root} compares no policy with a step time: compare again")
@@ -56,7 +59,10 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
     alike = not_told_apart(seconds, best)
     names = [str(policy) for policy in table.index]
     points = Points(
-        table.reset_index(), ("policy",), names.index(best), frozenset(names.index(policy) for policy in (best, *alike) if policy in names)
+        table.reset_index(),
+        ("policy",),
+        names.index(best),
+        frozenset(names.index(policy) for policy in (best, *alike) if policy in names),
     )
     settings = dict(manifest.get("policy_settings", {}).get(best, {}))
     name, seeds, steps = str(manifest["scenario"]), manifest["seeds"], manifest["steps"]
@@ -66,14 +72,28 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
         kind="comparison",
         source=cost_source(manifest["costs"]),
         measured=False,
-        question=f"Which of {joined(list(manifest['policies']))} takes the shortest step on {name}, and at what price? "
-        f"{counted(len(seeds), 'seed')} × {counted(steps, 'step')}, of which {manifest.get('warmup_steps', 0)} are warm-up.",
-        answer=_answer(table, attribution, best, str(manifest.get("baselines", {}).get(best, BASELINE)), alike, len(seeds)),
+        question=(
+            f"Which of {joined(list(manifest['policies']))} takes the shortest step on {name}, and at what"
+            f" price? {counted(len(seeds), 'seed')} × {counted(steps, 'step')}, of which"
+            f" {manifest.get('warmup_steps', 0)} are warm-up."
+        ),
+        answer=_answer(
+            table,
+            attribution,
+            best,
+            str(manifest.get("baselines", {}).get(best, BASELINE)),
+            alike,
+            len(seeds),
+        ),
         settings=(("policy.name", best), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(best, settings),
         sections=(
             Section("Pictures", pictures=_pictures(table, attribution, stem)),
-            *([_attribution_section(attribution)] if len(attribution) and attribution.notna().any(axis=None) else []),
+            *(
+                [_attribution_section(attribution)]
+                if len(attribution) and attribution.notna().any(axis=None)
+                else []
+            ),
             *timeline_section(run, stem),
             *([code] if code else []),
         ),
@@ -82,11 +102,22 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
             (
                 "command",
                 command_text(
-                    "oppo", "compare", f"{name}.yaml", "--policies", ",".join(manifest["policies"]), "--seeds", len(seeds), "--steps", steps
+                    "oppo",
+                    "compare",
+                    f"{name}.yaml",
+                    "--policies",
+                    ",".join(manifest["policies"]),
+                    "--seeds",
+                    len(seeds),
+                    "--steps",
+                    steps,
                 ),
             ),
             *run_provenance(manifest),
-            ("seeds", joined([str(seed) for seed in seeds]) if len(seeds) < 9 else f"{seeds[0]} to {seeds[-1]}"),
+            (
+                "seeds",
+                joined([str(seed) for seed in seeds]) if len(seeds) < 9 else f"{seeds[0]} to {seeds[-1]}",
+            ),
             ("simulated runs", f"{len(cells):,}"),
             *_engines(manifest),
         ),
@@ -94,7 +125,7 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
     )
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _by_seed(cells: "pd.DataFrame") -> "pd.DataFrame":
@@ -105,24 +136,38 @@ def _by_seed(cells: "pd.DataFrame") -> "pd.DataFrame":
 
 def _engines(manifest: Any) -> list[tuple[str, str]]:
     counts = manifest.get("engines")
-    return [("engines", ", ".join(f"{name}: {count} runs" for name, count in counts.items()))] if isinstance(counts, dict) else []
+    return (
+        [("engines", ", ".join(f"{name}: {count} runs" for name, count in counts.items()))]
+        if isinstance(counts, dict)
+        else []
+    )
 
 
-def _answer(table: "pd.DataFrame", attribution: "pd.DataFrame", best: str, baseline: str, alike: list[str], seeds: int) -> tuple[str, ...]:
+def _answer(
+    table: "pd.DataFrame", attribution: "pd.DataFrame", best: str, baseline: str, alike: list[str], seeds: int
+) -> tuple[str, ...]:
     row = {str(name): float(value) for name, value in table.loc[best].to_dict().items()}
     said = [f"{best}: {format_seconds(row[c.STEP_S])} a step"]
     if best != BASELINE:
         low, high = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
-        within = f" (95 % interval {low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else " (one seed: no interval)"
+        within = (
+            f" (95 % interval {low:.2f} to {high:.2f})"
+            if np.isfinite(low) and np.isfinite(high)
+            else " (one seed: no interval)"
+        )
         said[0] += f", {row[c.SPEEDUP]:.2f} times the speed of {baseline}{within}"
     said[0] += "."
-    stale, oldest, bias = (row[column] for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS))
+    stale, oldest, bias = (
+        row[column] for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS)
+    )
     said.append(
-        f"Its price: mean staleness {measured_label(stale, 'number')} (highest {measured_label(oldest, 'count')}), length bias "
-        f"{measured_label(bias, 'signed_share')}."
+        f"Its price: mean staleness {measured_label(stale, 'number')} (highest"
+        f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')}."
     )
     if alike:
-        said.append(f"{joined(alike)} cannot be told apart from it on {counted(seeds, 'paired seed')} (5 % level).")
+        said.append(
+            f"{joined(alike)} cannot be told apart from it on {counted(seeds, 'paired seed')} (5 % level)."
+        )
     elif seeds < 2:
         said.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:
@@ -130,7 +175,11 @@ def _answer(table: "pd.DataFrame", attribution: "pd.DataFrame", best: str, basel
     if best in attribution.index:
         seconds = attribution.loc[best].to_dict()
         parts = [(label, float(seconds[column])) for column, label in _PARTS]
-        large = [f"{format_seconds(value)} {label}" for label, value in parts if np.isfinite(value) and abs(value) >= 0.005 * row[c.STEP_S]]
+        large = [
+            f"{format_seconds(value)} {label}"
+            for label, value in parts
+            if np.isfinite(value) and abs(value) >= 0.005 * row[c.STEP_S]
+        ]
         if large:
             said.append(f"Of each step, compared with its counterfactuals: {joined(large)}.")
     return tuple(said)
@@ -142,23 +191,48 @@ def _pictures(table: "pd.DataFrame", attribution: "pd.DataFrame", stem: str) -> 
         for policy, seconds, ratio in zip(table.index, table[c.STEP_S], table[c.SPEEDUP], strict=True)
     )
     found = [
-        picture(f"{stem}-step-time", step_time_figure(table), "Step time by stage", f"Bars, one a policy, stacked by stage. {listed}."),
-        picture(f"{stem}-speedup", speedup_figure(table, BASELINE), "Speed-up", f"Bars, one a policy, with 95 % intervals. {listed}."),
+        picture(
+            f"{stem}-step-time",
+            step_time_figure(table),
+            "Step time by stage",
+            f"Bars, one a policy, stacked by stage. {listed}.",
+        ),
+        picture(
+            f"{stem}-speedup",
+            speedup_figure(table, BASELINE),
+            "Speed-up",
+            f"Bars, one a policy, with 95 % intervals. {listed}.",
+        ),
     ]
     if len(attribution) and attribution.notna().any(axis=None):
-        alt = "Bars, one a policy: seconds a step won to the right, lost to the left. The table below has the numbers."
-        found.append(picture(f"{stem}-attribution", attribution_figure(attribution), "Where the time went", alt))
+        alt = (
+            "Bars, one a policy: seconds a step won to the right, lost to the left. The table below has the"
+            " numbers."
+        )
+        found.append(
+            picture(f"{stem}-attribution", attribution_figure(attribution), "Where the time went", alt)
+        )
     return tuple(found)
 
 
 def _attribution_section(attribution: "pd.DataFrame") -> Section:
-    shown = [(column, label) for column, label in _PARTS if column in attribution.columns and attribution[column].notna().any()]
+    shown = [
+        (column, label)
+        for column, label in _PARTS
+        if column in attribution.columns and attribution[column].notna().any()
+    ]
     rows = tuple(
         (str(policy), *(measured_label(float(seconds[column]), "seconds") for column, _ in shown))
         for policy, seconds in attribution.to_dict(orient="index").items()
     )
     grid = Grid(
-        "Seconds a step, by counterfactual replay", ("policy", *(label for _, label in shown)), rows, frozenset(range(1, len(shown) + 1))
+        "Seconds a step, by counterfactual replay",
+        ("policy", *(label for _, label in shown)),
+        rows,
+        frozenset(range(1, len(shown) + 1)),
     )
-    text = "Each part is replayed alone, on the same rollouts without one cost; parts need not add up to the difference in step time."
+    text = (
+        "Each part is replayed alone, on the same rollouts without one cost; parts need not add up to the"
+        " difference in step time."
+    )
     return Section("Where the time went", (text,), (grid,))

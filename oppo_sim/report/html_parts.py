@@ -1,4 +1,5 @@
-"""What a report is made of, before it is HTML: plain text and numbers. Nothing here is markup but ``Picture.svg``."""
+"""What a report is made of, before it is HTML: plain text and numbers. Nothing here is markup but
+``Picture.svg``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

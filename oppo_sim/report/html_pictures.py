@@ -50,13 +50,21 @@ def png_bytes(figure: "Figure", dpi: float | None = None) -> bytes:
 
 
 def in_page(svg: str, name: str) -> str:
-    """An SVG document as an element of a page: no prolog, ids of its own, ink and paper as the page's theme has them."""
+    """An SVG document as an element of a page: no prolog, ids of its own, ink and paper as the page's theme
+    has them."""
     element = svg[svg.index("<svg") :]
     element = re.sub(r"<metadata>.*?</metadata>\s*", "", element, flags=re.DOTALL)
     prefix = re.sub(r"[^A-Za-z0-9]", "-", name)
     element = re.sub(r'\bid="', f'id="{prefix}-', element)
     element = re.sub(r'href="#', f'href="#{prefix}-', element)
     element = element.replace("url(#", f"url(#{prefix}-")
-    element = re.sub("|".join(_IN_PAGE), lambda match: _IN_PAGE[match.group().lower()], element, flags=re.IGNORECASE)
+    element = re.sub(
+        "|".join(_IN_PAGE), lambda match: _IN_PAGE[match.group().lower()], element, flags=re.IGNORECASE
+    )
     # Sized by the page's style sheet.
-    return re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", element, count=1), count=1)
+    return re.sub(
+        r'<svg ([^>]*?)width="[^"]*"',
+        r"<svg \1",
+        re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", element, count=1),
+        count=1,
+    )

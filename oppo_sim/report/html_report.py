@@ -40,9 +40,11 @@ class WrittenReport:
 
 
 def report_chapters(folders: Sequence[str | Path]) -> list[Chapter]:
-    """A chapter a folder, and one with the timelines side by side where two or more single runs are among them.
+    """A chapter a folder, and one with the timelines side by side where two or more single runs are among
+    them.
 
-    Raises OppoError for a folder that holds none of: sweep, tune, comparison, simulated or real run, validation.
+    Raises OppoError for a folder that holds none of: sweep, tune, comparison, simulated or real run,
+    validation.
     """
     if not folders:
         raise OppoError("a report needs at least one folder: name some")
@@ -59,7 +61,8 @@ def report_chapters(folders: Sequence[str | Path]) -> list[Chapter]:
             kind = run.manifest.get("kind")
             if not isinstance(kind, str) or kind not in _RUNS:
                 raise OppoError(
-                    f"{folder} holds a run of kind '{kind}', of which there is no report: name a folder of {joined(list(_RUNS), 'or')}"
+                    f"{folder} holds a run of kind '{kind}', of which there is no report: name a folder of"
+                    f" {joined(list(_RUNS), 'or')}"
                 )
             chapters.append(_RUNS[kind](run, stem))
             if kind in _SINGLE_RUNS:
@@ -73,8 +76,11 @@ def report_html(folders: Sequence[str | Path], title: str = "") -> str:
     return page_html(title or (chapters[0].title if len(chapters) == 1 else "Report"), chapters)
 
 
-def write_report(folders: Sequence[str | Path], output: str | Path, *, title: str = "", force: bool = False) -> WrittenReport:
-    """Write the report, whole or not at all. Raises OppoError when ``output`` exists (unless ``force``), or the disk refuses."""
+def write_report(
+    folders: Sequence[str | Path], output: str | Path, *, title: str = "", force: bool = False
+) -> WrittenReport:
+    """Write the report, whole or not at all. Raises OppoError when ``output`` exists (unless ``force``), or
+    the disk refuses."""
     path = Path(output)
     refuse_existing(path, overwrite=force)
     chapters = report_chapters(folders)
@@ -84,7 +90,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, title: st
     return WrittenReport(path, tuple(chapter.kind for chapter in chapters[: len(folders)]), len(data))
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _timelines(runs: Sequence[FinishedRun]) -> list[Chapter]:
@@ -92,7 +98,9 @@ def _timelines(runs: Sequence[FinishedRun]) -> list[Chapter]:
     for number, run in enumerate(runs, 1):
         if TIMELINE in run.files:
             name = f"{run.manifest['policy']}, seed {run.manifest.get('seed')} ({run.manifest['kind']})"
-            timelines[name if name not in timelines else f"{name}, folder {number}"] = next(iter(read_trace(run.path(TIMELINE)).values()))
+            timelines[name if name not in timelines else f"{name}, folder {number}"] = next(
+                iter(read_trace(run.path(TIMELINE)).values())
+            )
     if len(timelines) < 2:
         return []
     sections = side_by_side(timelines, "timelines")

@@ -11,7 +11,15 @@ from oppo_sim.report.figures import controls_figure, in_flight_figure, stage_tim
 from oppo_sim.report.html_parts import Chapter, Grid, Picture, Section
 from oppo_sim.report.html_pictures import picture
 from oppo_sim.report.html_timelines import timeline_section
-from oppo_sim.report.html_words import command_text, cost_source, counted, flat, policy_yaml, run_provenance, scenario_section
+from oppo_sim.report.html_words import (
+    command_text,
+    cost_source,
+    counted,
+    flat,
+    policy_yaml,
+    run_provenance,
+    scenario_section,
+)
 from oppo_sim.report.measures import measured_label
 from oppo_sim.report.run_folder import FinishedRun
 from oppo_sim.report.units import format_percent, format_seconds
@@ -39,8 +47,11 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
         kind="real run" if measured else "simulated run",
         source="Measured on real engines." if measured else cost_source(manifest["costs"]),
         measured=measured,
-        question=f"What does a step of {policy} on {name} take, and where does the time go? {counted(len(kept), 'step')} after {warmup} of "
-        f"warm-up, seed {seed}{'; the run was interrupted' if manifest.get('interrupted') else ''}.",
+        question=(
+            f"What does a step of {policy} on {name} take, and where does the time go?"
+            f" {counted(len(kept), 'step')} after {warmup} of warm-up, seed"
+            f" {seed}{'; the run was interrupted' if manifest.get('interrupted') else ''}."
+        ),
         answer=_answer(kept),
         settings=(("policy.name", policy), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(policy, settings),
@@ -51,7 +62,20 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
             *([code] if code else []),
         ),
         provenance=(
-            ("command", command_text("oppo", verb, f"{name}.yaml", "--policy", policy, "--seed", seed, "--steps", manifest.get("steps"))),
+            (
+                "command",
+                command_text(
+                    "oppo",
+                    verb,
+                    f"{name}.yaml",
+                    "--policy",
+                    policy,
+                    "--seed",
+                    seed,
+                    "--steps",
+                    manifest.get("steps"),
+                ),
+            ),
             *run_provenance(manifest),
             *([("engine", str(manifest["engine"]))] if isinstance(manifest.get("engine"), str) else []),
         ),
@@ -60,7 +84,8 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
 
 
 def stage_grid(steps: "pd.DataFrame") -> Grid:
-    """Mean, median, 95th percentile and share of the step by stage that took time. ``steps``: warm-up left out."""
+    """Mean, median, 95th percentile and share of the step by stage that took time. ``steps``: warm-up left
+    out."""
     whole = float(np.nansum(steps[c.TIMING_STEP]))
     rows = []
     for stage in (*c.STAGES, "step"):
@@ -72,7 +97,10 @@ def stage_grid(steps: "pd.DataFrame") -> Grid:
         quantiles = (format_seconds(float(np.nanquantile(seconds, at))) for at in (0.5, 0.95))
         rows.append((stage, format_seconds(float(np.nanmean(seconds))), *quantiles, share))
     return Grid(
-        "Time of a step by stage", ("stage", "mean", "median", "95th percentile", "share of the step"), tuple(rows), frozenset({1, 2, 3, 4})
+        "Time of a step by stage",
+        ("stage", "mean", "median", "95th percentile", "share of the step"),
+        tuple(rows),
+        frozenset({1, 2, 3, 4}),
     )
 
 
@@ -84,21 +112,29 @@ def stored_picture(run: FinishedRun, file: str, stem: str, title: str, alt: str)
     return (Picture(stem, title, alt, png_base64=base64.b64encode(data).decode()),)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _answer(steps: "pd.DataFrame") -> tuple[str, ...]:
     seconds = steps[c.TIMING_STEP].to_numpy(dtype=np.float64)
-    stages = {stage: float(np.nanmean(steps[c.timing(stage)])) for stage in c.STAGES if c.timing(stage) in steps.columns}
+    stages = {
+        stage: float(np.nanmean(steps[c.timing(stage)]))
+        for stage in c.STAGES
+        if c.timing(stage) in steps.columns
+    }
     longest = max(stages, key=lambda stage: np.nan_to_num(stages[stage]))
     mean = float(np.nanmean(seconds))
     said = [
-        f"A step takes {format_seconds(mean)} on average (median {format_seconds(float(np.nanmedian(seconds)))}); "
-        f"the longest stage is {longest}, {format_seconds(stages[longest])} or {format_percent(stages[longest] / mean)} of it."
+        f"A step takes {format_seconds(mean)} on average (median"
+        f" {format_seconds(float(np.nanmedian(seconds)))}); the longest stage is {longest},"
+        f" {format_seconds(stages[longest])} or {format_percent(stages[longest] / mean)} of it."
     ]
     if c.STALENESS_MEAN in steps.columns and c.LENGTH_MEAN in steps.columns:
         stale, oldest = float(np.nanmean(steps[c.STALENESS_MEAN])), float(np.nanmax(steps[c.STALENESS_MAX]))
-        said.append(f"Mean staleness is {measured_label(stale, 'number')} (highest {measured_label(oldest, 'count')}).")
+        said.append(
+            f"Mean staleness is {measured_label(stale, 'number')} (highest"
+            f" {measured_label(oldest, 'count')})."
+        )
         if c.TRACE_LENGTH_MEAN in steps.columns:
             bias = float(np.nanmean(steps[c.LENGTH_MEAN]) / np.nanmean(steps[c.TRACE_LENGTH_MEAN])) - 1.0
             said[-1] = said[-1][:-1] + f", length bias {measured_label(bias, 'signed_share')}."
@@ -116,12 +152,23 @@ def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str) -> tuple[Pictu
         )
     ]
     if c.STALENESS_HISTOGRAM in steps.columns:
-        found.append(picture(f"{stem}-staleness", staleness_figure(steps), "Staleness", "Share of trained rollouts by staleness."))
+        found.append(
+            picture(
+                f"{stem}-staleness",
+                staleness_figure(steps),
+                "Staleness",
+                "Share of trained rollouts by staleness.",
+            )
+        )
     if c.ROLLOUTS_DEFERRED in steps.columns:
         alt = "Rollouts deferred and surplus at the end of generation, by step."
         found.append(picture(f"{stem}-in-flight", in_flight_figure(steps), "Rollouts in flight", alt))
     controls = controls_figure(steps)
     if controls is not None:
-        found.append(picture(f"{stem}-controls", controls, "Knobs by step", "Overcommit and chunk size in force, by step."))
+        found.append(
+            picture(
+                f"{stem}-controls", controls, "Knobs by step", "Overcommit and chunk size in force, by step."
+            )
+        )
     alt = "Distribution of the response lengths that were trained, against the trace's, and by quantile."
     return (*found, *stored_picture(run, _LENGTHS, f"{stem}-lengths", "Response lengths (length bias)", alt))

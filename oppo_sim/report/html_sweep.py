@@ -20,7 +20,14 @@ from oppo_sim.report.html_words import (
     scenario_section,
     sweep_command,
 )
-from oppo_sim.report.measures import measure_of, measured_label, settings_label, short_label, value_label, value_text
+from oppo_sim.report.measures import (
+    measure_of,
+    measured_label,
+    settings_label,
+    short_label,
+    value_label,
+    value_text,
+)
 from oppo_sim.report.points import FAILED, STOPPED, Points
 from oppo_sim.report.sweep_drawn import HEAT, drawn
 from oppo_sim.report.sweep_folder import SweepFolder, read_sweep
@@ -36,13 +43,16 @@ _PRICES: Final = (
 
 
 def sweep_chapter(folder: Path, stem: str) -> Chapter:
-    """Read a sweep's folder. ``stem`` starts the names of its pictures. Raises OppoError as ``read_sweep``."""
+    """Read a sweep's folder. ``stem`` starts the names of its pictures. Raises OppoError as
+    ``read_sweep``."""
     sweep = read_sweep(folder)
     points, record = sweep.points, sweep.record
     best = points.best_row()
     fixed = list(record["spec"].get("set", {}).items())
     choice = [] if best is None else [*fixed, *points.label_of(best)]
-    pictures = {one.name: picture(f"{stem}-{one.name}", one.figure, one.title, one.alt) for one in drawn(points)}
+    pictures = {
+        one.name: picture(f"{stem}-{one.name}", one.figure, one.title, one.alt) for one in drawn(points)
+    }
     code = scenario_section(record)
     return Chapter(
         title=f"Sweep: {sweep.name}",
@@ -64,7 +74,7 @@ def sweep_chapter(folder: Path, stem: str) -> Chapter:
     )
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _question(sweep: SweepFolder) -> str:
@@ -74,8 +84,9 @@ def _question(sweep: SweepFolder) -> str:
     steps = record["steps"]
     length = counted(steps, "step") if isinstance(steps, int) else f"{steps[0]:,} to {steps[-1]:,} steps"
     return (
-        f"Which {varied} {aim} on {sweep.name}, and at what price? {counted(len(points.table), 'configuration')}, each "
-        f"{counted(len(record['seeds']), 'seed')} × {length}, of which {record['warmup_steps']} are warm-up."
+        f"Which {varied} {aim} on {sweep.name}, and at what price?"
+        f" {counted(len(points.table), 'configuration')}, each {counted(len(record['seeds']), 'seed')} ×"
+        f" {length}, of which {record['warmup_steps']} are warm-up."
     )
 
 
@@ -93,12 +104,22 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
     def of(column: str) -> float:
         return float(points.measured(column)[best]) if points.has(column) else float("nan")
 
-    first = f"{_capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
+    first = (
+        f"{_capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
+    )
     if np.isfinite(of(c.SPEEDUP)):
         low, high = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
-        within = f" (95 % interval {low:.2f} to {high:.2f})" if np.isfinite(low) and np.isfinite(high) else " (one seed: no interval)"
+        within = (
+            f" (95 % interval {low:.2f} to {high:.2f})"
+            if np.isfinite(low) and np.isfinite(high)
+            else " (one seed: no interval)"
+        )
         first += f", {of(c.SPEEDUP):.2f} times the speed of {_baseline(sweep)}{within}"
-    price = [f"{label} {measured_label(of(column), measure_of(column).kind)}" for column, label in _PRICES if np.isfinite(of(column))]
+    price = [
+        f"{label} {measured_label(of(column), measure_of(column).kind)}"
+        for column, label in _PRICES
+        if np.isfinite(of(column))
+    ]
     return (
         f"{first}.",
         *([f"Its price: {joined(price)}."] if price else []),
@@ -119,15 +140,25 @@ def _flatness(points: Points, best: int, seeds: int) -> list[str]:
         return ["With one seed nothing says how sure this is: sweep with more seeds."]
     rows = sorted(points.region | {best})
     if len(rows) == 1:
-        return ["Every other configuration is slower over paired seeds (5 % level)."] if len(points.table) > 1 else []
+        return (
+            ["Every other configuration is slower over paired seeds (5 % level)."]
+            if len(points.table) > 1
+            else []
+        )
     inside = Points(points.table.iloc[rows].reset_index(drop=True), points.axes)
     spans = []
     for axis in points.axes:
         labels = [value_label(value) for value in inside.values(axis)]
         if len(labels) > 1:
-            spans.append(f"{short_label(axis)} {f'{labels[0]} to {labels[-1]}' if points.numeric(axis) else joined(labels, 'or')}")
+            spans.append(
+                f"{short_label(axis)}"
+                f" {f'{labels[0]} to {labels[-1]}' if points.numeric(axis) else joined(labels, 'or')}"
+            )
     within = f": {joined(spans)}" if spans else ""
-    return [f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over paired seeds (5 % level){within}."]
+    return [
+        f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over paired seeds (5 %"
+        f" level){within}."
+    ]
 
 
 def _worst(points: Points, best: int) -> list[str]:
@@ -149,9 +180,15 @@ def _left_out(points: Points) -> list[str]:
     said = []
     counts = Counter(map(str, points.table[c.STATUS]))
     if counts[FAILED]:
-        said.append(f"{counts[FAILED]:,} of {len(points.table):,} configurations could not run; the reasons stand below.")
+        said.append(
+            f"{counts[FAILED]:,} of {len(points.table):,} configurations could not run; the reasons stand"
+            " below."
+        )
     if counts[STOPPED]:
-        said.append(f"{counted(counts[STOPPED], 'configuration')} got fewer seeds, being clearly slower after the first ones.")
+        said.append(
+            f"{counted(counts[STOPPED], 'configuration')} got fewer seeds, being clearly slower after the"
+            " first ones."
+        )
     return said
 
 
@@ -178,7 +215,13 @@ def _failures(points: Points) -> list[Section]:
     text = f"{counted(len(failed), 'configuration')} could not run." + (
         f" {left} further reasons are in the table of points." if left else ""
     )
-    return [Section("What failed, and why", (text,), (Grid("Reasons", ("reason", "configurations", "the first"), rows, frozenset({1})),))]
+    return [
+        Section(
+            "What failed, and why",
+            (text,),
+            (Grid("Reasons", ("reason", "configurations", "the first"), rows, frozenset({1})),),
+        )
+    ]
 
 
 def _provenance(sweep: SweepFolder) -> tuple[tuple[str, str], ...]:
@@ -189,7 +232,10 @@ def _provenance(sweep: SweepFolder) -> tuple[tuple[str, str], ...]:
         ("command", sweep_command(record)),
         *run_provenance(record),
         ("varied", "; ".join(f"{axis}: {_range(sweep.points.values(axis))}" for axis in sweep.points.axes)),
-        ("baselines", ", ".join(f"{label} ({counted(count, 'configuration')})" for label, count in baselines.items())),
+        (
+            "baselines",
+            ", ".join(f"{label} ({counted(count, 'configuration')})" for label, count in baselines.items()),
+        ),
         ("seeds", f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])),
         ("configurations", ", ".join(f"{status}: {count:,}" for status, count in record["statuses"].items())),
         ("engines", ", ".join(f"{name}: {count:,} runs" for name, count in record["engines"].items())),

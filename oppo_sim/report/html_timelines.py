@@ -20,7 +20,8 @@ def recorded_steps(timeline: Timeline) -> set[int]:
 
 
 def shared_steps(runs: Mapping[str, Timeline], most: int = MOST_STEPS) -> tuple[int, int] | None:
-    """First and last of the earliest steps in a row that every run has, at most ``most``; None: they share no step."""
+    """First and last of the earliest steps in a row that every run has, at most ``most``; None: they share no
+    step."""
     common = set.intersection(*(recorded_steps(timeline) for timeline in runs.values())) if runs else set()
     if not common:
         return None
@@ -37,7 +38,9 @@ def timeline_section(run: FinishedRun, stem: str) -> Sequence[Section]:
     return side_by_side(read_trace(run.path(TIMELINE)), stem, "Timeline")
 
 
-def side_by_side(runs: Mapping[str, Timeline], stem: str, title: str = "Timelines side by side") -> Sequence[Section]:
+def side_by_side(
+    runs: Mapping[str, Timeline], stem: str, title: str = "Timelines side by side"
+) -> Sequence[Section]:
     """Several runs, one under the other on one time axis; nothing where they share no recorded step."""
     steps = shared_steps(runs)
     if steps is None:
@@ -45,8 +48,19 @@ def side_by_side(runs: Mapping[str, Timeline], stem: str, title: str = "Timeline
     first, last = steps
     said = f"steps {first} to {last}" if last > first else f"step {first}"
     named = ", ".join(name for name in runs if name)
-    lanes = "a lane for each replica, scoring worker and trainer; the share of the time it was busy stands on the right"
+    lanes = (
+        "a lane for each replica, scoring worker and trainer; the share of the time it was busy stands on the"
+        " right"
+    )
     alt = f"Gantt chart of {said}{f' of {named}' if named else ''}: {lanes}."
     closer = "The folder's timeline.json opens in ui.perfetto.dev for a closer look."
-    text = f"Each run from the start of its first shown step, on one time axis. {closer}" if len(runs) > 1 else closer
-    return (Section(title, (text,), pictures=(picture(f"{stem}-timeline", compare_gantt(runs, steps), title, alt),)),)
+    text = (
+        f"Each run from the start of its first shown step, on one time axis. {closer}"
+        if len(runs) > 1
+        else closer
+    )
+    return (
+        Section(
+            title, (text,), pictures=(picture(f"{stem}-timeline", compare_gantt(runs, steps), title, alt),)
+        ),
+    )

@@ -1,4 +1,5 @@
-"""The chapter of a tuning: its advice, how the search went, and what the surroundings of the choice look like."""
+"""The chapter of a tuning: its advice, how the search went, and what the surroundings of the choice look
+like."""
 
 import base64
 import json
@@ -34,13 +35,18 @@ _STORED: Final = (
         "Around the choice, knob by knob",
         "Cost over the choice's as each knob changes alone, with 95 % intervals.",
     ),
-    ("figures/regret.png", "Regret by world", "Regret of the choice and of what is best in the scenario as given, world by world."),
+    (
+        "figures/regret.png",
+        "Regret by world",
+        "Regret of the choice and of what is best in the scenario as given, world by world.",
+    ),
 )
 _MEND: Final = "run the same command again, its finished runs are kept"
 
 
 def tune_chapter(folder: Path, stem: str) -> Chapter:
-    """Read a tuning's folder. ``stem`` starts the names of its pictures. Raises OppoError for one that is damaged or lacks its tables."""
+    """Read a tuning's folder. ``stem`` starts the names of its pictures. Raises OppoError for one that is
+    damaged or lacks its tables."""
     record = _record(folder)
     try:
         return _chapter(folder, record, stem)
@@ -48,7 +54,7 @@ def tune_chapter(folder: Path, stem: str) -> Chapter:
         raise OppoError(f"{folder / TUNE} is damaged ({error}): {_MEND}") from None
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _record(folder: Path) -> Mapping[str, Any]:
@@ -74,11 +80,18 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
     return Chapter(
         title=f"Tuning: {name}",
         kind="tune",
-        source="Predicted: every step was simulated. What the seconds rest on is said under “What these numbers are not”.",
+        source=(
+            "Predicted: every step was simulated. What the seconds rest on is said under “What these numbers"
+            " are not”."
+        ),
         measured=False,
-        question=f"Which policy and knobs train fastest on {name}{_bounds(record)}? {counted(record['trials'], 'trial')} over "
-        f"{joined(record['policies'])}, each {counted(len(seeds), 'seed')} × {counted(record['steps'], 'step')}, of which "
-        f"{record['warmup_steps']} are warm-up; checked on {counted(len(record['fresh_seeds']), 'fresh seed')}.",
+        question=(
+            f"Which policy and knobs train fastest on {name}{_bounds(record)}?"
+            f" {counted(record['trials'], 'trial')} over {joined(record['policies'])}, each"
+            f" {counted(len(seeds), 'seed')} × {counted(record['steps'], 'step')}, of which"
+            f" {record['warmup_steps']} are warm-up; checked on"
+            f" {counted(len(record['fresh_seeds']), 'fresh seed')}."
+        ),
         answer=(" ".join(answer[:2]), *answer[2:]),
         settings=tuple((field, "null" if value is None else value_text(value)) for field, value in choice),
         copy_text=overrides_text(choice),
@@ -102,7 +115,11 @@ def _settings(choice: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
 
 
 def _bounds(record: Mapping[str, Any]) -> str:
-    kept = [f"{name} ≤ {value_label(limit)}" for name, limit in flat(record["constraints"]) if limit not in ("null", "–")]
+    kept = [
+        f"{name} ≤ {value_label(limit)}"
+        for name, limit in flat(record["constraints"])
+        if limit not in ("null", "–")
+    ]
     return f" with {joined(kept)}" if kept else ""
 
 
@@ -114,10 +131,15 @@ def _points(trials: "pd.DataFrame", record: Mapping[str, Any]) -> Points:
     table = trials.reset_index(drop=True).copy()
     for field in fields:
         values = table[field]
-        if values.dtype.kind == "f" and values.notna().any() and np.equal(np.mod(values.dropna(), 1), 0).all():
+        if (
+            values.dtype.kind == "f"
+            and values.notna().any()
+            and np.equal(np.mod(values.dropna(), 1), 0).all()
+        ):
             table[field] = values.astype("Int64")
     table[c.ERROR] = [
-        error or (f"breaks {broken}" if broken else None) for error, broken in zip(table[c.ERROR], table[c.BROKEN], strict=True)
+        error or (f"breaks {broken}" if broken else None)
+        for error, broken in zip(table[c.ERROR], table[c.BROKEN], strict=True)
     ]
     rows = {int(number): row for row, number in enumerate(table[c.TRIAL])}
     chosen = record["chosen"]
@@ -131,7 +153,11 @@ def _frameworks(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Sectio
     grids = []
     for name, entries in found.items():
         rows = tuple(
-            (str(entry["knob"] or "no such knob"), "" if entry["knob"] is None else value_text(entry["value"]), str(entry["meaning"]))
+            (
+                str(entry["knob"] or "no such knob"),
+                "" if entry["knob"] is None else value_text(entry["value"]),
+                str(entry["meaning"]),
+            )
             for entry in entries
         )
         grids.append(Grid(name, ("knob", "value", "what it does here"), rows))
@@ -139,7 +165,9 @@ def _frameworks(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Sectio
     return [Section("In other frameworks", (text,), tuple(grids))] if grids else []
 
 
-def _pictures(folder: Path, trials: "pd.DataFrame", sensitivity: "pd.DataFrame", cost: str, stem: str) -> tuple[Picture, ...]:
+def _pictures(
+    folder: Path, trials: "pd.DataFrame", sensitivity: "pd.DataFrame", cost: str, stem: str
+) -> tuple[Picture, ...]:
     found = []
     values = trials[cost].to_numpy(dtype=np.float64)
     if np.isfinite(values).any():
@@ -147,7 +175,12 @@ def _pictures(folder: Path, trials: "pd.DataFrame", sensitivity: "pd.DataFrame",
         label = "seconds a rollout" if cost == c.S_PER_ROLLOUT else "seconds a token"
         figure = convergence_figure(values.tolist(), kept, label=label)
         found.append(
-            picture(f"{stem}-convergence", figure, "How the search went", f"{label.capitalize()} of every trial, and the best so far.")
+            picture(
+                f"{stem}-convergence",
+                figure,
+                "How the search went",
+                f"{label.capitalize()} of every trial, and the best so far.",
+            )
         )
     ran = sensitivity[sensitivity["status"] != "failed"]
     if len(ran):
@@ -165,13 +198,23 @@ def _pictures(folder: Path, trials: "pd.DataFrame", sensitivity: "pd.DataFrame",
         if path.is_file():
             with said(path):
                 data = path.read_bytes()
-            found.append(Picture(f"{stem}-stored-{number}", title, alt, png_base64=base64.b64encode(data).decode()))
+            found.append(
+                Picture(f"{stem}-stored-{number}", title, alt, png_base64=base64.b64encode(data).decode())
+            )
     return tuple(found)
 
 
 def _failures(failures: Sequence[Mapping[str, Any]]) -> list[Section]:
     rows = tuple((str(one["error"]), f"{one['trials']:,}") for one in failures)
-    return [Section("What failed, and why", grids=(Grid("Reasons", ("reason", "trials"), rows, frozenset({1})),))] if rows else []
+    return (
+        [
+            Section(
+                "What failed, and why", grids=(Grid("Reasons", ("reason", "trials"), rows, frozenset({1})),)
+            )
+        ]
+        if rows
+        else []
+    )
 
 
 def _best_file(folder: Path) -> list[Section]:

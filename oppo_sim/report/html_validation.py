@@ -20,14 +20,21 @@ _FIGURES = {
         "Speed-ups, predicted and measured",
         "Predicted against measured speed-up, a point a policy. The table of speed-ups has the numbers.",
     ),
-    "figures/steps.png": ("Steps, predicted and measured", "Step time by step, predicted and measured, one panel a policy."),
+    "figures/steps.png": (
+        "Steps, predicted and measured",
+        "Step time by step, predicted and measured, one panel a policy.",
+    ),
 }
 
 
 def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
     """Read a validation's folder. Raises OppoError for a folder that lacks its result."""
     manifest, record = run.manifest, run.json("validation.json")
-    name, policies, unit = str(record["scenario"]), [str(policy) for policy in record["policies"]], str(record["unit"])
+    name, policies, unit = (
+        str(record["scenario"]),
+        [str(policy) for policy in record["policies"]],
+        str(record["unit"]),
+    )
     pictures = [
         drawn
         for number, (file, (title, alt)) in enumerate(_FIGURES.items())
@@ -39,25 +46,43 @@ def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
         kind="validation",
         source="Measured on real engines, beside predictions from the calibrated profile alone.",
         measured=True,
-        question=f"How far are predictions from real runs of {joined(policies)} on {name}? {counted(record['repeats'], 'repeat')} of "
-        f"{counted(record['steps'], 'step')}, of which {record['warmup_steps']} are warm-up; numbers are {unit}.",
+        question=(
+            f"How far are predictions from real runs of {joined(policies)} on {name}?"
+            f" {counted(record['repeats'], 'repeat')} of {counted(record['steps'], 'step')}, of which"
+            f" {record['warmup_steps']} are warm-up; numbers are {unit}."
+        ),
         answer=_answer(record),
         sections=(
             *([Section("Speed-ups", grids=(_speedups(record),))] if record["speedups"] else []),
             Section("Pictures", pictures=tuple(pictures)),
             Section("Stages", grids=(_stages(record, unit),)),
-            Section("Decisions", ("Who was trained, deferred and left over, step by step.",), (_decisions(record),)),
+            Section(
+                "Decisions",
+                ("Who was trained, deferred and left over, step by step.",),
+                (_decisions(record),),
+            ),
             *([code] if code else []),
         ),
         provenance=(
-            ("command", command_text("oppo", "validate", f"{name}.yaml", "--policies", ",".join(policies), "--repeats", record["repeats"])),
+            (
+                "command",
+                command_text(
+                    "oppo",
+                    "validate",
+                    f"{name}.yaml",
+                    "--policies",
+                    ",".join(policies),
+                    "--repeats",
+                    record["repeats"],
+                ),
+            ),
             *run_provenance(manifest),
         ),
         notes=tuple(manifest.get("warnings", ())),
     )
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _number(value: Any) -> float:
@@ -66,7 +91,11 @@ def _number(value: Any) -> float:
 
 def _signed(share: Any) -> str:
     value = _number(share)
-    return NOTHING if not math.isfinite(value) else f"{'+' if value > 0 else '−' if value < 0 else '±'}{format_percent(abs(value))}"
+    return (
+        NOTHING
+        if not math.isfinite(value)
+        else f"{'+' if value > 0 else '−' if value < 0 else '±'}{format_percent(abs(value))}"
+    )
 
 
 def _within(interval: list[Any]) -> str:
@@ -78,12 +107,20 @@ def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
     said = []
     if record["speedups"]:
         worst = max(record["speedups"], key=lambda one: abs(_number(one["error"])))
-        said.append(f"The largest error of a predicted speed-up is {_signed(worst['error'])} ({worst['policy']}).")
+        said.append(
+            f"The largest error of a predicted speed-up is {_signed(worst['error'])} ({worst['policy']})."
+        )
     for policy, worst_stage in record["largest_error"].items():
-        said.append(f"{policy}: the error of {worst_stage['stage']} moves the step most, by {_signed(worst_stage['of_step'])} of it.")
+        said.append(
+            f"{policy}: the error of {worst_stage['stage']} moves the step most, by"
+            f" {_signed(worst_stage['of_step'])} of it."
+        )
     agreement = _number(record["rank_agreement"])
     if math.isfinite(agreement):
-        said.append(f"The order of the policies by step time agrees with Kendall's tau {significant(agreement)} (1: the same order).")
+        said.append(
+            f"The order of the policies by step time agrees with Kendall's tau {significant(agreement)} (1:"
+            " the same order)."
+        )
     alike = sum(one["alike"] for one in record["decisions"])
     total = sum(one["steps"] for one in record["decisions"])
     if total:
@@ -116,7 +153,15 @@ def _stages(record: Mapping[str, Any], unit: str) -> Grid:
             if not step or max(predicted, measured) < _LEAST_SHARE * step:
                 continue
             spread = f"{significant(_number(cell['lowest']))} to {significant(_number(cell['highest']))}"
-            rows.append((f"{policy}: {stage}", significant(predicted), significant(measured), spread, _signed(cell["error"])))
+            rows.append(
+                (
+                    f"{policy}: {stage}",
+                    significant(predicted),
+                    significant(measured),
+                    spread,
+                    _signed(cell["error"]),
+                )
+            )
     heads = ("policy: stage", "predicted", "measured", "lowest to highest repeat", "error")
     return Grid(f"A step after the warm-up, {unit}", heads, tuple(rows), frozenset(range(1, 5)))
 

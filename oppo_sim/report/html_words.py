@@ -33,14 +33,23 @@ def cost_source(costs: Mapping[str, Any]) -> str:
     if not measured:
         return f"Predicted: simulated seconds from assumed costs ({kind}); nothing here was measured."
     on = measured.get("hardware") if isinstance(measured, Mapping) else None
-    return f"Predicted: simulated seconds, from costs ({kind}) that were measured{f' on {value_label(on)}' if on else ''}."
+    return (
+        f"Predicted: simulated seconds, from costs ({kind}) that were"
+        f" measured{f' on {value_label(on)}' if on else ''}."
+    )
 
 
 def trace_name(trace: Mapping[str, Any]) -> str:
     """A length trace in a word or two."""
     synthetic = trace.get("synth")
     named = trace.get("name") or trace.get("path")
-    return str(named) if named else f"synthetic, {synthetic['distribution']}" if isinstance(synthetic, Mapping) else "unnamed"
+    return (
+        str(named)
+        if named
+        else f"synthetic, {synthetic['distribution']}"
+        if isinstance(synthetic, Mapping)
+        else "unnamed"
+    )
 
 
 def run_provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -69,7 +78,11 @@ def command_text(*words: Any) -> str:
 
 def overrides_text(settings: Iterable[tuple[str, Any]]) -> str:
     """Settings as ``--set`` options, one a line."""
-    lines = [shlex.join(["--set", f"{field}={value_text(value)}"]) for field, value in settings if not is_missing(value)]
+    lines = [
+        shlex.join(["--set", f"{field}={value_text(value)}"])
+        for field, value in settings
+        if not is_missing(value)
+    ]
     return " \\\n".join(lines)
 
 
@@ -96,9 +109,11 @@ def scenario_section(manifest: Mapping[str, Any]) -> Section | None:
 
 
 def not_told_apart(values: "pd.DataFrame", best: str) -> list[str]:
-    """Columns whose paired difference from column ``best`` is not significant at 5 % (t-test of log ratios over rows); without ``best``.
+    """Columns whose paired difference from column ``best`` is not significant at 5 % (t-test of log ratios
+    over rows); without ``best``.
 
-    ``values``: one row a seed, positive. With fewer than two seeds nothing can be told apart: then the list is empty.
+    ``values``: one row a seed, positive. With fewer than two seeds nothing can be told apart: then the list
+    is empty.
     """
     from scipy.stats import ttest_rel
 
@@ -111,7 +126,9 @@ def not_told_apart(values: "pd.DataFrame", best: str) -> list[str]:
         if name == best or not np.isfinite(here).all():
             continue
         difference = here - there
-        if np.ptp(difference) <= 1e-12:  # equal on every seed by the same amount: no test is needed, and none is possible
+        if (
+            np.ptp(difference) <= 1e-12
+        ):  # equal on every seed by the same amount: no test is needed, and none is possible
             if abs(float(difference[0])) <= 1e-12:
                 found.append(str(name))
         elif float(ttest_rel(here, there).pvalue) > 0.05:
@@ -121,7 +138,12 @@ def not_told_apart(values: "pd.DataFrame", best: str) -> list[str]:
 
 def safe_stem(path: Path) -> str:
     """A folder's name as part of element ids."""
-    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in path.resolve().name).strip("-") or "folder"
+    return (
+        "".join(
+            letter if letter.isalnum() and letter.isascii() else "-" for letter in path.resolve().name
+        ).strip("-")
+        or "folder"
+    )
 
 
 def sweep_command(record: Mapping[str, Any]) -> str:
@@ -130,7 +152,11 @@ def sweep_command(record: Mapping[str, Any]) -> str:
     words = ["oppo", "sweep", f"{record['scenario']}.yaml"]
     for option, key in (("--grid", "grid"), ("--random", "random"), ("--set", "set")):
         for field, given in spec.get(key, {}).items():
-            listed = ",".join(value_text(value) for value in given) if isinstance(given, list) and option != "--set" else value_text(given)
+            listed = (
+                ",".join(value_text(value) for value in given)
+                if isinstance(given, list) and option != "--set"
+                else value_text(given)
+            )
             words += [option, f"{field}={listed}"]
     if spec.get("random"):
         words += ["--samples", str(spec["samples"]), "--sampler-seed", str(spec["sampler_seed"])]

@@ -1,4 +1,5 @@
-"""What the columns of a points table mean to a reader: name, unit, which way is better; and how fields and settings are called."""
+"""What the columns of a points table mean to a reader: name, unit, which way is better; and how fields and
+settings are called."""
 
 import json
 import math
@@ -28,13 +29,25 @@ MEASURES: Final = {
     for measure in (
         Measure(c.STEP_S, "step time", "seconds", "low", (c.STEP_S_LOW, c.STEP_S_HIGH)),
         Measure(c.SPEEDUP, "speed-up", "ratio", "high", (c.SPEEDUP_LOW, c.SPEEDUP_HIGH)),
-        Measure(c.SPEEDUP_PER_TOKEN, "speed-up per token", "ratio", "high", (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH)),
+        Measure(
+            c.SPEEDUP_PER_TOKEN,
+            "speed-up per token",
+            "ratio",
+            "high",
+            (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH),
+        ),
         Measure(c.COMPARED_STALENESS_MEAN, "mean staleness", "number", "low"),
         Measure(c.COMPARED_STALENESS_MAX, "highest staleness", "count", "low"),
         Measure(c.LENGTH_BIAS, "length bias", "signed_share", "zero"),
         Measure(c.DEFERRED, "deferred a step", "number", "low"),
         Measure(c.UTILIZATION, "utilization", "share", "high"),
-        Measure(c.DIFFERENCE, "difference from the best", "signed_share", "low", (c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH)),
+        Measure(
+            c.DIFFERENCE,
+            "difference from the best",
+            "signed_share",
+            "low",
+            (c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH),
+        ),
         Measure(c.COMPARED_KV_PEAK_TOKENS, "highest KV of a replica (tokens)", "count", "low"),
         Measure(c.COMPARED_KV_PREEMPTIONS, "preemptions a step", "number", "low"),
         Measure(c.HOURS_PER_10K, "hours for 10,000 rollouts", "number", "low"),
@@ -84,7 +97,11 @@ def short_label(field: str) -> str:
 
 def is_missing(value: Any) -> bool:
     """None, NaN or pandas' own."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or type(value).__name__ in {"NAType", "NaTType"}
+    )
 
 
 def as_number(value: Any) -> float | None:
@@ -99,7 +116,8 @@ def as_number(value: Any) -> float | None:
 
 
 def value_text(value: Any) -> str:
-    """A setting's value exactly, as ``--set`` takes it: 1 (a rollout) is not 1.0 (the whole batch); text as it is, JSON for nested ones."""
+    """A setting's value exactly, as ``--set`` takes it: 1 (a rollout) is not 1.0 (the whole batch); text as
+    it is, JSON for nested ones."""
     if is_missing(value):
         return NOTHING
     plain = value.item() if hasattr(value, "item") else value
@@ -117,7 +135,9 @@ def value_label(value: Any) -> str:
 def settings_label(fields: Sequence[str], values: Sequence[Any]) -> str:
     """``policy oppo, chunk size 256, overcommit Δ 8``: every field that has a value."""
     return ", ".join(
-        f"{short_label(field)} {value_label(value)}" for field, value in zip(fields, values, strict=True) if not is_missing(value)
+        f"{short_label(field)} {value_label(value)}"
+        for field, value in zip(fields, values, strict=True)
+        if not is_missing(value)
     )
 
 

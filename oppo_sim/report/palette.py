@@ -33,14 +33,18 @@ LOSSES: Final = ("#D55E00", "#E69F00", "#CC79A7")
 
 
 def stage_colour(stage: str) -> str:
-    """Colour of a stage: joint ones (``old_log_prob+ref``) have that of their first, unknown ones one that follows from their name."""
+    """Colour of a stage: joint ones (``old_log_prob+ref``) have that of their first, unknown ones one that
+    follows from their name."""
     return _COLOURS.get(_first(stage)) or _OTHERS[sum(stage.encode()) % len(_OTHERS)]
 
 
 def in_stage_order(stages: set[str]) -> Sequence[str]:
     """Stages in the order of a step, unknown ones last by name."""
     known = list(_COLOURS)
-    return sorted(stages, key=lambda stage: (known.index(_first(stage)) if _first(stage) in known else len(known), stage))
+    return sorted(
+        stages,
+        key=lambda stage: (known.index(_first(stage)) if _first(stage) in known else len(known), stage),
+    )
 
 
 def _first(stage: str) -> str:

@@ -31,19 +31,28 @@ _KNOWN_TYPES: Final[Mapping[str, str]] = (
 class ParquetTable:
     """Rows appended in pieces, zstd-compressed; the file appears under its name at ``close()``.
 
-    Until then, and after a failure, what was written lies in ``<name>.partial``. As a context manager it closes at the end of the
-    block, or gives up (the partial file stays) if the block raised.
+    Until then, and after a failure, what was written lies in ``<name>.partial``. As a context manager it
+    closes at the end of the block, or gives up (the partial file stays) if the block raised.
     """
 
-    def __init__(self, path: str | Path, columns: Sequence[str] | Mapping[str, str], *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
-        """``columns`` are names in order, or a mapping of names to Arrow types (``int64``, ``double``, ``string``).
+    def __init__(
+        self,
+        path: str | Path,
+        columns: Sequence[str] | Mapping[str, str],
+        *,
+        row_group_rows: int = ROW_GROUP_ROWS,
+    ) -> None:
+        """``columns`` are names in order, or a mapping of names to Arrow types (``int64``, ``double``,
+        ``string``).
 
-        Names without a type have the one this project gives them (rollout columns), else that of the first row group
-        (``double`` if that has no value). Raises OppoError when the file cannot be opened.
+        Names without a type have the one this project gives them (rollout columns), else that of the first
+        row group (``double`` if that has no value). Raises OppoError when the file cannot be opened.
         """
         self.path = Path(path)
         self._types: dict[str, str | None] = (
-            dict(columns) if isinstance(columns, Mapping) else {name: _KNOWN_TYPES.get(name) for name in columns}
+            dict(columns)
+            if isinstance(columns, Mapping)
+            else {name: _KNOWN_TYPES.get(name) for name in columns}
         )
         self._row_group_rows = row_group_rows
         self._pieces: list[Mapping[str, Any]] = []
@@ -55,18 +64,25 @@ class ParquetTable:
             self._file: BinaryIO = partial_path(self.path).open("wb")
 
     def append(self, rows: Mapping[str, Any]) -> None:
-        """Add rows: a numpy array or list per column, all of one length, None or NaN where a value is missing.
+        """Add rows: a numpy array or list per column, all of one length, None or NaN where a value is
+        missing.
 
-        Raises OppoError for wrong columns, unequal lengths, values that do not fit the column's type, or a full disk.
+        Raises OppoError for wrong columns, unequal lengths, values that do not fit the column's type, or a
+        full disk.
         """
         if self._closed:
             raise OppoError(f"{self.path} is closed already: append before close()")
         if set(rows) != set(self._types):
             wrong = sorted(set(rows) ^ set(self._types))
-            raise OppoError(f"rows for {self.path} differ from its columns in {', '.join(wrong)}: give every column, and no other")
+            raise OppoError(
+                f"rows for {self.path} differ from its columns in {', '.join(wrong)}: give every column, and"
+                " no other"
+            )
         lengths = {len(values) for values in rows.values()}
         if len(lengths) > 1:
-            raise OppoError(f"rows for {self.path} have columns of {sorted(lengths)} values: give as many in each")
+            raise OppoError(
+                f"rows for {self.path} have columns of {sorted(lengths)} values: give as many in each"
+            )
         # A caller may fill the same arrays again before they are written.
         self._pieces.append({name: copy(values) for name, values in rows.items()})
         self._pending_rows += lengths.pop() if lengths else 0
@@ -74,7 +90,8 @@ class ParquetTable:
             self._flush()
 
     def close(self) -> None:
-        """Write what is pending and give the file its name. Raises OppoError when the disk refuses. A second call does nothing."""
+        """Write what is pending and give the file its name. Raises OppoError when the disk refuses. A second
+        call does nothing."""
         if self._closed:
             return
         if self._pending_rows or self._writer is None:
@@ -88,7 +105,8 @@ class ParquetTable:
         self._closed = True
 
     def abandon(self) -> None:
-        """Stop without giving the file its name; the partial file stays, readable if the disk still took its footer."""
+        """Stop without giving the file its name; the partial file stays, readable if the disk still took its
+        footer."""
         if self._closed:
             return
         self._closed = True
@@ -105,13 +123,15 @@ class ParquetTable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:
             self.abandon()
 
-    # ---- inside -----------------------------------------------------------------------------------------------------------------
+    # ---- inside --------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -138,12 +158,16 @@ class ParquetTable:
         try:
             pieces = [pa.array(piece[name], type=kind, from_pandas=True) for piece in self._pieces]
             if kind is None:
-                kind = next((piece.type for piece in pieces if not pa.types.is_null(piece.type)), pa.float64())
+                kind = next(
+                    (piece.type for piece in pieces if not pa.types.is_null(piece.type)), pa.float64()
+                )
                 pieces = [piece.cast(kind) for piece in pieces]
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             self.abandon()
             reason = str(error).splitlines()[0]
-            raise OppoError(f"column '{name}' of {self.path} takes {kind} values ({reason}): give one type throughout") from error
+            raise OppoError(
+                f"column '{name}' of {self.path} takes {kind} values ({reason}): give one type throughout"
+            ) from error
         return pa.chunked_array(pieces, type=kind)
 
     @contextmanager

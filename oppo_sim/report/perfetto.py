@@ -1,6 +1,7 @@
 """Timelines as Chrome trace event JSON, which ui.perfetto.dev and chrome://tracing open.
 
-Format: "Trace Event Format" (Google, public document): complete events ``X``, instants ``i``, counters ``C``, metadata ``M``; microseconds.
+Format: "Trace Event Format" (Google, public document): complete events ``X``, instants ``i``, counters ``C``,
+    metadata ``M``; microseconds.
 """
 
 import gzip
@@ -13,7 +14,18 @@ from typing import Any, Final, NamedTuple
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.report.plain_json import plain
-from oppo_sim.report.timeline import DECODE, GEN_END, STEP_END, Lane, Timeline, check_times, group_order, lane_name, lanes_of, moments
+from oppo_sim.report.timeline import (
+    DECODE,
+    GEN_END,
+    STEP_END,
+    Lane,
+    Timeline,
+    check_times,
+    group_order,
+    lane_name,
+    lanes_of,
+    moments,
+)
 from oppo_sim.results.spans import Marker, Span
 
 Event = dict[str, Any]
@@ -44,14 +56,17 @@ def write_trace(
 ) -> None:
     """Write the timelines of one or several runs into one trace; a path ending in ``.gz`` is compressed.
 
-    A run's name prefixes its processes (an empty one does not). Each device group is a process, each replica, worker or trainer a
-    thread (tid = number + 1, since viewers keep thread 0 for themselves), activities that overlap on it threads below. Decode
-    spans with ``n`` and ``kv_tokens`` in their args also give counter tracks; ``counters`` adds more, by run.
-    ``interleave`` orders by device group, then run, so that two runs (simulated and real) lie one over the other.
-    The same input gives the same bytes. Raises OppoError for impossible times or when the disk refuses.
+    A run's name prefixes its processes (an empty one does not). Each device group is a process, each replica,
+    worker or trainer a thread (tid = number + 1, since viewers keep thread 0 for themselves), activities that
+    overlap on it threads below. Decode spans with ``n`` and ``kv_tokens`` in their args also give counter
+    tracks; ``counters`` adds more, by run. ``interleave`` orders by device group, then run, so that two runs
+    (simulated and real) lie one over the other. The same input gives the same bytes. Raises OppoError for
+    impossible times or when the disk refuses.
     """
     events = trace_events(runs, counters, interleave=interleave)
-    lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for event in events)
+    lines = ",\n".join(
+        json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for event in events
+    )
     data = f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'.encode()
     path = Path(path)
     if path.suffix == ".gz":
@@ -61,22 +76,30 @@ def write_trace(
 
 
 def trace_events(
-    runs: Mapping[str, Timeline], counters: Mapping[str, Sequence[Counter]] | None = None, *, interleave: bool = False
+    runs: Mapping[str, Timeline],
+    counters: Mapping[str, Sequence[Counter]] | None = None,
+    *,
+    interleave: bool = False,
 ) -> list[Event]:
     """The events of ``write_trace`` in order: metadata, then by time. Raises OppoError as it does."""
     counters = counters or {}
     unknown = sorted(set(counters) - set(runs))
     if unknown:
-        raise OppoError(f"counters are given for '{unknown[0]}', which is not among the runs {', '.join(runs)}: name them alike")
+        raise OppoError(
+            f"counters are given for '{unknown[0]}', which is not among the runs {', '.join(runs)}: name them"
+            " alike"
+        )
     events: list[Event] = []
     for number, (name, (spans, markers)) in enumerate(runs.items()):
         check_times(spans, markers)
-        events.extend(_run_events(number, name, spans, markers, counters.get(name, ()), len(runs) if interleave else 0))
+        events.extend(
+            _run_events(number, name, spans, markers, counters.get(name, ()), len(runs) if interleave else 0)
+        )
     events.sort(key=_viewer_order)
     return events
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 class _Place(NamedTuple):
@@ -86,7 +109,12 @@ class _Place(NamedTuple):
 
 
 def _run_events(
-    number: int, run: str, spans: Sequence[Span], markers: Sequence[Marker], counters: Sequence[Counter], interleaved_runs: int
+    number: int,
+    run: str,
+    spans: Sequence[Span],
+    markers: Sequence[Marker],
+    counters: Sequence[Counter],
+    interleaved_runs: int,
 ) -> Iterator[Event]:
     base = (number + 1) * PIDS_PER_RUN
     prefix = f"{run} · " if run else ""
@@ -118,7 +146,9 @@ def _run_events(
             tid = index + 1 + depth * stride
             if depth and depth not in below:
                 below.add(depth)
-                yield from _named_thread(pids[group], tid, f"{places[lane].name} (parallel {depth})", index * stride + depth)
+                yield from _named_thread(
+                    pids[group], tid, f"{places[lane].name} (parallel {depth})", index * stride + depth
+                )
             yield _complete(span, pids[group], tid)
         yield from _decode_counters(on_lane, places[lane])
 
@@ -127,14 +157,23 @@ def _run_events(
         place = places[(marker.group, marker.index)]
         # Step and gen ends concern the whole group; a chunk only its replica.
         scope = "p" if marker.name in (STEP_END, GEN_END) else "t"
-        yield _event("i", marker.name, place.pid, place.tid, _us(marker.at_s), s=scope, args={"step": plain(marker.step)})
+        yield _event(
+            "i",
+            marker.name,
+            place.pid,
+            place.tid,
+            _us(marker.at_s),
+            s=scope,
+            args={"step": plain(marker.step)},
+        )
     for counter in counters:
         place = places[counter.lane]
         yield _counter(f"{place.name} {counter.name}", place, _us(counter.at_s), counter.value)
 
 
 def _us(seconds: float) -> int:
-    """Whole microseconds: viewers drop slices that overlap by a rounding error, and rounding keeps touching ones touching."""
+    """Whole microseconds: viewers drop slices that overlap by a rounding error, and rounding keeps touching
+    ones touching."""
     return round(seconds * 1e6)
 
 
@@ -178,7 +217,8 @@ def _threads_below(spans: Sequence[Span]) -> Iterator[int]:
 
 
 def _decode_counters(on_lane: Sequence[Span], place: _Place) -> Iterator[Event]:
-    """Running rollouts and their KV tokens at the start of each decode span, 0 where the replica then pauses."""
+    """Running rollouts and their KV tokens at the start of each decode span, 0 where the replica then
+    pauses."""
     starts = {_us(span.start_s) for span in on_lane}
     for span in on_lane:
         if span.stage != DECODE:
@@ -206,9 +246,18 @@ def _step_events(markers: Iterable[Marker], spans: Sequence[Span], pid: int) -> 
     for step, at in moments(markers, STEP_END).items():
         end = _us(at)
         start = min(start, end)
-        yield _event("X", f"step {step}", pid, 1, start, dur=end - start, cat=STEPS, args={"step": plain(step)})
+        yield _event(
+            "X", f"step {step}", pid, 1, start, dur=end - start, cat=STEPS, args={"step": plain(step)}
+        )
         start = end
 
 
 def _viewer_order(event: Event) -> tuple[int, int, int, int, int, str]:
-    return (_METADATA_FIRST.get(event["ph"], 1), event["ts"], event["pid"], event["tid"], -event.get("dur", 0), event["name"])
+    return (
+        _METADATA_FIRST.get(event["ph"], 1),
+        event["ts"],
+        event["pid"],
+        event["tid"],
+        -event.get("dur", 0),
+        event["name"],
+    )

@@ -17,13 +17,16 @@ _NUMBER: Final = re.compile(r" (\d+)$")
 
 
 def read_trace(path: str | Path) -> dict[str, Timeline]:
-    """Timelines by run, times in seconds to the microsecond. Raises OppoError for a file that is missing or no such trace."""
+    """Timelines by run, times in seconds to the microsecond. Raises OppoError for a file that is missing or
+    no such trace."""
     path = Path(path)
     try:
         data = path.read_bytes()
         events = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["traceEvents"]
         groups, lanes = _names(events)
-        found: dict[str, tuple[list[Span], list[Marker]]] = {run: ([], []) for _, (run, _group) in sorted(groups.items())}
+        found: dict[str, tuple[list[Span], list[Marker]]] = {
+            run: ([], []) for _, (run, _group) in sorted(groups.items())
+        }
         for event in events:
             if event["ph"] not in ("X", "i") or groups[event["pid"]][1] == STEPS:
                 continue
@@ -33,7 +36,9 @@ def read_trace(path: str | Path) -> dict[str, Timeline]:
             args = dict(event["args"])
             step = args.pop("step")
             if event["ph"] == "X":
-                spans.append(Span(group, index, event["cat"], start, (event["ts"] + event["dur"]) / 1e6, step, args))
+                spans.append(
+                    Span(group, index, event["cat"], start, (event["ts"] + event["dur"]) / 1e6, step, args)
+                )
             else:
                 markers.append(Marker(event["name"], group, index, start, step))
     except FileNotFoundError:

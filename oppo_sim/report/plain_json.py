@@ -11,7 +11,8 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """``value`` in terms of dict, list, str, int, float, bool and None; NaN and infinities become None, sets are sorted.
+    """``value`` in terms of dict, list, str, int, float, bool and None; NaN and infinities become None, sets
+    are sorted.
 
     Raises TypeError for an object that has no plain form.
     """

@@ -1,7 +1,9 @@
-"""A table of points as pictures and pages read it: which fields vary, which row is best, which rows cannot be told apart from it.
+"""A table of points as pictures and pages read it: which fields vary, which row is best, which rows cannot be
+told apart from it.
 
-A points table has one row a configuration: the varied scenario fields as columns under their dotted names, then measures (``columns.py``),
-then ``status`` (``ok``, ``failed``, ``stopped``) and ``error``, if there are such.
+A points table has one row a configuration: the varied scenario fields as columns under their dotted names,
+then measures (``columns.py``), then ``status`` (``ok``, ``failed``, ``stopped``) and ``error``, if there are
+such.
 """
 
 from collections.abc import Collection, Sequence
@@ -55,24 +57,38 @@ class Points:
     def measured(self, column: str) -> NDArray[np.float64]:
         """A measure by row; NaN where the point failed. Raises OppoError when the table lacks it."""
         values = numbers(self.table, column, WHAT)
-        return values if c.STATUS not in self.table.columns else np.where(self.table[c.STATUS] != FAILED, values, np.nan)
+        return (
+            values
+            if c.STATUS not in self.table.columns
+            else np.where(self.table[c.STATUS] != FAILED, values, np.nan)
+        )
 
     def has(self, column: str) -> bool:
         """The table has the column, with a value in at least one row."""
         return column in self.table.columns and bool(np.isfinite(self.measured(column)).any())
 
     def best_row(self, column: str = "") -> int | None:
-        """The given best row for the objective (or nothing named), else the row with the best finite value; None: there is none."""
+        """The given best row for the objective (or nothing named), else the row with the best finite value;
+        None: there is none."""
         name = column or self.objective
-        return self.best if name == self.objective and self.best is not None else best_of(self.measured(name), name)
+        return (
+            self.best
+            if name == self.objective and self.best is not None
+            else best_of(self.measured(name), name)
+        )
 
     def values(self, axis: str) -> list[Any]:
-        """Values of a field in display order: numbers ascending, then text by first occurrence; missing ones last."""
+        """Values of a field in display order: numbers ascending, then text by first occurrence; missing ones
+        last."""
         return ordered_values(self.table[axis])
 
     def numeric(self, axis: str) -> bool:
-        """A column of numbers, of which there are at least two. Text is none: among 4, 0.5 and null, 0.5 is a share, no half rollout."""
-        return self.table[axis].dtype.kind in "iuf" and len([value for value in self.values(axis) if not is_missing(value)]) > 1
+        """A column of numbers, of which there are at least two. Text is none: among 4, 0.5 and null, 0.5 is a
+        share, no half rollout."""
+        return (
+            self.table[axis].dtype.kind in "iuf"
+            and len([value for value in self.values(axis) if not is_missing(value)]) > 1
+        )
 
     def label_of(self, row: int, without: Collection[str] = ()) -> list[tuple[str, Any]]:
         """(field, value) of a row for every varied field but ``without``."""
@@ -83,11 +99,14 @@ class Points:
         held = [axis for axis in self.axes if axis not in free]
         key = tuple(value_text(self.table[axis].iloc[row]) for axis in held)
         labels = [[value_text(value) for value in self.table[axis]] for axis in held]
-        return [number for number in range(len(self.table)) if tuple(column[number] for column in labels) == key]
+        return [
+            number for number in range(len(self.table)) if tuple(column[number] for column in labels) == key
+        ]
 
 
 def best_of(values: NDArray[np.float64], column: str) -> int | None:
-    """Position of the best finite value: lowest, highest or nearest to 0 as the measure wants; None: no value is finite."""
+    """Position of the best finite value: lowest, highest or nearest to 0 as the measure wants; None: no value
+    is finite."""
     better = measure_of(column).better
     keyed = -values if better == "high" else np.abs(values) if better == "zero" else values
     keyed = np.where(np.isfinite(keyed), keyed, np.inf)
@@ -106,7 +125,8 @@ def ordered_values(values: "pd.Series[Any] | Sequence[Any]") -> list[Any]:
 
 
 def heat_axes(points: Points) -> tuple[str, str] | None:
-    """Fields for a heat map (across, upwards): overcommit and chunk size if both vary, else the two numeric fields with the most values."""
+    """Fields for a heat map (across, upwards): overcommit and chunk size if both vary, else the two numeric
+    fields with the most values."""
     numeric = [axis for axis in points.axes if points.numeric(axis)]
     if OVERCOMMIT_FIELD in numeric and CHUNK_FIELD in numeric:
         return OVERCOMMIT_FIELD, CHUNK_FIELD
@@ -117,7 +137,8 @@ def heat_axes(points: Points) -> tuple[str, str] | None:
 
 
 def category(points: Points) -> str | None:
-    """A field for one line or colour a value: placement or policy first, else the first that is not numeric; None: there is none."""
+    """A field for one line or colour a value: placement or policy first, else the first that is not numeric;
+    None: there is none."""
     few = [axis for axis in points.axes if 2 <= len(points.values(axis)) <= 8]
     for wanted in ("placement.scoring", "policy.name", "placement.training"):
         if wanted in few:
@@ -126,7 +147,8 @@ def category(points: Points) -> str | None:
 
 
 def filled(points: Points, x: str, y: str) -> float:
-    """Share of the cells over two fields that have a point, among rows that agree in the others: 1 for a grid, small for random samples."""
+    """Share of the cells over two fields that have a point, among rows that agree in the others: 1 for a
+    grid, small for random samples."""
     rows = points.like(points.best_row() or 0, free=(x, y))
     cells = {(value_text(points.table[x].iloc[row]), value_text(points.table[y].iloc[row])) for row in rows}
     across, upwards = ({cell[side] for cell in cells} for side in (0, 1))

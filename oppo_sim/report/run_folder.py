@@ -1,4 +1,5 @@
-"""Run folders: written whole, never over something else, recognisably unfinished until the manifest is there."""
+"""Run folders: written whole, never over something else, recognisably unfinished until the manifest is
+there."""
 
 import hashlib
 import json
@@ -21,7 +22,8 @@ MANIFEST: Final = "manifest.json"
 """Written last."""
 
 JOURNAL: Final = "unfinished.json"
-"""Lists the files of a run that has not finished; its exclusive creation also keeps two runs out of one folder."""
+"""Lists the files of a run that has not finished; its exclusive creation also keeps two runs out of one
+folder."""
 
 FILES: Final = "files"
 """Key of manifest and journal under which the files are listed."""
@@ -39,7 +41,8 @@ class RunFolder:
         self._finished = False
 
     def path(self, name: str) -> Path:
-        """Claim ``name`` (may hold ``/``) for a file that the caller writes itself; its folder exists afterwards.
+        """Claim ``name`` (may hold ``/``) for a file that the caller writes itself; its folder exists
+        afterwards.
 
         Raises OppoError when the name is taken or leads out of the folder.
         """
@@ -87,14 +90,16 @@ class RunFolder:
         return path
 
     def write_figure(self, name: str, figure: "Figure") -> Path:
-        """Write a PNG at the figure's resolution. Raises OppoError when the name is taken or the disk refuses."""
+        """Write a PNG at the figure's resolution. Raises OppoError when the name is taken or the disk
+        refuses."""
         path = self.path(name)
         with whole_file(path) as file:
             figure.savefig(file, format="png", dpi=figure.dpi, metadata={"Software": None})
         return path
 
     def withdraw(self) -> None:
-        """Take a run back that came to nothing: its files, and the folder if nothing else lies in it. Says nothing if the disk refuses."""
+        """Take a run back that came to nothing: its files, and the folder if nothing else lies in it. Says
+        nothing if the disk refuses."""
         self._finished = True
         with suppress(OSError, OppoError):
             _remove_earlier_run(self.root)
@@ -102,7 +107,8 @@ class RunFolder:
                 self.root.rmdir()
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Write ``manifest.json``: the given facts and, under ``files``, size and SHA-256 of every file. The folder is then complete.
+        """Write ``manifest.json``: the given facts and, under ``files``, size and SHA-256 of every file. The
+        folder is then complete.
 
         Raises OppoError when a claimed file was never written, or the disk refuses.
         """
@@ -112,7 +118,10 @@ class RunFolder:
             raise OppoError(f"the manifest of {self.root} may not have a key '{FILES}': it is filled in here")
         missing = [name for name in self._names if not (self.root / name).is_file()]
         if missing:
-            raise OppoError(f"{self.root} lacks {', '.join(missing)}, claimed but never completed: write or close them before finish()")
+            raise OppoError(
+                f"{self.root} lacks {', '.join(missing)}, claimed but never completed: write or close them"
+                " before finish()"
+            )
         with disk_errors_said(self.root / MANIFEST):
             files = {name: _facts(self.root / name) for name in sorted(self._names)}
         with whole_file(self.root / MANIFEST) as file:
@@ -146,7 +155,8 @@ class FinishedRun:
         return self.root / name
 
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
-        """Load a table, or some of its columns, now. Raises OppoError when it is missing or is no Parquet file any more."""
+        """Load a table, or some of its columns, now. Raises OppoError when it is missing or is no Parquet
+        file any more."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -155,7 +165,9 @@ class FinishedRun:
             try:
                 frame: pd.DataFrame = pq.ParquetFile(path).read(columns=columns).to_pandas()
             except pa.ArrowInvalid as error:
-                raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): run the simulation again") from error
+                raise OppoError(
+                    f"{path} is damaged ({str(error).splitlines()[0]}): run the simulation again"
+                ) from error
         return frame
 
     def json(self, name: str) -> Any:
@@ -169,14 +181,16 @@ class FinishedRun:
             with _read_errors_said(path):
                 facts = _facts(path)
             if facts != self.manifest[FILES][name]:
-                raise OppoError(f"{path} was changed after the run finished: run the simulation again, or work on a copy")
+                raise OppoError(
+                    f"{path} was changed after the run finished: run the simulation again, or work on a copy"
+                )
 
 
 def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
     """Make an empty run folder, parents included, and check that it can be written.
 
-    Nothing is ever overwritten. ``force`` makes room where an earlier run lies: it deletes the files that the run's manifest lists
-    (its journal, if it never finished) and leaves all others alone.
+    Nothing is ever overwritten. ``force`` makes room where an earlier run lies: it deletes the files that the
+    run's manifest lists (its journal, if it never finished) and leaves all others alone.
     Raises OppoError when the folder holds something else, or the disk refuses.
     """
     root = Path(path)
@@ -197,29 +211,37 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
 
 
 def read_run_folder(path: str | Path) -> FinishedRun:
-    """Load the manifest of a finished run. Raises OppoError when there is none, it is damaged, or the run never finished."""
+    """Load the manifest of a finished run. Raises OppoError when there is none, it is damaged, or the run
+    never finished."""
     root = Path(path)
     if not root.is_dir():
         raise OppoError(f"there is no run folder {root}: check the path")
     if not (root / MANIFEST).is_file():
         if (root / JOURNAL).is_file():
             raise OppoError(f"the run in {root} never finished (it has no {MANIFEST}): run it again")
-        raise OppoError(f"{root} is not a run folder (it has no {MANIFEST}): name the folder that a run wrote")
+        raise OppoError(
+            f"{root} is not a run folder (it has no {MANIFEST}): name the folder that a run wrote"
+        )
     manifest = _read_json(root / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get(FILES), dict):
-        raise OppoError(f"{root / MANIFEST} lists no files, so it is not a run's manifest: name the folder that a run wrote")
+        raise OppoError(
+            f"{root / MANIFEST} lists no files, so it is not a run's manifest: name the folder that a run"
+            " wrote"
+        )
     for name in manifest[FILES]:
         _checked_name(name, root)
     return FinishedRun(root, manifest)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _checked_name(name: str, root: Path) -> str:
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or pure.as_posix() != name or name in (".", *_OWN):
-        raise OppoError(f"'{name}' cannot be a file of {root}: use a plain relative name other than {' and '.join(_OWN)}")
+        raise OppoError(
+            f"'{name}' cannot be a file of {root}: use a plain relative name other than {' and '.join(_OWN)}"
+        )
     return name
 
 
@@ -229,7 +251,10 @@ def _remove_earlier_run(root: Path) -> None:
     files = [root / _checked_name(name, root) for name in names]
     for file in files:
         if not file.parent.resolve().is_relative_to(root.resolve()):
-            raise OppoError(f"{file} lies behind a link out of the folder and is not deleted: remove the earlier run by hand")
+            raise OppoError(
+                f"{file} lies behind a link out of the folder and is not deleted: remove the earlier run by"
+                " hand"
+            )
     for file in (*files, root / JOURNAL, root / MANIFEST):
         file.unlink(missing_ok=True)
         partial_path(file).unlink(missing_ok=True)
@@ -242,7 +267,10 @@ def _remove_earlier_run(root: Path) -> None:
 def _not_empty(root: Path, present: list[str], force: bool) -> str:
     shown = ", ".join(present[:3]) + (", …" if len(present) > 3 else "")
     if force:
-        return f"{root} holds no run that could be replaced, but other files ({shown}): choose a new or empty folder"
+        return (
+            f"{root} holds no run that could be replaced, but other files ({shown}): choose a new or empty"
+            " folder"
+        )
     if MANIFEST in present or JOURNAL in present:
         state = "a finished run" if MANIFEST in present else "a run that never finished"
         return f"{root} holds {state}: choose another folder, or replace it with --force"

@@ -19,7 +19,16 @@ def run_summary_table(steps: "pd.DataFrame", title: str = "") -> "Table":
     Leave warm-up steps out of ``steps`` beforehand. Raises OppoError without the timing columns.
     """
     total = numbers(steps, c.TIMING_STEP, "step")
-    table = _table(title, [("stage", "left"), ("mean", "right"), ("p50", "right"), ("p95", "right"), ("share of step", "right")])
+    table = _table(
+        title,
+        [
+            ("stage", "left"),
+            ("mean", "right"),
+            ("p50", "right"),
+            ("p95", "right"),
+            ("share of step", "right"),
+        ],
+    )
     whole = float(np.nansum(total))
     for stage in (*c.STAGES, "step"):
         name = c.timing(stage)
@@ -42,7 +51,8 @@ def run_summary_table(steps: "pd.DataFrame", title: str = "") -> "Table":
 
 
 def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: step time, speed-up with its 95 % interval, staleness, length bias, deferred rollouts a step (where known).
+    """One row a policy: step time, speed-up with its 95 % interval, staleness, length bias, deferred rollouts
+    a step (where known).
 
     Raises OppoError for missing columns (``report/frames.py``).
     """
@@ -50,8 +60,13 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
 
     what = "comparison"
     steps = numbers(comparison, c.STEP_S, what)
-    speedup, low, high = (numbers(comparison, name, what) for name in (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH))
-    stale, oldest = numbers(comparison, c.COMPARED_STALENESS_MEAN, what), numbers(comparison, c.COMPARED_STALENESS_MAX, what)
+    speedup, low, high = (
+        numbers(comparison, name, what) for name in (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH)
+    )
+    stale, oldest = (
+        numbers(comparison, c.COMPARED_STALENESS_MEAN, what),
+        numbers(comparison, c.COMPARED_STALENESS_MAX, what),
+    )
     bias = numbers(comparison, c.LENGTH_BIAS, what)
     has_deferred = c.DEFERRED in comparison.columns
     deferred = numbers(comparison, c.DEFERRED, what) if has_deferred else np.full(len(steps), np.nan)
@@ -81,7 +96,8 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: seconds a step that overlap hid, that the shorter tail saved, and that were lost; empty where not applicable."""
+    """One row a policy: seconds a step that overlap hid, that the shorter tail saved, and that were lost;
+    empty where not applicable."""
     from rich.text import Text
 
     heads = {
@@ -94,12 +110,14 @@ def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
     table = _table(title, [("policy", "left"), *((head, "right") for head in heads.values())])
     columns = [numbers(attribution, name, "attribution") for name in heads]
     for row, policy in enumerate(attribution.index):
-        cells = (format_seconds(float(column[row])) if np.isfinite(column[row]) else NOTHING for column in columns)
+        cells = (
+            format_seconds(float(column[row])) if np.isfinite(column[row]) else NOTHING for column in columns
+        )
         table.add_row(Text(str(policy)), *(Text(cell) for cell in cells))
     return table
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
@@ -108,7 +126,10 @@ def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
     from rich.text import Text
 
     table = Table(
-        title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left", min_width=len(title) if len(title) <= 100 else None
+        title=Text(title) if title else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        min_width=len(title) if len(title) <= 100 else None,
     )
     for head, justify in heads:
         table.add_column(Text(head), justify="left" if justify == "left" else "right", no_wrap=True)

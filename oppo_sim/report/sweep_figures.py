@@ -1,4 +1,5 @@
-"""Pictures of a sweep: heat map, curves by placement, trade-offs with their Pareto front (``report/points.py`` holds the table)."""
+"""Pictures of a sweep: heat map, curves by placement, trade-offs with their Pareto front
+(``report/points.py`` holds the table)."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -10,7 +11,16 @@ from numpy.typing import NDArray
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report.canvas import legend_below, new_figure
-from oppo_sim.report.measures import Measure, as_number, field_label, measure_of, measured_label, settings_label, value_label, value_text
+from oppo_sim.report.measures import (
+    Measure,
+    as_number,
+    field_label,
+    measure_of,
+    measured_label,
+    settings_label,
+    value_label,
+    value_text,
+)
 from oppo_sim.report.palette import FAINT, IDLE, INK, LOSSES, TRAINED
 from oppo_sim.report.points import CHUNK_FIELD, OVERCOMMIT_FIELD, Points, best_of
 from oppo_sim.report.units import Unit, format_seconds, time_unit
@@ -42,18 +52,23 @@ def heat_figure(
     y: str = CHUNK_FIELD,
     title: str = "",
 ) -> "Figure":
-    """One measure over two fields, evenly spaced by value; other fields are held at the best point's values, which the title says.
+    """One measure over two fields, evenly spaced by value; other fields are held at the best point's values,
+    which the title says.
 
-    The best cell (of the measure) has a star; cells of ``points.region`` (not told apart from the best by paired differences) are
-    outlined;
-    failed ones are hatched. Raises OppoError when no point has the measure, or one of the fields does not vary.
+    The best cell (of the measure) has a star; cells of ``points.region`` (not told apart from the best by
+    paired differences) are outlined;
+    failed ones are hatched. Raises OppoError when no point has the measure, or one of the fields does not
+    vary.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     for axis_field in (x, y):
         if axis_field not in points.axes or len(points.values(axis_field)) < 2:
-            raise OppoError(f"a heat map needs two fields that vary, and '{axis_field}' does not: choose among {', '.join(points.axes)}")
+            raise OppoError(
+                f"a heat map needs two fields that vary, and '{axis_field}' does not: choose among"
+                f" {', '.join(points.axes)}"
+            )
     measure, values = measure_of(metric), points.measured(metric)
     anchor = points.best_row()
     anchor = anchor if anchor is not None and np.isfinite(values[anchor]) else points.best_row(metric)
@@ -67,7 +82,9 @@ def heat_figure(
     grid = np.full((len(upwards), len(across)), -1, dtype=np.int64)
     places = [{value_text(value): at for at, value in enumerate(values)} for values in (across, upwards)]
     for row in rows:
-        grid[places[1][value_text(points.table[y].iloc[row])], places[0][value_text(points.table[x].iloc[row])]] = row
+        grid[
+            places[1][value_text(points.table[y].iloc[row])], places[0][value_text(points.table[x].iloc[row])]
+        ] = row
     shown = np.where(grid >= 0, values[grid], np.nan)
     unit, scale = _unit_of(measure, shown)
 
@@ -75,7 +92,11 @@ def heat_figure(
     # Bright is better, whatever the measure.
     colours = "viridis_r" if measure.better == "low" else "viridis"
     mesh = axis.pcolormesh(
-        np.arange(len(across) + 1) - 0.5, np.arange(len(upwards) + 1) - 0.5, shown / scale, cmap=colours, rasterized=False
+        np.arange(len(across) + 1) - 0.5,
+        np.arange(len(upwards) + 1) - 0.5,
+        shown / scale,
+        cmap=colours,
+        rasterized=False,
     )
     axis.set_xticks(range(len(across)), [value_label(value) for value in across])
     axis.set_yticks(range(len(upwards)), [value_label(value) for value in upwards])
@@ -88,7 +109,14 @@ def heat_figure(
     bar.set_label(name, fontsize=9.5)
     bar.ax.tick_params(labelsize=9)
     if shown.size <= _MOST_ANNOTATED:
-        _annotate(axis, shown, scale, float(np.nanmin(shown) / scale), float(np.nanmax(shown) / scale), reverse=measure.better == "low")
+        _annotate(
+            axis,
+            shown,
+            scale,
+            float(np.nanmin(shown) / scale),
+            float(np.nanmax(shown) / scale),
+            reverse=measure.better == "low",
+        )
 
     handles: list[Artist] = []
     labels = []
@@ -113,7 +141,9 @@ def heat_figure(
         markeredgecolor=_BLACK,
         linestyle="none",
     )
-    handles.append(Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none"))
+    handles.append(
+        Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none")
+    )
     labels.append(f"best: {measured_label(float(values[best]), measure.kind)}")
     _title(axis, title, _held(points, best, (x, y)))
     legend_below(figure, handles, labels, columns=3)
@@ -128,14 +158,18 @@ def curve_figure(
     by: str | None = None,
     title: str = "",
 ) -> "Figure":
-    """A measure along one numeric field, a line for each value of ``by`` (a placement, say) with its 95 % band.
+    """A measure along one numeric field, a line for each value of ``by`` (a placement, say) with its 95 %
+    band.
 
-    Each line holds the other varied fields at the values of its own best point (by the objective), which the legend says; a diamond marks
-    the line's best by the measure.
+    Each line holds the other varied fields at the values of its own best point (by the objective), which the
+    legend says; a diamond marks the line's best by the measure.
     Raises OppoError when ``x`` is not numeric or no point has the measure.
     """
     if x not in points.axes or not points.numeric(x):
-        raise OppoError(f"a curve needs a numeric field that varies, and '{x}' is none: choose among {', '.join(points.axes)}")
+        raise OppoError(
+            f"a curve needs a numeric field that varies, and '{x}' is none: choose among"
+            f" {', '.join(points.axes)}"
+        )
     measure, values = measure_of(metric), points.measured(metric)
     if not np.isfinite(values).any():
         raise OppoError(f"no point has the measure '{metric}': there is nothing to draw")
@@ -143,16 +177,28 @@ def curve_figure(
     figure, (axis,) = new_figure([4.0], below=0.3)
     handles: list[Artist] = []
     labels = []
-    for (value, rows, best), colour, mark, dashes in zip(_lines(points, values, x, by), cycle(LINES), cycle(_MARKS), cycle(_DASHES)):
+    for (value, rows, best), colour, mark, dashes in zip(
+        _lines(points, values, x, by), cycle(LINES), cycle(_MARKS), cycle(_DASHES)
+    ):
         at = np.array([as_number(points.table[x].iloc[row]) for row in rows], dtype=np.float64)
         heights = values[rows] / scale
         if measure.interval is not None and all(points.has(column) for column in measure.interval):
             low, high = (points.measured(column)[rows] / scale for column in measure.interval)
             axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-        (line,) = axis.plot(at, heights, color=colour, linewidth=1.8, linestyle=dashes, marker=mark, markersize=4)
+        (line,) = axis.plot(
+            at, heights, color=colour, linewidth=1.8, linestyle=dashes, marker=mark, markersize=4
+        )
         if measure.better in ("low", "high"):
             top = int(np.argmin(heights) if measure.better == "low" else np.argmax(heights))
-            axis.plot(at[top], heights[top], marker="D", markersize=8.5, markerfacecolor="none", markeredgecolor=colour, linestyle="none")
+            axis.plot(
+                at[top],
+                heights[top],
+                marker="D",
+                markersize=8.5,
+                markerfacecolor="none",
+                markeredgecolor=colour,
+                linestyle="none",
+            )
         handles.append(line)
         held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
         named = value_label(value) if by else measure.label
@@ -164,7 +210,11 @@ def curve_figure(
     _number_axis(axis, points, x)
     axis.set_xlabel(field_label(x))
     notes = ["◇ marks each line's best"] if measure.better in ("low", "high") else []
-    notes += ["band: 95 % interval"] if measure.interval and all(points.has(column) for column in measure.interval) else []
+    notes += (
+        ["band: 95 % interval"]
+        if measure.interval and all(points.has(column) for column in measure.interval)
+        else []
+    )
     axis.set_ylabel(_with_unit(measure, unit, scale))
     axis.margins(y=0.12)
     _title(axis, title, ", ".join(notes))
@@ -172,17 +222,23 @@ def curve_figure(
     return figure
 
 
-def scatter_figure(points: Points, metric: str = c.STEP_S, *, by: str | None = None, title: str = "") -> "Figure":
-    """A measure against each numeric field that varies, one panel a field: for random samples, which fill no grid.
+def scatter_figure(
+    points: Points, metric: str = c.STEP_S, *, by: str | None = None, title: str = ""
+) -> "Figure":
+    """A measure against each numeric field that varies, one panel a field: for random samples, which fill no
+    grid.
 
-    Rows of ``points.region`` are ringed, the best has a star. Raises OppoError when no point has the measure or no field is numeric.
+    Rows of ``points.region`` are ringed, the best has a star. Raises OppoError when no point has the measure
+    or no field is numeric.
     """
     from matplotlib.lines import Line2D
 
     fields = [axis for axis in points.axes if points.numeric(axis)][:_MOST_PANELS]
     measure, values, best = measure_of(metric), points.measured(metric), points.best_row(metric)
     if not fields or best is None:
-        raise OppoError(f"no numeric field varies, or no point has the measure '{metric}': there is nothing to draw")
+        raise OppoError(
+            f"no numeric field varies, or no point has the measure '{metric}': there is nothing to draw"
+        )
     unit, scale = _unit_of(measure, values)
     columns = min(2, len(fields))
     figure, panels = new_figure([3.0] * -(-len(fields) // columns), columns=columns, below=0.3)
@@ -190,13 +246,23 @@ def scatter_figure(points: Points, metric: str = c.STEP_S, *, by: str | None = N
     handles: list[Artist] = []
     labels = []
     for panel, (axis, field) in enumerate(zip(panels, fields, strict=False)):
-        at = np.array([as_number(value) if as_number(value) is not None else np.nan for value in points.table[field]], dtype=np.float64)
+        at = np.array(
+            [as_number(value) if as_number(value) is not None else np.nan for value in points.table[field]],
+            dtype=np.float64,
+        )
         for group, colour, mark in zip(points.values(by) if by else [None], cycle(LINES), cycle(_MARKS)):
-            chosen = np.array([not by or value_text(value) == value_text(group) for value in points.table[by or field]]) & np.isfinite(
-                values
-            )
+            chosen = np.array(
+                [not by or value_text(value) == value_text(group) for value in points.table[by or field]]
+            ) & np.isfinite(values)
             axis.plot(
-                at[chosen], values[chosen] / scale, linestyle="none", marker=mark, markersize=4, color=colour, alpha=0.6, markeredgewidth=0
+                at[chosen],
+                values[chosen] / scale,
+                linestyle="none",
+                marker=mark,
+                markersize=4,
+                color=colour,
+                alpha=0.6,
+                markeredgewidth=0,
             )
             if by and not panel:
                 handles.append(Line2D([], [], linestyle="none", marker=mark, markersize=5, color=colour))
@@ -210,7 +276,15 @@ def scatter_figure(points: Points, metric: str = c.STEP_S, *, by: str | None = N
             markerfacecolor="none",
             markeredgecolor=LOSSES[0],
         )
-        axis.plot(at[best], values[best] / scale, linestyle="none", marker="*", markersize=13, color=_WHITE, markeredgecolor=_BLACK)
+        axis.plot(
+            at[best],
+            values[best] / scale,
+            linestyle="none",
+            marker="*",
+            markersize=13,
+            color=_WHITE,
+            markeredgecolor=_BLACK,
+        )
         _number_axis(axis, points, field, room=7 if columns > 1 else 16)
         axis.set_xlabel(field_label(field), fontsize=9.5)
         axis.margins(y=0.1)
@@ -219,19 +293,35 @@ def scatter_figure(points: Points, metric: str = c.STEP_S, *, by: str | None = N
     for axis in panels[len(fields) :]:
         axis.set_visible(False)
     if region:
-        handles.append(Line2D([], [], linestyle="none", marker="o", markersize=8, markerfacecolor="none", markeredgecolor=LOSSES[0]))
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker="o",
+                markersize=8,
+                markerfacecolor="none",
+                markeredgecolor=LOSSES[0],
+            )
+        )
         labels.append(_REGION)
-    handles.append(Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none"))
+    handles.append(
+        Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none")
+    )
     labels.append(f"best: {measured_label(float(values[best]), measure.kind)}")
     _title(panels[0], title, "")
     legend_below(figure, handles, labels, columns=4)
     return figure
 
 
-def tradeoff_figure(points: Points, cost: str = c.COMPARED_STALENESS_MEAN, *, by: str | None = None, title: str = "") -> "Figure":
-    """Speed-up against a price (staleness, or length bias by its size): every point, and the front of those that none beats on both.
+def tradeoff_figure(
+    points: Points, cost: str = c.COMPARED_STALENESS_MEAN, *, by: str | None = None, title: str = ""
+) -> "Figure":
+    """Speed-up against a price (staleness, or length bias by its size): every point, and the front of those
+    that none beats on both.
 
-    Points of the front are numbered, their settings stand below. Raises OppoError when no point has both measures.
+    Points of the front are numbered, their settings stand below. Raises OppoError when no point has both
+    measures.
     """
     from matplotlib.lines import Line2D
 
@@ -248,10 +338,21 @@ def tradeoff_figure(points: Points, cost: str = c.COMPARED_STALENESS_MEAN, *, by
     labels = []
     groups = points.values(by) if by else [None]
     for group, colour, mark in zip(groups, cycle(LINES), cycle(_MARKS)):
-        of_group = [value_text(value) == value_text(group) for value in points.table[by]] if by else [True] * len(won)
+        of_group = (
+            [value_text(value) == value_text(group) for value in points.table[by]]
+            if by
+            else [True] * len(won)
+        )
         chosen = np.array(of_group) & np.isfinite(size) & np.isfinite(won)
         axis.plot(
-            paid[chosen] / scale, won[chosen], linestyle="none", marker=mark, markersize=4, color=colour, alpha=0.55, markeredgewidth=0
+            paid[chosen] / scale,
+            won[chosen],
+            linestyle="none",
+            marker=mark,
+            markersize=4,
+            color=colour,
+            alpha=0.55,
+            markeredgewidth=0,
         )
         if by:
             handles.append(Line2D([], [], linestyle="none", marker=mark, markersize=5, color=colour))
@@ -266,12 +367,27 @@ def tradeoff_figure(points: Points, cost: str = c.COMPARED_STALENESS_MEAN, *, by
         zorder=3,
     )
     axis.plot(
-        paid[front] / scale, won[front], linestyle="none", marker="o", markersize=7, markerfacecolor="none", markeredgecolor=INK, zorder=3
+        paid[front] / scale,
+        won[front],
+        linestyle="none",
+        marker="o",
+        markersize=7,
+        markerfacecolor="none",
+        markeredgecolor=INK,
+        zorder=3,
     )
     handles.append(Line2D([], [], color=INK, linewidth=1.2, marker="o", markersize=7, markerfacecolor="none"))
-    labels.append("none is both faster and " + ("less biased" if measure.better == "zero" else "fresher") + " (Pareto front)")
+    labels.append(
+        "none is both faster and "
+        + ("less biased" if measure.better == "zero" else "fresher")
+        + " (Pareto front)"
+    )
     axis.set_xlabel(
-        f"{measure.label} (%)" if scale == 0.01 else f"{measure.label} (weight updates)" if "staleness" in cost else measure.label
+        f"{measure.label} (%)"
+        if scale == 0.01
+        else f"{measure.label} (weight updates)"
+        if "staleness" in cost
+        else measure.label
     )
     axis.set_ylabel("speed-up")
     axis.margins(0.07)
@@ -280,7 +396,10 @@ def tradeoff_figure(points: Points, cost: str = c.COMPARED_STALENESS_MEAN, *, by
     legend_below(figure, handles, labels, columns=4)
     lines = [axis.get_xlabel(), ""]
     for number, row in enumerate(labelled, 1):
-        reached = f"{measured_label(float(won[row]), 'ratio')}, {measure.label} {measured_label(float(paid[row]), measure.kind)}"
+        reached = (
+            f"{measured_label(float(won[row]), 'ratio')}, {measure.label}"
+            f" {measured_label(float(paid[row]), measure.kind)}"
+        )
         lines.append(_cut(f"{number}  {reached}: {settings_label(*_split(points.label_of(row)))}", 125))
     axis.set_xlabel("\n".join(lines), fontsize=9, loc="left", linespacing=1.45)
     return figure
@@ -289,8 +408,8 @@ def tradeoff_figure(points: Points, cost: str = c.COMPARED_STALENESS_MEAN, *, by
 def convergence_figure(
     values: Sequence[float], feasible: Sequence[bool] | None = None, title: str = "", label: str = "step time"
 ) -> "Figure":
-    """A tuning's costs (seconds, of what ``label`` says) in the order tried, and the best so far; infeasible ones are crosses, NaN
-    failed.
+    """A tuning's costs (seconds, of what ``label`` says) in the order tried, and the best so far; infeasible
+    ones are crosses, NaN failed.
 
     Raises OppoError without a finite value.
     """
@@ -303,17 +422,40 @@ def convergence_figure(
     unit = time_unit(float(np.nanmin(seconds)))
     number = np.arange(1, len(seconds) + 1)
     figure, (axis,) = new_figure([3.6])
-    axis.plot(number[allowed], seconds[allowed] / unit.seconds, linestyle="none", marker="o", markersize=4, color=TRAINED, alpha=0.6)
+    axis.plot(
+        number[allowed],
+        seconds[allowed] / unit.seconds,
+        linestyle="none",
+        marker="o",
+        markersize=4,
+        color=TRAINED,
+        alpha=0.6,
+    )
     handles: list[Artist] = [Line2D([], [], linestyle="none", marker="o", markersize=4, color=TRAINED)]
     labels = ["trial"]
     if not allowed.all():
-        axis.plot(number[~allowed], seconds[~allowed] / unit.seconds, linestyle="none", marker="x", markersize=4, color=FAINT)
+        axis.plot(
+            number[~allowed],
+            seconds[~allowed] / unit.seconds,
+            linestyle="none",
+            marker="x",
+            markersize=4,
+            color=FAINT,
+        )
         handles.append(Line2D([], [], linestyle="none", marker="x", markersize=4, color=FAINT))
         labels.append("breaks a constraint")
-    so_far = np.fmin.accumulate(np.where(allowed, seconds, np.nan)) if allowed.any() else np.full(len(seconds), np.nan)
+    so_far = (
+        np.fmin.accumulate(np.where(allowed, seconds, np.nan))
+        if allowed.any()
+        else np.full(len(seconds), np.nan)
+    )
     axis.step(number, so_far / unit.seconds, where="post", color=INK, linewidth=1.5)
     handles.append(Line2D([], [], color=INK, linewidth=1.5))
-    labels.append(f"best so far: {format_seconds(float(np.nanmin(so_far)), unit)}" if np.isfinite(so_far).any() else "best so far: none")
+    labels.append(
+        f"best so far: {format_seconds(float(np.nanmin(so_far)), unit)}"
+        if np.isfinite(so_far).any()
+        else "best so far: none"
+    )
     axis.set_xlabel("trial")
     axis.set_ylabel(f"{label} ({unit.name})")
     _whole(axis)
@@ -323,9 +465,14 @@ def convergence_figure(
 
 
 def sensitivity_figure(
-    names: Sequence[str], losses: Sequence[float], labels: Sequence[str] = (), title: str = "", axis_label: str = ""
+    names: Sequence[str],
+    losses: Sequence[float],
+    labels: Sequence[str] = (),
+    title: str = "",
+    axis_label: str = "",
 ) -> "Figure":
-    """One bar a knob, the one that matters most on top: what leaving its best value costs at most (share of the step time).
+    """One bar a knob, the one that matters most on top: what leaving its best value costs at most (share of
+    the step time).
 
     ``labels`` stand beside the bars (the range tried, say). Raises OppoError without a knob.
     """
@@ -341,7 +488,13 @@ def sensitivity_figure(
     for place, at in enumerate(order):
         said = f"+{shares[at] * 100:.1f} %" + (f"  {labels[at]}" if len(labels) else "")
         axis.annotate(
-            said, (max(0.0, shares[at]) * 100, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9, color=INK
+            said,
+            (max(0.0, shares[at]) * 100, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=INK,
         )
     axis.set_xlim(0, max(0.1, float(shares.max()) * 100) * (1.7 if len(labels) else 1.15))
     axis.set_xlabel(axis_label or "step time above the best (%)")
@@ -350,8 +503,11 @@ def sensitivity_figure(
 
 
 def pareto_front(paid: NDArray[np.float64], won: NDArray[np.float64]) -> list[int]:
-    """Rows that no other row beats: less paid and no less won, or more won and no more paid; ordered by what is paid, equal ones once."""
-    order = sorted(np.flatnonzero(np.isfinite(paid) & np.isfinite(won)), key=lambda row: (paid[row], -won[row], row))
+    """Rows that no other row beats: less paid and no less won, or more won and no more paid; ordered by what
+    is paid, equal ones once."""
+    order = sorted(
+        np.flatnonzero(np.isfinite(paid) & np.isfinite(won)), key=lambda row: (paid[row], -won[row], row)
+    )
     front: list[int] = []
     for row in order:
         if not front or won[row] > won[front[-1]]:
@@ -359,18 +515,26 @@ def pareto_front(paid: NDArray[np.float64], won: NDArray[np.float64]) -> list[in
     return front
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _lines(points: Points, values: NDArray[np.float64], x: str, by: str | None) -> "list[tuple[Any, list[int], int]]":
+def _lines(
+    points: Points, values: NDArray[np.float64], x: str, by: str | None
+) -> "list[tuple[Any, list[int], int]]":
     """(value of ``by``, rows by ascending x, best row) of every line that has a point."""
     found = []
     seconds = points.measured(points.objective) if points.has(points.objective) else values
     labels = [value_text(value) for value in points.table[by]] if by else []
     numeric = [as_number(value) is not None for value in points.table[x]]
     for value in points.values(by) if by else [None]:
-        inside = np.array([label == value_text(value) for label in labels]) if by else np.ones(len(values), dtype=bool)
-        best = best_of(np.where(inside & np.array(numeric) & np.isfinite(values), seconds, np.nan), points.objective)
+        inside = (
+            np.array([label == value_text(value) for label in labels])
+            if by
+            else np.ones(len(values), dtype=bool)
+        )
+        best = best_of(
+            np.where(inside & np.array(numeric) & np.isfinite(values), seconds, np.nan), points.objective
+        )
         if best is None:
             continue
         rows = [row for row in points.like(best, free=(x,)) if numeric[row] and np.isfinite(values[row])]
@@ -411,13 +575,23 @@ def _thin_out(axis: "Axes", count: int, widest: int) -> None:
         label.set_visible(at % every == 0)
 
 
-def _annotate(axis: "Axes", shown: NDArray[np.float64], scale: float, low: float, high: float, *, reverse: bool) -> None:
+def _annotate(
+    axis: "Axes", shown: NDArray[np.float64], scale: float, low: float, high: float, *, reverse: bool
+) -> None:
     digits = _digits(shown / scale)
     for y, x in np.argwhere(np.isfinite(shown)):
         value = shown[y, x] / scale
         bright = (value - low) / (high - low) if high > low else 0.5
         bright = 1.0 - bright if reverse else bright
-        axis.text(x, y - 0.08, f"{value:.{digits}f}", ha="center", va="center", fontsize=7.5, color=_BLACK if bright > 0.55 else _WHITE)
+        axis.text(
+            x,
+            y - 0.08,
+            f"{value:.{digits}f}",
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=_BLACK if bright > 0.55 else _WHITE,
+        )
 
 
 def _digits(values: NDArray[np.float64]) -> int:
@@ -429,7 +603,9 @@ def _hatch(axis: "Axes", cells: NDArray[np.bool_]) -> None:
     from matplotlib.patches import Rectangle
 
     for y, x in np.argwhere(cells):
-        axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=IDLE, edgecolor=FAINT, hatch="////", linewidth=0))
+        axis.add_patch(
+            Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=IDLE, edgecolor=FAINT, hatch="////", linewidth=0)
+        )
 
 
 def _outline(axis: "Axes", inside: NDArray[np.bool_]) -> None:
@@ -447,16 +623,28 @@ def _outline(axis: "Axes", inside: NDArray[np.bool_]) -> None:
         ):
             if not padded[y + 1 + dy, x + 1 + dx]:
                 sides.append([(x + start[0], y + start[1]), (x + end[0], y + end[1])])
-    axis.add_collection(LineCollection(sides, colors="white", linewidths=3.6, capstyle="round", clip_on=False, zorder=3), autolim=False)
-    axis.add_collection(LineCollection(sides, colors=LOSSES[0], linewidths=2.2, capstyle="round", clip_on=False, zorder=3.1), autolim=False)
+    axis.add_collection(
+        LineCollection(sides, colors="white", linewidths=3.6, capstyle="round", clip_on=False, zorder=3),
+        autolim=False,
+    )
+    axis.add_collection(
+        LineCollection(sides, colors=LOSSES[0], linewidths=2.2, capstyle="round", clip_on=False, zorder=3.1),
+        autolim=False,
+    )
 
 
 def _number_axis(axis: "Axes", points: Points, x: str, room: int = 16) -> None:
     """Logarithmic where values double rather than add; a tick at each value as far as they have room."""
     from matplotlib.ticker import FormatStrFormatter, NullLocator
 
-    values = np.array([as_number(value) for value in points.values(x) if as_number(value) is not None], dtype=np.float64)
-    doubling = values.min() > 0 and values.max() / values.min() >= 16 and float(np.median(values)) < 0.35 * values.max()
+    values = np.array(
+        [as_number(value) for value in points.values(x) if as_number(value) is not None], dtype=np.float64
+    )
+    doubling = (
+        values.min() > 0
+        and values.max() / values.min() >= 16
+        and float(np.median(values)) < 0.35 * values.max()
+    )
     if doubling:
         axis.set_xscale("log", base=2)
     if len(values) > _MOST_TICKED:  # random samples: their values are no landmarks
@@ -469,7 +657,9 @@ def _number_axis(axis: "Axes", points: Points, x: str, room: int = 16) -> None:
     for at in range(len(values)):
         if not kept or places[at] - places[kept[-1]] >= span / room:
             kept.append(at)
-    axis.set_xticks(values[kept], [f"{values[at]:g}" if abs(values[at]) < 1e6 else f"{values[at]:.0f}" for at in kept])
+    axis.set_xticks(
+        values[kept], [f"{values[at]:g}" if abs(values[at]) < 1e6 else f"{values[at]:.0f}" for at in kept]
+    )
     axis.xaxis.set_minor_locator(NullLocator())
 
 
@@ -516,4 +706,10 @@ def _unit_of(measure: Measure, values: NDArray[np.float64]) -> tuple[Unit | None
 
 
 def _with_unit(measure: Measure, unit: Unit | None, scale: float) -> str:
-    return f"{measure.label} ({unit.name})" if unit else f"{measure.label} (%)" if scale == 0.01 else measure.label
+    return (
+        f"{measure.label} ({unit.name})"
+        if unit
+        else f"{measure.label} (%)"
+        if scale == 0.01
+        else measure.label
+    )

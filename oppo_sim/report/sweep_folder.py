@@ -55,15 +55,17 @@ def read_sweep(folder: str | Path) -> SweepFolder:
 
 
 def write_figures(sweep: SweepFolder, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Every figure that the points admit, as PNG and SVG; returns the files. Raises OppoError when one exists (unless ``force``)."""
+    """Every figure that the points admit, as PNG and SVG; returns the files. Raises OppoError when one exists
+    (unless ``force``)."""
     return sweep_drawn.write_figures(sweep.points, folder, sweep.name, force=force)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _measure(objective: str, fields: tuple[str, ...]) -> str:
-    """The column that the best point is best at; steps of unlike batches are compared by what a rollout takes."""
+    """The column that the best point is best at; steps of unlike batches are compared by what a rollout
+    takes."""
     if objective == "speedup":
         return c.SPEEDUP
     return c.S_PER_ROLLOUT if _BATCH in fields else c.STEP_S

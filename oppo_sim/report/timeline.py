@@ -1,4 +1,5 @@
-"""What every view of a timeline needs: order of groups, names of lanes, windows of steps, activities that overlap on one lane."""
+"""What every view of a timeline needs: order of groups, names of lanes, windows of steps, activities that
+overlap on one lane."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,12 +46,14 @@ def check_times(spans: Iterable[Span], markers: Iterable[Marker]) -> None:
     for span in spans:
         if not (math.isfinite(span.start_s) and math.isfinite(span.end_s) and span.end_s >= span.start_s):
             raise OppoError(
-                f"span '{span.stage}' of {span.group} {span.index}, step {span.step}, runs from {span.start_s} to {span.end_s} s: "
-                "give finite times, the end not before the start"
+                f"span '{span.stage}' of {span.group} {span.index}, step {span.step}, runs from"
+                f" {span.start_s} to {span.end_s} s: give finite times, the end not before the start"
             )
     for marker in markers:
         if not math.isfinite(marker.at_s):
-            raise OppoError(f"marker '{marker.name}' of step {marker.step} lies at {marker.at_s} s: give a finite time")
+            raise OppoError(
+                f"marker '{marker.name}' of step {marker.step} lies at {marker.at_s} s: give a finite time"
+            )
 
 
 class Window(NamedTuple):
@@ -64,7 +67,8 @@ class Window(NamedTuple):
 
 
 def window_of(spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int, int]) -> Window:
-    """Where steps first … last (both included) lie. A step starts where the one before ended, else with its first activity.
+    """Where steps first … last (both included) lie. A step starts where the one before ended, else with its
+    first activity.
 
     Raises OppoError when no activity of these steps was recorded.
     """
@@ -72,7 +76,11 @@ def window_of(spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int
     recorded = sorted({span.step for span in spans})
     shown = [step for step in recorded if first <= step <= last]
     if not shown:
-        have = f"there are steps {recorded[0]} to {recorded[-1]}" if recorded else "no activity was recorded at all"
+        have = (
+            f"there are steps {recorded[0]} to {recorded[-1]}"
+            if recorded
+            else "no activity was recorded at all"
+        )
         raise OppoError(f"no activity of steps {first} to {last} was recorded: {have}")
     ends = moments(markers, STEP_END)
     starts = {}
@@ -102,7 +110,8 @@ def moments(markers: Iterable[Marker], name: str) -> dict[int, float]:
 
 
 def shares(intervals: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
-    """(slot, slots) per interval of one lane: intervals that overlap, also through others, share the lane's height.
+    """(slot, slots) per interval of one lane: intervals that overlap, also through others, share the lane's
+    height.
 
     ``intervals`` must be ordered by start. One that overlaps none has slot 0 of 1.
     """

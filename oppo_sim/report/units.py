@@ -18,7 +18,8 @@ _FROM_S = (3 * 3600.0, 180.0, 1.0, 1e-3, 0.0)
 
 
 def time_unit(seconds: float) -> Unit:
-    """The unit in which a duration of ``seconds`` reads best: minutes from three minutes on, hours from three hours on."""
+    """The unit in which a duration of ``seconds`` reads best: minutes from three minutes on, hours from three
+    hours on."""
     size = abs(seconds)
     if not size or not math.isfinite(size):
         return Unit(1.0, "s")
@@ -37,7 +38,8 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def format_seconds(seconds: float, unit: Unit | None = None) -> str:
-    """A duration with its unit, e.g. ``4.72 ms``, ``85.2 s``, ``6.31 min``; a fixed ``unit`` makes a column comparable."""
+    """A duration with its unit, e.g. ``4.72 ms``, ``85.2 s``, ``6.31 min``; a fixed ``unit`` makes a column
+    comparable."""
     if not math.isfinite(seconds):
         return NOTHING
     chosen = unit or time_unit(seconds)

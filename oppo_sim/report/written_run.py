@@ -31,7 +31,8 @@ class RunMade:
     warmup_steps: int
     """As asked for; one step at least is kept."""
     lengths: "Callable[[], pd.DataFrame] | None"
-    """Trained step and response length of each trained rollout, asked for only if figures are drawn; None: they were not kept."""
+    """Trained step and response length of each trained rollout, asked for only if figures are drawn; None:
+    they were not kept."""
     trace_lengths: Sequence[int]
     """Tokens, what the lengths are shown beside."""
     spans: Sequence[Span]
@@ -53,10 +54,15 @@ class WrittenRun:
 
 
 def finish_run(
-    folder: RunFolder, made: RunMade, manifest: Mapping[str, Any], *, timeline: tuple[int, int] | None, figures: bool
+    folder: RunFolder,
+    made: RunMade,
+    manifest: Mapping[str, Any],
+    *,
+    timeline: tuple[int, int] | None,
+    figures: bool,
 ) -> WrittenRun:
-    """Write all but the tables of rollouts, and finish the folder. ``timeline``: first and last step asked for, of which an interrupted
-    run has a part. Raises OppoError when the disk refuses.
+    """Write all but the tables of rollouts, and finish the folder. ``timeline``: first and last step asked
+    for, of which an interrupted run has a part. Raises OppoError when the disk refuses.
     """
     steps = made.steps
     warmup = min(made.warmup_steps, len(steps) - 1)

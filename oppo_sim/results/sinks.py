@@ -1,4 +1,5 @@
-"""Where rows go: frames in memory, or running summaries whose memory does not grow with the number of steps."""
+"""Where rows go: frames in memory, or running summaries whose memory does not grow with the number of
+steps."""
 
 from collections.abc import Mapping, Sequence
 from math import isnan, sqrt
@@ -74,11 +75,14 @@ _SECONDS = ("admitted_s", "finished_s", "scored_s")
 
 
 def typed_columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Columns of rollout rows: seconds as float64, finish reasons as codes into FINISH_REASONS, the rest as int64."""
+    """Columns of rollout rows: seconds as float64, finish reasons as codes into FINISH_REASONS, the rest as
+    int64."""
     columns: dict[str, np.ndarray[Any, Any]] = {}
     for name, values in zip(ROLLOUT_COLUMNS, zip(*rows, strict=True), strict=True):
         if name == FINISH_REASON:
-            columns[name] = np.fromiter((value == "length" for value in values), dtype=np.int8, count=len(values))
+            columns[name] = np.fromiter(
+                (value == "length" for value in values), dtype=np.int8, count=len(values)
+            )
         else:
             columns[name] = np.array(values, dtype=np.float64 if name in _SECONDS else np.int64)
     return columns
@@ -135,10 +139,19 @@ class Moments:
         self.maximum = max(self.maximum, value)
 
     @classmethod
-    def of(cls, count: int, mean: float, squares: float, total: float, minimum: float, maximum: float) -> "Moments":
+    def of(
+        cls, count: int, mean: float, squares: float, total: float, minimum: float, maximum: float
+    ) -> "Moments":
         """Moments taken elsewhere; ``squares``: Σ (value − mean)²."""
         made = cls()
-        made.count, made.mean, made._squares, made.total, made.minimum, made.maximum = count, mean, squares, total, minimum, maximum
+        made.count, made.mean, made._squares, made.total, made.minimum, made.maximum = (
+            count,
+            mean,
+            squares,
+            total,
+            minimum,
+            maximum,
+        )
         return made
 
     @property

@@ -13,8 +13,11 @@ STATISTICS = ("mean", "std", "min", "p50", "p95", "max")
 
 
 def summarise(steps: "pd.DataFrame", warmup_steps: int) -> "pd.DataFrame":
-    """One row a numeric column of the step table, columns ``STATISTICS``; the first ``warmup_steps`` steps are left out."""
-    kept = steps.iloc[warmup_steps:].drop(columns=[c.STEP, c.WEIGHT_VERSION, c.START_S, c.STALENESS_HISTOGRAM], errors="ignore")
+    """One row a numeric column of the step table, columns ``STATISTICS``; the first ``warmup_steps`` steps
+    are left out."""
+    kept = steps.iloc[warmup_steps:].drop(
+        columns=[c.STEP, c.WEIGHT_VERSION, c.START_S, c.STALENESS_HISTOGRAM], errors="ignore"
+    )
     numbers = kept.select_dtypes("number")
     table = numbers.agg(["mean", "std", "min", "median", "max"]).T.rename(columns={"median": "p50"})
     table["p95"] = numbers.quantile(0.95)

@@ -1,7 +1,8 @@
 """Names that other frameworks give to the fields of a scenario, translated on reading.
 
-A plain alias is accepted at the top of the file and in the section of its target; a dotted one (``data.train_batch_size``) also as nested
-mappings. What counts prompts elsewhere is multiplied by ``group_size``; a cap on the whole system is divided by the replicas.
+A plain alias is accepted at the top of the file and in the section of its target; a dotted one
+(``data.train_batch_size``) also as nested mappings. What counts prompts elsewhere is multiplied by
+``group_size``; a cap on the whole system is divided by the replicas.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,10 @@ class Facts:
         if value is None:
             raise OppoError(f"{needed_by} cannot be translated without {path}: give it too")
         if type(value) is not int or value < 1:
-            raise OppoError(f"{needed_by} cannot be translated while {path} is {show_value(value)}: make that a whole number of at least 1")
+            raise OppoError(
+                f"{needed_by} cannot be translated while {path} is {show_value(value)}: make that a whole"
+                " number of at least 1"
+            )
         return value
 
 
@@ -82,8 +86,8 @@ def _of_rollouts_or_prompts(alias: str, value: Any, facts: Facts) -> int:
     size = facts.whole("group_size", alias)
     if size > 1:
         raise OppoError(
-            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size {size}: "
-            "give rollout_batch_size, which counts rollouts"
+            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size"
+            f" {size}: give rollout_batch_size, which counts rollouts"
         )
     return _number(alias, value)
 
@@ -92,12 +96,15 @@ def _over_sampling(alias: str, value: Any, facts: Facts) -> int:
     size, batch = facts.whole("group_size", alias), facts.whole("rollout_batch_size", alias)
     if size > 1:
         raise OppoError(
-            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size {size}: "
-            "give policy.overcommit, the rollouts beyond rollout_batch_size"
+            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size"
+            f" {size}: give policy.overcommit, the rollouts beyond rollout_batch_size"
         )
     total = _number(alias, value)
     if total < batch:
-        raise OppoError(f"{alias} {total} is below rollout_batch_size {batch}: it counts the batch and what is sampled beyond it")
+        raise OppoError(
+            f"{alias} {total} is below rollout_batch_size {batch}: it counts the batch and what is sampled"
+            " beyond it"
+        )
     return total - batch
 
 
@@ -107,7 +114,9 @@ def _batches_ahead(alias: str, value: Any, facts: Facts) -> float:
 
 def _whole_updates(alias: str, value: Any, facts: Facts) -> int:
     if type(value) not in (int, float) or value < 0 or value != int(value):
-        raise OppoError(f"{alias} is {show_value(value)} but policy.max_staleness counts whole updates: give 0, 1, 2, …")
+        raise OppoError(
+            f"{alias} is {show_value(value)} but policy.max_staleness counts whole updates: give 0, 1, 2, …"
+        )
     return int(value)
 
 
@@ -115,8 +124,8 @@ def _per_replica(alias: str, value: Any, facts: Facts) -> int:
     total, replicas = _number(alias, value), facts.whole("rollout.num_replicas", alias)
     if total % replicas:
         raise OppoError(
-            f"{alias} {total} bounds all {replicas} replicas together and cannot be shared evenly: give rollout.max_num_seqs, "
-            "which is per replica"
+            f"{alias} {total} bounds all {replicas} replicas together and cannot be shared evenly: give"
+            " rollout.max_num_seqs, which is per replica"
         )
     return total // replicas
 
@@ -125,7 +134,10 @@ def _mini_batches(alias: str, value: Any, facts: Facts) -> int:
     rollouts = _of_prompts(alias, value, facts)
     batch = facts.whole("rollout_batch_size", alias)
     if batch % rollouts:
-        raise OppoError(f"{alias} {value} ({rollouts} rollouts) does not divide rollout_batch_size {batch}: make it a divisor")
+        raise OppoError(
+            f"{alias} {value} ({rollouts} rollouts) does not divide rollout_batch_size {batch}: make it a"
+            " divisor"
+        )
     return batch // rollouts
 
 
@@ -134,17 +146,28 @@ def _carries(alias: str, value: Any, facts: Facts) -> object:
         raise OppoError(f"{alias} is {show_value(value)} but must be true or false")
     name = facts.policy_name
     if name not in SHIPPED:
-        raise OppoError(f"{alias} says nothing to policy '{name}', which decides itself what it carries: remove it")
+        raise OppoError(
+            f"{alias} says nothing to policy '{name}', which decides itself what it carries: remove it"
+        )
     if value and name not in CARRYING:
-        raise OppoError(f"{alias} is true but policy '{name}' carries nothing over an update: choose {', '.join(sorted(CARRYING))}")
+        raise OppoError(
+            f"{alias} is true but policy '{name}' carries nothing over an update: choose"
+            f" {', '.join(sorted(CARRYING))}"
+        )
     if not value and name in CARRYING:
-        raise OppoError(f"{alias} is false but policy '{name}' carries unfinished rollouts over an update: choose sequential or intra")
+        raise OppoError(
+            f"{alias} is false but policy '{name}' carries unfinished rollouts over an update: choose"
+            " sequential or intra"
+        )
     return NOTHING
 
 
 def _waits(alias: str, value: Any, facts: Facts) -> object:
     if value != "wait":
-        raise OppoError(f'{alias} is {show_value(value)} but only "wait" is modelled: policy async bounds what it admits and drops nothing')
+        raise OppoError(
+            f'{alias} is {show_value(value)} but only "wait" is modelled: policy async bounds what it admits'
+            " and drops nothing"
+        )
     return NOTHING
 
 
@@ -155,21 +178,40 @@ def _same(target: str, *names: str) -> dict[str, Alias]:
 ALIASES: Mapping[str, Alias] = {
     # Order matters: what a conversion asks for is translated before it.
     **_same(
-        "group_size", "n_samples_per_prompt", "num_generations", "num_generations_per_prompt", "rollout.n", "actor_rollout_ref.rollout.n"
+        "group_size",
+        "n_samples_per_prompt",
+        "num_generations",
+        "num_generations_per_prompt",
+        "rollout.n",
+        "actor_rollout_ref.rollout.n",
     ),
     **dict.fromkeys(
         ("train_batch_size", "batch_size", "consumer_batch_size", "rollout.batch_size"),
-        Alias("rollout_batch_size", _of_rollouts_or_prompts, "refused with group_size > 1, where it would be ambiguous"),
+        Alias(
+            "rollout_batch_size",
+            _of_rollouts_or_prompts,
+            "refused with group_size > 1, where it would be ambiguous",
+        ),
     ),
     **dict.fromkeys(
         ("data.train_batch_size", "num_prompts_per_step", "num_unique_prompts_rollout"),
         Alias("rollout_batch_size", _of_prompts, "prompts × group_size"),
     ),
-    **_same("max_response_length", "response_length", "max_new_tokens", "max_completion_length", "data.max_response_length"),
+    **_same(
+        "max_response_length",
+        "response_length",
+        "max_new_tokens",
+        "max_completion_length",
+        "data.max_response_length",
+    ),
     **_same("max_prompt_length", "data.max_prompt_length"),
     **dict.fromkeys(
         ("over_sampling_batch_size", "vllm_generate_batch_size", "rollout.vllm_generate_batch_size"),
-        Alias("policy.overcommit", _over_sampling, "B + Δ: rollout_batch_size is subtracted; refused with group_size > 1"),
+        Alias(
+            "policy.overcommit",
+            _over_sampling,
+            "B + Δ: rollout_batch_size is subtracted; refused with group_size > 1",
+        ),
     ),
     "max_additional_running_prompts": Alias("policy.overcommit", _of_prompts, "prompts × group_size"),
     **dict.fromkeys(
@@ -231,12 +273,20 @@ ALIASES: Mapping[str, Alias] = {
     ),
     **dict.fromkeys(
         ("max_inflight", "max_concurrent_rollouts", "max_inflight_tasks"),
-        Alias("rollout.max_num_seqs", _per_replica, "a cap on all replicas: divided by num_replicas, which must divide it"),
+        Alias(
+            "rollout.max_num_seqs",
+            _per_replica,
+            "a cap on all replicas: divided by num_replicas, which must divide it",
+        ),
     ),
     **_same("training.num_ppo_epochs", "ppo_epochs", "actor_rollout_ref.actor.ppo_epochs"),
     **dict.fromkeys(
         ("ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
-        Alias("training.num_mini_batches", _mini_batches, "rollout_batch_size / (prompts × group_size), which must divide it"),
+        Alias(
+            "training.num_mini_batches",
+            _mini_batches,
+            "rollout_batch_size / (prompts × group_size), which must divide it",
+        ),
     ),
 }
 _ORDER = {name: position for position, name in enumerate(ALIASES)}
@@ -251,7 +301,8 @@ class _Found(NamedTuple):
 
 
 def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any] | None = None) -> Translated:
-    """``data`` (a file, or an overlay of overrides on ``context``) in canonical names; ``canonical`` are those a file may have at its top.
+    """``data`` (a file, or an overlay of overrides on ``context``) in canonical names; ``canonical`` are
+    those a file may have at its top.
 
     Raises OppoError for a value that cannot be converted, and for two names of one field that disagree.
     """
@@ -265,7 +316,9 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
             value = alias.convert(item.given, item.value, Facts(merged, policy_name(merged)))
         target = ".".join(item.target)
         if value is NOTHING:
-            result.sentences.append(f"{item.given}: {show_value(item.value)} agrees with policy '{policy_name(merged)}'")
+            result.sentences.append(
+                f"{item.given}: {show_value(item.value)} agrees with policy '{policy_name(merged)}'"
+            )
             continue
         _put(result, item, target, value)
     return result
@@ -346,7 +399,9 @@ def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
         if child is None:
             child = {}
         if not isinstance(child, dict):
-            raise OppoError(f"{part} is {show_value(child)} but must be a mapping, since {item.given} belongs there")
+            raise OppoError(
+                f"{part} is {show_value(child)} but must be a mapping, since {item.given} belongs there"
+            )
         node[part] = child
         node = child
     last = item.target[-1]
@@ -358,4 +413,6 @@ def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
         )
     node[last] = value
     result.given_as.setdefault(target, item.given)
-    result.sentences.append(f"{item.given}: {show_value(item.value)} was read as {target}: {show_value(value)}")
+    result.sentences.append(
+        f"{item.given}: {show_value(item.value)} was read as {target}: {show_value(value)}"
+    )

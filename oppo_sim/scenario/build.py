@@ -14,7 +14,7 @@ from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.controllers import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import SHIPPED, inherited_settings, make_policy
-from oppo_sim.rewards import NoRewards, RewardModel
+from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.traces.replay import Replay, build_replay
 
@@ -29,7 +29,7 @@ class Setup:
     """Gives a fresh policy; controllers keep state, so each run needs its own."""
     batch: Batch
     replay: Replay
-    rewards: Callable[[], RewardModel]
+    rewards: Callable[[], BatchRewards]
     steps: int
     warmup_steps: int
     seed: int
@@ -51,8 +51,8 @@ class Parts:
 
 
 def policy_settings_of(scenario: Scenario, policy: str) -> dict[str, Any]:
-    """Settings under which ``policy`` runs in a scenario: its own if it is the scenario's policy; else what the two share, then
-    ``policies.<name>`` over that."""
+    """Settings under which ``policy`` runs in a scenario: its own if it is the scenario's policy; else what
+    the two share, then ``policies.<name>`` over that."""
     if policy == scenario.policy.name:
         return scenario.policy.settings
     return inherited_settings(policy, scenario.policy.settings) | scenario.policies.get(policy, {})
@@ -71,7 +71,8 @@ def build_trace(scenario: Scenario) -> Replay:
 
 
 def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
-    """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of these cannot be."""
+    """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of
+    these cannot be."""
     built = build_trace(scenario) if replay is None else replay
     costs = build_costs(scenario.costs, shape=_cost_context(scenario), base_dir=scenario.base_dir)
     return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
@@ -95,8 +96,8 @@ def build_setup(
         seed: seed instead of the scenario's.
         parts: what ``build_parts`` gave for this scenario; None: built now.
 
-    Raises OppoError for whatever cannot run: the trace, the cost model, the memory, the policy and its settings, and what they ask of
-    the machine together.
+    Raises OppoError for whatever cannot run: the trace, the cost model, the memory, the policy and its
+    settings, and what they ask of the machine together.
     """
     name = scenario.policy.name if policy is None else policy
     chosen = policy_settings_of(scenario, name) if policy_settings is None else dict(policy_settings)
@@ -107,7 +108,10 @@ def build_setup(
     if not 0 <= seed < 2**63:
         raise OppoError(f"seed {seed} is out of range: give 0 to 2^63 - 1")
     if scenario.warmup_steps >= steps:
-        raise OppoError(f"steps {steps} leaves nothing after warmup_steps {scenario.warmup_steps}: raise steps, or lower warmup_steps")
+        raise OppoError(
+            f"steps {steps} leaves nothing after warmup_steps {scenario.warmup_steps}: raise steps, or lower"
+            " warmup_steps"
+        )
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
     built = make_policy(name, batch, chosen, scenario.base_dir)
     shared = build_parts(scenario) if parts is None else parts
@@ -115,8 +119,8 @@ def build_setup(
     replay = replace(shared.replay, key=stream_key(seed, "trace"))
     shared.machine.check(shared.longest_prompt, scenario.max_response_length, built.schedule)
 
-    def rewards() -> RewardModel:
-        return RewardModel(scenario.rewards, seed, replay.rewards)
+    def rewards() -> BatchRewards:
+        return BatchRewards(scenario.rewards, seed, replay.rewards)
 
     rewards()  # refuse now what it would refuse later
     return Setup(
@@ -153,11 +157,14 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
     capacity = rollout.kv_capacity_tokens
     if capacity == "auto":
         if rollout.batching == "static":
-            raise OppoError("rollout.batching static cannot have kv_capacity_tokens auto: make it null, or use batching continuous")
+            raise OppoError(
+                "rollout.batching static cannot have kv_capacity_tokens auto: make it null, or use batching"
+                " continuous"
+            )
         if costs.actor_kv_capacity_tokens is None:
             raise OppoError(
-                f"rollout.kv_capacity_tokens auto needs a cost model that knows device memory, and costs.kind {scenario.costs.kind} "
-                "does not: give a number of tokens, or null for ample"
+                "rollout.kv_capacity_tokens auto needs a cost model that knows device memory, and costs.kind"
+                f" {scenario.costs.kind} does not: give a number of tokens, or null for ample"
             )
         capacity = costs.actor_kv_capacity_tokens
     return MachineSetup(
@@ -178,9 +185,14 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
 
 
 def _streamable(scenario: Scenario) -> bool:
-    verifier = isinstance(scenario.costs, RooflineCostConfig) and scenario.costs.reward_model.kind == "verifier"
+    verifier = (
+        isinstance(scenario.costs, RooflineCostConfig) and scenario.costs.reward_model.kind == "verifier"
+    )
     if verifier and scenario.scoring.streamable:
-        raise OppoError("scoring.streamable true does not fit costs.reward_model.kind verifier, which needs the whole response: remove it")
+        raise OppoError(
+            "scoring.streamable true does not fit costs.reward_model.kind verifier, which needs the whole"
+            " response: remove it"
+        )
     return not verifier if scenario.scoring.streamable is None else scenario.scoring.streamable
 
 
@@ -191,11 +203,20 @@ def _warnings(scenario: Scenario, policy: Policy, name: str, settings: Mapping[s
         rest = "only the noise of rewards depends on the seed" if noisy else "the seed changes nothing"
         found.append(f"trace.sampling in_order replays the same rollouts under every seed: {rest}")
     if policy.score_granularity == "chunk" and not _streamable(scenario):
-        found.append(f"policy '{name}' streams chunks, but this reward model is scored when a rollout has finished (scoring.streamable)")
+        found.append(
+            f"policy '{name}' streams chunks, but this reward model is scored when a rollout has finished"
+            " (scoring.streamable)"
+        )
     if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings):
-        found.append(f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first value")
+        found.append(
+            f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first"
+            " value"
+        )
     if scenario.placement.interference == 1.0 and scenario.placement.scoring != "separate":
-        found.append("scoring shares devices and placement.interference is 1: slow-down beyond shared demand is not measured, and left out")
+        found.append(
+            "scoring shares devices and placement.interference is 1: slow-down beyond shared demand is not"
+            " measured, and left out"
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings
 from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
-from oppo_sim.scenario.problems import Problem, dotted, problems_of, unknown_field
+from oppo_sim.scenario.problems import ScenarioProblem, dotted, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
@@ -38,12 +38,17 @@ def find_shipped(name: str) -> Path:
     if name in names:
         return SHIPPED_FOLDER / f"{name}.yaml"
     close = get_close_matches(name.removesuffix(".yaml").removesuffix(".yml"), names, n=2)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"shipped are {', '.join(names)}; your own is a path to a YAML file"
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else f"shipped are {', '.join(names)}; your own is a path to a YAML file"
+    )
     raise OppoError(f"no scenario {show_value(name)}: {hint}")
 
 
 def find_scenario(name_or_path: str | Path) -> Path:
-    """The file of a shipped scenario or of a path. Raises OppoError if there is none, with the closest names."""
+    """The file of a shipped scenario or of a path. Raises OppoError if there is none, with the closest
+    names."""
     text = str(name_or_path)
     if text not in shipped_scenarios() and text and Path(text).exists():
         if Path(text).is_dir():
@@ -71,26 +76,35 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
 
     Args:
         name_or_path: a shipped name, or a path to a YAML file.
-        overrides: ``a.b=c`` each, the value in YAML; later ones win over earlier ones, all of them over the file.
+        overrides: ``a.b=c`` each, the value in YAML; later ones win over earlier ones, all of them over the
+            file.
 
-    Raises OppoError in one sentence: the file, the field, the given value and what is allowed; of several problems the first, and how
-    many more there are.
+    Raises OppoError in one sentence: the file, the field, the given value and what is allowed; of several
+    problems the first, and how many more there are.
     """
     path = find_scenario(name_or_path)
     shipped = path.parent == SHIPPED_FOLDER
     where = path.stem if shipped else str(path)
     data = parse_yaml(read_scenario_text(path), where)
     scenario = scenario_from_plain(data, overrides, where=where, default_name=path.stem)
-    # A shipped scenario names no files of its own: what is asked of it on the command line lies where the user is.
+    # A shipped scenario names no files of its own: what is asked of it on the command line lies where the
+    # user is.
     return remember_origin(scenario, None if shipped else path.parent, where, scenario.translations)
 
 
 def scenario_from_plain(
-    data: Any, overrides: Sequence[str] = (), *, where: str = "scenario", default_name: str = "scenario", base_dir: Path | None = None
+    data: Any,
+    overrides: Sequence[str] = (),
+    *,
+    where: str = "scenario",
+    default_name: str = "scenario",
+    base_dir: Path | None = None,
 ) -> Scenario:
     """The same from data as YAML gives it. ``where`` names it in errors. Raises OppoError."""
     if not isinstance(data, dict):
-        raise OppoError(f"{where} {'is empty' if data is None else 'is not a mapping'}: start it with 'format: {FORMAT}'")
+        raise OppoError(
+            f"{where} {'is empty' if data is None else 'is not a mapping'}: start it with 'format: {FORMAT}'"
+        )
     if data.get("format") != FORMAT:
         given = f"format is {show_value(data['format'])}" if "format" in data else "format is missing"
         raise OppoError(f"{where}: {given} but must be {FORMAT}")
@@ -118,11 +132,16 @@ def _parse_override(text: str) -> Override:
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
-        raise OppoError(f"--set {show_value(text)} is not of the form field=value or section.field=value, such as policy.overcommit=8")
+        raise OppoError(
+            f"--set {show_value(text)} is not of the form field=value or section.field=value, such as"
+            " policy.overcommit=8"
+        )
     return Override(text, path, parse_yaml(value, f"--set {text}"))
 
 
-def _overridden(data: Plain, overrides: Sequence[Override], canonical: frozenset[str]) -> tuple[Plain, Translated]:
+def _overridden(
+    data: Plain, overrides: Sequence[Override], canonical: frozenset[str]
+) -> tuple[Plain, Translated]:
     """``data`` with the overrides laid over it, and the overrides in canonical names."""
     overlay: Plain = {}
     replaced: set[tuple[str, ...]] = set()
@@ -135,7 +154,9 @@ def _overridden(data: Plain, overrides: Sequence[Override], canonical: frozenset
                 node[part] = child
             if not isinstance(child, dict):
                 parent = dotted(override.path[:depth])
-                raise OppoError(f"--set {override.text}: {parent} was set to {show_value(child)}, which has no fields")
+                raise OppoError(
+                    f"--set {override.text}: {parent} was set to {show_value(child)}, which has no fields"
+                )
             node = child
         node[override.path[-1]] = override.value
         replaced = {path for path in replaced if path != override.path}
@@ -169,7 +190,7 @@ def _opened(data: Plain, override: Override) -> Plain:
     return data
 
 
-def _problems(data: Plain) -> Iterator[Problem]:
+def _problems(data: Plain) -> Iterator[ScenarioProblem]:
     try:
         Scenario.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
@@ -179,14 +200,21 @@ def _problems(data: Plain) -> Iterator[Problem]:
     if isinstance(policy, str):
         policy = {"name": policy}
     if isinstance(policy, dict) and isinstance(policy.get("name", ""), str):
-        yield from _policy_problems(policy_name(data), {k: v for k, v in policy.items() if k != "name"}, ("policy",), ("policy", "name"))
+        yield from _policy_problems(
+            policy_name(data),
+            {k: v for k, v in policy.items() if k != "name"},
+            ("policy",),
+            ("policy", "name"),
+        )
     policies = data.get("policies", {})
     for name, settings in policies.items() if isinstance(policies, dict) else ():
         if isinstance(settings, dict):
             yield from _policy_problems(name, settings, ("policies", name), ("policies", name))
 
 
-def _policy_problems(name: str, settings: Plain, place: tuple[str, ...], name_place: tuple[str, ...]) -> Iterator[Problem]:
+def _policy_problems(
+    name: str, settings: Plain, place: tuple[str, ...], name_place: tuple[str, ...]
+) -> Iterator[ScenarioProblem]:
     if name in SHIPPED:
         model = SHIPPED[name].settings
         try:
@@ -198,17 +226,20 @@ def _policy_problems(name: str, settings: Plain, place: tuple[str, ...], name_pl
         try:
             check_settings(name, settings)
         except OppoError as error:
-            yield Problem(name_place, str(error))
+            yield ScenarioProblem(name_place, str(error))
 
 
-def _with_place(problem: Problem, data: Plain) -> Problem:
-    """For an unknown field at the top: the section it belongs into, or the name inside another framework's section."""
+def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
+    """For an unknown field at the top: the section it belongs into, or the name inside another framework's
+    section."""
     if len(problem.path) != 1 or problem.path[0] not in data or problem.path[0] in Scenario.model_fields:
         return problem
     key = str(problem.path[0])
     homes = [f"{section}.{key}" for section, fields in _section_fields(data).items() if key in fields]
     if homes:
-        return Problem(problem.path, unknown_field(problem.path, (), hint=f"did you mean {' or '.join(homes)}?"))
+        return ScenarioProblem(
+            problem.path, unknown_field(problem.path, (), hint=f"did you mean {' or '.join(homes)}?")
+        )
     known = [name for name in ALIASES if name.startswith(f"{key}.")]
     if known and isinstance(data[key], dict):
         path: tuple[str, ...] = (key,)
@@ -216,7 +247,9 @@ def _with_place(problem: Problem, data: Plain) -> Problem:
         while isinstance(node, dict) and node:
             path = (*path, next(iter(node)))
             node = node[path[-1]]
-        return Problem(problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}"))
+        return ScenarioProblem(
+            problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}")
+        )
     return problem
 
 
@@ -233,7 +266,11 @@ def _section_fields(data: Plain) -> dict[str, frozenset[str]]:
 
 
 def _one_sentence(
-    problems: Sequence[Problem], where: str, overrides: Sequence[Override], over: Translated, given_as: dict[str, str]
+    problems: Sequence[ScenarioProblem],
+    where: str,
+    overrides: Sequence[Override],
+    over: Translated,
+    given_as: dict[str, str],
 ) -> str:
     # What was just typed is the likelier mistake: name it first.
     set_by = [(problem, _override_of(problem, overrides, over)) for problem in problems]
@@ -251,7 +288,9 @@ def _one_sentence(
     return f"{where}: {sentence}{counted}"
 
 
-def _override_of(problem: Problem, overrides: Sequence[Override], over: Translated) -> Override | None:
+def _override_of(
+    problem: ScenarioProblem, overrides: Sequence[Override], over: Translated
+) -> Override | None:
     names = {alias: tuple(target.split(".")) for target, alias in over.given_as.items()}
 
     def sets(override: Override) -> bool:

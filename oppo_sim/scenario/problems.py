@@ -33,7 +33,7 @@ _WRONG_TYPE = ("int_type", "float_type", "bool_type", "string_type", "none_requi
 _NOT_A_CONTAINER = ("model_type", "model_attributes_type", "dict_type", "tuple_type", "list_type")
 
 
-class Problem(NamedTuple):
+class ScenarioProblem(NamedTuple):
     """One thing to mend."""
 
     path: Path
@@ -46,8 +46,11 @@ def dotted(path: Sequence[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def problems_of(error: ValidationError, data: Any, schema: Schema, prefix: Path = (), of: str = "") -> list[Problem]:
-    """The complaints of validating ``data`` against the model of JSON schema ``schema``, one for each field, in the order of the fields.
+def problems_of(
+    error: ValidationError, data: Any, schema: Schema, prefix: Path = (), of: str = ""
+) -> list[ScenarioProblem]:
+    """The complaints of validating ``data`` against the model of JSON schema ``schema``, one for each field,
+    in the order of the fields.
 
     ``prefix`` is where ``data`` sits in the file, ``of`` names its owner in messages.
     """
@@ -60,12 +63,15 @@ def problems_of(error: ValidationError, data: Any, schema: Schema, prefix: Path 
         inside = any(other[: len(path)] == path and len(other) > len(path) for other in by_path)
         if inside and isinstance(value, dict | list) and all(_about_type(details) for details in group):
             continue  # a union's other members, which wanted something simpler
-        found.append(Problem((*prefix, *path), _sentence(prefix, path, value, group, schema, data, of)))
+        found.append(
+            ScenarioProblem((*prefix, *path), _sentence(prefix, path, value, group, schema, data, of))
+        )
     return found
 
 
 def unknown_field(path: Path, allowed: Sequence[str], of: str = "", hint: str = "") -> str:
-    """The sentence for a key that the file may not have; ``allowed`` are its siblings' names, ``of`` their owner."""
+    """The sentence for a key that the file may not have; ``allowed`` are its siblings' names, ``of`` their
+    owner."""
     close = get_close_matches(str(path[-1]), allowed, n=1, cutoff=0.6)
     if close:
         hint = hint or f"did you mean '{close[0]}'?"
@@ -75,7 +81,8 @@ def unknown_field(path: Path, allowed: Sequence[str], of: str = "", hint: str = 
 
 
 def allowed_fields(schema: Schema, path: Path, data: Any) -> list[str]:
-    """Names of the fields that the mapping at ``path`` may have, from a JSON schema; ``data`` decides between tagged alternatives."""
+    """Names of the fields that the mapping at ``path`` may have, from a JSON schema; ``data`` decides between
+    tagged alternatives."""
     names: dict[str, None] = {}
     for node in _nodes_at(schema, path, data):
         names.update(dict.fromkeys(node.get("properties", {})))
@@ -83,13 +90,18 @@ def allowed_fields(schema: Schema, path: Path, data: Any) -> list[str]:
 
 
 def _located(details: ErrorDetails, data: Any) -> Path:
-    """The place of an error in the file: the location without the tags of unions that pydantic puts between."""
+    """The place of an error in the file: the location without the tags of unions that pydantic puts
+    between."""
     path: list[str | int] = []
     node = data
     location = details["loc"]
     for position, part in enumerate(location):
         last = position == len(location) - 1
-        inside = part in node and (last or node.get("kind") != part) if isinstance(node, dict) else _is_item(node, part)
+        inside = (
+            part in node and (last or node.get("kind") != part)
+            if isinstance(node, dict)
+            else _is_item(node, part)
+        )
         if inside:
             node = node[part]
         elif last and details["type"] == "missing":
@@ -116,10 +128,16 @@ def _value_at(data: Any, path: Path) -> Any:
 
 
 def _about_type(details: ErrorDetails) -> bool:
-    return details["type"] in _WRONG_TYPE or details["type"] in _NOT_A_CONTAINER or details["type"] == "literal_error"
+    return (
+        details["type"] in _WRONG_TYPE
+        or details["type"] in _NOT_A_CONTAINER
+        or details["type"] == "literal_error"
+    )
 
 
-def _sentence(prefix: Path, path: Path, value: Any, group: list[ErrorDetails], schema: Schema, data: Any, of: str) -> str:
+def _sentence(
+    prefix: Path, path: Path, value: Any, group: list[ErrorDetails], schema: Schema, data: Any, of: str
+) -> str:
     first = group[0]
     full = (*prefix, *path)
     name = dotted(full) or "the file"
@@ -133,19 +151,26 @@ def _sentence(prefix: Path, path: Path, value: Any, group: list[ErrorDetails], s
         return f"{name}.{tag} is missing: it must be one of {', '.join(_tags(schema, path, data))}"
     if "union_tag_invalid" in kinds:
         tag = str(first["ctx"]["discriminator"]).strip("'")
-        return f"{name}.{tag} is {show_value(first['ctx']['tag'])} but must be one of {first['ctx']['expected_tags']}"
+        return (
+            f"{name}.{tag} is {show_value(first['ctx']['tag'])} but must be one of"
+            f" {first['ctx']['expected_tags']}"
+        )
     if "value_error" in kinds:
-        message = next(details["msg"] for details in group if details["type"] == "value_error").removeprefix("Value error, ")
+        message = next(details["msg"] for details in group if details["type"] == "value_error").removeprefix(
+            "Value error, "
+        )
         return f"{name}: {message}" if full else message
     if not isinstance(value, dict | list):
-        # A value of one alternative's type that breaks its bounds: the other alternatives are not what was meant.
+        # A value of one alternative's type that breaks its bounds: the other alternatives are not what was
+        # meant.
         group = [details for details in group if not _about_type(details)] or group
     wanted = list(dict.fromkeys(_in_words(details["msg"]) for details in group))
     if "must be a number" in wanted:
         wanted = [text for text in wanted if text != "must be a whole number"]
     verb = wanted[0].split(" ")[0] + " " + wanted[0].split(" ")[1] if wanted[0].startswith("must ") else ""
     rest = [text.removeprefix(verb + " ") if verb else text for text in wanted]
-    return f"{name} is {show_value(value)} but {verb} {' or '.join(rest)}{_described(schema, path, data)}".replace("  ", " ")
+    described = _described(schema, path, data)
+    return f"{name} is {show_value(value)} but {verb} {' or '.join(rest)}{described}".replace("  ", " ")
 
 
 def _in_words(message: str) -> str:
@@ -196,7 +221,8 @@ def _nodes_at(schema: Schema, path: Path, data: Any) -> list[Schema]:
 
 
 def _alternatives(root: Schema, node: Schema, value: Any) -> Iterator[Schema]:
-    """A schema with references followed and unions opened; of a tagged union, the member that ``value`` names if it names one."""
+    """A schema with references followed and unions opened; of a tagged union, the member that ``value`` names
+    if it names one."""
     if "$ref" in node:
         yield from _alternatives(root, root["$defs"][node["$ref"].removeprefix("#/$defs/")], value)
         return

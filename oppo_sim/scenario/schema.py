@@ -1,4 +1,5 @@
-"""What a scenario file may say. Strict: unknown fields are refused, and nothing is converted ("8" is not 8, true is not 1)."""
+"""What a scenario file may say. Strict: unknown fields are refused, and nothing is converted ("8" is not 8,
+true is not 1)."""
 
 import hashlib
 import json
@@ -33,12 +34,19 @@ class RolloutConfig(_Section):
     """The rollout replicas."""
 
     num_replicas: Count = Field(1, description="data-parallel engines; each may span several GPUs, see costs")
-    batching: Literal["continuous", "static"] = Field("continuous", description="static: one padded batch a step, as a plain generate()")
-    kv_capacity_tokens: Tokens | Literal["auto"] | None = Field(
-        None, description="KV of one replica; auto: what the cost model derives from device memory; null: ample"
+    batching: Literal["continuous", "static"] = Field(
+        "continuous", description="static: one padded batch a step, as a plain generate()"
     )
-    kv_block_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(16, description="KV is allocated in blocks of this many tokens")
-    max_num_seqs: Count | None = Field(None, description="running rollouts of one replica at most; null: unbounded")
+    kv_capacity_tokens: Tokens | Literal["auto"] | None = Field(
+        None,
+        description="KV of one replica; auto: what the cost model derives from device memory; null: ample",
+    )
+    kv_block_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        16, description="KV is allocated in blocks of this many tokens"
+    )
+    max_num_seqs: Count | None = Field(
+        None, description="running rollouts of one replica at most; null: unbounded"
+    )
     clear_kv_cache_on_weight_sync: bool = Field(
         True, description="KV of carried rollouts is recomputed after an update (false: kept, stale)"
     )
@@ -48,20 +56,32 @@ class ScoringConfig(_Section):
     """The scoring workers."""
 
     num_workers: Count = Field(1, description="reward-model workers, each with its own queue")
-    max_scoring_tokens: Tokens = Field(16384, description="tokens of one scoring batch at most; a larger piece goes alone")
-    kv_capacity_tokens: Tokens | None = Field(None, description="KV of one worker for rollouts without a score; null: ample")
+    max_scoring_tokens: Tokens = Field(
+        16384, description="tokens of one scoring batch at most; a larger piece goes alone"
+    )
+    kv_capacity_tokens: Tokens | None = Field(
+        None, description="KV of one worker for rollouts without a score; null: ample"
+    )
     streamable: bool | None = Field(
-        None, description="the reward model can score a growing prefix; null: yes, unless costs.reward_model is a verifier"
+        None,
+        description=(
+            "the reward model can score a growing prefix; null: yes, unless costs.reward_model is a verifier"
+        ),
     )
 
 
 class PlacementConfig(_Section):
     """Which groups share devices."""
 
-    scoring: Literal["separate", "rollout", "training"] = Field("separate", description="devices of the scoring workers")
+    scoring: Literal["separate", "rollout", "training"] = Field(
+        "separate", description="devices of the scoring workers"
+    )
     training: Literal["separate", "rollout"] = Field("rollout", description="devices of the training group")
     interference: Annotated[float, Field(ge=1.0, le=100.0)] = Field(
-        1.0, description="f: slow-down of activities that run together, beyond their shared demand; 1: not measured"
+        1.0,
+        description=(
+            "f: slow-down of activities that run together, beyond their shared demand; 1: not measured"
+        ),
     )
 
 
@@ -70,7 +90,11 @@ class PolicyConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    name: str = Field(DEFAULT_POLICY, min_length=1, description="a shipped policy, an installed one, or path/to/file.py:ClassName")
+    name: str = Field(
+        DEFAULT_POLICY,
+        min_length=1,
+        description="a shipped policy, an installed one, or path/to/file.py:ClassName",
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -89,10 +113,18 @@ class Scenario(_Section):
     name: str = Field("scenario", min_length=1, max_length=200, description="for titles and result tables")
     description: str = Field("", description="free text")
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = Field(100, description="training steps to simulate")
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="first steps, simulated but kept apart in summaries")
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(0, description="of the draws of lengths and rewards")
-    rollout_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(description="B: rollouts trained a step, all samples counted")
-    group_size: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="samples of one prompt, admitted and trained together")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="first steps, simulated but kept apart in summaries"
+    )
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(
+        0, description="of the draws of lengths and rewards"
+    )
+    rollout_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        description="B: rollouts trained a step, all samples counted"
+    )
+    group_size: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        1, description="samples of one prompt, admitted and trained together"
+    )
     max_prompt_length: Tokens = Field(1024, description="longer prompts of the trace are cut to it, tokens")
     max_response_length: Tokens = Field(description="longer responses of the trace are cut to it, tokens")
     trace: TraceConfig = Field(description="where response lengths come from, and how rollouts draw them")
@@ -102,10 +134,15 @@ class Scenario(_Section):
     placement: PlacementConfig = Field(PlacementConfig(), description="which groups share devices")
     costs: CostConfig = Field(description="where seconds come from")
     policy: Annotated[PolicyConfig, BeforeValidator(_name_alone)] = Field(
-        PolicyConfig(name=DEFAULT_POLICY), description="the scheduling policy and its settings; a name alone takes its defaults"
+        PolicyConfig(name=DEFAULT_POLICY),
+        description="the scheduling policy and its settings; a name alone takes its defaults",
     )
-    policies: dict[str, dict[str, Any]] = Field({}, description="settings of other policies, for a comparison")
-    rewards: RewardConfig = Field(NoRewards(), description="mean rewards of trained batches, for the overcommit controller")
+    policies: dict[str, dict[str, Any]] = Field(
+        {}, description="settings of other policies, for a comparison"
+    )
+    rewards: RewardConfig = Field(
+        NoRewards(), description="mean rewards of trained batches, for the overcommit controller"
+    )
     real: dict[str, Any] | None = Field(None, description="how a real run is made; read by oppo_real only")
 
     _base_dir: Path | None = PrivateAttr(None)
@@ -115,14 +152,19 @@ class Scenario(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Scenario":
         if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} leaves nothing of steps {self.steps}: lower it, or raise steps")
+            raise ValueError(
+                f"warmup_steps {self.warmup_steps} leaves nothing of steps {self.steps}: lower it, or raise"
+                " steps"
+            )
         if self.rollout_batch_size % self.group_size:
             raise ValueError(
-                f"rollout_batch_size {self.rollout_batch_size} is not a multiple of group_size {self.group_size}: make it one, "
-                "since groups are admitted and trained whole"
+                f"rollout_batch_size {self.rollout_batch_size} is not a multiple of group_size"
+                f" {self.group_size}: make it one, since groups are admitted and trained whole"
             )
         if self.policy.name in self.policies:
-            raise ValueError(f"policies.{self.policy.name} is the scenario's own policy: put its settings under policy")
+            raise ValueError(
+                f"policies.{self.policy.name} is the scenario's own policy: put its settings under policy"
+            )
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -149,10 +191,13 @@ class Scenario(_Section):
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description`` and ``real``."""
+        """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description``
+        and ``real``."""
         plain = self.to_plain()
         del plain["name"], plain["description"], plain["real"]
-        return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        ).hexdigest()
 
     def to_plain(self) -> dict[str, Any]:
         """The whole scenario as dicts, lists, numbers and strings, defaults written out."""
@@ -163,7 +208,9 @@ class Scenario(_Section):
         return dump_yaml(self.to_plain())
 
 
-def remember_origin(scenario: Scenario, base_dir: Path | None, source: str, translations: tuple[str, ...]) -> Scenario:
+def remember_origin(
+    scenario: Scenario, base_dir: Path | None, source: str, translations: tuple[str, ...]
+) -> Scenario:
     """The same scenario, knowing where it was read from."""
     copied = scenario.model_copy()
     copied._base_dir, copied._source, copied._translations = base_dir, source, translations
@@ -178,7 +225,9 @@ def model_schema() -> Mapping[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """JSON schema (draft 2020-12) of scenario files, with the settings of every shipped policy."""
-    _, both = models_json_schema([(Scenario, "validation"), *((shipped.settings, "validation") for shipped in SHIPPED.values())])
+    _, both = models_json_schema(
+        [(Scenario, "validation"), *((shipped.settings, "validation") for shipped in SHIPPED.values())]
+    )
     definitions = both["$defs"]
     schema = definitions.pop("Scenario")
     alternatives: list[dict[str, Any]] = [{"type": "string", "minLength": 1}]
@@ -186,12 +235,19 @@ def json_schema() -> dict[str, Any]:
         settings = definitions[shipped.settings.__name__]
         with_name = {"name": {"const": name, "type": "string"}, **settings.get("properties", {})}
         required = [] if name == DEFAULT_POLICY else ["name"]
-        definition = {"type": "object", "description": shipped.summary, "properties": with_name, "additionalProperties": False}
+        definition = {
+            "type": "object",
+            "description": shipped.summary,
+            "properties": with_name,
+            "additionalProperties": False,
+        }
         definitions[f"policy {name}"] = {**definition, "required": required} if required else definition
         alternatives.append({"$ref": f"#/$defs/policy {name}".replace(" ", "%20")})
     own_name = {"type": "string", "minLength": 1, "not": {"enum": list(SHIPPED)}}
     own = "a policy of your own, with the settings that its class has"
-    alternatives.append({"type": "object", "required": ["name"], "properties": {"name": own_name}, "description": own})
+    alternatives.append(
+        {"type": "object", "required": ["name"], "properties": {"name": own_name}, "description": own}
+    )
     definitions.pop("PolicyConfig", None)
     schema["properties"]["policy"] = {
         "anyOf": alternatives,
@@ -199,7 +255,9 @@ def json_schema() -> dict[str, Any]:
         "description": schema["properties"]["policy"]["description"],
     }
     schema["properties"]["policies"] |= {
-        "properties": {name: {"$ref": f"#/$defs/{shipped.settings.__name__}"} for name, shipped in SHIPPED.items()},
+        "properties": {
+            name: {"$ref": f"#/$defs/{shipped.settings.__name__}"} for name, shipped in SHIPPED.items()
+        },
     }
     schema["required"] = [*REQUIRED_IN_FILES, *schema["required"]]
     return {

@@ -8,5 +8,6 @@ TEMPLATE = Path(__file__).parent / "template.yaml"
 
 
 def scenario_text(name: str | None) -> str:
-    """The shipped scenario ``name`` with its comments, or a minimal one. Raises OppoError for an unknown name."""
+    """The shipped scenario ``name`` with its comments, or a minimal one. Raises OppoError for an unknown
+    name."""
     return read_scenario_text(TEMPLATE if name is None else find_shipped(name))

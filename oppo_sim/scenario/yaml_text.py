@@ -1,6 +1,7 @@
 """YAML in and out, as plain data: the core types of YAML 1.2, safe, no duplicate keys, no anchors.
 
-PyYAML follows YAML 1.1, where ``no`` is false, ``010`` is 8, ``1:30`` is 90 and ``1e-3`` is a string; a scenario file means what it shows.
+PyYAML follows YAML 1.1, where ``no`` is false, ``010`` is 8, ``1:30`` is 90 and ``1e-3`` is a string; a
+scenario file means what it shows.
 """
 
 import json
@@ -20,7 +21,9 @@ _RESOLVERS = (
     ("int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789")),
     (
         "float",
-        re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+        re.compile(
+            r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
         list("-+0123456789."),
     ),
 )
@@ -32,13 +35,17 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported: write the value out", problem_mark=mark)
+            raise yaml.MarkedYAMLError(
+                problem="aliases (*name) are not supported: write the value out", problem_mark=mark
+            )
         return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         text = self.construct_scalar(node)
         if len(str(text)) > 30:
-            raise yaml.MarkedYAMLError(problem="a number of more than 30 digits", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem="a number of more than 30 digits", problem_mark=node.start_mark
+            )
         return int(str(text))
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
@@ -48,22 +55,29 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def refuse_tag(self, node: yaml.Node) -> None:
-        raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} is not supported: write plain YAML", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(
+            problem=f"the tag {node.tag} is not supported: write plain YAML", problem_mark=node.start_mark
+        )
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is not a name: quote it", problem_mark=key_node.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is not a name: quote it", problem_mark=key_node.start_mark
+                )
             if key in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key '{key}' is given twice: keep one", problem_mark=key_node.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key '{key}' is given twice: keep one", problem_mark=key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
 
 class _Dumper(yaml.SafeDumper):
-    # Keeps PyYAML's own resolvers beside ours: a string that either reading would take for something else is quoted.
+    # Keeps PyYAML's own resolvers beside ours: a string that either reading would take for something else is
+    # quoted.
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -80,14 +94,19 @@ for _tag in (*(_TAG + name for name in ("timestamp", "binary", "omap", "pairs", 
 def parse_yaml(text: str, where: str) -> Any:
     """The one document in ``text`` as dicts, lists, strings, ints, floats, bools and None.
 
-    ``where`` names the text in the OppoError raised for broken or unsafe YAML, duplicate keys, anchors and numbers that are not finite.
+    ``where`` names the text in the OppoError raised for broken or unsafe YAML, duplicate keys, anchors and
+    numbers that are not finite.
     """
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        words = (error.context, error.problem) if str(error.problem).startswith("but ") else (error.problem or error.context,)
+        words = (
+            (error.context, error.problem)
+            if str(error.problem).startswith("but ")
+            else (error.problem or error.context,)
+        )
         problem = " ".join(" ".join(map(str, words)).split())
         raise OppoError(f"{where}{place}: {problem}") from None
     except yaml.YAMLError as error:

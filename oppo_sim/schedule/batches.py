@@ -1,4 +1,5 @@
-"""Whole batches for a scorer that wants them (``batch`` scoring) where no phase ends to make them: asynchronous policies."""
+"""Whole batches for a scorer that wants them (``batch`` scoring) where no phase ends to make them:
+asynchronous policies."""
 
 from typing import Generic
 
@@ -16,19 +17,20 @@ class WholeBatches(Generic[F]):
         self._unfinished: dict[int, list[F]] = {}
         self._finished: list[tuple[float, int, list[F]]] = []
 
-    def add(self, flight: F, at: float) -> None:
+    def add(self, rollout: F, at: float) -> None:
         """A rollout has finished at ``at`` (seconds)."""
-        group = self._unfinished.setdefault(flight.group_id, [])
-        group.append(flight)
+        group = self._unfinished.setdefault(rollout.group_id, [])
+        group.append(rollout)
         if len(group) == self._group_size:
-            del self._unfinished[flight.group_id]
-            self._finished.append((at, flight.group_id, sorted(group, key=lambda member: member.rollout_id)))
+            del self._unfinished[rollout.group_id]
+            self._finished.append((at, rollout.group_id, sorted(group, key=lambda member: member.rollout_id)))
 
     def take(self) -> list[F]:
-        """The rollouts of all batches that are whole, in order of (instant of the group's finish, group, id); each is given out once."""
+        """The rollouts of all batches that are whole, in order of (instant of the group's finish, group, id);
+        each is given out once."""
         count = len(self._finished) // self._groups * self._groups
         if not count:
             return []
         ordered = list(by_instant_then_id(self._finished))
         self._finished = ordered[count:]
-        return [flight for _, _, members in ordered[:count] for flight in members]
+        return [rollout for _, _, members in ordered[:count] for rollout in members]

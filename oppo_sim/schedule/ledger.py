@@ -1,7 +1,8 @@
-"""Who is in flight: admission, placement, selection, deferral and versions. One object for simulator and real engines.
+"""Who is in flight: admission, placement, selection, deferral and versions. One object for simulator and real
+engines.
 
-The backend decodes and tells the ledger what finished when; the ledger asks the policy and checks its answers. It holds no time costs
-and never looks at the length of a response that has not finished.
+The backend decodes and tells the ledger what finished when; the ledger asks the policy and checks its
+answers. It holds no time costs and never looks at the length of a response that has not finished.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,10 +11,19 @@ from typing import Any, Generic, TypeVar
 
 from oppo_sim.errors import OppoError
 from oppo_sim.instants import by_instant_then_id
-from oppo_sim.policies.interface import KEEP, Arrangement, Batch, OraclePoolView, Policy, PoolView, RolloutView, StepPlan
+from oppo_sim.policies.interface import (
+    KEEP,
+    Arrangement,
+    Batch,
+    OraclePoolView,
+    Policy,
+    PoolView,
+    RolloutView,
+    StepPlan,
+)
 
 
-class Flight:
+class RolloutState:
     """A rollout in flight. A backend keeps what it needs in a subclass."""
 
     __slots__ = (
@@ -42,7 +52,8 @@ class Flight:
         self.deferrals = 0
         self.drops = 0
         self.generated = 0
-        """Response tokens so far; the backend keeps it current at the end of a phase and before a change of version."""
+        """Response tokens so far; the backend keeps it current at the end of a phase and before a change of
+        version."""
         self.generated_before = 0
         self.head_version: int | None = None
         self.tail_version = -1
@@ -85,7 +96,7 @@ class Flight:
         )
 
 
-F = TypeVar("F", bound=Flight)
+F = TypeVar("F", bound=RolloutState)
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,8 @@ class Begun(Generic[F]):
     """How many of them are new."""
     arrangement: Arrangement
     moved: list[tuple[F, int]]
-    """(rollout, replica it left), for rollouts that were on a replica before this step or were just placed."""
+    """(rollout, replica it left), for rollouts that were on a replica before this step or were just
+    placed."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +134,19 @@ class Ledger(Generic[F]):
         policy: Policy,
         batch: Batch,
         num_replicas: int,
-        make_flight: Callable[[int, int], F],
+        make_rollout: Callable[[int, int], F],
         oracle_length: Callable[[F], int] | None = None,
     ) -> None:
-        """``make_flight(rollout_id, step)`` makes a rollout's record; only a declared oracle is shown what ``oracle_length`` gives."""
+        """``make_rollout(rollout_id, step)`` makes a rollout's record; only a declared oracle is shown what
+        ``oracle_length`` gives."""
         if policy.oracle and oracle_length is None:
-            raise OppoError(f"policy '{policy.name}' is an oracle: it needs lengths known beforehand, so it runs in replay only")
+            raise OppoError(
+                f"policy '{policy.name}' is an oracle: it needs lengths known beforehand, so it runs in"
+                " replay only"
+            )
         self._policy = policy
         self._batch = batch
-        self._make_flight = make_flight
+        self._make_rollout = make_rollout
         self._oracle_length = oracle_length if policy.oracle else None
         self._arranges = type(policy).arrange is not Policy.arrange
         self._num_replicas = num_replicas
@@ -162,63 +178,69 @@ class Ledger(Generic[F]):
 
     def unfinished_count(self) -> int:
         """Unfinished rollouts; with groups, members of unfinished groups."""
-        groups = {flight.group_id for flight in self.unfinished.values() if flight.finished_at is None}
+        groups = {rollout.group_id for rollout in self.unfinished.values() if rollout.finished_at is None}
         return len(groups) * self._batch.group_size
 
     def finished_tokens(self) -> int:
         """Response tokens of finished rollouts that are still in flight."""
-        arrived = sum([flight.generated for _, _, members in self._arrivals for flight in members])
-        return arrived + sum([flight.generated for flight in self.finished])
+        arrived = sum([rollout.generated for _, _, members in self._arrivals for rollout in members])
+        return arrived + sum([rollout.generated for rollout in self.finished])
 
     def tokens_in_flight(self) -> int:
         """Response tokens of all rollouts in flight; ``generated`` must be current."""
-        return self.finished_tokens() + sum([flight.generated for flight in self.unfinished.values()])
+        return self.finished_tokens() + sum([rollout.generated for rollout in self.unfinished.values()])
 
     def pool(self, version: int) -> PoolView:
         """What the policy may see now."""
 
         def make(finished: bool) -> tuple[RolloutView, ...]:
-            flights: Iterable[F] = self.finished if finished else sorted(self.unfinished.values(), key=lambda flight: flight.rollout_id)
-            return tuple([flight.view() for flight in flights])
+            rollouts: Iterable[F] = (
+                self.finished
+                if finished
+                else sorted(self.unfinished.values(), key=lambda rollout: rollout.rollout_id)
+            )
+            return tuple([rollout.view() for rollout in rollouts])
 
         kind = PoolView if self._oracle_length is None else OraclePoolView
         pool = kind(self._step, version, self.admitted, self.in_flight, self._num_replicas, make)
         if isinstance(pool, OraclePoolView) and self._oracle_length is not None:
             length = self._oracle_length
-            pool.response_lengths = {flight.rollout_id: length(flight) for flight in (*self.unfinished.values(), *self.finished)}
+            pool.response_lengths = {
+                rollout.rollout_id: length(rollout) for rollout in (*self.unfinished.values(), *self.finished)
+            }
         return pool
 
     def begin_step(self, step: int, version: int) -> Begun[F]:
         """Ask the policy for its plan, admit and place. Raises OppoError if the plan is impossible."""
         self._step = step
-        for flight in self.unfinished.values():
-            flight.generated_before = flight.generated
+        for rollout in self.unfinished.values():
+            rollout.generated_before = rollout.generated
         plan = self._policy.plan(self.pool(version))
         self._check_plan(plan)
         admitted = [self._admit_new(step) for _ in range(plan.admit)]
         new = len(admitted)
         for rollout_id in plan.readmit:
-            flight = self.shelved.pop(rollout_id)
-            flight.restart()
-            self._place(flight)
-            admitted.append(flight)
+            rollout = self.shelved.pop(rollout_id)
+            rollout.restart()
+            self._place(rollout)
+            admitted.append(rollout)
         arrangement, moved = self._arrange(version) if self._arranges else (KEEP, [])
         self._stop_after = self._batch.rollout_batch_size if plan.stop_after is None else plan.stop_after
         self._awaited = {rollout_id for rollout_id in plan.wait_for if rollout_id in self.unfinished}
         self._check_phase_can_end(arrangement)
         return Begun(plan, admitted, new, arrangement, moved)
 
-    def finish(self, flight: F, at: float, version: int) -> None:
+    def finish(self, rollout: F, at: float, version: int) -> None:
         """A rollout made its last token at ``at`` (seconds) under ``version``."""
-        flight.finished_at = at
-        flight.made_tokens_in(version)
-        self.load[flight.replica] -= 1
+        rollout.finished_at = at
+        rollout.made_tokens_in(version)
+        self.load[rollout.replica] -= 1
 
-    def ready(self, flight: F, at: float) -> None:
+    def ready(self, rollout: F, at: float) -> None:
         """A finished rollout may be selected (synchronous: when it finished; async: when it was scored)."""
-        group = flight.group_id
+        group = rollout.group_id
         if self._batch.group_size == 1:
-            members = [flight]
+            members = [rollout]
         else:
             self._missing[group] -= 1
             if self._missing[group]:
@@ -238,9 +260,9 @@ class Ledger(Generic[F]):
         return {
             "admitted": self.admitted,
             "load": list(self.load),
-            "unfinished": [plain(flight) for flight in self.unfinished.values()],
-            "finished": [plain(flight) for flight in self.finished],
-            "shelved": [plain(flight) for flight in self.shelved.values()],
+            "unfinished": [plain(rollout) for rollout in self.unfinished.values()],
+            "finished": [plain(rollout) for rollout in self.finished],
+            "shelved": [plain(rollout) for rollout in self.shelved.values()],
             "missing": dict(self._missing),
         }
 
@@ -248,9 +270,9 @@ class Ledger(Generic[F]):
         """Restore what ``state_dict`` gave; ``made`` turns plain values into a rollout's record."""
         self.admitted = int(state["admitted"])
         self.load[:] = state["load"]
-        self.unfinished = {flight.rollout_id: flight for flight in map(made, state["unfinished"])}
+        self.unfinished = {rollout.rollout_id: rollout for rollout in map(made, state["unfinished"])}
         self.finished = [made(plain) for plain in state["finished"]]
-        self.shelved = {flight.rollout_id: flight for flight in map(made, state["shelved"])}
+        self.shelved = {rollout.rollout_id: rollout for rollout in map(made, state["shelved"])}
         self._missing = dict(state["missing"])
         self._finished_count = len(self.finished)
 
@@ -259,18 +281,20 @@ class Ledger(Generic[F]):
         return self._finished_count >= self._stop_after and not self._awaited
 
     def close_version(self, version: int) -> None:
-        """Account the tokens that unfinished rollouts made under ``version``; ``generated`` must be current."""
-        for flight in self.unfinished.values():
-            if flight.finished_at is None and flight.generated > flight.generated_before:
-                flight.made_tokens_in(version)
+        """Account the tokens that unfinished rollouts made under ``version``; ``generated`` must be
+        current."""
+        for rollout in self.unfinished.values():
+            if rollout.finished_at is None and rollout.generated > rollout.generated_before:
+                rollout.made_tokens_in(version)
 
     def begin_version(self) -> None:
         """Tokens from now on belong to a new version (asynchronous policies)."""
-        for flight in self.unfinished.values():
-            flight.generated_before = flight.generated
+        for rollout in self.unfinished.values():
+            rollout.generated_before = rollout.generated
 
     def end_phase(self, version: int) -> PhaseOutcome[F]:
-        """Count deferrals, ask the policy what to train and what to drop. Raises OppoError if its answer is impossible."""
+        """Count deferrals, ask the policy what to train and what to drop. Raises OppoError if its answer is
+        impossible."""
         self.close_version(version)
         self._count_deferrals()
         trained = self.take_batch(version)
@@ -283,44 +307,46 @@ class Ledger(Generic[F]):
         selected = list(self._policy.select(self.pool(version)))
         size = self._batch.rollout_batch_size
         head = self.finished[:size]
-        if selected != [flight.rollout_id for flight in head]:
+        if selected != [rollout.rollout_id for rollout in head]:
             head = self._check_selection(selected)
             chosen = set(selected)
-            self.finished = [flight for flight in self.finished if flight.rollout_id not in chosen]
+            self.finished = [rollout for rollout in self.finished if rollout.rollout_id not in chosen]
         else:
             del self.finished[:size]
         self._finished_count -= size
         return head
 
-    # ---- inside -----------------------------------------------------------------------------------------------------------------
+    # ---- inside --------------------------------------------------------------------------------------------
 
     def _admit_new(self, step: int) -> F:
-        flight = self._make_flight(self.admitted, step)
+        rollout = self._make_rollout(self.admitted, step)
         self.admitted += 1
-        self._place(flight)
-        return flight
+        self._place(rollout)
+        return rollout
 
-    def _place(self, flight: F) -> None:
+    def _place(self, rollout: F) -> None:
         load = self.load
         replica = load.index(min(load))
         load[replica] += 1
-        flight.replica = replica
-        self.unfinished[flight.rollout_id] = flight
+        rollout.replica = replica
+        self.unfinished[rollout.rollout_id] = rollout
         if self._batch.group_size > 1:
-            self._missing[flight.group_id] = self._missing.get(flight.group_id, 0) + 1
+            self._missing[rollout.group_id] = self._missing.get(rollout.group_id, 0) + 1
 
     def _arrange(self, version: int) -> tuple[Arrangement, list[tuple[F, int]]]:
         arrangement = self._policy.arrange(self.pool(version))
         moved = []
         for rollout_id, replica in sorted(arrangement.move.items()):
-            flight = self.unfinished.get(rollout_id)
-            if flight is None or not 0 <= replica < self._num_replicas:
-                raise self._bad_answer(f"arrange() moved rollout {rollout_id} to replica {replica}, which is not possible")
-            if flight.replica != replica and flight.finished_at is None:
-                moved.append((flight, flight.replica))
-                self.load[flight.replica] -= 1
+            rollout = self.unfinished.get(rollout_id)
+            if rollout is None or not 0 <= replica < self._num_replicas:
+                raise self._bad_answer(
+                    f"arrange() moved rollout {rollout_id} to replica {replica}, which is not possible"
+                )
+            if rollout.replica != replica and rollout.finished_at is None:
+                moved.append((rollout, rollout.replica))
+                self.load[rollout.replica] -= 1
                 self.load[replica] += 1
-                flight.replica = replica
+                rollout.replica = replica
         return arrangement, moved
 
     def _member_ids(self, group: int) -> range:
@@ -334,70 +360,98 @@ class Ledger(Generic[F]):
             self._arrivals.clear()
 
     def _count_deferrals(self) -> None:
-        decoded = {flight.group_id for flight in self.unfinished.values() if flight.generated > flight.generated_before}
-        for flight in self.unfinished.values():
-            if flight.group_id in decoded:
-                flight.deferrals += 1
+        decoded = {
+            rollout.group_id
+            for rollout in self.unfinished.values()
+            if rollout.generated > rollout.generated_before
+        }
+        for rollout in self.unfinished.values():
+            if rollout.group_id in decoded:
+                rollout.deferrals += 1
 
     def _drop(self, version: int) -> list[F]:
         ids = self._policy.drop(self.pool(version))
         if not ids:
             return []
         wanted = set(ids)
-        dropped = [flight for flight in (*self.finished, *self.unfinished.values()) if flight.rollout_id in wanted]
+        dropped = [
+            rollout for rollout in (*self.finished, *self.unfinished.values()) if rollout.rollout_id in wanted
+        ]
         if len(dropped) != len(wanted):
-            raise self._bad_answer(f"drop() named rollouts that are not in flight: {sorted(wanted - {f.rollout_id for f in dropped})[:5]}")
-        for flight in dropped:
-            self.shelved[flight.rollout_id] = flight
-            if self.unfinished.pop(flight.rollout_id, None) is None:
+            raise self._bad_answer(
+                "drop() named rollouts that are not in flight:"
+                f" {sorted(wanted - {f.rollout_id for f in dropped})[:5]}"
+            )
+        for rollout in dropped:
+            self.shelved[rollout.rollout_id] = rollout
+            if self.unfinished.pop(rollout.rollout_id, None) is None:
                 self._finished_count -= 1
-            elif flight.finished_at is None:
-                self.load[flight.replica] -= 1
-            self._missing.pop(flight.group_id, None)
-        self.finished = [flight for flight in self.finished if flight.rollout_id not in wanted]
-        if any(flight.group_id in {gone.group_id for gone in dropped} for flight in (*self.finished, *self.unfinished.values())):
+            elif rollout.finished_at is None:
+                self.load[rollout.replica] -= 1
+            self._missing.pop(rollout.group_id, None)
+        self.finished = [rollout for rollout in self.finished if rollout.rollout_id not in wanted]
+        if any(
+            rollout.group_id in {gone.group_id for gone in dropped}
+            for rollout in (*self.finished, *self.unfinished.values())
+        ):
             raise self._bad_answer("drop() split a group")
         return dropped
 
     def _check_plan(self, plan: StepPlan) -> None:
         if plan.admit < 0 or plan.admit % self._batch.group_size:
-            raise self._bad_answer(f"plan() admits {plan.admit} rollouts, not a multiple of group_size {self._batch.group_size} from 0 on")
+            raise self._bad_answer(
+                f"plan() admits {plan.admit} rollouts, not a multiple of group_size {self._batch.group_size}"
+                " from 0 on"
+            )
         if plan.chunk_size < 1:
             raise self._bad_answer(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
-        if any(rollout_id not in self.shelved for rollout_id in plan.readmit) or len(set(plan.readmit)) != len(plan.readmit):
+        if any(rollout_id not in self.shelved for rollout_id in plan.readmit) or len(
+            set(plan.readmit)
+        ) != len(plan.readmit):
             raise self._bad_answer("plan() readmits rollouts that were not dropped")
         if plan.readmit and self._splits_group(plan.readmit, self.shelved):
             raise self._bad_answer("plan() readmits a part of a group")
 
     def _check_phase_can_end(self, arrangement: Arrangement) -> None:
         # A group with a held member cannot finish.
-        kept = [self.unfinished[i] for i in arrangement.hold if i in self.unfinished] if arrangement.hold else []
-        stuck = {flight.group_id for flight in kept if flight.finished_at is None}
+        kept = (
+            [self.unfinished[i] for i in arrangement.hold if i in self.unfinished] if arrangement.hold else []
+        )
+        stuck = {rollout.group_id for rollout in kept if rollout.finished_at is None}
         free = self.in_flight - len(stuck) * self._batch.group_size
         if self._policy.schedule == "async":
             if free < self._batch.rollout_batch_size:
-                raise self._bad_answer(f"plan() leaves {free} rollouts in flight and not held, too few for a batch")
+                raise self._bad_answer(
+                    f"plan() leaves {free} rollouts in flight and not held, too few for a batch"
+                )
             return
         if self._stop_after < self._batch.rollout_batch_size:
-            raise self._bad_answer(f"plan() ends the phase at {self._stop_after} finished, below rollout_batch_size")
+            raise self._bad_answer(
+                f"plan() ends the phase at {self._stop_after} finished, below rollout_batch_size"
+            )
         if free < self._stop_after:
             raise self._bad_answer(
-                f"plan() ends the phase at {self._stop_after} finished rollouts but only {free} are in flight and not held"
+                f"plan() ends the phase at {self._stop_after} finished rollouts but only {free} are in flight"
+                " and not held"
             )
         if stuck and any(self.unfinished[rollout_id].group_id in stuck for rollout_id in self._awaited):
             raise self._bad_answer("the phase waits for rollouts that arrange() holds")
 
-    def _splits_group(self, ids: Collection[int], flights: Mapping[int, F]) -> bool:
+    def _splits_group(self, ids: Collection[int], rollouts: Mapping[int, F]) -> bool:
         if self._batch.group_size == 1:
             return False
         named = set(ids)
-        return any(i not in named for rollout_id in ids for i in self._member_ids(flights[rollout_id].group_id))
+        return any(
+            i not in named for rollout_id in ids for i in self._member_ids(rollouts[rollout_id].group_id)
+        )
 
     def _check_selection(self, selected: list[int]) -> list[F]:
-        by_id: Mapping[int, F] = {flight.rollout_id: flight for flight in self.finished}
+        by_id: Mapping[int, F] = {rollout.rollout_id: rollout for rollout in self.finished}
         size = self._batch.rollout_batch_size
         if len(selected) != size or len(set(selected)) != size:
-            raise self._bad_answer(f"select() must name {size} different rollouts, it named {len(set(selected))}")
+            raise self._bad_answer(
+                f"select() must name {size} different rollouts, it named {len(set(selected))}"
+            )
         wrong = [rollout_id for rollout_id in selected if rollout_id not in by_id]
         if wrong:
             raise self._bad_answer(f"select() must name finished rollouts, rollout {wrong[0]} is none")

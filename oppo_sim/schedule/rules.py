@@ -30,10 +30,15 @@ def new_stages(gen: float, reward: float) -> Stages:
     return {**dict.fromkeys(STAGES, 0.0), "gen": gen, "reward": reward}
 
 
-def told_timing(recorded: Sequence[Mapping[str, float]] | None, step: int, passed: Mapping[str, float]) -> Mapping[str, float]:
-    """Stage times that the policy is told: those that passed, or in lock-step the recorded ones. Raises OppoError past their end."""
+def told_timing(
+    recorded: Sequence[Mapping[str, float]] | None, step: int, passed: Mapping[str, float]
+) -> Mapping[str, float]:
+    """Stage times that the policy is told: those that passed, or in lock-step the recorded ones. Raises
+    OppoError past their end."""
     if recorded is None:
         return passed
     if step >= len(recorded):
-        raise OppoError(f"the recorded stage times end at step {len(recorded) - 1}: record {step + 1} steps, or run fewer")
+        raise OppoError(
+            f"the recorded stage times end at step {len(recorded) - 1}: record {step + 1} steps, or run fewer"
+        )
     return recorded[step]

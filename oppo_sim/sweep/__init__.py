@@ -1,9 +1,10 @@
 """Sweeps: many configurations of a scenario, simulated on the same seeds and ranked.
 
     from oppo_sim.sweep import run_sweep
-    sweep = run_sweep("paper-stackexchange-7b", grid={"policy.chunk_size": [128, 256, 512], "policy.overcommit": "0:16:+4"}, seeds=5)
-    sweep.points                # one row a configuration: step time, speed-up with its interval, staleness, ...
-    sweep.best, sweep.region    # the best row, and the rows that cannot be told apart from it
+    sweep = run_sweep("paper-stackexchange-7b", grid={"policy.chunk_size": [128, 256, 512],
+    "policy.overcommit": "0:16:+4"}, seeds=5) sweep.points                # one row a configuration: step
+    time, speed-up with its interval, staleness, ... sweep.best, sweep.region    # the best row, and the rows
+    that cannot be told apart from it
 
 Names are imported when they are first used.
 """

@@ -15,8 +15,13 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*:\s*({_NUMBER})\s*(?::\s*([+*])\s*({_NUMBER})\s*)?$")
 _INTERVAL = re.compile(rf"\s*({_NUMBER})\s*\.\.\s*({_NUMBER})\s*((?::\s*\w+\s*)*)$")
 _OPENING, _CLOSING = "[{(", "]})"
-LIST_SYNTAX: Final = "give values (64,128,256), a range (0:32:+4 adds, 64:1024:*2 multiplies), or both (0,1,4:32:+4)"
-SAMPLE_SYNTAX: Final = "give LOW..HIGH, with :log or :int after it as needed (64..1024:log:int), or values to choose from (a,b,c)"
+LIST_SYNTAX: Final = (
+    "give values (64,128,256), a range (0:32:+4 adds, 64:1024:*2 multiplies), or both (0,1,4:32:+4)"
+)
+SAMPLE_SYNTAX: Final = (
+    "give LOW..HIGH, with :log or :int after it as needed (64..1024:log:int), "
+    "or values to choose from (a,b,c)"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,9 @@ class SampledAxis:
         if self.choices:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         # Each whole number owns an interval of width one.
-        low, high = (self.low - 0.5, self.high + 0.5) if self.integer and not self.log else (self.low, self.high)
+        low, high = (
+            (self.low - 0.5, self.high + 0.5) if self.integer and not self.log else (self.low, self.high)
+        )
         if self.log:
             if self.integer:
                 low, high = max(low - 0.5, 0.5), high + 0.5
@@ -63,8 +70,8 @@ Axis = GridAxis | SampledAxis
 
 
 def grid_axis(field: str, given: Any) -> GridAxis:
-    """An axis of a grid from text (``64:1024:*2``, ``a,b,c``), a list (whose texts may be ranges), a mapping ``{from, to, add|times}``,
-    or one value. Raises OppoError."""
+    """An axis of a grid from text (``64:1024:*2``, ``a,b,c``), a list (whose texts may be ranges), a mapping
+    ``{from, to, add|times}``, or one value. Raises OppoError."""
     values = _distinct(field, _values(field, given))
     if not values:
         raise OppoError(f"{field} has no values: {LIST_SYNTAX}")
@@ -74,7 +81,8 @@ def grid_axis(field: str, given: Any) -> GridAxis:
 
 
 def sampled_axis(field: str, given: Any) -> SampledAxis:
-    """A sampled axis from text (``64..1024:log:int``, ``a,b,c``), a list of choices, or a mapping ``{low, high, log, int}``.
+    """A sampled axis from text (``64..1024:log:int``, ``a,b,c``), a list of choices, or a mapping
+    ``{low, high, log, int}``.
 
     Bounds that are both whole numbers are sampled as whole numbers. Raises OppoError.
     """
@@ -100,7 +108,10 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
     """``FIELD=VALUES`` in two. Raises OppoError for anything else."""
     field, equals, values = text.partition("=")
     if not equals or not all(part.strip() for part in field.split(".")) or not values.strip():
-        raise OppoError(f"{option} {show_value(text)} is not of the form FIELD=VALUES, such as policy.chunk_size=128,256,512")
+        raise OppoError(
+            f"{option} {show_value(text)} is not of the form FIELD=VALUES, such as"
+            " policy.chunk_size=128,256,512"
+        )
     return ".".join(part.strip() for part in field.split(".")), values
 
 
@@ -109,7 +120,7 @@ def same_value(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _values(field: str, given: Any) -> list[Any]:
@@ -167,11 +178,20 @@ def _range_mapping(field: str, given: Mapping[str, Any]) -> list[Any]:
     unknown = set(given) - {"from", "to", "add", "times"}
     if unknown or "to" not in given or ("add" in given and "times" in given):
         raise OppoError(f"{field}: a range is {{from: …, to: …, add: …}} or {{from: …, to: …, times: …}}")
-    numbers = [value for value in given.values() if isinstance(value, bool) or not isinstance(value, int | float)]
+    numbers = [
+        value for value in given.values() if isinstance(value, bool) or not isinstance(value, int | float)
+    ]
     if numbers:
         raise OppoError(f"{field}: {show_value(numbers[0])} is no number: a range has numbers only")
     sign = "*" if "times" in given else "+"
-    return _range(field, show_value(dict(given)), given["from"], given["to"], sign, given.get("times", given.get("add", 1)))
+    return _range(
+        field,
+        show_value(dict(given)),
+        given["from"],
+        given["to"],
+        sign,
+        given.get("times", given.get("add", 1)),
+    )
 
 
 def _range(field: str, text: str, low: float, high: float, sign: str, by: float) -> list[Any]:
@@ -184,7 +204,9 @@ def _range(field: str, text: str, low: float, high: float, sign: str, by: float)
         raise OppoError(f"{field}={text}: a range that adds has a step above 0")
     length = math.log(high / low) / math.log(by) if sign == "*" else (high - low) / by
     if length > MOST_VALUES:
-        raise OppoError(f"{field}={text} has about {length:,.0f} values: give at most {MOST_VALUES:,}, or draw samples")
+        raise OppoError(
+            f"{field}={text} has about {length:,.0f} values: give at most {MOST_VALUES:,}, or draw samples"
+        )
     whole = isinstance(low, int) and isinstance(high, int) and (sign == "*" or isinstance(by, int))
     values: list[Any] = []
     for number in range(int(length + 1e-9) + 1):
@@ -197,7 +219,10 @@ def _range(field: str, text: str, low: float, high: float, sign: str, by: float)
 def _sampled_mapping(field: str, given: Mapping[str, Any]) -> SampledAxis:
     unknown = set(given) - {"low", "high", "log", "int"}
     if unknown or "low" not in given or "high" not in given:
-        raise OppoError(f"{field}: a drawn field is {{low: …, high: …, log: false, int: false}} or a list of values to choose from")
+        raise OppoError(
+            f"{field}: a drawn field is {{low: …, high: …, log: false, int: false}} or a list of values to"
+            " choose from"
+        )
     for name in ("low", "high"):
         if isinstance(given[name], bool) or not isinstance(given[name], int | float):
             raise OppoError(f"{field}: {name} is {show_value(given[name])} but must be a number")
@@ -215,7 +240,9 @@ def _interval(field: str, low: float, high: float, log: bool, integer: bool | No
         raise OppoError(f"{field}={text}:log starts at {low}, which has no logarithm: start above 0")
     whole = isinstance(low, int) and isinstance(high, int)
     if integer and not whole:
-        raise OppoError(f"{field}={text}:int has bounds that are no whole numbers: write them without a point")
+        raise OppoError(
+            f"{field}={text}:int has bounds that are no whole numbers: write them without a point"
+        )
     return SampledAxis(field, float(low), float(high), log, whole if integer is None else integer)
 
 

@@ -41,20 +41,26 @@ def run_sweep(
     Args:
         scenario: an object, a shipped name or a path.
         grid: field → values; a list, a range such as ``"64:1024:*2"`` or ``"0:32:+4"``, or one value.
-        random: field → interval such as ``"64..1024:log:int"``, or a list of choices; ``samples`` draws of all of them together.
+        random: field → interval such as ``"64..1024:log:int"``, or a list of choices; ``samples`` draws of
+            all of them together.
         sampler: ``random`` or ``sobol``; ``sampler_seed`` seeds either.
         overrides: field → one value for all points.
         objective: ``time`` (seconds a trained rollout) or ``speedup`` (over each point's own baseline).
-        stop_dominated: give no further seeds to points that are significantly worse than the best so far (docs/sweep.md).
-        folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds. None: nothing is written.
+        stop_dominated: give no further seeds to points that are significantly worse than the best so far
+            (docs/sweep.md).
+        folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds.
+            None: nothing is written.
         force: replace another sweep that the folder holds.
-        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes; the result does not depend on it.
+        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes; the result does not depend on
+            it.
         progress: called after every few runs.
 
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """
     texts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in (overrides or {}).items()]
-    loaded = loaded_scenario(scenario, ()) if isinstance(scenario, Scenario) else load_scenario(scenario, texts)
+    loaded = (
+        loaded_scenario(scenario, ()) if isinstance(scenario, Scenario) else load_scenario(scenario, texts)
+    )
     if isinstance(scenario, Scenario) and texts:
         loaded_scenario(scenario, texts)  # raises: overrides go with a name or a path
     spec = checked_spec(

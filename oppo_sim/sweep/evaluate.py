@@ -20,7 +20,8 @@ from oppo_sim.scenario.schema import Scenario, remember_origin
 from oppo_sim.traces.replay import Replay
 
 NOT_OF_A_RUN: Final = ("name", "description", "real", "policy", "policies", "seed", "steps")
-"""Fields of a scenario that a request leaves out or names beside it: what is left is what runs of one machine and trace share."""
+"""Fields of a scenario that a request leaves out or names beside it: what is left is what runs of one machine
+and trace share."""
 
 _KEPT = 8  # scenarios, traces and costs a process keeps; each may hold a whole trace
 
@@ -41,11 +42,13 @@ class RunRequest:
     base_dir: str | None = None
     """Folder in which the scenario's relative paths start; None: the working directory."""
     inputs: str = ""
-    """Digests of what the text does not hold, ``trace:rest``: the contents of files that it names, this program (``sweep/points.py``)."""
+    """Digests of what the text does not hold, ``trace:rest``: the contents of files that it names, this
+    program (``sweep/points.py``)."""
 
     @property
     def key(self) -> str:
-        """Content key: the same run has the same key, whatever sweep, machine or order it belongs to; the folder is no part of it."""
+        """Content key: the same run has the same key, whatever sweep, machine or order it belongs to; the
+        folder is no part of it."""
         content = json.dumps([self.scenario, self.policy, self.settings, self.seed, self.steps, self.inputs])
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
@@ -84,7 +87,8 @@ def request_of(
     steps: int | None = None,
     inputs: str = "",
 ) -> RunRequest:
-    """A run of a checked scenario; None: its own policy, the settings it gives that policy, its seed and steps."""
+    """A run of a checked scenario; None: its own policy, the settings it gives that policy, its seed and
+    steps."""
     from oppo_sim.scenario.build import policy_settings_of
 
     name = scenario.policy.name if policy is None else policy
@@ -101,7 +105,8 @@ def request_of(
 
 
 def evaluate(request: RunRequest) -> RunResult:
-    """Simulate a run. Whatever cannot run comes back as a result with its sentence; nothing is raised for it."""
+    """Simulate a run. Whatever cannot run comes back as a result with its sentence; nothing is raised for
+    it."""
     began = perf_counter()
     try:
         totals, engine = simulate(setup_of(request))
@@ -119,7 +124,8 @@ def simulate(setup: Setup) -> tuple[dict[str, float], str]:
 
 
 def setup_of(request: RunRequest) -> Setup:
-    """The request, built; traces, costs and scenarios come from what this process keeps. Raises OppoError for what cannot run."""
+    """The request, built; traces, costs and scenarios come from what this process keeps. Raises OppoError for
+    what cannot run."""
     return setup_in(scenario_of(request), request)
 
 
@@ -142,13 +148,16 @@ def scenario_of(request: RunRequest) -> Scenario:
         # Steps stand beside the text, yet a warm-up is checked against them.
         plain = json.loads(request.scenario) | {"steps": request.steps}
         scenario = Scenario.model_validate_json(json.dumps(plain), strict=True)
-        return remember_origin(scenario, None if request.base_dir is None else Path(request.base_dir), "scenario", ())
+        return remember_origin(
+            scenario, None if request.base_dir is None else Path(request.base_dir), "scenario", ()
+        )
 
     return _kept(_scenarios, (request.scenario, request.steps, request.base_dir), build)
 
 
 def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
-    """Trace, costs and machine of the request's scenario; a trace is shared by all scenarios that use it in the same way.
+    """Trace, costs and machine of the request's scenario; a trace is shared by all scenarios that use it in
+    the same way.
 
     Raises OppoError for what cannot be built.
     """
@@ -160,7 +169,11 @@ def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
         request.base_dir,
         request.inputs.partition(":")[0],
     )
-    return _kept(_parts, _parts_key(request), lambda: build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario))))
+    return _kept(
+        _parts,
+        _parts_key(request),
+        lambda: build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario))),
+    )
 
 
 def keep_parts(request: RunRequest, parts: Parts) -> None:
@@ -173,7 +186,7 @@ def _parts_key(request: RunRequest) -> object:
     return request.scenario, request.base_dir, request.inputs
 
 
-# ---- kept in this process ---------------------------------------------------------------------------------------------------------
+# ---- kept in this process ----------------------------------------------------------------------------------
 
 _scenarios: OrderedDict[object, Scenario] = OrderedDict()
 _parts: OrderedDict[object, Parts] = OrderedDict()
@@ -181,7 +194,8 @@ _traces: OrderedDict[object, Replay] = OrderedDict()
 
 
 def _kept(kept: OrderedDict[object, _Built], key: object, build: Callable[[], _Built]) -> _Built:
-    """The value under ``key``, built if it is not there; of the oldest ones only ``_KEPT`` stay, so that memory stays flat."""
+    """The value under ``key``, built if it is not there; of the oldest ones only ``_KEPT`` stay, so that
+    memory stays flat."""
     if key in kept:
         kept.move_to_end(key)
         return kept[key]

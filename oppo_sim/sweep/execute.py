@@ -1,6 +1,8 @@
-"""Where runs are made: in this process, in several of this machine, or on a Ray cluster. The results do not depend on it.
+"""Where runs are made: in this process, in several of this machine, or on a Ray cluster. The results do not
+depend on it.
 
-Runs are handed out in tasks of about half a second, so that handing out costs little; results come back as tasks finish.
+Runs are handed out in tasks of about half a second, so that handing out costs little; results come back as
+tasks finish.
 """
 
 import os
@@ -34,7 +36,8 @@ class Executor:
     jobs: int | None = None
     """Processes; None: one a core, of this machine or of the cluster."""
     ray_address: str | None = None
-    """Of a running cluster; None: that of the environment variable RAY_ADDRESS, else a local one is started."""
+    """Of a running cluster; None: that of the environment variable RAY_ADDRESS, else a local one is
+    started."""
 
 
 Finished = list[tuple[RunRequest, RunResult]]
@@ -49,7 +52,10 @@ def check_executor(executor: Executor) -> None:
     if executor.ray_address is not None and executor.name != "ray":
         raise OppoError(f"a Ray address says nothing to executor {executor.name}: choose executor ray")
     if executor.name == "ray" and find_spec("ray") is None:
-        raise OppoError("executor ray needs Ray, which is not installed: pip install 'oppo-toolkit[ray]', or choose executor processes")
+        raise OppoError(
+            "executor ray needs Ray, which is not installed: pip install 'oppo-toolkit[ray]', or choose"
+            " executor processes"
+        )
 
 
 def execute(requests: Sequence[RunRequest], executor: Executor) -> Iterator[Finished]:
@@ -66,7 +72,8 @@ def execute(requests: Sequence[RunRequest], executor: Executor) -> Iterator[Fini
             yield [(request, evaluate(request))]
         return
     tasks = _Tasks(requests, jobs)
-    # Some runs here first: they say how long a run takes, and leave the compiled kernel in the cache for all processes.
+    # Some runs here first: they say how long a run takes, and leave the compiled kernel in the cache for all
+    # processes.
     yield from tasks.first()
     if executor.name == "processes" and tasks.seconds_left() < WORTHWHILE_SECONDS:
         for task in tasks:
@@ -87,7 +94,8 @@ class _Tasks:
         self._seconds: float | None = None
 
     def first(self) -> Iterator[Finished]:
-        """The first two requests, run in this process: the first builds and may compile, the second says how long a run takes."""
+        """The first two requests, run in this process: the first builds and may compile, the second says how
+        long a run takes."""
         for request in self._requests[:2]:
             self._given += 1
             result = evaluate(request)
@@ -124,7 +132,9 @@ def _in_processes(tasks: _Tasks, jobs: int) -> Iterator[Finished]:
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
+    parallel = Parallel(
+        n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
+    )
     results = parallel(delayed(evaluate_all)(task, os.getpid()) for task in tasks)
     try:
         for finished in results:
@@ -132,7 +142,8 @@ def _in_processes(tasks: _Tasks, jobs: int) -> Iterator[Finished]:
             yield finished
     except BrokenProcessPool as error:
         raise OppoError(
-            "a process of the sweep was ended from outside (out of memory?): finished runs are kept, run it again with fewer jobs"
+            "a process of the sweep was ended from outside (out of memory?): finished runs are kept, run it"
+            " again with fewer jobs"
         ) from error
     finally:
         _close(results)
@@ -152,7 +163,8 @@ def _on_ray(tasks: _Tasks, executor: Executor) -> Iterator[Finished]:
 
 @contextmanager
 def _ray(executor: Executor) -> Iterator[int]:
-    """A connection to Ray, and the number of processes to use there; closed again unless it was there before."""
+    """A connection to Ray, and the number of processes to use there; closed again unless it was there
+    before."""
     import logging
 
     import ray
@@ -167,7 +179,10 @@ def _ray(executor: Executor) -> Iterator[int]:
             ray.init(executor.ray_address, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = executor.ray_address or os.environ.get("RAY_ADDRESS") or "on this machine"
-            raise OppoError(f"no Ray cluster could be reached ({where}: {str(error).splitlines()[0]}): check --ray-address") from error
+            raise OppoError(
+                f"no Ray cluster could be reached ({where}: {str(error).splitlines()[0]}): check"
+                " --ray-address"
+            ) from error
     try:
         register_ray()  # type: ignore[no-untyped-call]
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
@@ -190,7 +205,8 @@ _followed: list[int] = []
 
 
 def _follow(main: int) -> None:
-    """In a worker: Ctrl-C goes to the whole terminal and only the main process answers it; a worker whose main process was killed ends."""
+    """In a worker: Ctrl-C goes to the whole terminal and only the main process answers it; a worker whose
+    main process was killed ends."""
     if _followed:
         return
     _followed.append(main)

@@ -1,6 +1,7 @@
 """The folder of a sweep: runs as they come, then tables, the best point and figures; ``sweep.json`` last.
 
-Unlike other run folders it is meant to be continued: the same sweep with more seeds or points takes over the finished runs.
+Unlike other run folders it is meant to be continued: the same sweep with more seeds or points takes over the
+finished runs.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from oppo_sim.sweep.evaluate import setup_of
 from oppo_sim.sweep.execute import Executor
 from oppo_sim.sweep.journal import FORMAT as RUNS_FORMAT
 from oppo_sim.sweep.journal import RunJournal
-from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Plan, Sweep, finish, make_runs
+from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Sweep, SweepPlan, finish, make_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,12 +38,18 @@ _OWN: Final = (SWEEP, RUNS, POINTS, POINTS_CSV, RUN_TABLE, BEST)
 
 
 def sweep_to_folder(
-    plan: Plan, folder: Path, executor: Executor, *, force: bool = False, figures: bool = True, on_progress: OnProgress | None = None
+    plan: SweepPlan,
+    folder: Path,
+    executor: Executor,
+    *,
+    force: bool = False,
+    figures: bool = True,
+    on_progress: OnProgress | None = None,
 ) -> Sweep:
     """Sweep into a folder. Runs that it holds are not made again.
 
-    Raises OppoError for a folder of another sweep (unless ``force``, which deletes it) or with other files, where all points failed, and
-    for a disk that refuses.
+    Raises OppoError for a folder of another sweep (unless ``force``, which deletes it) or with other files,
+    where all points failed, and for a disk that refuses.
     """
     refuse_taken(plan, folder, force)
     if force:
@@ -53,13 +60,14 @@ def sweep_to_folder(
     return sweep
 
 
-def open_journal(plan: Plan, folder: Path) -> RunJournal:
+def open_journal(plan: SweepPlan, folder: Path) -> RunJournal:
     """The runs that the folder holds. Raises OppoError as ``RunJournal``."""
     return RunJournal(folder / RUNS, _about(plan), lambda head: _difference(plan, head, folder))
 
 
-def refuse_taken(plan: Plan, folder: Path, force: bool) -> None:
-    """Raise OppoError, before any work is done, for a folder with other files, or with another sweep that ``force`` does not replace."""
+def refuse_taken(plan: SweepPlan, folder: Path, force: bool) -> None:
+    """Raise OppoError, before any work is done, for a folder with other files, or with another sweep that
+    ``force`` does not replace."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -68,7 +76,9 @@ def refuse_taken(plan: Plan, folder: Path, force: bool) -> None:
     if not present:
         return
     if RUNS not in present:
-        raise OppoError(f"{folder} holds no sweep that could be continued, but other files: choose another folder with -o")
+        raise OppoError(
+            f"{folder} holds no sweep that could be continued, but other files: choose another folder with -o"
+        )
     if force:
         return
     with (folder / RUNS).open("rb") as file:
@@ -80,7 +90,8 @@ def refuse_taken(plan: Plan, folder: Path, force: bool) -> None:
 
 
 def known_runs(folder: Path) -> set[str]:
-    """Keys of the runs that a folder holds, read without holding the folder; empty where it holds no sweep."""
+    """Keys of the runs that a folder holds, read without holding the folder; empty where it holds no
+    sweep."""
     path = folder / RUNS
     if not path.is_file():
         return set()
@@ -106,7 +117,8 @@ def remove_sweep(folder: Path) -> None:
 
 
 def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
-    """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Raises OppoError when the disk refuses."""
+    """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Raises
+    OppoError when the disk refuses."""
     with disk_errors_said(folder / SWEEP):
         (folder / SWEEP).unlink(missing_ok=True)
         _remove_figures(folder)
@@ -145,8 +157,8 @@ def best_record(sweep: Sweep) -> dict[str, Any]:
 
 
 def sweep_record(sweep: Sweep) -> dict[str, Any]:
-    """Everything about the sweep but its tables; no wall-clock time and no path that was not typed, so that the same sweep gives the same
-    record."""
+    """Everything about the sweep but its tables; no wall-clock time and no path that was not typed, so that
+    the same sweep gives the same record."""
     plan = sweep.plan
     scenario, some = plan.scenario, plan.runnable[0]
     setup = setup_of(some.request)
@@ -171,22 +183,29 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "engines": dict(sweep.engines),
         "baselines": dict(Counter(point.baseline_label for point in plan.runnable).most_common()),
         "failures": [
-            {"error": failure.sentence, "points": failure.points, "first": failure.first} for failure in sweep.failures[:MOST_NAMED]
+            {"error": failure.sentence, "points": failure.points, "first": failure.first}
+            for failure in sweep.failures[:MOST_NAMED]
         ],
         "other_failures": sum(failure.points for failure in sweep.failures[MOST_NAMED:]),
         "trace": dict(setup.replay.provenance),
         "trace_sha256": setup.replay.content_hash,
         "costs": dict(setup.costs.provenance),
         "versions": versions(),
-        "warnings": list(dict.fromkeys(warning for point in plan.runnable for warning in point.warnings))[:MOST_NAMED],
+        "warnings": list(dict.fromkeys(warning for point in plan.runnable for warning in point.warnings))[
+            :MOST_NAMED
+        ],
     }
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _about(plan: Plan) -> dict[str, Any]:
-    return {"scenario": plan.scenario.name, "scenario_sha256": plan.scenario.content_hash, "fields": sorted(plan.fields)}
+def _about(plan: SweepPlan) -> dict[str, Any]:
+    return {
+        "scenario": plan.scenario.name,
+        "scenario_sha256": plan.scenario.content_hash,
+        "fields": sorted(plan.fields),
+    }
 
 
 def _head(line: bytes) -> Mapping[str, Any] | None:
@@ -197,14 +216,20 @@ def _head(line: bytes) -> Mapping[str, Any] | None:
     return head if isinstance(head, dict) and head.get("format") == RUNS_FORMAT else None
 
 
-def _difference(plan: Plan, head: Mapping[str, Any], folder: Path) -> str | None:
+def _difference(plan: SweepPlan, head: Mapping[str, Any], folder: Path) -> str | None:
     """Another scenario, or other fields: tables of the one would replace those of the other."""
     about = _about(plan)
     mend = "choose another folder with -o, or replace it with --force"
     if head.get("scenario_sha256") != about["scenario_sha256"]:
-        return f"{folder} holds a sweep of another scenario ({head.get('scenario')}, or other values of --set): {mend}"
+        return (
+            f"{folder} holds a sweep of another scenario ({head.get('scenario')}, or other values of --set):"
+            f" {mend}"
+        )
     if head.get("fields") != about["fields"]:
-        return f"{folder} holds a sweep over other fields ({', '.join(map(str, head.get('fields', ())))}): {mend}"
+        return (
+            f"{folder} holds a sweep over other fields ({', '.join(map(str, head.get('fields', ())))}):"
+            f" {mend}"
+        )
     return None
 
 
@@ -213,7 +238,14 @@ def _axis_record(axis: Axis) -> dict[str, Any]:
         return {"field": axis.field, "kind": "grid", "values": list(axis.values)}
     if axis.choices:
         return {"field": axis.field, "kind": "choice", "values": list(axis.choices)}
-    return {"field": axis.field, "kind": "interval", "low": axis.low, "high": axis.high, "log": axis.log, "int": axis.integer}
+    return {
+        "field": axis.field,
+        "kind": "interval",
+        "low": axis.low,
+        "high": axis.high,
+        "log": axis.log,
+        "int": axis.integer,
+    }
 
 
 def _range(values: "pd.Series[Any]") -> dict[str, Any]:

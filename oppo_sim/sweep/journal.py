@@ -1,4 +1,5 @@
-"""Finished runs of a sweep, one JSON line each, appended as they come: what an interrupted sweep goes on from."""
+"""Finished runs of a sweep, one JSON line each, appended as they come: what an interrupted sweep goes on
+from."""
 
 import fcntl
 import json
@@ -16,7 +17,8 @@ from oppo_sim.sweep.evaluate import RunRequest, RunResult
 
 FORMAT: Final = "oppo-sweep-runs/1"
 SYNC_SECONDS: Final = 1.0
-"""Lines are in the file at once, and on the disk after this long: a killed process loses none, a power cut at most this much."""
+"""Lines are in the file at once, and on the disk after this long: a killed process loses none, a power cut at
+most this much."""
 
 
 class FinishedRuns:
@@ -55,17 +57,23 @@ class FinishedRuns:
 
 
 class RunJournal:
-    """Finished runs, and the file that they are appended to, held by one sweep at a time. A context manager."""
+    """Finished runs, and the file that they are appended to, held by one sweep at a time. A context
+    manager."""
 
-    def __init__(self, path: Path | None, about: Mapping[str, Any], differs: Callable[[Mapping[str, Any]], str | None]) -> None:
-        """Open the file, or make it, and read what is there; half a line at its end, left by a process that was killed, is cut off.
+    def __init__(
+        self, path: Path | None, about: Mapping[str, Any], differs: Callable[[Mapping[str, Any]], str | None]
+    ) -> None:
+        """Open the file, or make it, and read what is there; half a line at its end, left by a process that
+        was killed, is cut off.
 
         Args:
             path: None: runs are kept in memory only.
             about: what the first line says of the sweep.
-            differs: takes the first line of a file that is there; gives a sentence if its sweep is another one.
+            differs: takes the first line of a file that is there; gives a sentence if its sweep is another
+                one.
 
-        Raises OppoError for a file of another sweep, a damaged one, one that another process writes, and a disk that refuses.
+        Raises OppoError for a file of another sweep, a damaged one, one that another process writes, and a
+        disk that refuses.
         """
         self.runs = FinishedRuns()
         self._path = path or Path()
@@ -88,11 +96,15 @@ class RunJournal:
         """Without a file."""
         return cls(None, {}, lambda _: None)
 
-    def _read(self, file: BinaryIO, about: Mapping[str, Any], differs: Callable[[Mapping[str, Any]], str | None]) -> None:
+    def _read(
+        self, file: BinaryIO, about: Mapping[str, Any], differs: Callable[[Mapping[str, Any]], str | None]
+    ) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OppoError(f"another sweep is writing {self._path}: wait for it, or choose another folder with -o") from None
+            raise OppoError(
+                f"another sweep is writing {self._path}: wait for it, or choose another folder with -o"
+            ) from None
         head, whole = False, 0
         file.seek(0)
         for number, line in enumerate(file, 1):
@@ -116,7 +128,9 @@ class RunJournal:
         except (ValueError, KeyError, TypeError):
             known = False
         if not known:
-            raise OppoError(f"{self._path} does not begin as the runs of a sweep do: choose another folder with -o")
+            raise OppoError(
+                f"{self._path} does not begin as the runs of a sweep do: choose another folder with -o"
+            )
         sentence = differs(head)
         if sentence is not None:
             raise OppoError(sentence)
@@ -127,10 +141,16 @@ class RunJournal:
             if "error" in entry:
                 self.runs.add(RunResult(str(entry["key"]), None, error=str(entry["error"])))
             else:
-                totals = {str(name): float("nan") if value is None else float(value) for name, value in entry["totals"].items()}
+                totals = {
+                    str(name): float("nan") if value is None else float(value)
+                    for name, value in entry["totals"].items()
+                }
                 self.runs.add(RunResult(str(entry["key"]), totals, str(entry["engine"])))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise OppoError(f"{self._path}, line {number} is no finished run: remove that line, or start anew with --force") from None
+            raise OppoError(
+                f"{self._path}, line {number} is no finished run: remove that line, or start anew with"
+                " --force"
+            ) from None
 
     def add(self, finished: Iterable[tuple[RunRequest, RunResult]]) -> None:
         """Keep finished runs. Raises OppoError when the disk refuses."""
@@ -143,7 +163,9 @@ class RunJournal:
             else:
                 entry["engine"] = result.engine
                 # NaN is no JSON.
-                entry["totals"] = {name: value if isfinite(value) else None for name, value in result.totals.items()}
+                entry["totals"] = {
+                    name: value if isfinite(value) else None for name, value in result.totals.items()
+                }
             lines.append(json.dumps(entry, allow_nan=False).encode() + b"\n")
         if self._file is None:
             return
@@ -158,7 +180,9 @@ class RunJournal:
     def __enter__(self) -> "RunJournal":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._file is None:
             return
         with disk_errors_said(self._path):

@@ -22,24 +22,33 @@ Sampler = Literal["random", "sobol"]
 
 
 def points_of(
-    grid: Sequence[GridAxis], sampled: Sequence[SampledAxis], samples: int, sampler: Sampler = "random", sampler_seed: int = 0
+    grid: Sequence[GridAxis],
+    sampled: Sequence[SampledAxis],
+    samples: int,
+    sampler: Sampler = "random",
+    sampler_seed: int = 0,
 ) -> list[Values]:
     """All points, grid fields first, the last field varying fastest; of equal points the first only.
 
-    ``samples`` is the number of samples of the ``sampled`` fields together, which every combination of the grid takes. A larger number
-    keeps the samples of a smaller one and adds to them. Raises OppoError where there are no points, or too many.
+    ``samples`` is the number of samples of the ``sampled`` fields together, which every combination of the
+    grid takes. A larger number keeps the samples of a smaller one and adds to them. Raises OppoError where
+    there are no points, or too many.
     """
     count = samples if sampled else 1
     for axis in grid:
         count *= len(axis.values)
         if count > MOST_POINTS:
-            raise OppoError(f"the sweep has more than {MOST_POINTS:,} points: give fewer values, or draw samples")
+            raise OppoError(
+                f"the sweep has more than {MOST_POINTS:,} points: give fewer values, or draw samples"
+            )
     if not grid and not sampled:
         raise OppoError("the sweep varies nothing: give a field with --grid or --random")
     rows = _draws(sampled, samples, sampler, sampler_seed)
     drawn = [tuple(axis.at(share) for axis, share in zip(sampled, row, strict=True)) for row in rows]
     fields = [*(axis.field for axis in grid), *(axis.field for axis in sampled)]
-    combined = ((*fixed, *sample) for fixed in itertools.product(*(axis.values for axis in grid)) for sample in drawn)
+    combined = (
+        (*fixed, *sample) for fixed in itertools.product(*(axis.values for axis in grid)) for sample in drawn
+    )
     return list(_distinct(dict(zip(fields, values, strict=True)) for values in combined))
 
 
@@ -48,11 +57,16 @@ def point_key(values: Values) -> str:
     return json.dumps(values, sort_keys=True, default=str)
 
 
-def _draws(sampled: Sequence[SampledAxis], samples: int, sampler: Sampler, sampler_seed: int) -> Sequence[Sequence[float]]:
+def _draws(
+    sampled: Sequence[SampledAxis], samples: int, sampler: Sampler, sampler_seed: int
+) -> Sequence[Sequence[float]]:
     if not sampled:
         return [()]
     if sampler == "sobol" and samples > MOST_SOBOL:
-        raise OppoError(f"samples {samples} are more than a Sobol sequence gives here: at most {MOST_SOBOL:,}, or draw at random")
+        raise OppoError(
+            f"samples {samples} are more than a Sobol sequence gives here: at most {MOST_SOBOL:,}, or draw at"
+            " random"
+        )
     rows: Sequence[Sequence[float]] = _shares(samples, len(sampled), sampler, sampler_seed).tolist()
     return rows
 

@@ -52,7 +52,8 @@ class Resolver:
     """Resolves the points of one sweep; keeps what they share while it does."""
 
     def __init__(self, scenario: Scenario, *, steps: int | None = None, seeds: int = 1) -> None:
-        """``steps``: training steps of every run; None: as each point's scenario says. ``seeds``: how many each point will have."""
+        """``steps``: training steps of every run; None: as each point's scenario says. ``seeds``: how many
+        each point will have."""
         self._base = scenario
         self._plain = scenario.to_plain()
         self._steps = steps
@@ -63,16 +64,24 @@ class Resolver:
         self._sources: dict[str, str] = {}
 
     def resolve(self, values: Mapping[str, Any]) -> Resolved:
-        """Check a point: fields and values, trace, costs, memory, the policy and its settings. Raises OppoError for what cannot run."""
+        """Check a point: fields and values, trace, costs, memory, the policy and its settings. Raises
+        OppoError for what cannot run."""
         scenario = self._scenario(values)
         if scenario.trace.sampling == "in_order" and self._seeds > 1:
-            raise OppoError("trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling resample")
+            raise OppoError(
+                "trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling"
+                " resample"
+            )
         policy = scenario.policy.name
         bare = request_of(scenario, steps=self._steps)
         parts, inputs = self._shared(scenario, bare)
-        setup = build_setup(scenario, policy=policy, policy_settings=scenario.policy.settings, steps=bare.steps, parts=parts)
+        setup = build_setup(
+            scenario, policy=policy, policy_settings=scenario.policy.settings, steps=bare.steps, parts=parts
+        )
         label, settings = baseline_of(scenario, policy)
-        baseline = replace(bare, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), inputs=inputs)
+        baseline = replace(
+            bare, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), inputs=inputs
+        )
         request = replace(bare, inputs=inputs + self._source(policy, scenario))
         keep_parts(request, parts)
         keep_parts(baseline, parts)
@@ -81,7 +90,8 @@ class Resolver:
     def _scenario(self, values: Mapping[str, Any]) -> Scenario:
         """The base scenario with the values in it.
 
-        Another policy than the base's starts, as in a comparison, with the settings that both share and those that ``policies`` has for it.
+        Another policy than the base's starts, as in a comparison, with the settings that both share and those
+        that ``policies`` has for it.
         """
         if not values:
             return self._base
@@ -110,7 +120,10 @@ class Resolver:
             return scenario_from_plain(data, overrides, where=_WHERE, base_dir=self._base.base_dir)
         except OppoError as error:
             # The point's values stand beside the sentence wherever it is shown.
-            sentence, together = str(error), " ".join((_WHERE, "with", *(f"--set {text}" for text in overrides)))
+            sentence, together = (
+                str(error),
+                " ".join((_WHERE, "with", *(f"--set {text}" for text in overrides))),
+            )
             for prefix in (*(f"--set {text}" for text in overrides), together, _WHERE):
                 sentence = sentence.removeprefix(f"{prefix}: ")
             raise OppoError(sentence) from None
@@ -127,7 +140,12 @@ class Resolver:
         return self._inputs[bare.scenario]
 
     def _trace(self, scenario: Scenario) -> Replay:
-        key = scenario.trace.model_dump_json(), scenario.group_size, scenario.max_prompt_length, scenario.max_response_length
+        key = (
+            scenario.trace.model_dump_json(),
+            scenario.group_size,
+            scenario.max_prompt_length,
+            scenario.max_response_length,
+        )
         if key not in self._traces:
             if len(self._traces) >= 4:
                 self._traces.pop(next(iter(self._traces)))
@@ -143,7 +161,8 @@ class Resolver:
 
 @cache
 def simulator_digest() -> str:
-    """SHA-256 (hex) over the files of this package that decide what a run gives: an altered figure or command spoils no finished run."""
+    """SHA-256 (hex) over the files of this package that decide what a run gives: an altered figure or command
+    spoils no finished run."""
     root = Path(oppo_sim.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -154,13 +173,16 @@ def simulator_digest() -> str:
 
 
 def refuse_unknown(scenario: Scenario, axes: Sequence[Axis]) -> None:
-    """Raise OppoError for a field that no scenario or policy of the sweep has, for one that may not be swept, and for one given twice."""
+    """Raise OppoError for a field that no scenario or policy of the sweep has, for one that may not be swept,
+    and for one given twice."""
     fields = [axis.field for axis in axes]
     for field in fields:
         if fields.count(field) > 1:
             raise OppoError(f"{field} is varied twice: give it once, all values together")
         if field == "seed":
-            raise OppoError("seed is not varied as a field: every point runs under the same seeds, --seeds says how many")
+            raise OppoError(
+                "seed is not varied as a field: every point runs under the same seeds, --seeds says how many"
+            )
         if field in _NOT_SWEPT:
             raise OppoError(f"{field} cannot be varied: {_NOT_SWEPT[field]}")
         path = tuple(field.split("."))

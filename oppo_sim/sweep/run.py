@@ -31,7 +31,7 @@ _TIMED_STEPS = 100
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The points of a sweep, each with its run or the sentence that says why it has none."""
 
     spec: SweepSpec
@@ -54,8 +54,18 @@ class Plan:
     def requests(self, numbers: Sequence[int], seeds: Sequence[int]) -> dict[str, RunRequest]:
         """Runs of some points and of their baselines under some seeds, each once, baselines first."""
         resolved = [point for number in numbers if not isinstance(point := self.resolved[number], str)]
-        bases = {request.key: request for point in resolved for seed in seeds for request in (point.baseline.at(seed),)}
-        return bases | {request.key: request for point in resolved for seed in seeds for request in (point.request.at(seed),)}
+        bases = {
+            request.key: request
+            for point in resolved
+            for seed in seeds
+            for request in (point.baseline.at(seed),)
+        }
+        return bases | {
+            request.key: request
+            for point in resolved
+            for seed in seeds
+            for request in (point.request.at(seed),)
+        }
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class Failure:
 class Sweep:
     """A finished sweep."""
 
-    plan: Plan = field(repr=False)
+    plan: SweepPlan = field(repr=False)
     points: "pd.DataFrame"
     """One row a point: its fields, then columns of ``oppo_sim.columns``."""
     runs: "pd.DataFrame" = field(repr=False)
@@ -112,10 +122,13 @@ class Sweep:
 OnProgress = Callable[[Progress], None]
 
 
-def plan_sweep(spec: SweepSpec, scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> Plan:
+def plan_sweep(
+    spec: SweepSpec, scenario: Scenario, progress: Callable[[int, int], None] | None = None
+) -> SweepPlan:
     """All points, each checked. ``progress(done, total)`` counts points.
 
-    Raises OppoError for a field that exists nowhere, values that are none, and where no point at all could run.
+    Raises OppoError for a field that exists nowhere, values that are none, and where no point at all could
+    run.
     """
     forget()
     axes = spec.axes
@@ -130,13 +143,24 @@ def plan_sweep(spec: SweepSpec, scenario: Scenario, progress: Callable[[int, int
             resolved.append(sys.intern(str(error)))
         if progress is not None:
             progress(number, len(points))
-    plan = Plan(spec, scenario, axes, tuple(points), tuple(resolved), tuple(range(scenario.seed, scenario.seed + spec.seeds)))
+    plan = SweepPlan(
+        spec,
+        scenario,
+        axes,
+        tuple(points),
+        tuple(resolved),
+        tuple(range(scenario.seed, scenario.seed + spec.seeds)),
+    )
     if not plan.runnable:
-        raise _none_can_run(_grouped([(values, str(why)) for values, why in zip(points, resolved, strict=True)]), len(points))
+        raise _none_can_run(
+            _grouped([(values, str(why)) for values, why in zip(points, resolved, strict=True)]), len(points)
+        )
     return plan
 
 
-def make_runs(plan: Plan, journal: RunJournal, executor: Executor, on_progress: OnProgress | None = None) -> list[PointRuns]:
+def make_runs(
+    plan: SweepPlan, journal: RunJournal, executor: Executor, on_progress: OnProgress | None = None
+) -> list[PointRuns]:
     """Make all runs that the journal does not hold, keeping each at once; gives every point with its runs."""
     check_executor(executor)
     watch = _Watch(plan, journal, on_progress)
@@ -158,14 +182,17 @@ def make_runs(plan: Plan, journal: RunJournal, executor: Executor, on_progress: 
     return [_point_runs(plan, journal, number, stopped.get(number)) for number in range(len(plan.points))]
 
 
-def finish(plan: Plan, points: Sequence[PointRuns]) -> Sweep:
+def finish(plan: SweepPlan, points: Sequence[PointRuns]) -> Sweep:
     """Rank the points. Raises OppoError where all of them failed."""
     failed = [(point.values, sentence) for point in points if (sentence := point.sentence) is not None]
     failures = _grouped(failed)
     if len(failed) == len(points):
         raise _none_can_run(failures, len(points))
     ranking: Ranking = ranked(points, plan.spec.objective)
-    engines = Counter(run.engine for run in {run.key: run for point in points for run in (*point.runs, *point.baselines)}.values())
+    engines = Counter(
+        run.engine
+        for run in {run.key: run for point in points for run in (*point.runs, *point.baselines)}.values()
+    )
     engines.pop("", None)
     return Sweep(
         plan,
@@ -192,7 +219,7 @@ class Estimate:
     engine: str
 
 
-def estimate(plan: Plan, known: Callable[[str], bool], jobs: int) -> Estimate:
+def estimate(plan: SweepPlan, known: Callable[[str], bool], jobs: int) -> Estimate:
     """Count the runs that are left and time one of them here."""
     requests = plan.requests(range(len(plan.points)), plan.seeds)
     missing = [request for key, request in requests.items() if not known(key)]
@@ -203,15 +230,18 @@ def estimate(plan: Plan, known: Callable[[str], bool], jobs: int) -> Estimate:
     some = replace(some, steps=min(some.steps, json.loads(some.scenario)["warmup_steps"] + _TIMED_STEPS))
     evaluate(some)  # the first one is slower: it builds, and may compile
     timed = evaluate(some)
-    seconds = None if timed.totals is None else timed.seconds / some.steps * steps / max(1, min(jobs, len(missing)))
+    seconds = (
+        None if timed.totals is None else timed.seconds / some.steps * steps / max(1, min(jobs, len(missing)))
+    )
     return Estimate(len(requests), len(requests) - len(missing), steps, seconds, timed.engine)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _rounds(plan: Plan) -> Iterator[tuple[int, ...]]:
-    """Seeds that are run together: all, or, where points may be stopped, the first few and then one at a time."""
+def _rounds(plan: SweepPlan) -> Iterator[tuple[int, ...]]:
+    """Seeds that are run together: all, or, where points may be stopped, the first few and then one at a
+    time."""
     if not plan.spec.stop_dominated or len(plan.seeds) <= FIRST_LOOK:
         yield plan.seeds
         return
@@ -220,10 +250,12 @@ def _rounds(plan: Plan) -> Iterator[tuple[int, ...]]:
         yield (seed,)
 
 
-def _dominated(plan: Plan, journal: RunJournal, alive: Sequence[int], done: int) -> set[int]:
+def _dominated(plan: SweepPlan, journal: RunJournal, alive: Sequence[int], done: int) -> set[int]:
     """Points that are significantly worse than the best so far, after ``done`` seeds."""
     points = {number: _point_runs(plan, journal, number, done) for number in alive}
-    losses = {number: found for number, point in points.items() if (found := point.losses(plan.spec.objective))}
+    losses = {
+        number: found for number, point in points.items() if (found := point.losses(plan.spec.objective))
+    }
     candidates = [number for number in losses if points[number].policy != "oracle"] or list(losses)
     if not candidates:
         return set()
@@ -232,14 +264,16 @@ def _dominated(plan: Plan, journal: RunJournal, alive: Sequence[int], done: int)
     return {number for number, found in losses.items() if dominated(found, losses[best], looks)}
 
 
-def _point_runs(plan: Plan, journal: RunJournal, number: int, stopped_after: int | None) -> PointRuns:
+def _point_runs(plan: SweepPlan, journal: RunJournal, number: int, stopped_after: int | None) -> PointRuns:
     point = plan.resolved[number]
     if isinstance(point, str):
         return PointRuns(plan.points[number], "", (), (), (), error=point)
     seeds = plan.seeds if stopped_after is None else plan.seeds[:stopped_after]
     runs = tuple(_held(journal, point.request.at(seed)) for seed in seeds)
     baselines = tuple(_held(journal, point.baseline.at(seed)) for seed in seeds)
-    return PointRuns(plan.points[number], point.request.policy, seeds, runs, baselines, stopped_after is not None)
+    return PointRuns(
+        plan.points[number], point.request.policy, seeds, runs, baselines, stopped_after is not None
+    )
 
 
 def _held(journal: RunJournal, request: RunRequest) -> RunResult:
@@ -256,15 +290,22 @@ def _grouped(failed: Sequence[tuple[Values, str]]) -> list[Failure]:
 
 def _none_can_run(failures: Sequence[Failure], points: int) -> OppoError:
     why = failures[0]
-    rest = f"; {len(failures) - 1} other reason{'s' if len(failures) > 2 else ''} beside that" if len(failures) > 1 else ""
+    rest = (
+        f"; {len(failures) - 1} other reason{'s' if len(failures) > 2 else ''} beside that"
+        if len(failures) > 1
+        else ""
+    )
     which = f"{why.points} of them" if len(failures) > 1 else ("it" if points == 1 else "all of them")
-    return OppoError(f"none of the {points:,} point{'s' if points > 1 else ''} of the sweep can run; {which}: {why.sentence}{rest}")
+    return OppoError(
+        f"none of the {points:,} point{'s' if points > 1 else ''} of the sweep can run; {which}:"
+        f" {why.sentence}{rest}"
+    )
 
 
 class _Watch:
     """Keeps count while runs finish, and knows the best point so far."""
 
-    def __init__(self, plan: Plan, journal: RunJournal, tell: OnProgress | None) -> None:
+    def __init__(self, plan: SweepPlan, journal: RunJournal, tell: OnProgress | None) -> None:
         self._plan, self._journal, self._tell = plan, journal, tell
         self._done = self._steps = 0
         self._total = len(plan.requests(range(len(plan.points)), plan.seeds))
@@ -277,7 +318,9 @@ class _Watch:
         for number, point in enumerate(plan.resolved):
             if isinstance(point, str):
                 continue
-            keys = {request.at(seed).key for seed in plan.seeds for request in (point.request, point.baseline)}
+            keys = {
+                request.at(seed).key for seed in plan.seeds for request in (point.request, point.baseline)
+            }
             missing = [key for key in keys if key not in journal.runs]
             self._left[number] = len(missing)
             for key in missing:
@@ -311,8 +354,13 @@ class _Watch:
         if losses and fmean(losses) < self._least and point.policy != "oracle":
             self._least = fmean(losses)
             step = fmean([run[c.TIMING_STEP] for run in point.totals])
-            self._best = f"{step:.4g} s a step at {', '.join(f'{name} {value}' for name, value in point.values.items())}"
+            self._best = (
+                f"{step:.4g} s a step at"
+                f" {', '.join(f'{name} {value}' for name, value in point.values.items())}"
+            )
 
     def _say(self) -> None:
         if self._tell is not None:
-            self._tell(Progress(self._done, self._total, self._steps, perf_counter() - self._began, self._best))
+            self._tell(
+                Progress(self._done, self._total, self._steps, perf_counter() - self._began, self._best)
+            )

@@ -24,11 +24,24 @@ def best_table(sweep: Sweep, top: int) -> "Table":
     plan, table = sweep.plan, sweep.points
     scenario = plan.scenario
     steps = plan.spec.steps or scenario.steps
-    title = f"{scenario.name}: {len(plan.points):,} points, {len(plan.seeds)} seed(s) × {steps} steps (simulated)"
-    shown = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", min_width=min(len(title), 100))
+    title = (
+        f"{scenario.name}: {len(plan.points):,} points, {len(plan.seeds)} seed(s) × {steps} steps (simulated)"
+    )
+    shown = Table(
+        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", min_width=min(len(title), 100)
+    )
     for name in plan.fields:
         shown.add_column(Text(field_label(name)), justify="right", overflow="fold")
-    for head in ("step [95 %]", "speed-up [95 %]", "from best", "staleness", "length bias", "deferred", "KV peak", ""):
+    for head in (
+        "step [95 %]",
+        "speed-up [95 %]",
+        "from best",
+        "staleness",
+        "length bias",
+        "deferred",
+        "KV peak",
+        "",
+    ):
         shown.add_column(Text(head), justify="right", no_wrap=True)
     column = c.SPEEDUP if plan.spec.objective == "speedup" else c.S_PER_ROLLOUT
     keyed = table[column].where(table[c.STATUS] == "ok")
@@ -55,16 +68,23 @@ def said(sweep: Sweep) -> list[str]:
     found = []
     others = len(sweep.region) - 1
     if sweep.best is not None and len(sweep.plan.seeds) < 2:
-        found.append("with one seed nothing can be said about which differences are real: give --seeds 2 or more")
+        found.append(
+            "with one seed nothing can be said about which differences are real: give --seeds 2 or more"
+        )
     elif sweep.best is not None and others:
         spans = _spans(sweep)
         within = f" ({spans})" if spans else ""
-        found.append(f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over the seeds{within}")
+        found.append(
+            f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
+            f" the seeds{within}"
+        )
     elif sweep.best is not None and len(sweep.points) > 1:
         found.append("every other point is significantly worse than the best over the seeds")
     statuses = sweep.statuses
     if statuses["stopped"]:
-        found.append(f"{statuses['stopped']:,} points were stopped early, significantly worse than the best so far")
+        found.append(
+            f"{statuses['stopped']:,} points were stopped early, significantly worse than the best so far"
+        )
     if statuses["failed"]:
         found.append(f"{statuses['failed']:,} of {len(sweep.points):,} points failed:")
         for failure in sweep.failures[:_MOST_REASONS]:
@@ -82,9 +102,14 @@ def _spans(sweep: Sweep) -> str:
     rows = sweep.points.iloc[list(sweep.region)]
     parts = []
     for name in sweep.plan.fields:
-        values = list(dict.fromkeys(rows[name].sort_values() if rows[name].dtype.kind in "if" else rows[name]))
+        values = list(
+            dict.fromkeys(rows[name].sort_values() if rows[name].dtype.kind in "if" else rows[name])
+        )
         if len(values) > 1:
-            ends, numeric = f"{value_label(values[0])} to {value_label(values[-1])}", rows[name].dtype.kind in "if"
+            ends, numeric = (
+                f"{value_label(values[0])} to {value_label(values[-1])}",
+                rows[name].dtype.kind in "if",
+            )
             parts.append(f"{field_label(name)}: {ends if numeric else ', '.join(map(str, values[:6]))}")
     return "; ".join(parts)
 
@@ -92,7 +117,11 @@ def _spans(sweep: Sweep) -> str:
 def _seconds(row: Any) -> str:
     text = format_seconds(float(row[c.STEP_S]))
     low, high = row[c.STEP_S_LOW], row[c.STEP_S_HIGH]
-    return f"{text} ± {format_percent((high - low) / 2 / row[c.STEP_S])}" if np.isfinite(low) and np.isfinite(high) else text
+    return (
+        f"{text} ± {format_percent((high - low) / 2 / row[c.STEP_S])}"
+        if np.isfinite(low) and np.isfinite(high)
+        else text
+    )
 
 
 def _ratio(row: Any) -> str:

@@ -27,25 +27,47 @@ class SweepSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     format: Literal["oppo-sweep/1"] = Field(FORMAT, description="version of the sweep format")
-    scenario: str = Field(min_length=1, description="a shipped scenario, or a path that starts in the folder of this file")
-    overrides: dict[str, Value] = Field({}, alias="set", description="fields of the scenario with one value for all points")
+    scenario: str = Field(
+        min_length=1, description="a shipped scenario, or a path that starts in the folder of this file"
+    )
+    overrides: dict[str, Value] = Field(
+        {}, alias="set", description="fields of the scenario with one value for all points"
+    )
     grid: dict[str, Value] = Field(
-        {}, description="field: its values, a list, a range (64:1024:*2, 0:32:+4) or {from: 64, to: 1024, times: 2}; all combinations run"
+        {},
+        description=(
+            "field: its values, a list, a range (64:1024:*2, 0:32:+4) or {from: 64, to: 1024, times: 2}; all"
+            " combinations run"
+        ),
     )
     random: dict[str, Value] = Field(
-        {}, description="field: an interval (64..1024:log:int, or {low: 64, high: 1024, log: true, int: true}) or a list of choices"
+        {},
+        description=(
+            "field: an interval (64..1024:log:int, or {low: 64, high: 1024, log: true, int: true}) or a list"
+            " of choices"
+        ),
     )
     samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        DEFAULT_SAMPLES, description="draws of the random fields together; each combination of the grid takes all of them"
+        DEFAULT_SAMPLES,
+        description="draws of the random fields together; each combination of the grid takes all of them",
     )
     sampler: Literal["random", "sobol"] = Field("random", description="how the random fields are drawn")
     sampler_seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(0, description="of the draws")
-    seeds: Annotated[int, Field(ge=1, le=10_000)] = Field(DEFAULT_SEEDS, description="seeds of every point, from the scenario's seed on")
-    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(None, description="training steps of a run; null: the scenario's")
-    objective: Literal["time", "speedup"] = Field(
-        "time", description="what the best point is best at: seconds a trained rollout, or speed-up over its own baseline"
+    seeds: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        DEFAULT_SEEDS, description="seeds of every point, from the scenario's seed on"
     )
-    stop_dominated: bool = Field(False, description="give no further seeds to points that are significantly worse than the best so far")
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="training steps of a run; null: the scenario's"
+    )
+    objective: Literal["time", "speedup"] = Field(
+        "time",
+        description=(
+            "what the best point is best at: seconds a trained rollout, or speed-up over its own baseline"
+        ),
+    )
+    stop_dominated: bool = Field(
+        False, description="give no further seeds to points that are significantly worse than the best so far"
+    )
 
     @cached_property
     def grid_axes(self) -> tuple[GridAxis, ...]:
@@ -93,7 +115,8 @@ def is_sweep_file(name_or_path: str) -> bool:
 
 
 def load_spec(path: str | Path, **changes: Any) -> SweepSpec:
-    """Read a sweep file; ``changes`` replace what it says. A relative path of its scenario starts in its folder. Raises OppoError."""
+    """Read a sweep file; ``changes`` replace what it says. A relative path of its scenario starts in its
+    folder. Raises OppoError."""
     file = Path(path)
     data = parse_yaml(read_scenario_text(file), str(path))
     if not isinstance(data, dict) or "format" not in data:

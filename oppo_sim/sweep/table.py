@@ -1,4 +1,5 @@
-"""Finished runs as tables: one row a point with intervals over paired seeds, the best point, and those not told apart from it."""
+"""Finished runs as tables: one row a point with intervals over paired seeds, the best point, and those not
+told apart from it."""
 
 import json
 from collections.abc import Sequence
@@ -71,7 +72,8 @@ class PointRuns:
         return [run.totals for run in self.runs if run.totals is not None]
 
     def losses(self, objective: str) -> list[float]:
-        """What the point is ranked by, seed by seed; empty where it failed or its baseline did (objective ``speedup``)."""
+        """What the point is ranked by, seed by seed; empty where it failed or its baseline did (objective
+        ``speedup``)."""
         if self.sentence is not None:
             return []
         pairs = [(run.totals, base.totals) for run, base in zip(self.runs, self.baselines, strict=True)]
@@ -106,7 +108,8 @@ def ranked(points: Sequence[PointRuns], objective: str) -> Ranking:
 
 
 def points_frame(points: Sequence[PointRuns], fields: Sequence[str], ranking: Ranking) -> "pd.DataFrame":
-    """The points table: fields, measures, difference from the best, seeds, engine, status, error; one row a point, in order."""
+    """The points table: fields, measures, difference from the best, seeds, engine, status, error; one row a
+    point, in order."""
     import pandas as pd
 
     rows = [_row(point, ranking.differences.get(number)) for number, point in enumerate(points)]
@@ -117,7 +120,8 @@ def points_frame(points: Sequence[PointRuns], fields: Sequence[str], ranking: Ra
 
 
 def runs_frame(points: Sequence[PointRuns]) -> "pd.DataFrame":
-    """One row a finished run of a point: the point's row number, seed, engine, totals, and its baseline's seconds a rollout."""
+    """One row a finished run of a point: the point's row number, seed, engine, totals, and its baseline's
+    seconds a rollout."""
     import pandas as pd
 
     rows = [
@@ -136,8 +140,8 @@ def runs_frame(points: Sequence[PointRuns]) -> "pd.DataFrame":
 
 
 def field_column(values: Sequence[Any]) -> "pd.Series[Any]":
-    """The values of a field as a column: whole numbers, numbers or text where all are; else the YAML of each as text, since 1 (a rollout)
-    is not 1.0 (the whole batch) and a controlled knob is a mapping."""
+    """The values of a field as a column: whole numbers, numbers or text where all are; else the YAML of each
+    as text, since 1 (a rollout) is not 1.0 (the whole batch) and a controlled knob is a mapping."""
     import pandas as pd
 
     kinds = {type(value) for value in values}
@@ -147,11 +151,19 @@ def field_column(values: Sequence[Any]) -> "pd.Series[Any]":
         return pd.Series(values, dtype="float64")
     if kinds == {bool}:
         return pd.Series(values, dtype="bool")
-    return pd.Series([value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values], dtype="string")
+    return pd.Series(
+        [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values],
+        dtype="string",
+    )
 
 
 def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dict[str, Any]:
-    row: dict[str, Any] = {c.SEEDS: len(point.runs), c.STATUS: point.status, c.ERROR: point.sentence, c.ENGINE: None}
+    row: dict[str, Any] = {
+        c.SEEDS: len(point.runs),
+        c.STATUS: point.status,
+        c.ERROR: point.sentence,
+        c.ENGINE: None,
+    }
     if point.sentence is not None:
         return row
     totals = point.totals
@@ -161,7 +173,9 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
     row |= compared_row(totals, bases if complete else totals)
     if not complete:
         row |= dict.fromkeys(_SPEEDUPS, float("nan"))
-        row[c.ERROR] = "its baseline failed: " + next(base.error or "" for base in point.baselines if base.totals is None)
+        row[c.ERROR] = "its baseline failed: " + next(
+            base.error or "" for base in point.baselines if base.totals is None
+        )
     row |= {name: fmean([run[name] for run in totals]) for name in MEANS}
     row[c.COMPARED_KV_PEAK_TOKENS] = max(run[c.COMPARED_KV_PEAK_TOKENS] for run in totals)
     if difference is not None:
@@ -182,7 +196,8 @@ _DIFFERENCES = (c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH)
 
 def _columns() -> list[str]:
     compared = (
-        c.STEP_S, c.STEP_S_LOW, c.STEP_S_HIGH, *_SPEEDUPS, c.GEN_S, c.REWARD_S, c.TRAINING_S, c.COMPARED_STALENESS_MEAN,
+        c.STEP_S, c.STEP_S_LOW, c.STEP_S_HIGH, *_SPEEDUPS, c.GEN_S, c.REWARD_S, c.TRAINING_S,
+        c.COMPARED_STALENESS_MEAN,
         c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.DEFERRED, c.UTILIZATION, c.HOURS_PER_10K,
     )  # fmt: skip
     return [*compared, c.COMPARED_KV_PEAK_TOKENS, *MEANS, *_DIFFERENCES, c.SEEDS, c.ENGINE, c.STATUS, c.ERROR]

@@ -25,7 +25,8 @@ class CatalogEntry(BaseModel):
 
     name: str
     kind: Literal["rollouts", "steps"]
-    """``rollouts``: a trace, one row a response; ``steps``: one row a training step, for drift and stage times only."""
+    """``rollouts``: a trace, one row a response; ``steps``: one row a training step, for drift and stage
+    times only."""
     domain: str
     """What was asked: maths, code, chat, …"""
     file: str
@@ -54,7 +55,8 @@ class _Catalog(BaseModel):
 
 
 def shipped_folder() -> Path:
-    """Folder of the shipped traces: inside an installed package, or at the top of a checkout. Raises OppoError if neither is there."""
+    """Folder of the shipped traces: inside an installed package, or at the top of a checkout. Raises
+    OppoError if neither is there."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "shipped_traces", package.parent / "traces"):
         if (folder / CATALOG_NAME).is_file():
@@ -72,7 +74,9 @@ def list_traces() -> tuple[CatalogEntry, ...]:
         with said(path):
             return _Catalog.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).traces
     except (ValidationError, yaml.YAMLError) as error:
-        raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): install the package again") from None
+        raise OppoError(
+            f"{path} is damaged ({str(error).splitlines()[0]}): install the package again"
+        ) from None
 
 
 def find_trace(name: str, kind: Literal["rollouts", "steps"] = "rollouts") -> CatalogEntry:
@@ -80,28 +84,40 @@ def find_trace(name: str, kind: Literal["rollouts", "steps"] = "rollouts") -> Ca
     for entry in list_traces():
         if entry.name == name:
             if entry.kind != kind:
-                wanted = "a per-step table, not a trace of rollouts" if kind == "rollouts" else "a trace of rollouts, not a per-step table"
+                wanted = (
+                    "a per-step table, not a trace of rollouts"
+                    if kind == "rollouts"
+                    else "a trace of rollouts, not a per-step table"
+                )
                 raise OppoError(f"'{name}' is {wanted}: {_hint(name, kind, always=True)}")
             return entry
     what = "trace" if kind == "rollouts" else "per-step table"
-    raise OppoError(f"there is no shipped {what} '{name}': {_hint(name, kind)} (a file is given by its path, ending in .csv or .parquet)")
+    raise OppoError(
+        f"there is no shipped {what} '{name}': {_hint(name, kind)} (a file is given by its path, ending in"
+        " .csv or .parquet)"
+    )
 
 
 def _hint(name: str, kind: str, *, always: bool = False) -> str:
     names = [entry.name for entry in list_traces() if entry.kind == kind]
-    close = get_close_matches(name, names, n=3, cutoff=0.0 if always else 0.5) or [each for each in names if name and name in each][:3]
+    close = (
+        get_close_matches(name, names, n=3, cutoff=0.0 if always else 0.5)
+        or [each for each in names if name and name in each][:3]
+    )
     return f"did you mean {' or '.join(close)}?" if close else "see them with 'oppo trace list'"
 
 
 def load_named(name: str) -> "pd.DataFrame":
-    """A shipped trace, columns as ``schema.checked_frame``. Raises OppoError for an unknown name or an altered file."""
+    """A shipped trace, columns as ``schema.checked_frame``. Raises OppoError for an unknown name or an
+    altered file."""
     from oppo_sim.traces.storage import load_trace
 
     return load_trace(_intact(find_trace(name)))
 
 
 def load_step_table(name: str) -> "pd.DataFrame":
-    """A shipped per-step table: ``source``, ``step`` and metric columns named as in a run's own result table, times in seconds.
+    """A shipped per-step table: ``source``, ``step`` and metric columns named as in a run's own result table,
+    times in seconds.
 
     Raises OppoError for an unknown name or an altered file.
     """
@@ -115,5 +131,7 @@ def load_step_table(name: str) -> "pd.DataFrame":
 def _intact(entry: CatalogEntry) -> Path:
     path = shipped_folder() / entry.file
     if sha256_of(path) != entry.sha256:
-        raise OppoError(f"{path} differs from its catalog entry (SHA-256): restore it, or install the package again")
+        raise OppoError(
+            f"{path} differs from its catalog entry (SHA-256): restore it, or install the package again"
+        )
     return path

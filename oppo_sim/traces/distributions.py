@@ -1,4 +1,5 @@
-"""Length distributions: lognormal, Weibull and a mixture of two lognormals, over real-valued tokens before rounding and cutting."""
+"""Length distributions: lognormal, Weibull and a mixture of two lognormals, over real-valued tokens before
+rounding and cutting."""
 
 import math
 from collections.abc import Mapping
@@ -161,7 +162,11 @@ class Mixture:
 
 def make_distribution(name: str, parameters: Mapping[str, float]) -> Lognormal | Weibull | Mixture:
     """The distribution of that name; ``parameters`` as in ``config.PARAMETERS``."""
-    kinds: dict[str, type[Lognormal | Weibull | Mixture]] = {"lognormal": Lognormal, "weibull": Weibull, "mixture": Mixture}
+    kinds: dict[str, type[Lognormal | Weibull | Mixture]] = {
+        "lognormal": Lognormal,
+        "weibull": Weibull,
+        "mixture": Mixture,
+    }
     return kinds[name](**{key: parameters[key] for key in PARAMETERS[name]})
 
 

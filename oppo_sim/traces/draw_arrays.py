@@ -37,4 +37,6 @@ def indices(key: int, count: int, size: int) -> "npt.NDArray[np.int64]":
     drawn = hashes(key, count)
     low, high = drawn & np.uint64(0xFFFFFFFF), drawn >> np.uint64(32)
     # (drawn · size) >> 64 in two halves, since the product has up to 95 bits.
-    return ((high * np.uint64(size) + ((low * np.uint64(size)) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+    return ((high * np.uint64(size) + ((low * np.uint64(size)) >> np.uint64(32))) >> np.uint64(32)).astype(
+        np.int64
+    )

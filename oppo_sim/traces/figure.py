@@ -18,8 +18,11 @@ GREY: Final = "#8A8A8A"
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 
 
-def save_figure(frame: "pd.DataFrame", stats: TraceStats, title: str, path: str | Path, *, overwrite: bool = False) -> None:
-    """Draw a checked trace: histogram, survival function on log axes, and mean, median and p90 over the steps if it has several.
+def save_figure(
+    frame: "pd.DataFrame", stats: TraceStats, title: str, path: str | Path, *, overwrite: bool = False
+) -> None:
+    """Draw a checked trace: histogram, survival function on log axes, and mean, median and p90 over the steps
+    if it has several.
 
     Raises OppoError for another suffix than .png, .svg, .pdf, an existing file, or the disk.
     """
@@ -29,7 +32,9 @@ def save_figure(frame: "pd.DataFrame", stats: TraceStats, title: str, path: str 
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise OppoError(f"{path} is no figure by its name: it must end in .png, .svg or .pdf")
-    lengths = frame.loc[(frame[FINISH_REASON] != "abort").fillna(True), RESPONSE_LENGTH].clip(lower=1).to_numpy()
+    lengths = (
+        frame.loc[(frame[FINISH_REASON] != "abort").fillna(True), RESPONSE_LENGTH].clip(lower=1).to_numpy()
+    )
     drift = drift_by_step(frame, bins=60)
     drifting = len(drift) > 1
     figure = Figure(figsize=(8.0, 6.2 if drifting else 3.6), dpi=150, layout="constrained")
@@ -44,7 +49,11 @@ def save_figure(frame: "pd.DataFrame", stats: TraceStats, title: str, path: str 
     _survival(axes["s"], lengths, stats)
     if drifting:
         _drift(axes["d"], drift)
-    metadata: dict[str, Any] = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    metadata: dict[str, Any] = {
+        ".png": {"Software": None},
+        ".svg": {"Date": None},
+        ".pdf": {"CreationDate": None},
+    }
     with new_file(path, overwrite=overwrite) as partial:
         figure.savefig(partial, metadata=metadata[path.suffix])
 
@@ -57,11 +66,16 @@ def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
     step = max(1.0, edge / 50)
     bins = np.arange(0.5, edge + step + 0.5, step)
     within = lengths[lengths <= bins[-1]]
-    axis.hist(within, bins=bins.tolist(), weights=np.full(len(within), 100 / len(lengths)), color=BLUE, alpha=0.85)
+    axis.hist(
+        within, bins=bins.tolist(), weights=np.full(len(within), 100 / len(lengths)), color=BLUE, alpha=0.85
+    )
     top = axis.get_ylim()[1]
     axis.set_ylim(0, top * 1.18)
     near = abs(stats.mean - stats.p50) < 0.22 * edge
-    for value, name, style, height in ((stats.p50, "median", "-", 1.1), (stats.mean, "mean", "--", 1.02 if near else 1.1)):
+    for value, name, style, height in (
+        (stats.p50, "median", "-", 1.1),
+        (stats.mean, "mean", "--", 1.02 if near else 1.1),
+    ):
         axis.axvline(value, ymax=0.85, color=ORANGE, linestyle=style, linewidth=1.2)
         late = value > 0.7 * edge
         axis.annotate(
@@ -75,7 +89,10 @@ def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
             color=ORANGE,
         )
     beyond = 100 * float((lengths > bins[-1]).mean())
-    axis.set_xlabel("response length, tokens" + (f"  ({beyond:.1f} % lie further right)" if beyond >= 0.05 else ""), fontsize=9)
+    axis.set_xlabel(
+        "response length, tokens" + (f"  ({beyond:.1f} % lie further right)" if beyond >= 0.05 else ""),
+        fontsize=9,
+    )
     axis.set_ylabel("% of responses", fontsize=9)
     axis.set_xlim(0, bins[-1])
     axis.xaxis.set_major_formatter("{x:,.0f}")
@@ -88,7 +105,9 @@ def _survival(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
     at_least = np.cumsum(counts[::-1])[::-1] / len(lengths)
     floor = 0.6 / len(lengths)
     # The last one is the longest: nothing is longer, so the line ends at the floor.
-    axis.step(np.append(values, values[-1]), np.append(at_least, floor), where="pre", color=BLUE, linewidth=1.6)
+    axis.step(
+        np.append(values, values[-1]), np.append(at_least, floor), where="pre", color=BLUE, linewidth=1.6
+    )
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_ylim(floor, 2.0)
@@ -110,7 +129,14 @@ def _survival(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
         )
     if stats.clip_ratio:
         axis.text(
-            0.97, 0.97, f"{100 * stats.clip_ratio:.1f} % cut", transform=axis.transAxes, ha="right", va="top", fontsize=8.5, color=GREY
+            0.97,
+            0.97,
+            f"{100 * stats.clip_ratio:.1f} % cut",
+            transform=axis.transAxes,
+            ha="right",
+            va="top",
+            fontsize=8.5,
+            color=GREY,
         )
     axis.set_xlabel("response length, tokens", fontsize=9)
     axis.set_ylabel("share at least as long", fontsize=9)
@@ -134,4 +160,6 @@ def _drift(axis: "Axes", drift: "pd.DataFrame") -> None:
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.set_xlabel("training step", fontsize=9)
     axis.set_ylabel("response length, tokens", fontsize=9)
-    axis.legend(fontsize=8.5, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0.0, 1.12), borderaxespad=0.0)
+    axis.legend(
+        fontsize=8.5, frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0.0, 1.12), borderaxespad=0.0
+    )

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 MIN_ROWS: Final = 10
 _SIGMA_BOUNDS: Final = (math.log(0.005), math.log(20.0))
-"""Of ln σ: narrower than the grid of whole tokens says nothing, and would let a mixture sit on a single length."""
+"""Of ln σ: narrower than the grid of whole tokens says nothing, and would let a mixture sit on a single
+length."""
 
 _MIXTURE_SIGMA_BOUNDS: Final = (math.log(0.005), math.log(2.5))
-"""A wider component would explain one-token answers and cut ones at once, and put the cut ones at absurd lengths."""
+"""A wider component would explain one-token answers and cut ones at once, and put the cut ones at absurd
+lengths."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Fit:
     aic: float
     """2 · parameters − 2 · log-likelihood: lower is better, and differences count."""
     ks_distance: float
-    """Largest gap between the fitted and the observed (Kaplan–Meier) distribution function at lengths that were not cut."""
+    """Largest gap between the fitted and the observed (Kaplan–Meier) distribution function at lengths that
+    were not cut."""
     mean_to_longest: float
     """E[min(X, longest response of the trace)], tokens: to be compared with the trace's own mean."""
     mean: float
@@ -71,10 +74,12 @@ class _Counts:
 
 
 def fit_trace(frame: "pd.DataFrame") -> TraceFit:
-    """Fit lognormal, Weibull and a mixture of two lognormals by maximum likelihood; the lowest AIC comes first.
+    """Fit lognormal, Weibull and a mixture of two lognormals by maximum likelihood; the lowest AIC comes
+    first.
 
-    A length n of whole tokens stands for (n − ½, n + ½], 0 and 1 for everything up to 1½; rows with ``finish_reason`` length are
-    right-censored (longer than n − ½). Aborted rows are left out. Raises OppoError for fewer than 10 rows or if all were cut.
+    A length n of whole tokens stands for (n − ½, n + ½], 0 and 1 for everything up to 1½; rows with
+    ``finish_reason`` length are right-censored (longer than n − ½). Aborted rows are left out. Raises
+    OppoError for fewer than 10 rows or if all were cut.
     """
     import numpy as np
 
@@ -82,16 +87,27 @@ def fit_trace(frame: "pd.DataFrame") -> TraceFit:
     lengths = np.maximum(used[RESPONSE_LENGTH].to_numpy(dtype=np.int64), 1)
     cut = (used[FINISH_REASON] == "length").to_numpy(dtype=bool)
     if len(lengths) < MIN_ROWS:
-        raise OppoError(f"the trace has {len(lengths)} finished rollouts, too few to fit: give at least {MIN_ROWS}")
+        raise OppoError(
+            f"the trace has {len(lengths)} finished rollouts, too few to fit: give at least {MIN_ROWS}"
+        )
     if cut.all():
         raise OppoError(
-            "every response of the trace was cut at the maximum: there is no length to fit, give a trace with finished responses"
+            "every response of the trace was cut at the maximum: there is no length to fit, give a trace with"
+            " finished responses"
         )
     values, where = np.unique(lengths, return_inverse=True)
-    counts = _Counts(values.astype(float), np.bincount(where, ~cut).astype(float), np.bincount(where, cut).astype(float))
-    found: list[Lognormal | Weibull | Mixture] = [_fit_lognormal(counts), _fit_weibull(counts), _fit_mixture(counts)]
+    counts = _Counts(
+        values.astype(float), np.bincount(where, ~cut).astype(float), np.bincount(where, cut).astype(float)
+    )
+    found: list[Lognormal | Weibull | Mixture] = [
+        _fit_lognormal(counts),
+        _fit_weibull(counts),
+        _fit_mixture(counts),
+    ]
     fits = sorted((_judged(distribution, counts) for distribution in found), key=lambda fit: fit.aic)
-    return TraceFit(len(lengths), int(cut.sum()), int(lengths.max()), tuple(_warnings(used, lengths)), tuple(fits))
+    return TraceFit(
+        len(lengths), int(cut.sum()), int(lengths.max()), tuple(_warnings(used, lengths)), tuple(fits)
+    )
 
 
 def _warnings(used: "pd.DataFrame", lengths: "npt.NDArray[np.int64]") -> list[str]:
@@ -100,8 +116,8 @@ def _warnings(used: "pd.DataFrame", lengths: "npt.NDArray[np.int64]") -> list[st
     suspicious = int((at_max & reasons.isna().to_numpy(dtype=bool)).sum())
     if suspicious >= max(5, 0.005 * len(lengths)):
         return [
-            f"{suspicious} responses are exactly {lengths.max()} tokens long and have no finish_reason: if they were cut there, say so "
-            "in finish_reason, and the tail will come out longer"
+            f"{suspicious} responses are exactly {lengths.max()} tokens long and have no finish_reason: if"
+            " they were cut there, say so in finish_reason, and the tail will come out longer"
         ]
     return []
 
@@ -150,7 +166,11 @@ def _fit_lognormal(counts: _Counts) -> Lognormal:
         return Lognormal(float(free[0]), math.exp(free[1]))
 
     mu, sigma = _log_moments(counts.lengths, counts.finished + counts.cut)
-    return build(_maximise(build, [(mu, math.log(sigma)), (mu + 1, math.log(sigma) + 0.5)], [(-5, 25), _SIGMA_BOUNDS], counts))
+    return build(
+        _maximise(
+            build, [(mu, math.log(sigma)), (mu + 1, math.log(sigma) + 0.5)], [(-5, 25), _SIGMA_BOUNDS], counts
+        )
+    )
 
 
 def _fit_weibull(counts: _Counts) -> Weibull:
@@ -168,7 +188,9 @@ def _fit_mixture(counts: _Counts) -> Mixture:
     import numpy as np
 
     def build(free: "Floats") -> Mixture:
-        return Mixture(float(free[0]), math.exp(free[1]), float(free[2]), math.exp(free[3]), 1 / (1 + math.exp(-free[4])))
+        return Mixture(
+            float(free[0]), math.exp(free[1]), float(free[2]), math.exp(free[3]), 1 / (1 + math.exp(-free[4]))
+        )
 
     # One start for each way to split the sorted lengths into a short and a long part.
     weights = counts.finished + counts.cut
@@ -185,7 +207,14 @@ def _fit_mixture(counts: _Counts) -> Mixture:
     mu, sigma = _log_moments(counts.lengths, weights)
     starts.append((mu - sigma / 2, math.log(sigma), mu + sigma / 2, math.log(sigma), 0.0))
     mu_bounds = (0.0, math.log(counts.lengths[-1]) + 3)
-    found = build(_maximise(build, starts, [mu_bounds, _MIXTURE_SIGMA_BOUNDS, mu_bounds, _MIXTURE_SIGMA_BOUNDS, (-12, 12)], counts))
+    found = build(
+        _maximise(
+            build,
+            starts,
+            [mu_bounds, _MIXTURE_SIGMA_BOUNDS, mu_bounds, _MIXTURE_SIGMA_BOUNDS, (-12, 12)],
+            counts,
+        )
+    )
     if found.mu_1 <= found.mu_2:
         return found
     return Mixture(found.mu_2, found.sigma_2, found.mu_1, found.sigma_1, 1 - found.weight_2)

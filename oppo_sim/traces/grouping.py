@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def prompt_codes(frame: "pd.DataFrame") -> "npt.NDArray[np.int64]":
     """A number per row of a checked frame, shape (rows,): equal for rows of one source, step and prompt.
 
-    A missing value equals a missing value, so rows without ``prompt_id`` fall together within their source and step.
+    A missing value equals a missing value, so rows without ``prompt_id`` fall together within their source
+    and step.
     """
     import numpy as np
     import pandas as pd
@@ -28,9 +29,11 @@ def prompt_codes(frame: "pd.DataFrame") -> "npt.NDArray[np.int64]":
 
 
 def whole_groups(frame: "pd.DataFrame", group_size: int) -> "npt.NDArray[np.int64]":
-    """Row numbers of whole groups, ``group_size`` consecutive entries a group, groups in the order of their first rows.
+    """Row numbers of whole groups, ``group_size`` consecutive entries a group, groups in the order of their
+    first rows.
 
-    Each prompt gives ⌊samples / group_size⌋ groups of its rows in file order; the other rows are left out (docs/model.md C3).
+    Each prompt gives ⌊samples / group_size⌋ groups of its rows in file order; the other rows are left out
+    (docs/model.md C3).
     """
     import numpy as np
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def content_hash(frame: "pd.DataFrame") -> str:
-    """SHA-256 (hex) over the ``TRACE_COLUMNS`` of a checked frame, row by row; a column that is absent hashes as one that is missing
-    throughout. The same for CSV and Parquet, and on every machine.
+    """SHA-256 (hex) over the ``TRACE_COLUMNS`` of a checked frame, row by row; a column that is absent hashes
+    as one that is missing throughout. The same for CSV and Parquet, and on every machine.
     """
     import numpy as np
     import pyarrow as pa
@@ -34,7 +34,9 @@ def content_hash(frame: "pd.DataFrame") -> str:
             digest.update(memoryview(data)[bounds[0] : bounds[-1]] if data is not None else b"")
         elif name == REWARD:
             # Adding zero makes one of −0.0 and 0.0, which are equal but differ in their bytes.
-            digest.update((np.where(missing, 0.0, column.to_numpy(dtype="float64")) + 0.0).astype("<f8").tobytes())
+            digest.update(
+                (np.where(missing, 0.0, column.to_numpy(dtype="float64")) + 0.0).astype("<f8").tobytes()
+            )
         else:
             digest.update(column.fillna(0).to_numpy(dtype="<i8").tobytes())
     return digest.hexdigest()

@@ -33,14 +33,17 @@ def load_path(path: Path) -> "pd.DataFrame":
 
 
 def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> OpenedTrace:
-    """A shipped trace by name, a recorded run by its folder, or a file by path; rows of ``sources`` only if given.
+    """A shipped trace by name, a recorded run by its folder, or a file by path; rows of ``sources`` only if
+    given.
 
     Raises OppoError if there is none, or it cannot be read.
     """
     path = Path(name_or_path)
     if any(entry.name == name_or_path for entry in list_traces()):
         entry = find_trace(name_or_path)
-        return OpenedTrace(name_or_path, keep_sources(load_named(name_or_path), sources, f"trace '{name_or_path}'"), entry)
+        return OpenedTrace(
+            name_or_path, keep_sources(load_named(name_or_path), sources, f"trace '{name_or_path}'"), entry
+        )
     if path.exists() or path.name.endswith(SUFFIXES) or len(path.parts) > 1:
         return OpenedTrace(path.name, keep_sources(load_path(path), sources, name_or_path), None)
     find_trace(name_or_path)  # raises, with close names

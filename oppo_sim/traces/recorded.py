@@ -1,4 +1,5 @@
-"""A recorded run on disk: manifest, workload and outcomes in separate files, so that a predictor never opens what was measured."""
+"""A recorded run on disk: manifest, workload and outcomes in separate files, so that a predictor never opens
+what was measured."""
 
 import hashlib
 import json
@@ -49,7 +50,8 @@ class RecordedRun:
     workload: "pd.DataFrame"
     """``rollout_id`` and any of ``WORKLOAD_COLUMNS``: what a predictor may read."""
     outcomes: "pd.DataFrame"
-    """``rollout_id``, ``response_length``, and any of ``finish_reason``, ``reward`` and measured columns (``*_s`` in seconds)."""
+    """``rollout_id``, ``response_length``, and any of ``finish_reason``, ``reward`` and measured columns
+    (``*_s`` in seconds)."""
 
     def as_trace(self) -> "pd.DataFrame":
         """The rollouts as a checked trace, to be replayed; measured columns are kept beside."""
@@ -57,7 +59,9 @@ class RecordedRun:
         return check_frame(joined, "the recorded run")
 
 
-def write_recorded_run(folder: str | Path, manifest: Mapping[str, Any], workload: "pd.DataFrame", outcomes: "pd.DataFrame") -> None:
+def write_recorded_run(
+    folder: str | Path, manifest: Mapping[str, Any], workload: "pd.DataFrame", outcomes: "pd.DataFrame"
+) -> None:
     """Write a run as a folder that appears whole or not at all.
 
     ``manifest`` is plain JSON data. Raises OppoError if the folder exists, the frames are not as in
@@ -72,7 +76,10 @@ def write_recorded_run(folder: str | Path, manifest: Mapping[str, Any], workload
     try:
         text = json.dumps(dict(manifest), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise OppoError(f"the manifest of {folder} is not plain JSON data ({error}): give dicts, lists, text, finite numbers") from None
+        raise OppoError(
+            f"the manifest of {folder} is not plain JSON data ({error}): give dicts, lists, text, finite"
+            " numbers"
+        ) from None
     with said(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".partial-{folder.name}-", dir=folder.parent))
@@ -85,7 +92,9 @@ def write_recorded_run(folder: str | Path, manifest: Mapping[str, Any], workload
                 files[name] = {"sha256": sha256_of(partial / name), "rows": len(frame)}
             body = {"format": FORMAT, "files": files, "run": json.loads(text)}
             sealed = {**body, "sha256": _hash_of(body)}
-            (partial / MANIFEST).write_text(json.dumps(sealed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            (partial / MANIFEST).write_text(
+                json.dumps(sealed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             partial.chmod(0o755)
             os.rename(partial, folder)
     except BaseException:
@@ -94,7 +103,8 @@ def write_recorded_run(folder: str | Path, manifest: Mapping[str, Any], workload
 
 
 def read_recorded_run(folder: str | Path) -> RecordedRun:
-    """Read a run and check it against its manifest. Raises OppoError for a missing, altered or incomplete file."""
+    """Read a run and check it against its manifest. Raises OppoError for a missing, altered or incomplete
+    file."""
     folder = Path(folder)
     sealed = _manifest(folder)
     workload, outcomes = (_table(folder, name, sealed) for name in (WORKLOAD, OUTCOMES))
@@ -111,12 +121,19 @@ def read_workload(folder: str | Path) -> "pd.DataFrame":
 
 
 def split_trace(frame: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """Workload and outcomes of a checked trace whose rows are rollouts 0, 1, 2, …; columns that are missing throughout are left out."""
+    """Workload and outcomes of a checked trace whose rows are rollouts 0, 1, 2, …; columns that are missing
+    throughout are left out."""
     numbered = frame.reset_index(drop=True)
     if ROLLOUT_ID not in numbered.columns:
         numbered = numbered.assign(**{ROLLOUT_ID: range(len(numbered))})
-    known = [name for name in WORKLOAD_COLUMNS if name in numbered.columns and (name == ROLLOUT_ID or numbered[name].notna().any())]
-    measured = [name for name in numbered.columns if name not in WORKLOAD_COLUMNS and numbered[name].notna().any()]
+    known = [
+        name
+        for name in WORKLOAD_COLUMNS
+        if name in numbered.columns and (name == ROLLOUT_ID or numbered[name].notna().any())
+    ]
+    measured = [
+        name for name in numbered.columns if name not in WORKLOAD_COLUMNS and numbered[name].notna().any()
+    ]
     return numbered[known], numbered[[ROLLOUT_ID, *measured]]
 
 
@@ -135,10 +152,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise OppoError(f"{path} is not readable JSON: record the run again, or restore the file") from None
     if not isinstance(sealed, dict) or sealed.get("format") != FORMAT:
         found = sealed.get("format") if isinstance(sealed, dict) else None
-        raise OppoError(f"{path} has format {found!r} but this version reads {FORMAT!r}: record the run again, or update the package")
+        raise OppoError(
+            f"{path} has format {found!r} but this version reads {FORMAT!r}: record the run again, or update"
+            " the package"
+        )
     body = {key: value for key, value in sealed.items() if key != "sha256"}
     if sealed.get("sha256") != _hash_of(body) or set(body.get("files", {})) != {WORKLOAD, OUTCOMES}:
-        raise OppoError(f"{path} was altered after it was written (SHA-256 differs): restore it, or record the run again")
+        raise OppoError(
+            f"{path} was altered after it was written (SHA-256 differs): restore it, or record the run again"
+        )
     return sealed
 
 
@@ -147,7 +169,9 @@ def _table(folder: Path, name: str, sealed: Mapping[str, Any]) -> "pd.DataFrame"
     if not path.is_file():
         raise OppoError(f"{folder} is incomplete: {name} is missing; restore it, or record the run again")
     if sha256_of(path) != sealed["files"][name]["sha256"]:
-        raise OppoError(f"{path} was altered after it was written (SHA-256 differs): restore it, or record the run again")
+        raise OppoError(
+            f"{path} was altered after it was written (SHA-256 differs): restore it, or record the run again"
+        )
     frame: pd.DataFrame = read_parquet(path, FORMAT_KEY, FORMAT).to_pandas()
     return frame
 
@@ -156,8 +180,8 @@ def _check_workload(workload: "pd.DataFrame", where: str) -> None:
     foreign = [name for name in workload.columns if name not in WORKLOAD_COLUMNS]
     if foreign:
         raise OppoError(
-            f"the workload of {where} has column {foreign[0]}, which is not known at admission: put it into the outcomes "
-            f"(a workload has {', '.join(WORKLOAD_COLUMNS)})"
+            f"the workload of {where} has column {foreign[0]}, which is not known at admission: put it into"
+            f" the outcomes (a workload has {', '.join(WORKLOAD_COLUMNS)})"
         )
     _check_ids(workload, f"the workload of {where}")
 
@@ -169,7 +193,10 @@ def _check(workload: "pd.DataFrame", outcomes: "pd.DataFrame", where: str) -> No
     if shared:
         raise OppoError(f"the outcomes of {where} repeat column {shared[0]} of the workload: leave it out")
     if sorted(workload[ROLLOUT_ID]) != sorted(outcomes[ROLLOUT_ID]):
-        raise OppoError(f"workload and outcomes of {where} are about different rollouts: give both the same {ROLLOUT_ID} values")
+        raise OppoError(
+            f"workload and outcomes of {where} are about different rollouts: give both the same {ROLLOUT_ID}"
+            " values"
+        )
     measured = [name for name in (RESPONSE_LENGTH, FINISH_REASON, REWARD) if name in outcomes.columns]
     check_frame(outcomes[measured], f"the outcomes of {where}")
     check_frame(workload.assign(**{RESPONSE_LENGTH: 1}), f"the workload of {where}")
@@ -180,4 +207,6 @@ def _check_ids(frame: "pd.DataFrame", where: str) -> None:
         raise OppoError(f"{where} has no column {ROLLOUT_ID}: number the rollouts from 0")
     ids = frame[ROLLOUT_ID]
     if ids.isna().any() or ids.dtype.kind not in "iu" or ids.duplicated().any() or (ids < 0).any():
-        raise OppoError(f"{ROLLOUT_ID} of {where} must be whole numbers from 0, each once: number the rollouts anew")
+        raise OppoError(
+            f"{ROLLOUT_ID} of {where} must be whole numbers from 0, each once: number the rollouts anew"
+        )

@@ -1,4 +1,5 @@
-"""Which row of a length trace each rollout takes: by the seed and the order of admission, whatever else a policy does."""
+"""Which row of a length trace each rollout takes: by the seed and the order of admission, whatever else a
+policy does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ Sampling = Literal["in_order", "resample", "by_step"]
 
 @dataclass(frozen=True)
 class Replay:
-    """The cleaned rows of a trace and the rule that deals them to rollouts. Immutable; groups are ``group_size`` consecutive rows."""
+    """The cleaned rows of a trace and the rule that deals them to rollouts. Immutable; groups are
+    ``group_size`` consecutive rows."""
 
     prompt_lengths: list[int]
     """Tokens, one entry a row."""
@@ -41,7 +43,8 @@ class Replay:
     key: int = field(repr=False)
 
     def row(self, rollout_id: int, step: int, position: int) -> int:
-        """Row number for a rollout that is the ``position``-th (from 0) first admitted in training step ``step``. A pure function."""
+        """Row number for a rollout that is the ``position``-th (from 0) first admitted in training step
+        ``step``. A pure function."""
         size = self.group_size
         group, member = divmod(rollout_id, size)
         first, groups = self.blocks[step % len(self.blocks)]
@@ -62,7 +65,8 @@ class Replay:
 
 
 class Cursor:
-    """Deals rows to the rollouts of one run, in order of admission; counts the admissions of the current step for ``by_step``."""
+    """Deals rows to the rollouts of one run, in order of admission; counts the admissions of the current step
+    for ``by_step``."""
 
     __slots__ = ("_position", "_row", "_step")
 
@@ -72,7 +76,8 @@ class Cursor:
         self._position = 0
 
     def draw(self, rollout_id: int, step: int) -> int:
-        """Row number for the rollout first admitted in ``step``. To be called once a rollout, in order of ids; steps never go back."""
+        """Row number for the rollout first admitted in ``step``. To be called once a rollout, in order of
+        ids; steps never go back."""
         if step != self._step:
             self._step = step
             self._position = 0
@@ -90,7 +95,8 @@ def build_replay(
     seed: int,
     base_dir: Path | None = None,
 ) -> Replay:
-    """Load, filter, clean and group a trace (docs/model.md §1, C1 to C3). Lengths in tokens; ``base_dir`` is where ``config.path`` starts.
+    """Load, filter, clean and group a trace (docs/model.md §1, C1 to C3). Lengths in tokens; ``base_dir`` is
+    where ``config.path`` starts.
 
     Raises OppoError if the trace cannot be read or cannot be replayed so.
     """
@@ -120,7 +126,8 @@ def replay_frame(
     group_size: int = 1,
     seed: int = 0,
 ) -> Replay:
-    """A replay of a checked frame (``storage.load_trace``, ``synth.synthesise``). Raises OppoError if it cannot be replayed so."""
+    """A replay of a checked frame (``storage.load_trace``, ``synth.synthesise``). Raises OppoError if it
+    cannot be replayed so."""
     import numpy as np
 
     from oppo_sim.traces.grouping import whole_groups
@@ -131,12 +138,17 @@ def replay_frame(
     aborted = (frame[FINISH_REASON] == "abort").to_numpy(dtype=bool)
     frame = frame[~aborted].reset_index(drop=True)
     if frame.empty:
-        raise OppoError(f"all {rows_in_trace} rows of {where} are aborted: give a trace with finished rollouts")
+        raise OppoError(
+            f"all {rows_in_trace} rows of {where} are aborted: give a trace with finished rollouts"
+        )
     if sampling == "by_step":
         frame = _in_steps(frame, where)
     order = whole_groups(frame, group_size) if group_size > 1 else np.arange(len(frame))
     if not len(order):
-        raise OppoError(f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many samples a prompt")
+        raise OppoError(
+            f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many"
+            " samples a prompt"
+        )
     ungrouped = len(frame) - len(order)
     kept = frame.iloc[order]
 
@@ -147,10 +159,13 @@ def replay_frame(
     unknown_prompts = kept[PROMPT_LENGTH].isna()
     if unknown_prompts.any() and prompt_length is None:
         raise OppoError(
-            f"{int(unknown_prompts.sum())} of {len(kept)} rows of {where} have no prompt length: set trace.prompt_length, in tokens"
+            f"{int(unknown_prompts.sum())} of {len(kept)} rows of {where} have no prompt length: set"
+            " trace.prompt_length, in tokens"
         )
     prompts = kept[PROMPT_LENGTH].fillna(prompt_length or 0).to_numpy(dtype=np.int64)
-    long_prompts = prompts > max_prompt_length if max_prompt_length is not None else np.zeros(len(prompts), dtype=bool)
+    long_prompts = (
+        prompts > max_prompt_length if max_prompt_length is not None else np.zeros(len(prompts), dtype=bool)
+    )
     prompts = np.minimum(prompts, max_prompt_length) if max_prompt_length is not None else prompts
     rewards, unrewarded = _rewards(kept)
     blocks = _blocks(kept, group_size) if sampling == "by_step" else ((0, len(kept) // group_size),)
@@ -179,7 +194,9 @@ def replay_frame(
             "steps": len(blocks) if sampling == "by_step" else None,
             **counts,
         },
-        warnings=tuple(_warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)),
+        warnings=tuple(
+            _warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)
+        ),
         sampling=sampling,
         group_size=group_size,
         blocks=blocks,
@@ -197,7 +214,11 @@ def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, 
     if config.synth is not None:
         from oppo_sim.traces.synth import synthesise
 
-        return synthesise(config.synth), {"kind": "synth", "synth": config.synth.model_dump(mode="json")}, "the synthetic trace"
+        return (
+            synthesise(config.synth),
+            {"kind": "synth", "synth": config.synth.model_dump(mode="json")},
+            "the synthetic trace",
+        )
     origin: dict[str, Any]
     if config.name is not None:
         entry = find_trace(config.name)
@@ -218,11 +239,13 @@ def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, 
 def _in_steps(frame: "pd.DataFrame", where: str) -> "pd.DataFrame":
     missing = frame[STEP].isna()
     if missing.all():
-        raise OppoError(f"{where} has no steps, which trace.sampling by_step needs: choose in_order or resample")
+        raise OppoError(
+            f"{where} has no steps, which trace.sampling by_step needs: choose in_order or resample"
+        )
     if missing.any():
         raise OppoError(
-            f"{int(missing.sum())} of {len(frame)} rows of {where} have no step, which trace.sampling by_step needs: filter with "
-            "trace.sources, or choose in_order or resample"
+            f"{int(missing.sum())} of {len(frame)} rows of {where} have no step, which trace.sampling by_step"
+            " needs: filter with trace.sources, or choose in_order or resample"
         )
     return frame.sort_values(STEP, kind="stable").reset_index(drop=True)
 
@@ -242,20 +265,33 @@ def _rewards(kept: "pd.DataFrame") -> tuple[list[float] | None, int]:
 
 
 def _warnings(
-    where: str, counts: Mapping[str, int], group_size: int, short_cuts: Any, max_response_length: int, unrewarded: int
+    where: str,
+    counts: Mapping[str, int],
+    group_size: int,
+    short_cuts: Any,
+    max_response_length: int,
+    unrewarded: int,
 ) -> "list[str]":
     said = []
     total = counts["rows_in_trace"]
     if counts["rows_left_out_aborted"]:
-        said.append(f"{counts['rows_left_out_aborted']} of {total} rows of {where} are left out: they were aborted")
+        said.append(
+            f"{counts['rows_left_out_aborted']} of {total} rows of {where} are left out: they were aborted"
+        )
     if counts["rows_left_out_by_grouping"]:
-        said.append(f"{counts['rows_left_out_by_grouping']} of {total} rows of {where} are left out: they fill no group of {group_size}")
+        said.append(
+            f"{counts['rows_left_out_by_grouping']} of {total} rows of {where} are left out: they fill no"
+            f" group of {group_size}"
+        )
     if counts["zero_lengths_raised_to_1"]:
-        said.append(f"{counts['zero_lengths_raised_to_1']} responses of {where} have no token and count as one")
+        said.append(
+            f"{counts['zero_lengths_raised_to_1']} responses of {where} have no token and count as one"
+        )
     if len(short_cuts):
         said.append(
-            f"{len(short_cuts)} responses of {where} were cut when recorded (the longest at {short_cuts.max()} tokens), below "
-            f"max_response_length {max_response_length}: how long they would have become is not known"
+            f"{len(short_cuts)} responses of {where} were cut when recorded (the longest at"
+            f" {short_cuts.max()} tokens), below max_response_length {max_response_length}: how long they"
+            " would have become is not known"
         )
     if unrewarded:
         said.append(f"{unrewarded} rows of {where} have no reward: its rewards are not used")

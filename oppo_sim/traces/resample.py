@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 def resample(frame: "pd.DataFrame", rows: int, seed: int) -> "pd.DataFrame":
-    """``rows`` rows of ``frame`` drawn with replacement, each by the hash of (seed, its number); all columns are kept.
+    """``rows`` rows of ``frame`` drawn with replacement, each by the hash of (seed, its number); all columns
+    are kept.
 
-    More rows with the same seed begin with the same rows. Raises OppoError for rows below 1 or an empty frame.
+    More rows with the same seed begin with the same rows. Raises OppoError for rows below 1 or an empty
+    frame.
     """
     if rows < 1:
         raise OppoError(f"cannot draw {rows} rows: ask for at least 1")

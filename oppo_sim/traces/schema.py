@@ -1,4 +1,5 @@
-"""The one schema of a length trace, checked: whatever the file format, the same columns with the same types come out."""
+"""The one schema of a length trace, checked: whatever the file format, the same columns with the same types
+come out."""
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -35,12 +36,12 @@ _HIGHEST: Final = {PROMPT_LENGTH: MAX_LENGTH, RESPONSE_LENGTH: MAX_LENGTH, STEP:
 def checked_frame(table: "pa.Table", where: str) -> "pd.DataFrame":
     """The rows of ``table`` as a frame with ``TRACE_COLUMNS`` in order, then further columns as they are.
 
-    ``source``, ``prompt_id``, ``sample_id`` and ``finish_reason`` are strings, ``step`` and ``prompt_length`` nullable ``Int64``,
-    ``response_length`` ``int64``, ``reward`` ``float64``; what is unknown is missing. ``where`` names the origin in errors, in which
-    data rows count from 1 (the header of a CSV file is none).
+    ``source``, ``prompt_id``, ``sample_id`` and ``finish_reason`` are strings, ``step`` and ``prompt_length``
+    nullable ``Int64``, ``response_length`` ``int64``, ``reward`` ``float64``; what is unknown is missing.
+    ``where`` names the origin in errors, in which data rows count from 1 (the header of a CSV file is none).
 
-    Raises OppoError naming row and column for a missing ``response_length``, a value that is not a whole number, is negative or
-    absurdly large, or a ``finish_reason`` that does not exist.
+    Raises OppoError naming row and column for a missing ``response_length``, a value that is not a whole
+    number, is negative or absurdly large, or a ``finish_reason`` that does not exist.
     """
     import pandas as pd
 
@@ -60,7 +61,10 @@ def checked_frame(table: "pa.Table", where: str) -> "pd.DataFrame":
             frame[name] = _real(column, name, rows, place)
     lengths = frame[RESPONSE_LENGTH]
     if lengths.hasnans:
-        raise OppoError(f"{place.of(lengths.isna().to_numpy(), RESPONSE_LENGTH)} is empty: every rollout needs its response length")
+        raise OppoError(
+            f"{place.of(lengths.isna().to_numpy(), RESPONSE_LENGTH)} is empty: every rollout needs its"
+            " response length"
+        )
     frame[RESPONSE_LENGTH] = lengths.astype("int64")
     _check_reasons(frame[FINISH_REASON], place)
     for name, column in columns.items():
@@ -75,7 +79,9 @@ def check_frame(frame: "pd.DataFrame", where: str = "the trace") -> "pd.DataFram
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise OppoError(f"{where} has a column of mixed types ({str(error).splitlines()[0]}): give one type a column") from None
+        raise OppoError(
+            f"{where} has a column of mixed types ({str(error).splitlines()[0]}): give one type a column"
+        ) from None
     return checked_frame(table, where)
 
 
@@ -97,12 +103,18 @@ def _columns_by_name(table: "pa.Table", where: str) -> "dict[str, pa.ChunkedArra
             continue
         name = ALIASES.get(given, given)
         if name in columns:
-            raise OppoError(f"{where} has column {name} twice{f' (once as {given})' if name != given else ''}: remove one")
+            raise OppoError(
+                f"{where} has column {name} twice{f' (once as {given})' if name != given else ''}: remove one"
+            )
         columns[name] = column
     if RESPONSE_LENGTH not in columns:
         shown = ", ".join(list(columns)[:8]) or "none"
         close = [name for name in get_close_matches(RESPONSE_LENGTH, columns, n=1) if name.isidentifier()]
-        hint = f"rename '{close[0]}'" if close else "add it (response_tokens is accepted too); CSV columns are separated by commas"
+        hint = (
+            f"rename '{close[0]}'"
+            if close
+            else "add it (response_tokens is accepted too); CSV columns are separated by commas"
+        )
         raise OppoError(f"{where} has no column {RESPONSE_LENGTH} (columns: {shown}): {hint}")
     for name in columns:
         if name in TRACE_COLUMNS:
@@ -111,7 +123,8 @@ def _columns_by_name(table: "pa.Table", where: str) -> "dict[str, pa.ChunkedArra
         meant = get_close_matches(name, TRACE_COLUMNS, n=1, cutoff=0.85)
         if meant and meant[0] not in columns:
             raise OppoError(
-                f"{where} has an unknown column '{name}': did you mean '{meant[0]}'? rename it (or give it a less similar name)"
+                f"{where} has an unknown column '{name}': did you mean '{meant[0]}'? rename it (or give it a"
+                " less similar name)"
             )
     return columns
 
@@ -139,12 +152,17 @@ def _numbers(column: "pa.ChunkedArray", name: str, place: _Place) -> "pa.Chunked
             pass
         row = _first_unparsable(column)
         text = str(column[row].as_py())[:40]
-        raise OppoError(f"{place.of(_one_bad(row + 1, row), name)} is '{text}' but must be a number: correct the value")
-    raise OppoError(f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be a number: store it as one")
+        raise OppoError(
+            f"{place.of(_one_bad(row + 1, row), name)} is '{text}' but must be a number: correct the value"
+        )
+    raise OppoError(
+        f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be a number: store it as one"
+    )
 
 
 def _first_unparsable(column: "pa.ChunkedArray") -> int:
-    """Row of the first text that is no number, of a column that has one; by halving, since the parser does not say which it was."""
+    """Row of the first text that is no number, of a column that has one; by halving, since the parser does
+    not say which it was."""
     import pyarrow as pa
 
     low, high = 0, len(column)
@@ -179,14 +197,21 @@ def _whole(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place
         values = np.where(missing, 0.0, values)
         broken = ~(np.isfinite(values) & (values == np.floor(values)))
         if broken.any():
-            raise OppoError(f"{place.of(broken, name)} is {values[broken.argmax()]:g} but must be a whole number: correct the value")
+            raise OppoError(
+                f"{place.of(broken, name)} is {values[broken.argmax()]:g} but must be a whole number: correct"
+                " the value"
+            )
     negative = values < 0
     if negative.any():
-        raise OppoError(f"{place.of(negative, name)} is {_shown(values[negative.argmax()])} but must not be negative: correct the value")
+        raise OppoError(
+            f"{place.of(negative, name)} is {_shown(values[negative.argmax()])} but must not be negative:"
+            " correct the value"
+        )
     huge = values > _HIGHEST[name]
     if huge.any():
         raise OppoError(
-            f"{place.of(huge, name)} is {_shown(values[huge.argmax()])}, above {_HIGHEST[name]:,}: correct the value, or leave the row out"
+            f"{place.of(huge, name)} is {_shown(values[huge.argmax()])}, above {_HIGHEST[name]:,}: correct"
+            " the value, or leave the row out"
         )
     return pd.Series(pd.arrays.IntegerArray(values.astype("int64"), missing))
 
@@ -219,7 +244,10 @@ def _text(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place)
         # Whole numbers with gaps come back from pandas as floats: 7.0 means the id 7.
         column = _as_whole_if_possible(column)
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-        raise OppoError(f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be text or a number: store it as one")
+        raise OppoError(
+            f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be text or a number: store it"
+            " as one"
+        )
     text = column.cast(pa.large_string())
     text = pc.if_else(pc.equal(text, ""), None, text)
     return text.to_pandas()
@@ -245,4 +273,7 @@ def _check_reasons(reasons: Any, place: _Place) -> None:
     if not known.all():
         bad = ~known.to_numpy(dtype=bool)
         value = str(reasons.iloc[int(bad.argmax())])
-        raise OppoError(f"{place.of(bad, FINISH_REASON)} is '{value[:40]}' but must be stop, length, abort or empty: correct the value")
+        raise OppoError(
+            f"{place.of(bad, FINISH_REASON)} is '{value[:40]}' but must be stop, length, abort or empty:"
+            " correct the value"
+        )

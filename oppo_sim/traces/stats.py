@@ -21,7 +21,8 @@ MIN_SAMPLES: Final = 3
 
 @dataclass(frozen=True)
 class TraceStats:
-    """Summary of the responses of a trace; lengths in tokens, None where unknown. Aborted rows are counted and left out, 0 counts as 1."""
+    """Summary of the responses of a trace; lengths in tokens, None where unknown. Aborted rows are counted
+    and left out, 0 counts as 1."""
 
     rows: int
     """Rows used for the statistics."""
@@ -107,7 +108,8 @@ def trace_stats(frame: "pd.DataFrame") -> TraceStats:
 
 
 def expected_longest(ascending: "npt.NDArray[Any]", batch: int) -> float:
-    """E[max of ``batch`` draws with replacement] from sorted lengths: Σ x_i · ((i/n)^batch − ((i−1)/n)^batch)."""
+    """E[max of ``batch`` draws with replacement] from sorted lengths: Σ x_i · ((i/n)^batch −
+    ((i−1)/n)^batch)."""
     import numpy as np
 
     n = len(ascending)
@@ -116,22 +118,29 @@ def expected_longest(ascending: "npt.NDArray[Any]", batch: int) -> float:
 
 
 def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame":
-    """Lengths over the steps: the distinct steps in at most ``bins`` runs of nearly equal numbers of steps (None: each on its own).
+    """Lengths over the steps: the distinct steps in at most ``bins`` runs of nearly equal numbers of steps
+    (None: each on its own).
 
-    Columns ``first_step``, ``last_step``, ``rows``, ``mean``, ``p50``, ``p90`` (tokens), ``clip_ratio`` (NaN if no reason is known).
-    No rows if the trace has no steps. Aborted rows and rows without a step are left out.
+    Columns ``first_step``, ``last_step``, ``rows``, ``mean``, ``p50``, ``p90`` (tokens), ``clip_ratio`` (NaN
+    if no reason is known). No rows if the trace has no steps. Aborted rows and rows without a step are left
+    out.
     """
     import numpy as np
     import pandas as pd
 
-    used = frame[(frame[FINISH_REASON] != "abort").fillna(True).to_numpy(dtype=bool) & frame[STEP].notna().to_numpy(dtype=bool)]
+    used = frame[
+        (frame[FINISH_REASON] != "abort").fillna(True).to_numpy(dtype=bool)
+        & frame[STEP].notna().to_numpy(dtype=bool)
+    ]
     names = ["first_step", "last_step", "rows", "mean", "p50", "p90", "clip_ratio"]
     if used.empty:
         return pd.DataFrame({name: np.array([], dtype=float) for name in names})
     steps, rank = np.unique(used[STEP].to_numpy(dtype=np.int64), return_inverse=True)
     count = len(steps) if bins is None else min(bins, len(steps))
     bin_of_row = rank * count // len(steps)
-    grouped = pd.DataFrame({STEP: steps[rank], "cut": (used[FINISH_REASON] == "length").to_numpy(dtype=float)}).groupby(bin_of_row)
+    grouped = pd.DataFrame(
+        {STEP: steps[rank], "cut": (used[FINISH_REASON] == "length").to_numpy(dtype=float)}
+    ).groupby(bin_of_row)
     lengths = pd.Series(np.maximum(used[RESPONSE_LENGTH].to_numpy(dtype=np.int64), 1)).groupby(bin_of_row)
     return pd.DataFrame(
         {

@@ -21,10 +21,12 @@ _BLOCK_BYTES: Final = 8 << 20
 
 
 def load_trace(path: str | Path) -> "pd.DataFrame":
-    """The rollouts of a ``.parquet``, ``.csv`` or ``.csv.gz`` file, one row each, checked; columns as ``schema.checked_frame``.
+    """The rollouts of a ``.parquet``, ``.csv`` or ``.csv.gz`` file, one row each, checked; columns as
+    ``schema.checked_frame``.
 
-    ``prompt_tokens`` and ``response_tokens`` are accepted for ``prompt_length`` and ``response_length``. Rows keep the file's order;
-    zero lengths and aborted rows stay as they are. Raises OppoError naming file, row and column.
+    ``prompt_tokens`` and ``response_tokens`` are accepted for ``prompt_length`` and ``response_length``. Rows
+    keep the file's order; zero lengths and aborted rows stay as they are. Raises OppoError naming file, row
+    and column.
     """
     path = Path(path)
     kind = suffix_of(path)
@@ -39,7 +41,8 @@ def load_trace(path: str | Path) -> "pd.DataFrame":
 def save_trace(frame: "pd.DataFrame", path: str | Path, *, overwrite: bool = False) -> None:
     """Write a trace by the suffix of ``path``; it is checked first, and appears whole or not at all.
 
-    Columns that are missing throughout are left out. Raises OppoError for a bad frame or suffix, an existing file, or the disk.
+    Columns that are missing throughout are left out. Raises OppoError for a bad frame or suffix, an existing
+    file, or the disk.
     """
     import pyarrow as pa
 
@@ -60,7 +63,9 @@ def suffix_of(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix):
             return suffix
-    raise OppoError(f"{path} is no trace file by its name: it must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    raise OppoError(
+        f"{path} is no trace file by its name: it must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+    )
 
 
 def write_parquet(table: "pa.Table", path: Path) -> None:
@@ -79,10 +84,15 @@ def read_parquet(path: Path, format_key: bytes, known_format: str) -> "pa.Table"
         with said(path), pq.ParquetFile(path) as file:
             table = file.read()
     except (pa.ArrowException, ValueError) as error:
-        raise OppoError(f"{path} is not a readable Parquet file ({str(error).splitlines()[0]}): write it again") from None
+        raise OppoError(
+            f"{path} is not a readable Parquet file ({str(error).splitlines()[0]}): write it again"
+        ) from None
     named = (table.schema.metadata or {}).get(format_key, known_format.encode()).decode(errors="replace")
     if named != known_format:
-        raise OppoError(f"{path} has format {named} but this version reads {known_format}: update the package, or convert the file")
+        raise OppoError(
+            f"{path} has format {named} but this version reads {known_format}: update the package, or convert"
+            " the file"
+        )
     return table
 
 
@@ -96,17 +106,24 @@ def _read_csv(path: Path) -> "pa.Table":
         ragged.append(row)
         return "error"
 
-    convert = csv.ConvertOptions(column_types=dict.fromkeys(TEXT_COLUMNS, pa.large_string()), timestamp_parsers=["@never@"])
+    convert = csv.ConvertOptions(
+        column_types=dict.fromkeys(TEXT_COLUMNS, pa.large_string()), timestamp_parsers=["@never@"]
+    )
     read = csv.ReadOptions(block_size=_BLOCK_BYTES)
     try:
-        return csv.read_csv(path, read, csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note), convert)
+        return csv.read_csv(
+            path, read, csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note), convert
+        )
     except pa.ArrowInvalid as error:
         if ragged:
             raise _ragged(path, note, ragged) from None
-        # A column looked like numbers at first and later holds something else: read it as text, so that the check can name the row.
+        # A column looked like numbers at first and later holds something else: read it as text, so that the
+        # check can name the row.
         return _read_csv_as_text(path, error)
     except (pa.ArrowException, OSError) as error:
-        raise OppoError(f"{path} is not a readable CSV file ({str(error).splitlines()[0]}): write it again") from None
+        raise OppoError(
+            f"{path} is not a readable CSV file ({str(error).splitlines()[0]}): write it again"
+        ) from None
 
 
 def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
@@ -116,7 +133,11 @@ def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
     ragged.clear()
     with suppress(pa.ArrowInvalid):
         # Only a single thread counts rows.
-        csv.read_csv(path, csv.ReadOptions(use_threads=False), csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note))
+        csv.read_csv(
+            path,
+            csv.ReadOptions(use_threads=False),
+            csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note),
+        )
     row = ragged[0]
     values = f"{row.actual_columns} values but the header names {row.expected_columns} columns"
     return OppoError(f"{path}, data row {row.number - 1}, has {values}: correct the row")
@@ -131,9 +152,13 @@ def _read_csv_as_text(path: Path, first: Exception) -> "pa.Table":
         with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as reader:
             names = reader.schema.names
         convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
-        return csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert)
+        return csv.read_csv(
+            path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert
+        )
     except pa.ArrowInvalid:
-        raise OppoError(f"{path} is not a readable CSV file ({reason}): write it again, as UTF-8 with commas") from None
+        raise OppoError(
+            f"{path} is not a readable CSV file ({reason}): write it again, as UTF-8 with commas"
+        ) from None
 
 
 def _write_csv(table: "pa.Table", path: Path, *, compressed: bool) -> None:

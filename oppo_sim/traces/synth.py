@@ -1,4 +1,5 @@
-"""Synthetic traces: lengths drawn from a distribution, with drift over steps and alike samples of a prompt."""
+"""Synthetic traces: lengths drawn from a distribution, with drift over steps and alike samples of a
+prompt."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 
 def synthesise(config: SynthConfig) -> "pd.DataFrame":
-    """A checked frame of ``config.rows`` rollouts, columns as ``schema.checked_frame``; the same for the same config on every machine.
+    """A checked frame of ``config.rows`` rollouts, columns as ``schema.checked_frame``; the same for the same
+    config on every machine.
 
-    Draws are stratified within each step (one in each of n equally likely slices), so that even few rows keep to the targets.
+    Draws are stratified within each step (one in each of n equally likely slices), so that even few rows keep
+    to the targets.
     Raises OppoError if the targets contradict each other.
     """
     import numpy as np
@@ -43,17 +46,23 @@ def synthesise(config: SynthConfig) -> "pd.DataFrame":
     columns: dict[str, Any] = {
         SOURCE: np.full(config.rows, "synth", dtype=object),
         PROMPT_ID: np.char.add("p", prompt.astype(str)) if config.samples_per_prompt > 1 else None,
-        SAMPLE_ID: (np.arange(config.rows) % config.samples_per_prompt) if config.samples_per_prompt > 1 else None,
+        SAMPLE_ID: (
+            (np.arange(config.rows) % config.samples_per_prompt) if config.samples_per_prompt > 1 else None
+        ),
         STEP: step if config.steps is not None else None,
         PROMPT_LENGTH: _prompt_lengths(config, prompts)[prompt] if config.prompt_mean is not None else None,
         RESPONSE_LENGTH: np.clip(np.rint(drawn), 1, cut).astype(np.int64),
         FINISH_REASON: np.where(clipped, "length", "stop").astype(object),
     }
-    return check_frame(pd.DataFrame({name: values for name, values in columns.items() if values is not None}), "the synthetic trace")
+    return check_frame(
+        pd.DataFrame({name: values for name, values in columns.items() if values is not None}),
+        "the synthetic trace",
+    )
 
 
 def drift_factors(drift: DriftConfig, steps: int) -> "Floats":
-    """Factor on the lengths of each step, shape (steps,); the first is 1. Raises OppoError for a table that does not do."""
+    """Factor on the lengths of each step, shape (steps,); the first is 1. Raises OppoError for a table that
+    does not do."""
     import numpy as np
 
     if drift.kind == "table":
@@ -80,7 +89,8 @@ def _chances(config: SynthConfig, prompt: "Indices", step_of_prompt: "Indices") 
 
 
 def _stratified(seed: int, purpose: str, block: "Indices") -> "Floats":
-    """One draw in each of n equally likely slices of (0, 1), in random order, for each block of n entries; ``block`` ascends from 0."""
+    """One draw in each of n equally likely slices of (0, 1), in random order, for each block of n entries;
+    ``block`` ascends from 0."""
     import numpy as np
 
     count = len(block)
@@ -104,5 +114,7 @@ def _prompt_lengths(config: SynthConfig, prompts: int) -> "Indices":
         distribution = solve_two("lognormal", {"mean": config.prompt_mean, "p99": config.prompt_p99})
     except OppoError as error:
         raise OppoError(f"prompt lengths: {error}") from None
-    drawn = distribution.quantile(_stratified(config.seed, "synth/prompt_length", np.zeros(prompts, dtype=np.int64)))
+    drawn = distribution.quantile(
+        _stratified(config.seed, "synth/prompt_length", np.zeros(prompts, dtype=np.int64))
+    )
     return np.clip(np.rint(drawn), 1, MAX_LENGTH).astype(np.int64)

@@ -24,9 +24,11 @@ _TOLERANCE: Final = 0.005
 
 
 def solve(config: SynthConfig) -> Lognormal | Weibull | Mixture:
-    """The distribution before the cut whose lengths after the cut meet the targets of ``config`` (or the one its parameters name).
+    """The distribution before the cut whose lengths after the cut meet the targets of ``config`` (or the one
+    its parameters name).
 
-    Two targets determine a lognormal or a Weibull; three or four a mixture whose components share their ``sigma``.
+    Two targets determine a lognormal or a Weibull; three or four a mixture whose components share their
+    ``sigma``.
     Raises OppoError if the targets contradict each other.
     """
     if config.parameters is not None:
@@ -38,7 +40,8 @@ def solve(config: SynthConfig) -> Lognormal | Weibull | Mixture:
 
 
 def solve_two(name: str, targets: Mapping[str, float], cut: float = math.inf) -> Lognormal | Weibull:
-    """A lognormal or Weibull from exactly two of ``mean``, ``p50``, ``p99``, ``clip_ratio`` (tokens; a share at ``cut``)."""
+    """A lognormal or Weibull from exactly two of ``mean``, ``p50``, ``p99``, ``clip_ratio`` (tokens; a share
+    at ``cut``)."""
     points = _points(targets, cut)
     make: Callable[[float, float], Lognormal | Weibull] = _lognormal if name == "lognormal" else _weibull
     score = _normal_score if name == "lognormal" else _weibull_score
@@ -57,14 +60,17 @@ def solve_two(name: str, targets: Mapping[str, float], cut: float = math.inf) ->
 
 
 def _points(targets: Mapping[str, float], cut: float) -> list[tuple[float, float]]:
-    """(probability, tokens) pairs through which the distribution function must pass, in order of probability."""
+    """(probability, tokens) pairs through which the distribution function must pass, in order of
+    probability."""
     points = [(q, targets[name]) for name, q in _QUANTILES.items() if name in targets]
     if "clip_ratio" in targets:
         points.append((1.0 - targets["clip_ratio"], cut))
     return sorted(points)
 
 
-def _spread_for_mean(name: str, targets: Mapping[str, float], mean: float, mean_at: Callable[[float], float]) -> float:
+def _spread_for_mean(
+    name: str, targets: Mapping[str, float], mean: float, mean_at: Callable[[float], float]
+) -> float:
     """The smallest spread with that mean; along it the mean may rise and then fall again, or the reverse."""
     import numpy as np
     from scipy.optimize import brentq
@@ -77,15 +83,20 @@ def _spread_for_mean(name: str, targets: Mapping[str, float], mean: float, mean_
         other = next(f"{key} {value:g}" for key, value in targets.items() if key != "mean")
         bound = f"at most {means.max():.4g}" if mean > means.max() else f"at least {means.min():.4g}"
         raise OppoError(
-            f"no {name} has both mean {mean:g} and {other}: with that {other.split()[0]} its mean is {bound}; change one of them"
+            f"no {name} has both mean {mean:g} and {other}: with that {other.split()[0]} its mean is {bound};"
+            " change one of them"
         )
     first = int(crossing[0])
-    return float(brentq(lambda spread: mean_at(spread) - mean, float(grid[first]), float(grid[first + 1]), xtol=1e-12))
+    return float(
+        brentq(lambda spread: mean_at(spread) - mean, float(grid[first]), float(grid[first + 1]), xtol=1e-12)
+    )
 
 
 def _mixture(targets: Mapping[str, float], cut: float, tail_weight: float | None) -> Mixture:
     """The first tail weight that meets the targets; with four targets the weight is solved for as well."""
-    weights: tuple[float | None, ...] = (None,) if len(targets) == 4 else (tail_weight,) if tail_weight else TAIL_WEIGHTS
+    weights: tuple[float | None, ...] = (
+        (None,) if len(targets) == 4 else (tail_weight,) if tail_weight else TAIL_WEIGHTS
+    )
     tried = []
     for weight in weights:
         nearest, miss = _nearest_mixture(targets, cut, weight)
@@ -106,7 +117,8 @@ def _mixture(targets: Mapping[str, float], cut: float, tail_weight: float | None
 
 
 def _nearest_mixture(targets: Mapping[str, float], cut: float, weight: float | None) -> tuple[Mixture, float]:
-    """The closest mixture and its worst miss (normal scores of the quantiles, ln of the mean); weight None: free."""
+    """The closest mixture and its worst miss (normal scores of the quantiles, ln of the mean); weight None:
+    free."""
     import numpy as np
     from scipy.optimize import least_squares
     from scipy.special import expit, logit, ndtri

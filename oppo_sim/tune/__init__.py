@@ -1,4 +1,5 @@
-"""Choose a policy and its knobs under constraints, say how sure that is, and put it into words; see docs/tune.md.
+"""Choose a policy and its knobs under constraints, say how sure that is, and put it into words; see
+docs/tune.md.
 
     from oppo_sim.tune import Constraints, TuneRequest, tune
     found = tune(TuneRequest("paper-stackexchange-7b", trials=100, constraints=Constraints(max_staleness=2)))

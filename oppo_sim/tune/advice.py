@@ -24,7 +24,9 @@ def choice(against: Against, settings: Mapping[str, Any], objective: Objective, 
     return {
         "policy": against.checked.setting.policy,
         "policy_settings": dict(settings),
-        "machine": {field: value for field, value in against.checked.setting.values if not field.startswith("policy.")},
+        "machine": {
+            field: value for field, value in against.checked.setting.values if not field.startswith("policy.")
+        },
         "world": world,
         **expected(against, objective),
     }
@@ -57,7 +59,9 @@ def expected(against: Against, objective: Objective) -> dict[str, Any]:
     }
 
 
-def summary_sentences(chosen: Against, objective: Objective, seeds: Seeds, steps: int, warmup: int) -> list[str]:
+def summary_sentences(
+    chosen: Against, objective: Objective, seeds: Seeds, steps: int, warmup: int
+) -> list[str]:
     """What to expect, in words."""
     numbers = expected(chosen, objective)
     runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
@@ -66,11 +70,16 @@ def summary_sentences(chosen: Against, objective: Objective, seeds: Seeds, steps
     step = format_seconds(numbers[c.STEP_S])
     return [
         f"Set {chosen.checked.setting.said()}.",
-        f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of {numbers['baseline']}{between}, "
-        f"over {runs} of {steps} steps ({warmup} of warm-up left out).",
-        f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average, {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; "
-        f"{numbers[c.DEFERRED]:.3g} rollouts deferred a step; length of trained responses {_percent(numbers[c.LENGTH_BIAS_PAIRED])} "
-        f"against sequential on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica.",
+        (
+            f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of"
+            f" {numbers['baseline']}{between}, over {runs} of {steps} steps ({warmup} of warm-up left out)."
+        ),
+        (
+            f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average,"
+            f" {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; {numbers[c.DEFERRED]:.3g} rollouts deferred a"
+            f" step; length of trained responses {_percent(numbers[c.LENGTH_BIAS_PAIRED])} against sequential"
+            f" on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
+        ),
     ]
 
 
@@ -87,7 +96,9 @@ def beside_given(chosen: Against, others: Sequence[Against]) -> list[str]:
 def alike_sentences(chosen: Against, others: Sequence[Against], seeds: Seeds) -> list[str]:
     """What cannot be told apart from the choice, and which of these is the least stale."""
     if seeds.exact:
-        return ["The trace is replayed in order: differences are exact for it, and say nothing about other draws."]
+        return [
+            "The trace is replayed in order: differences are exact for it, and say nothing about other draws."
+        ]
     same = [one for one in others if one.alike and one.keeps_bounds and one.checked.why != AS_GIVEN]
     found = []
     if same:
@@ -95,25 +106,33 @@ def alike_sentences(chosen: Against, others: Sequence[Against], seeds: Seeds) ->
         more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
         found.append(f"Not told apart from it on these seeds: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
-    near = [one for one in others if one.keeps_bounds and one.checked.why != AS_GIVEN and (one.alike or one.relative[0] <= NEAR)]
+    near = [
+        one
+        for one in others
+        if one.keeps_bounds and one.checked.why != AS_GIVEN and (one.alike or one.relative[0] <= NEAR)
+    ]
     least = min((chosen, *near), key=lambda one: one.checked.measures[key])
     if least.checked.measures[key] < chosen.checked.measures[key] - 0.01:
         found.append(
-            f"Of those within 1 % the least stale is {least.checked.setting.said()} ({_signed(least)}), with a mean staleness of "
-            f"{least.checked.measures[key]:.3g} instead of {chosen.checked.measures[key]:.3g}: prefer it where staleness costs learning."
+            f"Of those within 1 % the least stale is {least.checked.setting.said()} ({_signed(least)}), with"
+            f" a mean staleness of {least.checked.measures[key]:.3g} instead of"
+            f" {chosen.checked.measures[key]:.3g}: prefer it where staleness costs learning."
         )
     better = [one for one in others if not one.alike and one.keeps_bounds and one.relative[0] < 0]
     if better:
         shown = "; ".join(f"{one.checked.setting.said()} ({_signed(one)})" for one in better[:MOST_ALIKE])
         found.append(
-            f"On the fresh seeds these were better than the choice, which was made on the search's seeds: {shown}. Search with more seeds."
+            "On the fresh seeds these were better than the choice, which was made on the search's seeds:"
+            f" {shown}. Search with more seeds."
         )
     if not same and not better:
         found.append("Everything else that was checked on fresh seeds is significantly worse.")
     return found
 
 
-def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interaction], knobs: Sequence[Knob]) -> list[str]:
+def knob_sentences(
+    effects: Sequence[KnobEffect], interactions: Sequence[Interaction], knobs: Sequence[Knob]
+) -> list[str]:
     """How flat the optimum is, which knob matters, which depend on each other."""
     found = []
     ranges = {knob.field: knob for knob in knobs}
@@ -121,46 +140,75 @@ def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interac
         name = effect.field.removeprefix("policy.")
         first, last = (_shown(value) for value in effect.flat)
         flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
-        worst, share = f"at worst {100 * effect.most:.1f} % slower", f"{100 * effect.share:.0f} % of the variance"
-        importance = "" if effect.importance is None else f"; importance {100 * effect.importance:.0f} % over its whole range"
+        worst, share = (
+            f"at worst {100 * effect.most:.1f} % slower",
+            f"{100 * effect.share:.0f} % of the variance",
+        )
+        importance = (
+            ""
+            if effect.importance is None
+            else f"; importance {100 * effect.importance:.0f} % over its whole range"
+        )
         found.append(f"{name} ({_shown(effect.chosen)}): {flat}; {worst}; {share}{importance}.")
         if ranges[effect.field].at_end(effect.chosen) and effect.flat[0] == effect.flat[1]:
-            found.append(f"{name} {_shown(effect.chosen)} is the end of its range: widen it (--space {effect.field}=…) to see beyond.")
+            found.append(
+                f"{name} {_shown(effect.chosen)} is the end of its range: widen it (--space {effect.field}=…)"
+                " to see beyond."
+            )
         if effect.better is not None:
-            found.append(f"{name} {_shown(effect.better)} was significantly better in this sweep: search on with more trials.")
+            found.append(
+                f"{name} {_shown(effect.better)} was significantly better in this sweep: search on with more"
+                " trials."
+            )
     real = [one for one in interactions if one.real and abs(one.effect) >= 0.002]
     for one in real:
         first, second = (field.removeprefix("policy.") for field in one.fields)
         values = " and ".join(_shown(value) for value in one.values)
         by = _percent(one.effect)
-        found.append(f"{first} and {second} depend on each other: at {values} the cost differs by {by} from what the changes do alone.")
+        found.append(
+            f"{first} and {second} depend on each other: at {values} the cost differs by {by} from what the"
+            " changes do alone."
+        )
     if interactions and not real:
-        found.append("No two knobs depend on each other noticeably around the choice: they can be set one at a time.")
+        found.append(
+            "No two knobs depend on each other noticeably around the choice: they can be set one at a time."
+        )
     return found
 
 
-def constraint_sentences(constraints: Constraints, chosen: Against, kv_limit: float | None, worlds: int) -> list[str]:
+def constraint_sentences(
+    constraints: Constraints, chosen: Against, kv_limit: float | None, worlds: int
+) -> list[str]:
     """Each bound, and what the choice has."""
     found = []
     where = ", in the worst world" if worlds > 1 else ""
     for name in constraints.measured:
         limit = kv_limit if name == "kv_capacity" else getattr(constraints, name)
         if limit is not None:
-            found.append(f"{said(name, chosen.checked.measures[MEASURED_BY[name]])}, of {limit_said(name, limit)} allowed{where}.")
+            found.append(
+                f"{said(name, chosen.checked.measures[MEASURED_BY[name]])}, of {limit_said(name, limit)}"
+                f" allowed{where}."
+            )
     if constraints.max_deferrals is not None:
-        found.append(f"No rollout is deferred more than {constraints.max_deferrals} times: the policy waits for it.")
+        found.append(
+            f"No rollout is deferred more than {constraints.max_deferrals} times: the policy waits for it."
+        )
     return found
 
 
-def robust_sentences(robust: Robust, worlds: Sequence[str], robust_choice: Against, nominal: Against) -> list[str]:
+def robust_sentences(
+    robust: Robust, worlds: Sequence[str], robust_choice: Against, nominal: Against
+) -> list[str]:
     """The robust choice against the one that is best in the scenario as given."""
     if len(worlds) < 2:
         return []
     how = {"mean": "mean regret", "worst": "worst regret", "quantile": "90 % quantile of the regret"}[robust]
     same = robust_choice.checked.setting == nominal.checked.setting
     found = [
-        f"The choice has the least {how} over {len(worlds)} worlds: {_percent(sum(robust_choice.regrets) / len(worlds))} on average, "
-        f"{_percent(max(robust_choice.regrets))} at worst ({worlds[robust_choice.regrets.index(max(robust_choice.regrets))]})."
+        f"The choice has the least {how} over {len(worlds)} worlds:"
+        f" {_percent(sum(robust_choice.regrets) / len(worlds))} on average,"
+        f" {_percent(max(robust_choice.regrets))} at worst"
+        f" ({worlds[robust_choice.regrets.index(max(robust_choice.regrets))]})."
     ]
     if same:
         found.append("It is also what is best in the scenario as given.")
@@ -168,8 +216,8 @@ def robust_sentences(robust: Robust, worlds: Sequence[str], robust_choice: Again
         mean, worst = sum(nominal.regrets) / len(worlds), max(nominal.regrets)
         where = worlds[nominal.regrets.index(worst)]
         found.append(
-            f"What is best in the scenario as given ({nominal.checked.setting.said()}) has {_percent(mean)} on average and "
-            f"{_percent(worst)} at worst ({where})."
+            f"What is best in the scenario as given ({nominal.checked.setting.said()}) has {_percent(mean)}"
+            f" on average and {_percent(worst)} at worst ({where})."
         )
     return found
 
@@ -180,13 +228,18 @@ def caveats(scenario: Scenario, chosen: Setting, engines: Mapping[str, int], mea
     where = (
         "a profile that was measured; the steps themselves were simulated"
         if kind == "profile" and measured
-        else "datasheets and assumed efficiencies, which nobody measured"
-        if kind == "roofline"
-        else "coefficients that the scenario gives"
+        else (
+            "datasheets and assumed efficiencies, which nobody measured"
+            if kind == "roofline"
+            else "coefficients that the scenario gives"
+        )
     )
     found = [f"All of this is predicted, not measured: seconds come from {where}."]
     if chosen.policy not in ("sequential", "intra", "rollout-overlap", "tail-batching"):
-        found.append("What staleness does to learning is not simulated: compare learning curves before trusting a stale setting.")
+        found.append(
+            "What staleness does to learning is not simulated: compare learning curves before trusting a"
+            " stale setting."
+        )
     return found
 
 
@@ -227,10 +280,18 @@ def advice_markdown(advice: Mapping[str, Any]) -> str:
     if advice.get("worlds"):
         worlds = advice["worlds"]
         lines += ["## Regret by world", "", "| world | the choice | best as given |", "|---|---|---|"]
-        lines += [f"| {_escaped(one['world'])} | {_percent(one['chosen'])} | {_percent(one['nominal'])} |" for one in worlds]
+        lines += [
+            f"| {_escaped(one['world'])} | {_percent(one['chosen'])} | {_percent(one['nominal'])} |"
+            for one in worlds
+        ]
         lines.append("")
     if advice.get("frameworks"):
-        lines += ["## In other frameworks", "", "Names as of 2026: check them against the version that is installed.", ""]
+        lines += [
+            "## In other frameworks",
+            "",
+            "Names as of 2026: check them against the version that is installed.",
+            "",
+        ]
         for name, entries in advice["frameworks"].items():
             lines += [f"### {name}", "", "| knob | value | |", "|---|---|---|"]
             for entry in entries:
@@ -253,7 +314,7 @@ def objective_said(objective: Objective) -> str:
     return UNIT_SAID[objective]
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _shown(value: Any) -> str:

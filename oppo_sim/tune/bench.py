@@ -43,11 +43,14 @@ class Baseline:
 class Bench:
     """Simulates settings. Results do not depend on ``jobs``."""
 
-    def __init__(self, worlds: Sequence[World], resolvers: Sequence[Resolver], journal: RunJournal, jobs: int) -> None:
+    def __init__(
+        self, worlds: Sequence[World], resolvers: Sequence[Resolver], journal: RunJournal, jobs: int
+    ) -> None:
         """``resolvers``: one a world; they know the training steps of every run."""
         self.worlds = worlds
         self.on_run: Callable[[int, int], None] = lambda done, total: None
-        """Told after every run that was simulated now: how many of those that are wanted together are done."""
+        """Told after every run that was simulated now: how many of those that are wanted together are
+        done."""
         self.engines: dict[str, int] = {}
         """Engine → runs, those from the journal included."""
         self._journal = journal
@@ -62,7 +65,9 @@ class Bench:
         key = world, setting
         if key not in self._resolved:
             try:
-                self._resolved[key] = self._resolvers[world].resolve({POLICY_NAME: setting.policy, **setting.knobs})
+                self._resolved[key] = self._resolvers[world].resolve(
+                    {POLICY_NAME: setting.policy, **setting.knobs}
+                )
             except OppoError as error:
                 self._resolved[key] = str(error)
         found = self._resolved[key]
@@ -76,12 +81,22 @@ class Bench:
         return parts_of(scenario_of(request), request)
 
     def scenario(self, setting: Setting, world: int = 0) -> Scenario:
-        """The scenario of a setting, all settings of its policy in it. Raises OppoError for what cannot run."""
+        """The scenario of a setting, all settings of its policy in it. Raises OppoError for what cannot
+        run."""
         own = self.worlds[world].scenario
-        overrides = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in machine_overrides(setting)]
-        plain = scenario_from_plain(own.to_plain(), overrides, where=own.source, base_dir=own.base_dir).to_plain()
-        plain["policy"] = {"name": setting.policy, **json.loads(self.resolve(setting, world).request.settings)}
-        plain["policies"] = {name: settings for name, settings in plain["policies"].items() if name != setting.policy}
+        overrides = [
+            f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in machine_overrides(setting)
+        ]
+        plain = scenario_from_plain(
+            own.to_plain(), overrides, where=own.source, base_dir=own.base_dir
+        ).to_plain()
+        plain["policy"] = {
+            "name": setting.policy,
+            **json.loads(self.resolve(setting, world).request.settings),
+        }
+        plain["policies"] = {
+            name: settings for name, settings in plain["policies"].items() if name != setting.policy
+        }
         return scenario_from_plain(plain, where=own.source, base_dir=own.base_dir)
 
     def run(self, needs: Sequence[Need]) -> list[RunResult]:
@@ -92,8 +107,13 @@ class Bench:
                 requests.append(self.resolve(need.setting, need.world).request.at(need.seed))
             except OppoError as error:
                 requests.append(str(error))
-        done = {result.key: result for result in self.results([each for each in requests if isinstance(each, RunRequest)])}
-        return [RunResult("", None, error=each) if isinstance(each, str) else done[each.key] for each in requests]
+        done = {
+            result.key: result
+            for result in self.results([each for each in requests if isinstance(each, RunRequest)])
+        }
+        return [
+            RunResult("", None, error=each) if isinstance(each, str) else done[each.key] for each in requests
+        ]
 
     def totals(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
         """Totals of a setting, seed by seed. Raises OppoError for what cannot run."""
@@ -104,7 +124,8 @@ class Bench:
         return [_totals(result) for result in self.run(needs)]
 
     def baseline(self, setting: Setting, world: int) -> Baseline:
-        """The sequential policy that stops as the setting's does, in the same world. Raises OppoError for what cannot run."""
+        """The sequential policy that stops as the setting's does, in the same world. Raises OppoError for
+        what cannot run."""
         resolved = self.resolve(setting, world)
         return Baseline(resolved.baseline, resolved.baseline_label)
 
@@ -114,7 +135,8 @@ class Bench:
         return [_totals(result) for result in self.results([request.at(seed) for seed in seeds])]
 
     def trains_all(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
-        """Totals of plain sequential on the setting's machine: it trains what it admits, whenever a step stops."""
+        """Totals of plain sequential on the setting's machine: it trains what it admits, whenever a step
+        stops."""
         plain = Setting("sequential", machine_overrides(setting))
         return self.totals(plain, world, seeds)
 
@@ -140,7 +162,8 @@ class Bench:
     def _execute(self, requests: Sequence[RunRequest]) -> Iterable[list[tuple[RunRequest, RunResult]]]:
         left = list(requests)
         while left and (self._jobs == 1 or len(left) * self._seconds < WORTH_A_PROCESS_S or len(left) == 1):
-            # Also the first of all: it says how long a run takes, and leaves a compiled kernel for the other processes.
+            # Also the first of all: it says how long a run takes, and leaves a compiled kernel for the other
+            # processes.
             request = left.pop(0)
             result = evaluate(request)
             self._seconds = result.seconds
@@ -155,17 +178,26 @@ def _in_processes(requests: Sequence[RunRequest], jobs: int) -> Iterable[list[tu
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size="auto", pre_dispatch="2*n_jobs")
+    parallel = Parallel(
+        n_jobs=jobs,
+        backend="loky",
+        return_as="generator_unordered",
+        batch_size="auto",
+        pre_dispatch="2*n_jobs",
+    )
     results = parallel(delayed(evaluate_all)([request], os.getpid()) for request in requests)
     try:
         yield from results
     except BrokenProcessPool as error:
         raise OppoError(
-            "a process of the search was ended from outside (out of memory?): finished runs are kept, run it again with fewer jobs"
+            "a process of the search was ended from outside (out of memory?): finished runs are kept, run it"
+            " again with fewer jobs"
         ) from error
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # joblib warns of runs that are given up, which is what Ctrl-C asks for
+            warnings.simplefilter(
+                "ignore"
+            )  # joblib warns of runs that are given up, which is what Ctrl-C asks for
             results.close()
 
 

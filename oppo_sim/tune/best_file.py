@@ -12,7 +12,8 @@ _MODELS = ("actor_model", "ref_model", "critic_model")
 
 
 def best_yaml(best: Scenario, folder: Path, comments: Sequence[str]) -> str:
-    """The scenario with defaults written out and relative paths turned to start in ``folder``; ``comments`` stand on top."""
+    """The scenario with defaults written out and relative paths turned to start in ``folder``; ``comments``
+    stand on top."""
     head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
     return head + dump_yaml(relocated(best.to_plain(), best.base_dir, folder))
 

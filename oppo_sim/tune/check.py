@@ -1,4 +1,5 @@
-"""Settings on fresh seeds: what is reported is measured anew, since the best of many trials looks better than it is."""
+"""Settings on fresh seeds: what is reported is measured anew, since the best of many trials looks better than
+it is."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -11,7 +12,7 @@ from oppo_sim.tune.bench import Bench, Need
 from oppo_sim.tune.constraints import broken
 from oppo_sim.tune.regret import best_in, mean_cost, ranked
 from oppo_sim.tune.result import Against, Checked
-from oppo_sim.tune.search import Problem, judged
+from oppo_sim.tune.search import SearchProblem, judged
 from oppo_sim.tune.space import Setting
 from oppo_sim.tune.store import Trial
 
@@ -23,7 +24,7 @@ AS_GIVEN = "as the scenario has it"
 PLAIN = "sequential"
 
 
-def candidates(problem: Problem, trials: Sequence[Trial], worlds: int) -> list[Trial]:
+def candidates(problem: SearchProblem, trials: Sequence[Trial], worlds: int) -> list[Trial]:
     """The best trials, the best of each policy and the best of each world, by rank."""
     order = ranked(trials, worlds, problem.robust)
     wanted = {trial.number for trial in order[:RUNNERS_UP]}
@@ -36,7 +37,14 @@ def candidates(problem: Problem, trials: Sequence[Trial], worlds: int) -> list[T
     return [trial for trial in order if trial.number in wanted]
 
 
-def check(problem: Problem, bench: Bench, setting: Setting, seeds: Sequence[int], why: str, number: int | None = None) -> Checked:
+def check(
+    problem: SearchProblem,
+    bench: Bench,
+    setting: Setting,
+    seeds: Sequence[int],
+    why: str,
+    number: int | None = None,
+) -> Checked:
     """A setting on ``seeds`` in every world. Raises OppoError for what cannot run."""
     worlds = range(len(bench.worlds))
     totals = [bench.totals(setting, world, seeds) for world in worlds]
@@ -50,25 +58,42 @@ def check(problem: Problem, bench: Bench, setting: Setting, seeds: Sequence[int]
         row[c.S_PER_TOKEN] = fmean(run[c.S_PER_TOKEN] for run in runs)
         row[c.COMPARED_KV_PEAK_TOKENS] = max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs)
         row[c.LENGTH_BIAS_PAIRED] = (
-            fmean(run["length_mean"] / one["length_mean"] for run, one in zip(runs, all_admitted, strict=True)) - 1.0
+            fmean(
+                run["length_mean"] / one["length_mean"] for run, one in zip(runs, all_admitted, strict=True)
+            )
+            - 1.0
         )
         rows.append(row)
     costs = tuple(tuple(run[problem.cost] for run in runs) for runs in totals)
-    return Checked(setting, why, tuple(rows), costs, bench.baseline(setting, 0).label, measured, found, number)
+    return Checked(
+        setting, why, tuple(rows), costs, bench.baseline(setting, 0).label, measured, found, number
+    )
 
 
-def chosen_of(problem: Problem, bench: Bench, trials: Sequence[Trial], seeds: Sequence[int]) -> tuple[Checked | None, list[Checked]]:
-    """The best trial that keeps its bounds on fresh seeds, too, and all that were looked at; None: none does."""
+def chosen_of(
+    problem: SearchProblem, bench: Bench, trials: Sequence[Trial], seeds: Sequence[int]
+) -> tuple[Checked | None, list[Checked]]:
+    """The best trial that keeps its bounds on fresh seeds, too, and all that were looked at; None: none
+    does."""
     looked: dict[int, Checked] = {}
 
     def look(trial: Trial) -> Checked:
         if trial.number not in looked:
-            looked[trial.number] = check(problem, bench, trial.setting, seeds, f"trial {trial.number}", trial.number)
+            looked[trial.number] = check(
+                problem, bench, trial.setting, seeds, f"trial {trial.number}", trial.number
+            )
         return looked[trial.number]
 
     first = candidates(problem, trials, len(bench.worlds))
     # All at once where there are several processes; check() then finds the runs in the journal.
-    bench.run([Need(trial.setting, world, seed) for trial in first for world in range(len(bench.worlds)) for seed in seeds])
+    bench.run(
+        [
+            Need(trial.setting, world, seed)
+            for trial in first
+            for world in range(len(bench.worlds))
+            for seed in seeds
+        ]
+    )
     for trial in first:
         look(trial)
     for trial in ranked(trials, len(bench.worlds), problem.robust)[:MOST_TRIED]:
@@ -77,10 +102,13 @@ def chosen_of(problem: Problem, bench: Bench, trials: Sequence[Trial], seeds: Se
     return None, list(looked.values())
 
 
-def given_settings(bench: Bench, problem: Problem, seeds: Sequence[int]) -> list[Checked]:
+def given_settings(bench: Bench, problem: SearchProblem, seeds: Sequence[int]) -> list[Checked]:
     """The scenario's own policy with its own settings, and plain sequential; what cannot run is left out."""
     scenario = bench.worlds[0].scenario
-    own = Setting(scenario.policy.name, tuple((f"policy.{name}", value) for name, value in scenario.policy.settings.items()))
+    own = Setting(
+        scenario.policy.name,
+        tuple((f"policy.{name}", value) for name, value in scenario.policy.settings.items()),
+    )
     found = []
     for setting, why in ((own, AS_GIVEN), (Setting(PLAIN), "the baseline")):
         try:
@@ -113,12 +141,16 @@ def beside(chosen: Checked, everything: Sequence[Checked]) -> list[Against]:
 
 def relative_costs(costs: Sequence[Sequence[float]], chosen: Sequence[Sequence[float]]) -> list[float]:
     """Seed by seed: cost over the chosen one's, mean over the worlds."""
-    ratios = [[here / there for here, there in zip(world, other, strict=False)] for world, other in zip(costs, chosen, strict=True)]
+    ratios = [
+        [here / there for here, there in zip(world, other, strict=False)]
+        for world, other in zip(costs, chosen, strict=True)
+    ]
     return [fmean(seed) for seed in zip(*ratios, strict=True)]
 
 
 def nearest_of(trials: Sequence[Trial]) -> Trial | None:
-    """The trial that breaks its bounds least (the sum of the shares), the quicker of two equal ones; None: nothing ran."""
+    """The trial that breaks its bounds least (the sum of the shares), the quicker of two equal ones; None:
+    nothing ran."""
     ran = [trial for trial in trials if trial.costs and broken(trial.violations)]
 
     def distance(trial: Trial) -> tuple[float, float]:

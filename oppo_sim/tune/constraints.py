@@ -1,4 +1,5 @@
-"""What a setting must keep to: staleness, length bias, KV memory, deferrals. Measured on simulated runs, one number each."""
+"""What a setting must keep to: staleness, length bias, KV memory, deferrals. Measured on simulated runs, one
+number each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ class Constraints:
     kv_capacity: int | Literal["auto"] | None = None
     """On the KV peak of every replica, tokens; ``auto``: what the cost model derives from device memory."""
     max_deferrals: int | None = None
-    """No rollout is deferred more often. Kept by the policy's own ``max_deferrals``, so no setting can break it."""
+    """No rollout is deferred more often. Kept by the policy's own ``max_deferrals``, so no setting can break
+    it."""
 
     def __post_init__(self) -> None:
         for name in (MAX_STALENESS, MAX_MEAN_STALENESS, MAX_LENGTH_BIAS):
@@ -52,7 +54,9 @@ class Constraints:
             if value is not None and not (isfinite(value) and value >= 0):
                 raise OppoError(f"{name} {value} is no bound: give a number from 0 on")
         if self.kv_capacity is not None and self.kv_capacity != "auto" and self.kv_capacity < 1:
-            raise OppoError(f"kv_capacity {self.kv_capacity} is no bound: give a number of tokens from 1 on, or auto")
+            raise OppoError(
+                f"kv_capacity {self.kv_capacity} is no bound: give a number of tokens from 1 on, or auto"
+            )
         if self.max_deferrals is not None and self.max_deferrals < 0:
             raise OppoError(f"max_deferrals {self.max_deferrals} is no bound: give a number from 0 on")
 
@@ -67,18 +71,21 @@ class Constraints:
 
 
 def kv_limit(constraints: Constraints, parts: Parts) -> float | None:
-    """Tokens of KV a replica may hold. Raises OppoError where ``auto`` is asked of a cost model that knows no memory."""
+    """Tokens of KV a replica may hold. Raises OppoError where ``auto`` is asked of a cost model that knows no
+    memory."""
     if constraints.kv_capacity != "auto":
         return constraints.kv_capacity
     if parts.costs.actor_kv_capacity_tokens is None:
         raise OppoError(
-            f"kv_capacity auto needs a cost model that knows device memory, and costs.kind {parts.costs.provenance.get('kind')} does not: "
-            "give a number of tokens"
+            "kv_capacity auto needs a cost model that knows device memory, and costs.kind"
+            f" {parts.costs.provenance.get('kind')} does not: give a number of tokens"
         )
     return parts.costs.actor_kv_capacity_tokens
 
 
-def measures(runs: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def measures(
+    runs: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
     """What bounds are measured on, from runs and the baseline's on the same seeds."""
     pairs = list(zip(runs, baseline, strict=True))
     return {
@@ -96,7 +103,9 @@ def worst_of(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: max((world[name] for world in each), key=abs) for name in each[0]}
 
 
-def violations(constraints: Constraints, measured: Mapping[str, float], kv_tokens: float | None) -> dict[str, float]:
+def violations(
+    constraints: Constraints, measured: Mapping[str, float], kv_tokens: float | None
+) -> dict[str, float]:
     """Bound → by how much it is broken, as a share of the bound (of 1 where that is 0); at most 0: kept.
 
     ``kv_tokens``: the bound on KV of this setting, from ``kv_limit``.

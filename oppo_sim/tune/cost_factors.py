@@ -1,4 +1,5 @@
-"""A scenario's costs with everything of one kind slower by a factor, as plain data: the same cost model, other coefficients."""
+"""A scenario's costs with everything of one kind slower by a factor, as plain data: the same cost model,
+other coefficients."""
 
 import json
 from collections.abc import Mapping
@@ -35,15 +36,17 @@ class Factors(NamedTuple):
 
 def drawn_factors(seed: int, number: int, sigma: float) -> Factors:
     """The ``number``-th draw: each factor exp(sigma · N(0, 1)), independent of the others."""
-    return Factors(*(exp(sigma * draw_normal(stream_key(seed, f"tune/cost/{name}"), number)) for name in Factors._fields))
+    return Factors(
+        *(exp(sigma * draw_normal(stream_key(seed, f"tune/cost/{name}"), number)) for name in Factors._fields)
+    )
 
 
 def scaled_costs(scenario: Scenario, factors: Factors, profile_path: Path) -> Plain:
     """Sections of the scenario that say the scaled costs. A profile is written to ``profile_path``.
 
-    ``linear`` and ``profile``: every second of an activity times its factor. ``roofline``: rates of the devices divided, overheads of the
-    host multiplied: decode's factor is on memory traffic and the host, prefill's on arithmetic, so that a decode that is bound by
-    arithmetic follows prefill's factor.
+    ``linear`` and ``profile``: every second of an activity times its factor. ``roofline``: rates of the
+    devices divided, overheads of the host multiplied: decode's factor is on memory traffic and the host,
+    prefill's on arithmetic, so that a decode that is bound by arithmetic follows prefill's factor.
     """
     config = scenario.costs
     if isinstance(config, LinearCostConfig):
@@ -57,7 +60,11 @@ def scaled_costs(scenario: Scenario, factors: Factors, profile_path: Path) -> Pl
     profile = configured_profile(config, scenario.base_dir)
     with whole_file(profile_path) as file:
         file.write(profile_text(scaled_profile(profile, factors)).encode())
-    stand_in = {} if config.roofline_training is None else {"roofline_training": _roofline(config.roofline_training, factors)}
+    stand_in = (
+        {}
+        if config.roofline_training is None
+        else {"roofline_training": _roofline(config.roofline_training, factors)}
+    )
     return {"costs": {"kind": "profile", "path": str(profile_path.resolve()), **stand_in}}
 
 
@@ -66,22 +73,31 @@ def scaled_profile(profile: Profile, factors: Factors) -> Profile:
     plain = json.loads(profile_text(profile))
     for row in plain["decode"]["rows"]:
         row["seconds"] = _times(row["seconds"], factors.decode)
-    for table, factor in (("prefill", factors.prefill), ("score", factors.score), ("score_ref", factors.score)):
+    for table, factor in (
+        ("prefill", factors.prefill),
+        ("score", factors.score),
+        ("score_ref", factors.score),
+    ):
         if plain[table] is not None:
             plain[table]["seconds"] = [_times(row, factor) for row in plain[table]["seconds"]]
     plain["training"] = {
-        name: value if name == "tokens" or value is None else _times(value, factors.training) for name, value in plain["training"].items()
+        name: value if name == "tokens" or value is None else _times(value, factors.training)
+        for name, value in plain["training"].items()
     }
     plain["update_weights"] *= factors.training
     host = plain["host"]
-    for name, factor in (("decode_per_iteration", factors.decode), ("decode_per_rollout", factors.decode), ("prefill", factors.prefill)):
+    for name, factor in (
+        ("decode_per_iteration", factors.decode),
+        ("decode_per_rollout", factors.decode),
+        ("prefill", factors.prefill),
+    ):
         host[name] *= factor
     host["score"] *= factors.score
     plain["name"] = f"{plain['name']} ({factors.said()})"
     return Profile.model_validate(plain)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _times(values: list[float], factor: float) -> list[float]:
@@ -101,7 +117,9 @@ def _linear(plain: Plain, factors: Factors) -> Plain:
         "score": _all_times(plain["score"], factors.score),
         "score_ref": None if plain["score_ref"] is None else _all_times(plain["score_ref"], factors.score),
         "stages": {
-            name: value * factors.training if name == "update_weights" else _all_times(value, factors.training)
+            name: (
+                value * factors.training if name == "update_weights" else _all_times(value, factors.training)
+            )
             for name, value in stages.items()
         },
     }
@@ -114,17 +132,24 @@ def _roofline(config: RooflineCostConfig, factors: Factors) -> Plain:
         return find_device(config.device if ref is None else ref)
 
     rollout, reward, training = plain["rollout"], plain["reward_model"], plain["training"]
-    rollout["device"] = _slower(device(config.rollout.device), memory=factors.decode, arithmetic=factors.prefill)
+    rollout["device"] = _slower(
+        device(config.rollout.device), memory=factors.decode, arithmetic=factors.prefill
+    )
     rollout["host"] = _slower_host(find_host(config.rollout.host).model_dump(mode="json"), factors.decode)
     rollout["achievable"]["layer_latency_s"] *= factors.decode
-    reward["device"] = _slower(device(config.reward_model.device), memory=factors.score, arithmetic=factors.score)
+    reward["device"] = _slower(
+        device(config.reward_model.device), memory=factors.score, arithmetic=factors.score
+    )
     reward["host"] = _slower_host(find_host(config.reward_model.host).model_dump(mode="json"), factors.score)
     reward["achievable"]["layer_latency_s"] *= factors.score
     if isinstance(config.reward_model, Verifier):
         reward["fixed_s"] *= factors.score
         reward["per_token_s"] *= factors.score
     training["device"] = _slower(
-        device(config.training.device), memory=factors.training, arithmetic=factors.training, link=factors.training
+        device(config.training.device),
+        memory=factors.training,
+        arithmetic=factors.training,
+        link=factors.training,
     )
     if training["link_bytes_per_s"] is not None:
         training["link_bytes_per_s"] /= factors.training
@@ -146,7 +171,10 @@ def _slower(device: Device, *, memory: float, arithmetic: float, link: float = 1
 
 
 def _slower_host(host: Plain, factor: float) -> Plain:
-    return {name: value * factor if name.endswith(("_s", "_per_layer_s")) else value for name, value in host.items()}
+    return {
+        name: value * factor if name.endswith(("_s", "_per_layer_s")) else value
+        for name, value in host.items()
+    }
 
 
 def _sync(sync: Plain, factor: float) -> Plain:

@@ -28,7 +28,8 @@ _HIGHEST = 1.6
 
 
 def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figure":
-    """Cost of every trial in order, and the best so far that keeps all bounds. Raises OppoError where nothing ran."""
+    """Cost of every trial in order, and the best so far that keeps all bounds. Raises OppoError where nothing
+    ran."""
     from matplotlib.lines import Line2D
 
     values = trials[cost].to_numpy(dtype=float)
@@ -45,10 +46,25 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
     for status, colour, label in _STATUSES:
         chosen = (statuses == status) & np.isfinite(values)
         if chosen.any():
-            axis.scatter(numbers[chosen], np.minimum(values[chosen], edge), s=16, color=colour, alpha=0.75, linewidths=0)
-            handles.append(Line2D([], [], marker="o", markersize=4.5, linestyle="", color=colour, label=label))
+            axis.scatter(
+                numbers[chosen],
+                np.minimum(values[chosen], edge),
+                s=16,
+                color=colour,
+                alpha=0.75,
+                linewidths=0,
+            )
+            handles.append(
+                Line2D([], [], marker="o", markersize=4.5, linestyle="", color=colour, label=label)
+            )
     if len(finite):
-        axis.step(numbers, np.where(np.isfinite(best), np.minimum(best, edge), np.nan), where="post", color=INK, linewidth=1.2)
+        axis.step(
+            numbers,
+            np.where(np.isfinite(best), np.minimum(best, edge), np.nan),
+            where="post",
+            color=INK,
+            linewidth=1.2,
+        )
         handles.append(Line2D([], [], color=INK, linewidth=1.2, label="best so far"))
     axis.set_xlabel("trial")
     axis.set_ylabel("s per rollout" if cost == c.S_PER_ROLLOUT else "s per token")
@@ -59,7 +75,8 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
 
 
 def sensitivity_figure(sensitivity: "pd.DataFrame", knobs: Sequence[KnobEffect], title: str = "") -> "Figure":
-    """Cost over the choice's as each knob changes alone, the knob that matters most on top; the shaded band is within 1 %."""
+    """Cost over the choice's as each knob changes alone, the knob that matters most on top; the shaded band
+    is within 1 %."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -70,7 +87,9 @@ def sensitivity_figure(sensitivity: "pd.DataFrame", knobs: Sequence[KnobEffect],
         _knob(axis, sensitivity[sensitivity["field"] == knob.field], knob)
     _title(axes[0], f"{title}: around the choice")
     handles = [
-        Line2D([], [], color=TRAINED, marker="o", markersize=4, label="cost over the choice's, 95 % interval"),
+        Line2D(
+            [], [], color=TRAINED, marker="o", markersize=4, label="cost over the choice's, 95 % interval"
+        ),
         Line2D([], [], color=LOSSES[0], marker="x", markersize=5, linestyle="", label="breaks a bound"),
         Line2D([], [], color=INK, marker="D", markersize=5, linestyle="", label="the choice"),
         Patch(facecolor=TRAINED, alpha=0.12, label="within 1 %"),
@@ -91,33 +110,58 @@ def regret_figure(worlds: Sequence[Mapping[str, Any]], title: str = "") -> "Figu
         axis.barh(places + shift, values, height=0.34, color=colour)
         for place, value in zip(places, values, strict=True):
             axis.annotate(
-                f"{value:.2f}", (value, place + shift), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8, color=INK
+                f"{value:.2f}",
+                (value, place + shift),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=INK,
             )
     axis.set_yticks(places, names, fontsize=8)
     axis.set_ylim(len(names) - 0.45, -0.55)
     axis.margins(x=0.12)
     axis.set_xlabel("regret (% above the best known in that world)")
     _title(axis, f"{title}: regret by world")
-    handles = [Patch(facecolor=TRAINED, label="the choice"), Patch(facecolor=FAINT, label="best in the scenario as given")]
+    handles = [
+        Patch(facecolor=TRAINED, label="the choice"),
+        Patch(facecolor=FAINT, label="best in the scenario as given"),
+    ]
     legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
     return figure
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
     ran = rows[rows["status"] != "failed"]
     numeric = bool(np.isfinite(rows["value_number"]).all())
-    x = ran["value_number"].to_numpy(dtype=float) if numeric else np.array([list(rows.index).index(i) for i in ran.index], dtype=float)
-    y, low, high = (100 * ran[name].to_numpy(dtype=float) for name in ("relative", "relative_low", "relative_high"))
+    x = (
+        ran["value_number"].to_numpy(dtype=float)
+        if numeric
+        else np.array([list(rows.index).index(i) for i in ran.index], dtype=float)
+    )
+    y, low, high = (
+        100 * ran[name].to_numpy(dtype=float) for name in ("relative", "relative_low", "relative_high")
+    )
     kept = y[(ran["status"] == "ok").to_numpy()]
     least = min(0.0, float(kept.min())) if len(kept) else 0.0
     axis.axhspan(least, (100.0 + least) * 1.01 - 100.0, color=TRAINED, alpha=0.12, linewidth=0)
     axis.axhline(0.0, color=FAINT, linewidth=0.8)
     below, above = np.nan_to_num(np.maximum(y - low, 0)), np.nan_to_num(np.maximum(high - y, 0))
     style = "o-" if numeric else "o"
-    axis.errorbar(x, y, yerr=np.vstack([below, above]), fmt=style, markersize=3.5, color=TRAINED, linewidth=1.2, elinewidth=1.0, capsize=2)
+    axis.errorbar(
+        x,
+        y,
+        yerr=np.vstack([below, above]),
+        fmt=style,
+        markersize=3.5,
+        color=TRAINED,
+        linewidth=1.2,
+        elinewidth=1.0,
+        capsize=2,
+    )
     out = (ran["status"] == "infeasible").to_numpy()
     axis.plot(x[out], y[out], "x", color=LOSSES[0], markersize=6)
     here = (ran["value"] == json.dumps(knob.chosen)).to_numpy()

@@ -1,4 +1,5 @@
-"""The folder of a search: ``tune.json``, tables, advice, the best scenario, figures; beside them the journals that it goes on from."""
+"""The folder of a search: ``tune.json``, tables, advice, the best scenario, figures; beside them the journals
+that it goes on from."""
 
 import hashlib
 import json
@@ -16,7 +17,7 @@ from oppo_sim.tune.best_file import best_yaml
 from oppo_sim.tune.constraints import broken
 from oppo_sim.tune.regret import least_costs, mean_cost, regrets, together
 from oppo_sim.tune.result import Tuned
-from oppo_sim.tune.search import Problem
+from oppo_sim.tune.search import SearchProblem
 from oppo_sim.tune.sensitivity import Swept
 from oppo_sim.tune.space import Space
 from oppo_sim.tune.store import JOURNAL, LOCK, REQUEST, RUNS, Trial
@@ -37,7 +38,8 @@ HISTORY_FIGURE: Final = "figures/history.png"
 SENSITIVITY_FIGURE: Final = "figures/sensitivity.png"
 REGRET_FIGURE: Final = "figures/regret.png"
 WRITTEN: Final = (
-    TUNE, TRIALS, TRIALS_CSV, SENSITIVITY, ADVICE, ADVICE_JSON, BEST, HISTORY_FIGURE, SENSITIVITY_FIGURE, REGRET_FIGURE,
+    TUNE, TRIALS, TRIALS_CSV, SENSITIVITY, ADVICE, ADVICE_JSON, BEST, HISTORY_FIGURE, SENSITIVITY_FIGURE,
+    REGRET_FIGURE,
 )  # fmt: skip
 
 
@@ -45,7 +47,10 @@ def refuse_other(folder: Path) -> None:
     """Raise OppoError for a folder with files that no search wrote."""
     present = {entry.name for entry in folder.iterdir()} - {LOCK, WORLDS}
     if present and REQUEST not in present:
-        raise OppoError(f"{folder} holds no search, but other files ({', '.join(sorted(present)[:3])}): choose another folder with -o")
+        raise OppoError(
+            f"{folder} holds no search, but other files ({', '.join(sorted(present)[:3])}): choose another"
+            " folder with -o"
+        )
 
 
 def inputs_digest(resolvers: Sequence[Resolver]) -> str:
@@ -54,10 +59,12 @@ def inputs_digest(resolvers: Sequence[Resolver]) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
-def trial_frame(space: Space, trials: Sequence[Trial], problem: Problem, worlds: int) -> "pd.DataFrame":
-    """One row a trial: its knobs under their scenario fields, its cost and measures on the search's seeds, and how it ended.
+def trial_frame(space: Space, trials: Sequence[Trial], problem: SearchProblem, worlds: int) -> "pd.DataFrame":
+    """One row a trial: its knobs under their scenario fields, its cost and measures on the search's seeds,
+    and how it ended.
 
-    Knobs with values to choose from are JSON text (``null``, ``8``), the others numbers; empty where the policy has no such knob.
+    Knobs with values to choose from are JSON text (``null``, ``8``), the others numbers; empty where the
+    policy has no such knob.
     """
     import pandas as pd
 
@@ -73,13 +80,16 @@ def trial_frame(space: Space, trials: Sequence[Trial], problem: Problem, worlds:
         row: dict[str, Any] = {c.TRIAL: trial.number, POLICY_NAME: trial.setting.policy}
         for field in knobs:
             as_text = "choice" in kinds[field]
-            row[field] = (json.dumps(given[field]) if as_text else float(given[field])) if field in given else None
+            row[field] = (
+                (json.dumps(given[field]) if as_text else float(given[field])) if field in given else None
+            )
         ran = bool(trial.costs)
         row[problem.cost] = mean_cost(trial, 0) if ran else float("nan")
         row[c.REGRET] = together(regrets(trial, least), problem.robust) if ran else float("nan")
         row[c.SEEDS] = len(trial.costs[0]) if ran else 0
         for name in (
-            c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.LENGTH_BIAS_PAIRED, c.DEFERRED, c.COMPARED_KV_PEAK_TOKENS,
+            c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.LENGTH_BIAS_PAIRED,
+            c.DEFERRED, c.COMPARED_KV_PEAK_TOKENS,
         ):  # fmt: skip
             row[name] = trial.measures.get(name, float("nan"))
         row[c.STATUS] = trial.status
@@ -94,15 +104,27 @@ def trial_frame(space: Space, trials: Sequence[Trial], problem: Problem, worlds:
 
 
 def sensitivity_frame(swept: Sequence[Swept]) -> "pd.DataFrame":
-    """One row a value of a knob: its cost over the choice's, with the interval, and whether it keeps the bounds."""
+    """One row a value of a knob: its cost over the choice's, with the interval, and whether it keeps the
+    bounds."""
     import pandas as pd
 
-    columns = ["field", "value", "value_number", "relative", "relative_low", "relative_high", c.STATUS, c.BROKEN, c.ERROR]
+    columns = [
+        "field",
+        "value",
+        "value_number",
+        "relative",
+        "relative_low",
+        "relative_high",
+        c.STATUS,
+        c.BROKEN,
+        c.ERROR,
+    ]
     return pd.DataFrame([one.row() for one in swept], columns=columns)
 
 
 def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
-    """Write everything but the journals; files of an earlier, shorter search are replaced. Raises OppoError when the disk refuses."""
+    """Write everything but the journals; files of an earlier, shorter search are replaced. Raises OppoError
+    when the disk refuses."""
     for name in WRITTEN:
         with disk_errors_said(folder / name):
             (folder / name).unlink(missing_ok=True)
@@ -117,7 +139,13 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
     if tuned.best is not None:
         comments = tuned.advice["sections"]["What to set, and what to expect"]
         with whole_file(folder / BEST) as file:
-            file.write(best_yaml(tuned.best, folder, ["Written by oppo tune. All of it is predicted, not measured.", *comments]).encode())
+            file.write(
+                best_yaml(
+                    tuned.best,
+                    folder,
+                    ["Written by oppo tune. All of it is predicted, not measured.", *comments],
+                ).encode()
+            )
     if figures:
         _write_figures(tuned, folder)
     with whole_file(folder / TUNE) as file:
@@ -140,7 +168,9 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
 
     made = {HISTORY_FIGURE: draw.history_figure(tuned.trials, _cost_column(tuned), tuned.scenario.name)}
     if len(tuned.sensitivity):
-        made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(tuned.sensitivity, tuned.knobs, tuned.scenario.name)
+        made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(
+            tuned.sensitivity, tuned.knobs, tuned.scenario.name
+        )
     if len(tuned.advice["worlds"]) > 1:
         made[REGRET_FIGURE] = draw.regret_figure(tuned.advice["worlds"], tuned.scenario.name)
     for name, figure in made.items():
@@ -156,6 +186,7 @@ def _cost_column(tuned: Tuned) -> str:
 
 
 __all__ = [
-    "ADVICE", "ADVICE_JSON", "BEST", "FORMAT", "JOURNAL", "RUNS", "SENSITIVITY", "TRIALS", "TRIALS_CSV", "TUNE", "WORLDS", "WRITTEN",
+    "ADVICE", "ADVICE_JSON", "BEST", "FORMAT", "JOURNAL", "RUNS", "SENSITIVITY", "TRIALS", "TRIALS_CSV",
+    "TUNE", "WORLDS", "WRITTEN",
     "inputs_digest", "refuse_other", "sensitivity_frame", "trial_frame", "write",
 ]  # fmt: skip

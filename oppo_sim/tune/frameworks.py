@@ -1,7 +1,9 @@
-"""The chosen knobs in the words of other frameworks. Only knobs that these have; where one has none, that is said.
+"""The chosen knobs in the words of other frameworks. Only knobs that these have; where one has none, that is
+said.
 
-Names are those of ``scenario/aliases.py`` where it has them, else of the projects' own documentation (verl 0.10, slime, OpenRLHF 0.11,
-ROLL, TRL up to 1.12 for PPO, vLLM 0.33; read in 2026). Check them against the installed version.
+Names are those of ``scenario/aliases.py`` where it has them, else of the projects' own documentation (verl
+0.10, slime, OpenRLHF 0.11, ROLL, TRL up to 1.12 for PPO, vLLM 0.33; read in 2026). Check them against the
+installed version.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +83,9 @@ def recommended(scenario: Scenario, policy: Policy, stalest: float) -> Recommend
     refill = policy if isinstance(policy, Refill) else None
     controlled = refill is not None and (refill.delta is not None or refill.chunk_control is not None)
     overcommit = refill.overcommit if refill is not None and refill.delta is None else None
-    fixed_chunk = getattr(policy, "chunk_size", None) if getattr(policy, "chunk_control", None) is None else None
+    fixed_chunk = (
+        getattr(policy, "chunk_size", None) if getattr(policy, "chunk_control", None) is None else None
+    )
     return Recommended(
         scenario,
         name,
@@ -100,9 +104,14 @@ def recommended(scenario: Scenario, policy: Policy, stalest: float) -> Recommend
     )
 
 
-NO_STREAMING: Final = "scores whole responses only: the reward model cannot begin before a response has finished"
+NO_STREAMING: Final = (
+    "scores whole responses only: the reward model cannot begin before a response has finished"
+)
 NO_PER_ROLLOUT: Final = "scores the whole batch after generation, not each response when it finishes"
-NO_DEFERRALS: Final = "has no bound on how often a response is carried over; without one the tail can be staler than simulated here"
+NO_DEFERRALS: Final = (
+    "has no bound on how often a response is carried over; without one the tail can be staler than simulated"
+    " here"
+)
 
 
 def frameworks(it: Recommended) -> dict[str, list[Line]]:
@@ -110,21 +119,46 @@ def frameworks(it: Recommended) -> dict[str, list[Line]]:
     return {name: lines(it) for name, lines in FRAMEWORKS.items()}
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _trl(it: Recommended) -> list[Line]:
     lines = [
-        Line("batch_size", it.batch, "B, per update over all processes", "rollout_batch_size" if it.group == 1 else None),
-        Line("response_length", it.scenario.max_response_length, "longest response, tokens", "max_response_length"),
+        Line(
+            "batch_size",
+            it.batch,
+            "B, per update over all processes",
+            "rollout_batch_size" if it.group == 1 else None,
+        ),
+        Line(
+            "response_length",
+            it.scenario.max_response_length,
+            "longest response, tokens",
+            "max_response_length",
+        ),
     ]
     if it.schedule != "synchronous":
-        lines.append(Line(None, None, "PPO in TRL (up to 1.12) does not generate while it trains; AsyncGRPO (1.16) does, with GRPO"))
+        lines.append(
+            Line(
+                None,
+                None,
+                "PPO in TRL (up to 1.12) does not generate while it trains; AsyncGRPO (1.16) does, with GRPO",
+            )
+        )
         return lines
     if it.carries:
-        lines.append(Line(None, None, "PPO in TRL (up to 1.12) generates whole batches: it has no over-sampling and carries nothing over"))
+        lines.append(
+            Line(
+                None,
+                None,
+                "PPO in TRL (up to 1.12) generates whole batches: it has no over-sampling and carries nothing"
+                " over",
+            )
+        )
     if it.granularity != "batch":
-        lines.append(Line(None, None, f"PPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}"))
+        lines.append(
+            Line(None, None, f"PPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}")
+        )
     if it.carries or it.granularity != "batch":
         settings = ", ".join(f"{key!r}: {value!r}" for key, value in it.settings.items())
         lines.append(
@@ -144,12 +178,29 @@ def _verl(it: Recommended) -> list[Line]:
         *_max_num_seqs(it, "actor_rollout_ref.rollout.max_num_seqs"),
     ]
     if it.synchronous_carry:
-        lines.append(Line("trainer.v1.trainer_mode", "colocate_async", "unfinished responses are kept and resubmitted after the update"))
+        lines.append(
+            Line(
+                "trainer.v1.trainer_mode",
+                "colocate_async",
+                "unfinished responses are kept and resubmitted after the update",
+            )
+        )
         lines.append(_verl_ahead(it))
     elif it.schedule != "synchronous":
-        lines.append(Line("trainer.v1.trainer_mode", "separate_async", "generation on its own devices, during training"))
+        lines.append(
+            Line(
+                "trainer.v1.trainer_mode", "separate_async", "generation on its own devices, during training"
+            )
+        )
     if it.max_staleness is not None:
-        lines.append(Line("trainer.v1.sampler.max_off_policy_threshold", it.max_staleness, "bound on staleness", "policy.max_staleness"))
+        lines.append(
+            Line(
+                "trainer.v1.sampler.max_off_policy_threshold",
+                it.max_staleness,
+                "bound on staleness",
+                "policy.max_staleness",
+            )
+        )
         lines.append(Line("trainer.v1.sampler.max_off_policy_strategy", "wait", "nothing is dropped here"))
     elif it.carries and it.max_deferrals is not None:
         lines.append(
@@ -159,16 +210,32 @@ def _verl(it: Recommended) -> list[Line]:
                 "nearest to max_deferrals: the highest staleness simulated",
             )
         )
-        lines.append(Line("trainer.v1.sampler.max_off_policy_strategy", "wait", "wait for what has become too old, as here"))
+        lines.append(
+            Line(
+                "trainer.v1.sampler.max_off_policy_strategy",
+                "wait",
+                "wait for what has become too old, as here",
+            )
+        )
     if it.carries and not it.scenario.rollout.clear_kv_cache_on_weight_sync:
-        lines.append(Line(None, None, "KV is always computed anew after an update (the replicas sleep); simulated here: kept"))
+        lines.append(
+            Line(
+                None,
+                None,
+                "KV is always computed anew after an update (the replicas sleep); simulated here: kept",
+            )
+        )
     return [*lines, *_scoring(it, per_rollout=True)]
 
 
 def _verl_ahead(it: Recommended) -> Line:
     knob = "trainer.v1.colocate_async.num_warmup_batches"
     if it.overcommit is None:
-        return Line(None, None, "the overcommit is not controlled online; num_warmup_batches is a fixed number of whole batches")
+        return Line(
+            None,
+            None,
+            "the overcommit is not controlled online; num_warmup_batches is a fixed number of whole batches",
+        )
     batches = it.overcommit / it.batch
     if batches.is_integer() and batches >= 1:
         return Line(knob, int(batches), f"Δ of {it.overcommit} rollouts in batches", "policy.overcommit")
@@ -176,7 +243,8 @@ def _verl_ahead(it: Recommended) -> Line:
     return Line(
         knob,
         nearest,
-        f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) cannot be said; {nearest} means {nearest * it.batch}",
+        f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) cannot be said;"
+        f" {nearest} means {nearest * it.batch}",
     )
 
 
@@ -191,13 +259,18 @@ def _openrlhf(it: Recommended) -> list[Line]:
             Line(
                 "--train.async_enable",
                 True,
-                "needed for what follows; it also generates during training, which is not what was simulated here"
-                if it.schedule == "synchronous"
-                else "generates during training",
+                (
+                    "needed for what follows; it also generates during training, which is not what was"
+                    " simulated here"
+                    if it.schedule == "synchronous"
+                    else "generates during training"
+                ),
             )
         )
     if it.carries:
-        lines.append(Line("--train.partial_rollout_enable", True, "unfinished responses go on after the update"))
+        lines.append(
+            Line("--train.partial_rollout_enable", True, "unfinished responses go on after the update")
+        )
     if it.overcommit:
         lines.append(
             Line(
@@ -208,14 +281,25 @@ def _openrlhf(it: Recommended) -> list[Line]:
             )
         )
     if it.max_staleness is not None:
-        lines.append(Line("--train.async_queue_size", it.max_staleness, "batches waiting: the nearest to a bound on staleness"))
+        lines.append(
+            Line(
+                "--train.async_queue_size",
+                it.max_staleness,
+                "batches waiting: the nearest to a bound on staleness",
+            )
+        )
     return [*lines, *_deferrals(it), *_scoring(it, per_rollout=False)]
 
 
 def _slime(it: Recommended) -> list[Line]:
     exact = it.group == 1
     lines = [
-        Line("--rollout-batch-size", it.prompts, "B" if exact else "B in prompts", "rollout_batch_size" if exact else None),
+        Line(
+            "--rollout-batch-size",
+            it.prompts,
+            "B" if exact else "B in prompts",
+            "rollout_batch_size" if exact else None,
+        ),
         Line("--n-samples-per-prompt", it.group, "responses of a prompt", "group_size"),
     ]
     if it.overcommit:
@@ -229,7 +313,12 @@ def _slime(it: Recommended) -> list[Line]:
         )
     if it.carries:
         lines.append(
-            Line("--partial-rollout", True, "unfinished groups go back to the buffer; finished ones beyond B are dropped there, kept here")
+            Line(
+                "--partial-rollout",
+                True,
+                "unfinished groups go back to the buffer; finished ones beyond B are dropped there, kept"
+                " here",
+            )
         )
         if not it.scenario.rollout.clear_kv_cache_on_weight_sync:
             lines.append(Line(None, None, "KV is always computed anew after an update; simulated here: kept"))
@@ -240,13 +329,22 @@ def _slime(it: Recommended) -> list[Line]:
 
 def _roll(it: Recommended) -> list[Line]:
     lines = [
-        Line("rollout_batch_size", it.prompts, "B" if it.group == 1 else "B in prompts", "rollout_batch_size" if it.group == 1 else None),
+        Line(
+            "rollout_batch_size",
+            it.prompts,
+            "B" if it.group == 1 else "B in prompts",
+            "rollout_batch_size" if it.group == 1 else None,
+        ),
     ]
     if it.overcommit:
         lines.append(Line("is_use_additional_prompts", True, "more prompts than B in flight"))
-        lines.append(Line("max_additional_running_prompts", it.extra_prompts, "Δ in prompts", "policy.overcommit"))
+        lines.append(
+            Line("max_additional_running_prompts", it.extra_prompts, "Δ in prompts", "policy.overcommit")
+        )
     if it.max_staleness is not None:
-        lines.append(Line("async_generation_ratio", it.max_staleness, "batches ahead", "policy.max_staleness"))
+        lines.append(
+            Line("async_generation_ratio", it.max_staleness, "batches ahead", "policy.max_staleness")
+        )
     return [*lines, *_deferrals(it), *_scoring(it, per_rollout=True)]
 
 
@@ -255,7 +353,13 @@ def _vllm(it: Recommended) -> list[Line]:
     lines = list(_max_num_seqs(it, "max_num_seqs"))
     if not lines and it.overcommit is not None:
         fewest = ceil((it.batch + it.overcommit) / replicas)
-        lines.append(Line("max_num_seqs", fewest, f"at least: B + Δ over {replicas} replica(s) ran together in the simulation"))
+        lines.append(
+            Line(
+                "max_num_seqs",
+                fewest,
+                f"at least: B + Δ over {replicas} replica(s) ran together in the simulation",
+            )
+        )
     if it.granularity == "chunk" and it.chunk_size is not None:
         lines.append(
             Line(
@@ -269,7 +373,8 @@ def _vllm(it: Recommended) -> list[Line]:
             Line(
                 "enable_prefix_caching",
                 True,
-                "on a pooling reward model that gets the growing prefix; whole blocks are kept, so take a multiple of the block size",
+                "on a pooling reward model that gets the growing prefix; whole blocks are kept, so take a"
+                " multiple of the block size",
             )
         )
     if it.carries:
@@ -281,7 +386,13 @@ def _vllm(it: Recommended) -> list[Line]:
                 "around the update; " + ("KV is computed anew" if clear else "KV is kept, stale"),
             )
         )
-        lines.append(Line("scheduling_policy", "priority", "with a lower priority= number for carried requests, so that they run first"))
+        lines.append(
+            Line(
+                "scheduling_policy",
+                "priority",
+                "with a lower priority= number for carried requests, so that they run first",
+            )
+        )
     if not lines:
         lines.append(Line(None, None, "nothing beyond its defaults: the policy needs no knob of the engine"))
     return lines
@@ -289,7 +400,11 @@ def _vllm(it: Recommended) -> list[Line]:
 
 def _max_num_seqs(it: Recommended, knob: str) -> list[Line]:
     bound = it.scenario.rollout.max_num_seqs
-    return [] if bound is None else [Line(knob, bound, "running responses of one engine", "rollout.max_num_seqs")]
+    return (
+        []
+        if bound is None
+        else [Line(knob, bound, "running responses of one engine", "rollout.max_num_seqs")]
+    )
 
 
 def _scoring(it: Recommended, *, per_rollout: bool) -> list[Line]:

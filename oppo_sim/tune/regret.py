@@ -22,7 +22,8 @@ def best_in(trials: Sequence[Trial], world: int) -> Trial | None:
 
 
 def least_costs(trials: Sequence[Trial], worlds: int) -> list[float]:
-    """The least cost known in each world: of trials that keep all bounds, else of any; NaN-free only if some trial ran."""
+    """The least cost known in each world: of trials that keep all bounds, else of any; NaN-free only if some
+    trial ran."""
     found = []
     for world in range(worlds):
         best = best_in(trials, world)

@@ -25,8 +25,8 @@ DEFAULT_FRESH_SEEDS = 10
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A search. Its result depends on everything here but ``trials``, ``timeout_s``, ``jobs``, ``folder``, ``force`` and ``figures``:
-    with more trials or time the same search goes on."""
+    """A search. Its result depends on everything here but ``trials``, ``timeout_s``, ``jobs``, ``folder``,
+    ``force`` and ``figures``: with more trials or time the same search goes on."""
 
     scenario: Scenario | str | Path
     folder: Path | None = None
@@ -46,7 +46,8 @@ class TuneRequest:
     seeds: int | None = None
     """Common to all trials, from the scenario's seed on; None: 5, or 1 where a trace is replayed in order."""
     fresh_seeds: int | None = None
-    """Further ones that no trial saw, for what is reported; None: 10, or none where a trace is replayed in order."""
+    """Further ones that no trial saw, for what is reported; None: 10, or none where a trace is replayed in
+    order."""
     steps: int | None = None
     """None: the scenario's."""
     sampler_seed: int = 0
@@ -68,7 +69,9 @@ class TuneRequest:
             if value is not None and not low <= value <= high:
                 raise OppoError(f"{name} {value} is out of range: give {low:,} to {high:,}")
         if self.timeout_s is not None and self.timeout_s <= 0:
-            raise OppoError(f"timeout_s {self.timeout_s} leaves no time: give seconds above 0, or leave it out")
+            raise OppoError(
+                f"timeout_s {self.timeout_s} leaves no time: give seconds above 0, or leave it out"
+            )
         if self.objective not in UNIT_COST:
             raise OppoError(f"objective '{self.objective}' is unknown: choose {' or '.join(UNIT_COST)}")
         if self.robust not in get_args(Robust):
@@ -90,7 +93,10 @@ def seeds_of(request: TuneRequest, scenario: Scenario) -> Seeds:
     """The seeds of a request. Raises OppoError for several seeds of a trace that is replayed in order."""
     if scenario.trace.sampling == "in_order":
         if (request.seeds or 1) > 1 or request.fresh_seeds is not None:
-            raise OppoError("trace.sampling in_order replays the same rollouts under every seed: leave out seeds, or use sampling resample")
+            raise OppoError(
+                "trace.sampling in_order replays the same rollouts under every seed: leave out seeds, or use"
+                " sampling resample"
+            )
         return Seeds((scenario.seed,), (), exact=True)
     first = scenario.seed
     count = request.seeds or DEFAULT_SEEDS
@@ -99,7 +105,8 @@ def seeds_of(request: TuneRequest, scenario: Scenario) -> Seeds:
 
 
 def identity(request: TuneRequest, scenario: Scenario, inputs: str) -> dict[str, Any]:
-    """What makes two searches the same, as plain values; ``inputs`` stands for the contents of files and for this program."""
+    """What makes two searches the same, as plain values; ``inputs`` stands for the contents of files and for
+    this program."""
     return {
         "scenario_sha256": scenario.content_hash,
         "inputs": inputs,

@@ -53,7 +53,8 @@ class KnobEffect:
     field: str
     chosen: Any
     flat: tuple[Any, Any]
-    """From and to which value the cost stays within 1 % of the least of the sweep: values next to each other, around the chosen one."""
+    """From and to which value the cost stays within 1 % of the least of the sweep: values next to each other,
+    around the chosen one."""
     most: float
     """Largest cost of the sweep over the chosen one's, minus 1."""
     share: float

@@ -1,7 +1,8 @@
 """Which settings to try next: Optuna's TPE over policies and, for each, its own knobs.
 
-The sampler is asked anew for every trial, with the trials before it and a seed that follows from the trial's number: a search that goes on
-proposes what it would have proposed without the interruption, in any number of processes.
+The sampler is asked anew for every trial, with the trials before it and a seed that follows from the trial's
+number: a search that goes on proposes what it would have proposed without the interruption, in any number of
+    processes.
 """
 
 import itertools
@@ -22,15 +23,20 @@ BATCH = 4
 RANDOM_TRIALS = 12
 """Drawn evenly before the sampler has something to learn from, beside the policies' own settings."""
 LOCAL = 3
-"""Of each batch the last trial changes one knob of the best so far: the sampler finds the valley, this its bottom and its edges."""
+"""Of each batch the last trial changes one knob of the best so far: the sampler finds the valley, this its
+bottom and its edges."""
 _TRIES = 12
 _LARGEST_LISTED = 200_000
 
 
-def propose(space: Space, trials: Sequence[Trial], first: int, count: int, worlds: int, how: Robust, seed: int) -> list[Setting]:
-    """Settings for the trials ``first`` to ``first + count - 1``, from those before; fewer, or none, where all have been tried.
+def propose(
+    space: Space, trials: Sequence[Trial], first: int, count: int, worlds: int, how: Robust, seed: int
+) -> list[Setting]:
+    """Settings for the trials ``first`` to ``first + count - 1``, from those before; fewer, or none, where
+    all have been tried.
 
-    With several worlds, every second trial looks for the best of one world, so that regrets are measured against something.
+    With several worlds, every second trial looks for the best of one world, so that regrets are measured
+    against something.
     """
     tried = {trial.setting for trial in trials}
     starts = list(space.starts.values())
@@ -71,7 +77,9 @@ def frozen_trial(space: Space, trial: Trial, value: float | None, *, all_policie
     if value is None or not isfinite(value):
         return optuna.trial.create_trial(state=states.FAIL, **common)
     if trial.status == "stopped":
-        return optuna.trial.create_trial(state=states.PRUNED, intermediate_values={len(trial.costs[0]): value}, **common)
+        return optuna.trial.create_trial(
+            state=states.PRUNED, intermediate_values={len(trial.costs[0]): value}, **common
+        )
     return optuna.trial.create_trial(state=states.COMPLETE, value=value, **common)
 
 
@@ -80,7 +88,7 @@ def parameter(policy: str, field: str) -> str:
     return f"{policy}: {field}"
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _searched(space: Space) -> tuple[str, ...]:
@@ -114,7 +122,9 @@ def _new(
             study.sampler = (
                 optuna.samplers.RandomSampler(seed=draw)
                 if at_random or attempt >= _TRIES // 2
-                else optuna.samplers.TPESampler(seed=draw, multivariate=True, group=True, constant_liar=True, n_startup_trials=1)
+                else optuna.samplers.TPESampler(
+                    seed=draw, multivariate=True, group=True, constant_liar=True, n_startup_trials=1
+                )
             )
             setting = _asked(study, space)
         if setting not in tried:
@@ -139,7 +149,13 @@ def _near(space: Space, best: Setting, tried: set[Setting], number: int, seed: i
 def _asked(study: Any, space: Space) -> Setting:
     trial = study.ask()
     policy = trial.suggest_categorical("policy", _searched(space))
-    return Setting(policy, tuple((knob.field, _suggested(trial, parameter(policy, knob.field), knob)) for knob in space.knobs[policy]))
+    return Setting(
+        policy,
+        tuple(
+            (knob.field, _suggested(trial, parameter(policy, knob.field), knob))
+            for knob in space.knobs[policy]
+        ),
+    )
 
 
 def _suggested(trial: Any, name: str, knob: Knob) -> Any:
@@ -171,11 +187,14 @@ def _distribution(knob: Knob) -> Any:
         return distributions.CategoricalDistribution([json.dumps(choice) for choice in knob.choices])
     if knob.kind == "float":
         return distributions.FloatDistribution(float(knob.low), float(knob.high), log=knob.log)
-    return distributions.IntDistribution(int(knob.low), int(knob.nearest(knob.high)), log=knob.log, step=knob.step)
+    return distributions.IntDistribution(
+        int(knob.low), int(knob.nearest(knob.high)), log=knob.log, step=knob.step
+    )
 
 
 def _untried(space: Space, tried: set[Setting], seed: int, number: int) -> Setting | None:
-    """A setting of a small space that was not tried, drawn; None: there is none, or the space is too large to list."""
+    """A setting of a small space that was not tried, drawn; None: there is none, or the space is too large to
+    list."""
     left = []
     for policy in _searched(space):
         if space.size(policy) > _LARGEST_LISTED:
@@ -187,7 +206,12 @@ def _untried(space: Space, tried: set[Setting], seed: int, number: int) -> Setti
 def _listed(space: Space, policy: str) -> Iterator[Setting]:
     knobs = space.knobs[policy]
     values = [
-        knob.choices if knob.kind == "choice" else [knob.nearest(knob.low + i * knob.step) for i in range(int(knob.size))] for knob in knobs
+        (
+            knob.choices
+            if knob.kind == "choice"
+            else [knob.nearest(knob.low + i * knob.step) for i in range(int(knob.size))]
+        )
+        for knob in knobs
     ]
     for combined in itertools.product(*values):
         yield Setting(policy, tuple((knob.field, value) for knob, value in zip(knobs, combined, strict=True)))

@@ -1,4 +1,5 @@
-"""The search: batches of proposed settings, each tried on the search's seeds and stopped when it is clearly worse."""
+"""The search: batches of proposed settings, each tried on the search's seeds and stopped when it is clearly
+worse."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ CLEARLY = 0.01
 
 
 @dataclass(frozen=True)
-class Problem:
+class SearchProblem:
     """What is searched, and how settings are judged."""
 
     space: Space
@@ -49,14 +50,15 @@ Ended = Literal["trials", "time", "space"]
 
 
 def search(
-    problem: Problem,
+    problem: SearchProblem,
     bench: Bench,
     store: TrialStore,
     trials: int,
     out_of_time: Callable[[], bool],
     progress: Callable[[int, Trial | None], None],
 ) -> Ended:
-    """Bring ``store`` to ``trials`` trials; says what ended it. ``progress`` is told how many there are and the best so far.
+    """Bring ``store`` to ``trials`` trials; says what ended it. ``progress`` is told how many there are and
+    the best so far.
 
     The same problem gives the same trials, however often it was interrupted.
     """
@@ -96,19 +98,28 @@ def looks(seeds: int) -> list[int]:
 
 
 def judged(
-    problem: Problem, bench: Bench, setting: Setting, totals: Sequence[Sequence[Totals]], baseline: Sequence[Sequence[Totals]]
+    problem: SearchProblem,
+    bench: Bench,
+    setting: Setting,
+    totals: Sequence[Sequence[Totals]],
+    baseline: Sequence[Sequence[Totals]],
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Measures (the worst of all worlds) and violations of a setting. Raises OppoError where a bound cannot be measured."""
+    """Measures (the worst of all worlds) and violations of a setting. Raises OppoError where a bound cannot
+    be measured."""
     each = [measures(runs, base) for runs, base in zip(totals, baseline, strict=True)]
     found: dict[str, float] = {}
     for world, measured in enumerate(each):
-        limit = kv_limit(problem.constraints, bench.parts(setting, world)) if problem.constraints.kv_capacity is not None else None
+        limit = (
+            kv_limit(problem.constraints, bench.parts(setting, world))
+            if problem.constraints.kv_capacity is not None
+            else None
+        )
         for name, by in violations(problem.constraints, measured, limit).items():
             found[name] = max(by, found.get(name, by))
     return worst_of(each), found
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -123,7 +134,12 @@ class _Running:
 
 
 def _try_out(
-    problem: Problem, bench: Bench, before: Sequence[Trial], first: int, settings: Sequence[Setting], out_of_time: Callable[[], bool]
+    problem: SearchProblem,
+    bench: Bench,
+    before: Sequence[Trial],
+    first: int,
+    settings: Sequence[Setting],
+    out_of_time: Callable[[], bool],
 ) -> list[Trial] | None:
     """Trials of some settings, in order; None: time ran out (finished runs are in the journal)."""
     worlds = range(len(bench.worlds))
@@ -131,7 +147,12 @@ def _try_out(
     ends = looks(len(problem.seeds))
     for end in ends:
         active = [each for each in running if each.ended is None and not each.stopped]
-        needs = [Need(each.setting, world, seed) for each in active for seed in problem.seeds[each.seen : end] for world in worlds]
+        needs = [
+            Need(each.setting, world, seed)
+            for each in active
+            for seed in problem.seeds[each.seen : end]
+            for world in worlds
+        ]
         results = iter(bench.run(needs))
         for each in active:
             _take(each, [next(results) for _ in range((end - each.seen) * len(worlds))], end, len(worlds))
@@ -152,24 +173,29 @@ def _take(each: _Running, results: Sequence[RunResult], end: int, worlds: int) -
     each.seen = end
 
 
-def _trial(problem: Problem, bench: Bench, each: _Running) -> Trial:
+def _trial(problem: SearchProblem, bench: Bench, each: _Running) -> Trial:
     costs = tuple(tuple(run[problem.cost] for run in world) for world in each.totals)
     try:
         measured, found = judged(problem, bench, each.setting, each.totals, _baselines(problem, bench, each))
     except OppoError as error:
         return Trial(each.number, each.setting, "failed", error=str(error))
-    status: Literal["ok", "infeasible", "stopped"] = "infeasible" if broken(found) else "stopped" if each.stopped else "ok"
+    status: Literal["ok", "infeasible", "stopped"] = (
+        "infeasible" if broken(found) else "stopped" if each.stopped else "ok"
+    )
     return Trial(each.number, each.setting, status, costs, measured, found)
 
 
-def _baselines(problem: Problem, bench: Bench, each: _Running) -> list[list[Totals]]:
+def _baselines(problem: SearchProblem, bench: Bench, each: _Running) -> list[list[Totals]]:
     """What length bias is measured against."""
     seeds = problem.seeds[: each.seen]
     return [bench.trains_all(each.setting, world, seeds) for world in range(len(bench.worlds))]
 
 
-def _hopeless(problem: Problem, bench: Bench, before: Sequence[Trial], each: _Running, looks_in_all: int) -> bool:
-    """Further seeds cannot help: beyond a bound that only grows, or clearly worse than the best so far in every world."""
+def _hopeless(
+    problem: SearchProblem, bench: Bench, before: Sequence[Trial], each: _Running, looks_in_all: int
+) -> bool:
+    """Further seeds cannot help: beyond a bound that only grows, or clearly worse than the best so far in
+    every world."""
     if any(name in ONLY_GROWS for name in problem.constraints.measured):
         try:
             _, found = judged(problem, bench, each.setting, each.totals, each.totals)

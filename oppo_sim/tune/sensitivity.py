@@ -1,4 +1,5 @@
-"""The surroundings of the chosen setting: how flat it is, which knob matters, which knobs depend on each other."""
+"""The surroundings of the chosen setting: how flat it is, which knob matters, which knobs depend on each
+other."""
 
 import itertools
 import json
@@ -18,7 +19,7 @@ from oppo_sim.tune.constraints import broken
 from oppo_sim.tune.regret import mean_cost
 from oppo_sim.tune.result import Checked, Interaction, KnobEffect
 from oppo_sim.tune.sampler import frozen_trial, parameter
-from oppo_sim.tune.search import Problem, judged
+from oppo_sim.tune.search import SearchProblem, judged
 from oppo_sim.tune.space import Setting
 from oppo_sim.tune.store import Trial, require_optuna
 
@@ -43,7 +44,11 @@ class Swept:
 
     def row(self) -> dict[str, Any]:
         """For the table of sensitivity."""
-        number = self.value if isinstance(self.value, int | float) and not isinstance(self.value, bool) else float("nan")
+        number = (
+            self.value
+            if isinstance(self.value, int | float) and not isinstance(self.value, bool)
+            else float("nan")
+        )
         return {
             "field": self.field,
             "value": json.dumps(self.value),
@@ -57,7 +62,7 @@ class Swept:
         }
 
 
-def sweep_knobs(problem: Problem, bench: Bench, chosen: Checked, seeds: Sequence[int]) -> list[Swept]:
+def sweep_knobs(problem: SearchProblem, bench: Bench, chosen: Checked, seeds: Sequence[int]) -> list[Swept]:
     """Each knob of the chosen policy over its whole range, one at a time."""
     knobs = problem.space.knobs[chosen.setting.policy]
     at = chosen.setting.knobs
@@ -66,13 +71,21 @@ def sweep_knobs(problem: Problem, bench: Bench, chosen: Checked, seeds: Sequence
         Swept(knob.field, value, *found)
         for (knob, value), found in zip(
             wanted,
-            _relative(problem, bench, chosen, [chosen.setting.replaced(**{knob.field: value}) for knob, value in wanted], seeds),
+            _relative(
+                problem,
+                bench,
+                chosen,
+                [chosen.setting.replaced(**{knob.field: value}) for knob, value in wanted],
+                seeds,
+            ),
             strict=True,
         )
     ]
 
 
-def knob_effects(problem: Problem, chosen: Setting, swept: Sequence[Swept], trials: Sequence[Trial]) -> list[KnobEffect]:
+def knob_effects(
+    problem: SearchProblem, chosen: Setting, swept: Sequence[Swept], trials: Sequence[Trial]
+) -> list[KnobEffect]:
     """What the sweeps say of each knob, the one that matters most first."""
     importance = ped_anova(problem, chosen.policy, trials)
     by_field: dict[str, list[Swept]] = {}
@@ -102,16 +115,26 @@ def knob_effects(problem: Problem, chosen: Setting, swept: Sequence[Swept], tria
 
 
 def interactions(
-    problem: Problem, bench: Bench, chosen: Checked, effects: Sequence[KnobEffect], swept: Sequence[Swept], seeds: Sequence[int]
+    problem: SearchProblem,
+    bench: Bench,
+    chosen: Checked,
+    effects: Sequence[KnobEffect],
+    swept: Sequence[Swept],
+    seeds: Sequence[int],
 ) -> list[Interaction]:
-    """For pairs of the knobs that matter most: both changed against each changed alone; of each pair the strongest."""
+    """For pairs of the knobs that matter most: both changed against each changed alone; of each pair the
+    strongest."""
     others = {effect.field: _other_values(effect, swept) for effect in effects}
-    pairs = list(itertools.combinations([effect.field for effect in effects if others[effect.field]], 2))[:MOST_PAIRS]
+    pairs = list(itertools.combinations([effect.field for effect in effects if others[effect.field]], 2))[
+        :MOST_PAIRS
+    ]
     corners = [(a, b, x, y) for a, b in pairs for x in others[a] for y in others[b]]
     single = {(one.field, json.dumps(one.value)): one for one in swept}
     found: dict[tuple[str, str], Interaction] = {}
     settings = [chosen.setting.replaced(**{a: x, b: y}) for a, b, x, y in corners]
-    for (a, b, x, y), (_, ratios, _, error) in zip(corners, _relative(problem, bench, chosen, settings, seeds), strict=True):
+    for (a, b, x, y), (_, ratios, _, error) in zip(
+        corners, _relative(problem, bench, chosen, settings, seeds), strict=True
+    ):
         if error is not None:
             continue
         alone = single[a, json.dumps(x)].ratios, single[b, json.dumps(y)].ratios
@@ -123,10 +146,13 @@ def interactions(
     return sorted(found.values(), key=lambda each: -abs(each.effect))
 
 
-def ped_anova(problem: Problem, policy: str, trials: Sequence[Trial]) -> dict[str, float]:
-    """Importance of each knob for being among the best tenth of a policy's trials (PED-ANOVA, Watanabe et al. 2023); empty: too few."""
+def ped_anova(problem: SearchProblem, policy: str, trials: Sequence[Trial]) -> dict[str, float]:
+    """Importance of each knob for being among the best tenth of a policy's trials (PED-ANOVA, Watanabe et al.
+    2023); empty: too few."""
     optuna = require_optuna()
-    done = [trial for trial in trials if trial.setting.policy == policy and trial.status in ("ok", "infeasible")]
+    done = [
+        trial for trial in trials if trial.setting.policy == policy and trial.status in ("ok", "infeasible")
+    ]
     knobs = [knob for knob in problem.space.knobs[policy] if knob.size > 1]
     if len(done) < ENOUGH_TRIALS or len(knobs) < 2:
         return {}
@@ -141,15 +167,19 @@ def ped_anova(problem: Problem, policy: str, trials: Sequence[Trial]) -> dict[st
     return {names[name]: float(value) for name, value in found.items()}
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 _Found = tuple[tuple[float, float, float], tuple[float, ...], tuple[str, ...], str | None]
 _NAN = float("nan")
 
 
-def _relative(problem: Problem, bench: Bench, chosen: Checked, settings: Sequence[Setting], seeds: Sequence[int]) -> list[_Found]:
+def _relative(
+    problem: SearchProblem, bench: Bench, chosen: Checked, settings: Sequence[Setting], seeds: Sequence[int]
+) -> list[_Found]:
     worlds = range(len(bench.worlds))
-    results = iter(bench.run([Need(setting, world, seed) for setting in settings for world in worlds for seed in seeds]))
+    results = iter(
+        bench.run([Need(setting, world, seed) for setting in settings for world in worlds for seed in seeds])
+    )
     found: list[_Found] = []
     for setting in settings:
         here = [[next(results) for _ in seeds] for _ in worlds]
@@ -158,7 +188,9 @@ def _relative(problem: Problem, bench: Bench, chosen: Checked, settings: Sequenc
             found.append(((_NAN, _NAN, _NAN), (), (), error))
             continue
         totals = [[dict(one.totals or {}) for one in world] for world in here]
-        _, violated = judged(problem, bench, setting, totals, [bench.trains_all(setting, world, seeds) for world in worlds])
+        _, violated = judged(
+            problem, bench, setting, totals, [bench.trains_all(setting, world, seeds) for world in worlds]
+        )
         ratios = relative_costs([[run[problem.cost] for run in world] for world in totals], chosen.costs)
         found.append((paired(ratios, [1.0] * len(ratios)), tuple(ratios), broken(violated), None))
     return found
@@ -171,7 +203,9 @@ def _ran(values: Sequence[Swept]) -> list[Swept]:
 def _flat(values: Sequence[Swept], chosen: Any) -> tuple[Any, Any]:
     """The values around the chosen one, next to each other, within FLAT of the least cost."""
     place = next(i for i, one in enumerate(values) if json.dumps(one.value) == json.dumps(chosen))
-    least = min((1.0 + one.relative[0] for one in values if one.error is None and not one.broken), default=1.0)
+    least = min(
+        (1.0 + one.relative[0] for one in values if one.error is None and not one.broken), default=1.0
+    )
 
     def within(one: Swept) -> bool:
         return one.error is None and not one.broken and 1.0 + one.relative[0] <= least * (1.0 + FLAT)
@@ -185,7 +219,8 @@ def _flat(values: Sequence[Swept], chosen: Any) -> tuple[Any, Any]:
 
 
 def _other_values(effect: KnobEffect, swept: Sequence[Swept]) -> list[Any]:
-    """At most one value on each side of the chosen one, a quarter of the sweep away: far enough to matter, not so far as to be absurd."""
+    """At most one value on each side of the chosen one, a quarter of the sweep away: far enough to matter,
+    not so far as to be absurd."""
     ran = [one for one in swept if one.field == effect.field and one.error is None]
     values = [one.value for one in ran]
     place = next(i for i, value in enumerate(values) if json.dumps(value) == json.dumps(effect.chosen))

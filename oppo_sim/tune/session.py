@@ -25,7 +25,7 @@ from oppo_sim.tune.frameworks import frameworks, recommended
 from oppo_sim.tune.regret import mean_cost
 from oppo_sim.tune.request import Seeds, TuneRequest, digest_of, identity, seeds_of
 from oppo_sim.tune.result import Against, Checked, Infeasible, Interaction, KnobEffect, Tuned
-from oppo_sim.tune.search import Ended, Problem, search
+from oppo_sim.tune.search import Ended, SearchProblem, search
 from oppo_sim.tune.sensitivity import Swept, interactions, knob_effects, sweep_knobs
 from oppo_sim.tune.space import Space, build_space
 from oppo_sim.tune.store import Trial, TrialStore
@@ -45,7 +45,7 @@ class _Searched:
     scenario: Scenario
     space: Space
     worlds: Sequence[World]
-    problem: Problem
+    problem: SearchProblem
     seeds: Seeds
     steps: int
     ended: Ended
@@ -56,8 +56,9 @@ class _Searched:
 def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     """Tune a scenario. In a folder that holds the same search, it goes on there; nothing is simulated twice.
 
-    Ctrl-C (KeyboardInterrupt) leaves everything finished in the folder. Raises OppoError for what cannot be searched, where no setting
-    can run at all, and where the folder holds something else. A search in which nothing keeps the bounds is a result (``infeasible``).
+    Ctrl-C (KeyboardInterrupt) leaves everything finished in the folder. Raises OppoError for what cannot be
+    searched, where no setting can run at all, and where the folder holds something else. A search in which
+    nothing keeps the bounds is a result (``infeasible``).
     """
     store.require_optuna()
     scenario = loaded_scenario(request.scenario, request.overrides)
@@ -75,20 +76,28 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
         store.claim(place, known, force=request.force, written=files.WRITTEN)
         if request.force:  # another search's worlds went with it
             worlds = build_worlds(scenario, request.worlds, place / files.WORLDS)
-        journal = stack.enter_context(RunJournal(place / store.RUNS, {"tune": digest_of(dict(known))}, lambda head: None))
+        journal = stack.enter_context(
+            RunJournal(place / store.RUNS, {"tune": digest_of(dict(known))}, lambda head: None)
+        )
         trials = TrialStore(place / store.JOURNAL)
         bench = Bench(worlds, resolvers, journal, request.jobs)
-        problem = Problem(space, request.constraints, request.objective, request.robust, seeds.search, request.sampler_seed)
+        problem = SearchProblem(
+            space, request.constraints, request.objective, request.robust, seeds.search, request.sampler_seed
+        )
         _refuse_hopeless(problem, bench)
         ended = _searched(request, problem, bench, trials, tell)
-        whole = _Searched(request, scenario, space, worlds, problem, seeds, steps, ended, trials.trials, known)
+        whole = _Searched(
+            request, scenario, space, worlds, problem, seeds, steps, ended, trials.trials, known
+        )
         tuned = _concluded(whole, bench, place, tell)
         if request.folder is not None:
             files.write(tuned, place, figures=request.figures)
         return tuned
 
 
-def _searched(request: TuneRequest, problem: Problem, bench: Bench, trials: TrialStore, tell: OnProgress) -> Ended:
+def _searched(
+    request: TuneRequest, problem: SearchProblem, bench: Bench, trials: TrialStore, tell: OnProgress
+) -> Ended:
     end = None if request.timeout_s is None else monotonic() + request.timeout_s
     ended = search(
         problem,
@@ -100,15 +109,20 @@ def _searched(request: TuneRequest, problem: Problem, bench: Bench, trials: Tria
     )
     if not any(trial.costs for trial in trials.trials):
         if not trials.trials:
-            raise OppoError(f"no trial was finished within {request.timeout_s:g} s: give more time with --timeout-s")
+            raise OppoError(
+                f"no trial was finished within {request.timeout_s:g} s: give more time with --timeout-s"
+            )
         reasons = Counter(trial.error for trial in trials.trials)
         reason, count = reasons.most_common(1)[0]
-        raise OppoError(f"none of the {len(trials.trials)} settings tried can run; {count} of them because: {reason}")
+        raise OppoError(
+            f"none of the {len(trials.trials)} settings tried can run; {count} of them because: {reason}"
+        )
     return ended
 
 
-def _refuse_hopeless(problem: Problem, bench: Bench) -> None:
-    """Raise OppoError before any work where no policy can run as the scenario would have it, or a bound cannot be measured."""
+def _refuse_hopeless(problem: SearchProblem, bench: Bench) -> None:
+    """Raise OppoError before any work where no policy can run as the scenario would have it, or a bound
+    cannot be measured."""
     sentences = []
     for setting in problem.space.starts.values():
         try:
@@ -128,7 +142,11 @@ def _concluded(searched: _Searched, bench: Bench, place: Path, tell: OnProgress)
     bench.on_run = lambda done, total: tell("fresh seeds", done, total, "")
     chosen, looked = chosen_of(problem, bench, trials, seeds)
     if chosen is None:
-        return _nothing_feasible(searched, bench, f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again")
+        return _nothing_feasible(
+            searched,
+            bench,
+            f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again",
+        )
     bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.said())
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)
@@ -154,19 +172,31 @@ def _result(
     setting = best.checked.setting
     tuned_scenario = bench.scenario(setting)
     costs = {trial.number: mean_cost(trial, 0) for trial in searched.trials if trial.status == "ok"}
-    kept = [(costs[one.checked.number], one) for one in (best, *others) if one.keeps_bounds and one.checked.number is not None]
+    kept = [
+        (costs[one.checked.number], one)
+        for one in (best, *others)
+        if one.keeps_bounds and one.checked.number is not None
+    ]
     nominal = min(kept, key=lambda pair: pair[0])[1]
     names = [world.name for world in searched.worlds]
-    limit = kv_limit(problem.constraints, bench.parts(setting, 0)) if problem.constraints.kv_capacity is not None else None
+    limit = (
+        kv_limit(problem.constraints, bench.parts(setting, 0))
+        if problem.constraints.kv_capacity is not None
+        else None
+    )
     policy = _built_policy(tuned_scenario)
     told = recommended(tuned_scenario, policy, best.checked.measures["staleness_max"])
     sections = {
         "What to set, and what to expect": [
-            *words.summary_sentences(best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps),
+            *words.summary_sentences(
+                best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps
+            ),
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
             *words.beside_given(best, others),
         ],
-        "How sure the choice is": words.alike_sentences(best, [one for one in others if one.checked.number is not None], searched.seeds),
+        "How sure the choice is": words.alike_sentences(
+            best, [one for one in others if one.checked.number is not None], searched.seeds
+        ),
         "Around the choice": words.knob_sentences(effects, together, searched.space.knobs[setting.policy]),
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
@@ -174,14 +204,19 @@ def _result(
             scenario, setting, bench.engines, bench.parts(setting, 0).costs.provenance.get("measured")
         ),
     }
-    regret_rows = [{"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]} for world, name in enumerate(names)]
+    regret_rows = [
+        {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}
+        for world, name in enumerate(names)
+    ]
     advice = {
         "title": f"Advice for {scenario.name}",
         "choice": words.choice(best, tuned_scenario.policy.settings, request.objective, NOMINAL),
         "sections": sections,
         "worlds": regret_rows if len(names) > 1 else [],
         "frameworks": words.framework_entries(frameworks(told)),
-        "next": words.next_commands(scenario, str((request.folder / files.BEST) if request.folder else files.BEST), setting.policy),
+        "next": words.next_commands(
+            scenario, str((request.folder / files.BEST) if request.folder else files.BEST), setting.policy
+        ),
     }
     record = {
         **_record(searched, bench),
@@ -189,7 +224,13 @@ def _result(
         "others": [_plain_against(one) for one in others],
         "knobs": [_plain_effect(effect) for effect in effects],
         "interactions": [
-            {"fields": list(one.fields), "values": list(one.values), "effect": one.effect, "low": one.low, "high": one.high}
+            {
+                "fields": list(one.fields),
+                "values": list(one.values),
+                "effect": one.effect,
+                "low": one.low,
+                "high": one.high,
+            }
             for one in together
         ],
         "regrets": regret_rows,
@@ -219,20 +260,33 @@ def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
     ran = [trial for trial in searched.trials if trial.violations]
     parts = []
     for name in binding:
-        limit = kv_limit(constraints, bench.parts(nearest.setting, 0)) if name == "kv_capacity" else getattr(constraints, name)
+        limit = (
+            kv_limit(constraints, bench.parts(nearest.setting, 0))
+            if name == "kv_capacity"
+            else getattr(constraints, name)
+        )
         assert limit is not None
-        parts.append(f"{said(name, nearest.measures[MEASURED_BY[name]])} where {limit_said(name, limit)} is allowed")
-    kept = [f"{name} is kept by {sum(trial.violations[name] <= 1e-12 for trial in ran)} of {len(ran)}" for name in constraints.measured]
+        parts.append(
+            f"{said(name, nearest.measures[MEASURED_BY[name]])} where {limit_said(name, limit)} is allowed"
+        )
+    kept = [
+        f"{name} is kept by {sum(trial.violations[name] <= 1e-12 for trial in ran)} of {len(ran)}"
+        for name in constraints.measured
+    ]
     sentence = (
         f"No setting keeps all bounds {where}. The nearest is {nearest.setting.said()}"
         + (f": {' and '.join(parts)}" if parts else "")
-        + f". Each bound alone: {', '.join(kept)}. Loosen what binds, or search other policies or more trials."
+        + f". Each bound alone: {', '.join(kept)}. Loosen what binds, or search other policies or more"
+        " trials."
     )
     infeasible = Infeasible(nearest, binding, sentence)
     advice: dict[str, Any] = {
         "title": f"No advice for {searched.scenario.name}",
         "choice": None,
-        "sections": {"Nothing keeps all bounds": [sentence], "What was searched": _searched_sentences(searched)},
+        "sections": {
+            "Nothing keeps all bounds": [sentence],
+            "What was searched": _searched_sentences(searched),
+        },
         "worlds": [],
         "frameworks": {},
         "next": [],
@@ -249,7 +303,18 @@ def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
     }
     frame = files.trial_frame(searched.space, searched.trials, searched.problem, len(searched.worlds))
     return Tuned(
-        searched.scenario, None, None, [], [], [], infeasible, frame, files.sensitivity_frame([]), advice, record, searched.request.folder
+        searched.scenario,
+        None,
+        None,
+        [],
+        [],
+        [],
+        infeasible,
+        frame,
+        files.sensitivity_frame([]),
+        advice,
+        record,
+        searched.request.folder,
     )
 
 
@@ -260,17 +325,30 @@ def _searched_sentences(searched: _Searched) -> list[str]:
     parts += [f"{counts['infeasible']} broke one"] if counts["infeasible"] else []
     parts += [f"{counts['stopped']} were stopped early, clearly worse"] if counts["stopped"] else []
     parts += [f"{counts['failed']} cannot run"] if counts["failed"] else []
-    ended = {"trials": "", "time": " The time was up before all trials were made.", "space": " There are no further settings to try."}
+    ended = {
+        "trials": "",
+        "time": " The time was up before all trials were made.",
+        "space": " There are no further settings to try.",
+    }
     found = [
-        f"{len(searched.trials)} settings of {', '.join(searched.space.policies)} on {seeds} common seed{'s' if seeds > 1 else ''}, least "
-        f"{words.objective_said(searched.request.objective)}: {', '.join(parts)}.{ended[searched.ended]}"
+        f"{len(searched.trials)} settings of {', '.join(searched.space.policies)} on {seeds} common"
+        f" seed{'s' if seeds > 1 else ''}, least {words.objective_said(searched.request.objective)}:"
+        f" {', '.join(parts)}.{ended[searched.ended]}"
     ]
     found += [f"{policy} was left out: {why}." for policy, why in searched.space.left_out.items()]
     failures = Counter(trial.error for trial in searched.trials if trial.status == "failed")
     found += [f"Cannot run ({count}): {error}" for error, count in failures.most_common(3)]
-    machine = {knob.field for knobs in searched.space.knobs.values() for knob in knobs if not knob.field.startswith("policy.")}
+    machine = {
+        knob.field
+        for knobs in searched.space.knobs.values()
+        for knob in knobs
+        if not knob.field.startswith("policy.")
+    }
     if machine:
-        found.append(f"{', '.join(sorted(machine))} changes the machine itself: speed-ups are against sequential on the same machine.")
+        found.append(
+            f"{', '.join(sorted(machine))} changes the machine itself: speed-ups are against sequential on"
+            " the same machine."
+        )
     return found
 
 
@@ -343,4 +421,10 @@ def _plain_effect(effect: KnobEffect) -> dict[str, Any]:
 
 
 def _plain_interaction(one: Interaction) -> dict[str, Any]:
-    return {"fields": list(one.fields), "values": list(one.values), "effect": one.effect, "low": one.low, "high": one.high}
+    return {
+        "fields": list(one.fields),
+        "values": list(one.values),
+        "effect": one.effect,
+        "low": one.low,
+        "high": one.high,
+    }

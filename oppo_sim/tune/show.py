@@ -32,7 +32,9 @@ def checked_table(tuned: Tuned) -> "Table":
         row = one.checked.rows[0]
         mean, low, high = one.relative
         between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
-        ratio = f" [{row[c.SPEEDUP_LOW]:.2f}, {row[c.SPEEDUP_HIGH]:.2f}]" if isfinite(row[c.SPEEDUP_LOW]) else ""
+        ratio = (
+            f" [{row[c.SPEEDUP_LOW]:.2f}, {row[c.SPEEDUP_HIGH]:.2f}]" if isfinite(row[c.SPEEDUP_LOW]) else ""
+        )
         cells = (
             one.checked.setting.said() + ("" if one.checked.number is not None else f" ({one.checked.why})"),
             format_seconds(row[c.STEP_S]),

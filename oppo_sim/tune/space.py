@@ -23,7 +23,16 @@ POLICY = "policy."
 SMALLEST_CHUNK = 32
 """Tokens; below it every piece costs more than it hides under any cost model that is shipped."""
 DEFERRALS: tuple[Any, ...] = (None, 1, 2, 3, 4, 5, 6, 8)
-SYNCHRONOUS = ("sequential", "rollout-overlap", "intra", "inter", "oppo", "partial-rollout", "april", "tail-batching")
+SYNCHRONOUS = (
+    "sequential",
+    "rollout-overlap",
+    "intra",
+    "inter",
+    "oppo",
+    "partial-rollout",
+    "april",
+    "tail-batching",
+)
 """Searched by default. ``oracle`` is a bound and never recommended."""
 
 Kind = Literal["int", "float", "choice"]
@@ -49,9 +58,14 @@ class Knob:
             if not self.choices:
                 raise OppoError(f"{self.field} has no values to choose from: name at least one")
         elif self.low > self.high:
-            raise OppoError(f"the range of {self.field} begins at {self.low:g}, above its end {self.high:g}: swap them")
+            raise OppoError(
+                f"the range of {self.field} begins at {self.low:g}, above its end {self.high:g}: swap them"
+            )
         elif self.log and self.low <= 0:
-            raise OppoError(f"the range of {self.field} is logarithmic and begins at {self.low:g}: begin above 0, or leave out :log")
+            raise OppoError(
+                f"the range of {self.field} is logarithmic and begins at {self.low:g}: begin above 0, or"
+                " leave out :log"
+            )
 
     @property
     def size(self) -> float:
@@ -71,20 +85,31 @@ class Knob:
         return min(int(self.low) + round((held - self.low) / self.step) * self.step, last)
 
     def grid(self, count: int, around: Any) -> list[Any]:
-        """About ``count`` values over the whole range and the neighbours of ``around``, which is among them; all of a small range."""
+        """About ``count`` values over the whole range and the neighbours of ``around``, which is among them;
+        all of a small range."""
         if self.kind == "choice":
             return list(self.choices)
         if self.size <= count:
-            return [self.nearest(self.low + i * self.step) for i in range(int(self.size))] if self.kind == "int" else [around]
+            return (
+                [self.nearest(self.low + i * self.step) for i in range(int(self.size))]
+                if self.kind == "int"
+                else [around]
+            )
         values = {self.nearest(self._between(i / (count - 1))) for i in range(count)} | {around}
         place = self._share(around)
-        values |= {self.nearest(self._between(min(1.0, max(0.0, place + side * 0.5 / (count - 1))))) for side in (-1, 1)}
+        values |= {
+            self.nearest(self._between(min(1.0, max(0.0, place + side * 0.5 / (count - 1)))))
+            for side in (-1, 1)
+        }
         return sorted(values)
 
     def moved(self, value: Any, share: float) -> Any:
-        """The value so far along the range (−1 to 1) from another, held at its ends; a choice moves to a neighbouring one, and around."""
+        """The value so far along the range (−1 to 1) from another, held at its ends; a choice moves to a
+        neighbouring one, and around."""
         if self.kind == "choice":
-            place = next((i for i, choice in enumerate(self.choices) if json.dumps(choice) == json.dumps(value)), 0)
+            place = next(
+                (i for i, choice in enumerate(self.choices) if json.dumps(choice) == json.dumps(value)), 0
+            )
             step = max(1, round(abs(share) * (len(self.choices) - 1)))
             return self.choices[(place + (step if share > 0 else -step)) % len(self.choices)]
         moved = self.nearest(self._between(min(1.0, max(0.0, self._share(value) + share))))
@@ -94,7 +119,11 @@ class Knob:
 
     def at_end(self, value: Any) -> bool:
         """The value is the first or last of a range with more than two values."""
-        return self.kind != "choice" and self.size > 2 and value in (self.nearest(self.low), self.nearest(self.high))
+        return (
+            self.kind != "choice"
+            and self.size > 2
+            and value in (self.nearest(self.low), self.nearest(self.high))
+        )
 
     def _between(self, share: float) -> float:
         if self.log:
@@ -113,12 +142,19 @@ class Knob:
         if self.kind == "choice":
             return {"field": self.field, "choices": list(self.choices)}
         low, high = (int(self.low), int(self.high)) if self.kind == "int" else (self.low, self.high)
-        return {"field": self.field, "low": low, "high": high, "log": self.log, **({"step": self.step} if self.step > 1 else {})}
+        return {
+            "field": self.field,
+            "low": low,
+            "high": high,
+            "log": self.log,
+            **({"step": self.step} if self.step > 1 else {}),
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """One point of the space. One rollout (1) is not one batch (1.0), and values may be mappings: equality is that of the JSON."""
+    """One point of the space. One rollout (1) is not one batch (1.0), and values may be mappings: equality is
+    that of the JSON."""
 
     policy: str
     values: tuple[tuple[str, Any], ...] = ()
@@ -146,7 +182,9 @@ class Setting:
 
     def said(self) -> str:
         """``oppo, chunk_size 256, overcommit 8``."""
-        return ", ".join((self.policy, *(f"{field.removeprefix(POLICY)} {_said(value)}" for field, value in self.values)))
+        return ", ".join(
+            (self.policy, *(f"{field.removeprefix(POLICY)} {_said(value)}" for field, value in self.values))
+        )
 
 
 @dataclass(frozen=True)
@@ -170,7 +208,9 @@ class Space:
 
     def settings(self, setting: Setting) -> dict[str, Any]:
         """All settings of the policy at a point."""
-        given = {field.removeprefix(POLICY): value for field, value in setting.values if field.startswith(POLICY)}
+        given = {
+            field.removeprefix(POLICY): value for field, value in setting.values if field.startswith(POLICY)
+        }
         return {**self.base[setting.policy], **given}
 
     def described(self) -> dict[str, Any]:
@@ -184,7 +224,8 @@ def machine_overrides(setting: Setting) -> tuple[tuple[str, Any], ...]:
 
 
 def parse_knob(text: str) -> Knob:
-    """``FIELD=LOW..HIGH[:log]``, ``FIELD=A,B,C`` or one value, which pins the field. Raises OppoError for anything else."""
+    """``FIELD=LOW..HIGH[:log]``, ``FIELD=A,B,C`` or one value, which pins the field. Raises OppoError for
+    anything else."""
     field, values = split_assignment(text, "--space")
     alias = ALIASES.get(field)
     if alias is not None and alias.convert is None:
@@ -199,15 +240,19 @@ def parse_knob(text: str) -> Knob:
     return Knob(field, "float", axis.low, axis.high, axis.log)
 
 
-def build_space(scenario: Scenario, policies: Sequence[str] | None, changed: Sequence[Knob], max_deferrals: int | None) -> Space:
+def build_space(
+    scenario: Scenario, policies: Sequence[str] | None, changed: Sequence[Knob], max_deferrals: int | None
+) -> Space:
     """The space of a scenario.
 
     Args:
-        policies: those to search; None: the synchronous shipped ones that the scenario can run, and its own policy.
+        policies: those to search; None: the synchronous shipped ones that the scenario can run, and its own
+            policy.
         changed: knobs that replace the default of their field, or are added.
         max_deferrals: bound that a policy must be able to keep; those that cannot are left out.
 
-    Raises OppoError where nothing is left to search, for a policy that cannot run and was asked for, and for a knob that no policy has.
+    Raises OppoError where nothing is left to search, for a policy that cannot run and was asked for, and for
+    a knob that no policy has.
     """
     if policies is not None and not policies:
         raise OppoError("there are no policies to search: name at least one")
@@ -236,26 +281,38 @@ def build_space(scenario: Scenario, policies: Sequence[str] | None, changed: Seq
         own_knobs = _knobs_of(scenario, name, settings, changed, max_deferrals)
         knobs[name] = (*own_knobs, *machine)
         base[name] = settings
-        starts[name] = Setting(name, tuple((knob.field, _start_value(scenario, name, settings, knob)) for knob in knobs[name]))
+        starts[name] = Setting(
+            name, tuple((knob.field, _start_value(scenario, name, settings, knob)) for knob in knobs[name])
+        )
     if not knobs:
-        raise OppoError("no policy is left to search: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
+        raise OppoError(
+            "no policy is left to search: " + "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        )
     used = {knob.field for each in knobs.values() for knob in each}
     for knob in changed:
         if knob.field not in used:
-            raise OppoError(f"none of the policies {', '.join(knobs)} has a setting {knob.field}: name another field, or other policies")
+            raise OppoError(
+                f"none of the policies {', '.join(knobs)} has a setting {knob.field}: name another field, or"
+                " other policies"
+            )
     return Space(knobs, base, starts, left_out)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _built(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:
-    return make_policy(name, Batch(scenario.rollout_batch_size, scenario.group_size), settings, scenario.base_dir)
+    return make_policy(
+        name, Batch(scenario.rollout_batch_size, scenario.group_size), settings, scenario.base_dir
+    )
 
 
 def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | None:
     if name in SHIPPED and name == "oracle":
-        return "it knows the lengths beforehand and is a bound, never a recommendation; compare with it by 'oppo compare'"
+        return (
+            "it knows the lengths beforehand and is a bound, never a recommendation; compare with it by 'oppo"
+            " compare'"
+        )
     policy = _built(scenario, name, policy_settings_of(scenario, name))
     if policy.oracle:
         return "it is an oracle: a bound, never a recommendation"
@@ -265,7 +322,10 @@ def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | 
         if scenario.rollout.batching == "static":
             return "it needs rollout.batching: continuous"
     if max_deferrals is not None and not _keeps_deferrals(name, policy):
-        return f"it carries unfinished rollouts and has no max_deferrals, so the bound of {max_deferrals} cannot be kept"
+        return (
+            f"it carries unfinished rollouts and has no max_deferrals, so the bound of {max_deferrals} cannot"
+            " be kept"
+        )
     return None
 
 
@@ -278,7 +338,11 @@ def _keeps_deferrals(name: str, policy: Policy) -> bool:
 
 
 def _knobs_of(
-    scenario: Scenario, name: str, settings: Mapping[str, Any], changed: Sequence[Knob], max_deferrals: int | None
+    scenario: Scenario,
+    name: str,
+    settings: Mapping[str, Any],
+    changed: Sequence[Knob],
+    max_deferrals: int | None,
 ) -> tuple[Knob, ...]:
     defaults = {knob.field: knob for knob in default_knobs(scenario, name, max_deferrals)}
     for knob in changed:
@@ -287,12 +351,20 @@ def _knobs_of(
         if knob.field == "policy.name":
             raise OppoError("the policies to search are named by --policies, not by a range of policy.name")
         key = knob.field.removeprefix(POLICY)
-        if not _has_setting(scenario, name, settings, key) or (key == "chunk_size" and _chunks_idle(scenario, name, settings, changed)):
+        if not _has_setting(scenario, name, settings, key) or (
+            key == "chunk_size" and _chunks_idle(scenario, name, settings, changed)
+        ):
             continue
         for value in _ends(knob):
             _built(scenario, name, {**settings, key: value})
-        if key == "max_deferrals" and max_deferrals is not None and any(value is None or value > max_deferrals for value in _ends(knob)):
-            raise OppoError(f"the range of policy.max_deferrals goes beyond --max-deferrals {max_deferrals}: lower it")
+        if (
+            key == "max_deferrals"
+            and max_deferrals is not None
+            and any(value is None or value > max_deferrals for value in _ends(knob))
+        ):
+            raise OppoError(
+                f"the range of policy.max_deferrals goes beyond --max-deferrals {max_deferrals}: lower it"
+            )
         defaults[knob.field] = knob
     return tuple(defaults.values())
 
@@ -305,7 +377,9 @@ def _has_setting(scenario: Scenario, name: str, settings: Mapping[str, Any], key
 
 def _chunks_idle(scenario: Scenario, name: str, settings: Mapping[str, Any], changed: Sequence[Knob]) -> bool:
     """A chunk size would change nothing: pieces are not streamed, and there are no rounds."""
-    if {"policy.stop_check", "policy.score_granularity"} & {knob.field for knob in changed} or name not in SHIPPED:
+    if {"policy.stop_check", "policy.score_granularity"} & {
+        knob.field for knob in changed
+    } or name not in SHIPPED:
         return False
     policy = _built(scenario, name, settings)
     return policy.stop_check == "token" and policy.score_granularity != "chunk"
@@ -317,10 +391,15 @@ def _ends(knob: Knob) -> Iterable[Any]:
 
 def _check_machine_knob(scenario: Scenario, knob: Knob) -> None:
     if knob.field in ("seed", "steps", "warmup_steps", "policy", "policies", "name", "description", "format"):
-        raise OppoError(f"{knob.field} is no knob of a training run: name a field such as policy.chunk_size or rollout.num_replicas")
+        raise OppoError(
+            f"{knob.field} is no knob of a training run: name a field such as policy.chunk_size or"
+            " rollout.num_replicas"
+        )
     plain = scenario.to_plain()
     for value in _ends(knob):
-        scenario_from_plain(plain, [f"{knob.field}={show_value(value, 1000)}"], where="--space", base_dir=scenario.base_dir)
+        scenario_from_plain(
+            plain, [f"{knob.field}={show_value(value, 1000)}"], where="--space", base_dir=scenario.base_dir
+        )
 
 
 def default_knobs(scenario: Scenario, name: str, max_deferrals: int | None = None) -> tuple[Knob, ...]:
@@ -342,7 +421,10 @@ def default_knobs(scenario: Scenario, name: str, max_deferrals: int | None = Non
         "inter": (*((chunk,) if rounds else ()), *carried),
         "oppo": (chunk, *carried),
         "partial-rollout": (Knob("policy.token_budget", "int", shortest, longest, log=True), *carried),
-        "april": (Knob("policy.overcommit", "int", _groups(batch / 2, group), 2 * batch, step=group), deferrals),
+        "april": (
+            Knob("policy.overcommit", "int", _groups(batch / 2, group), 2 * batch, step=group),
+            deferrals,
+        ),
         "tail-batching": (Knob("policy.over_issue", "float", 1.0, 2.0), *((chunk,) if rounds else ())),
         "async": (Knob("policy.max_staleness", "int", 0, 8),),
     }
@@ -354,10 +436,19 @@ def _groups(rollouts: float, group: int) -> int:
 
 
 def _start_value(scenario: Scenario, name: str, settings: Mapping[str, Any], knob: Knob) -> Any:
-    """What the scenario would take, or the nearest value of the knob; the middle of the range where that is no number."""
-    value = _machine_value(scenario, knob.field) if not knob.field.startswith(POLICY) else _setting_value(scenario, name, settings, knob)
+    """What the scenario would take, or the nearest value of the knob; the middle of the range where that is
+    no number."""
+    value = (
+        _machine_value(scenario, knob.field)
+        if not knob.field.startswith(POLICY)
+        else _setting_value(scenario, name, settings, knob)
+    )
     if knob.kind == "choice":
-        return value if any(value == choice and type(value) is type(choice) for choice in knob.choices) else knob.choices[0]
+        return (
+            value
+            if any(value == choice and type(value) is type(choice) for choice in knob.choices)
+            else knob.choices[0]
+        )
     if isinstance(value, bool) or not isinstance(value, int | float):
         value = math.sqrt(knob.low * knob.high) if knob.log else (knob.low + knob.high) / 2
     return knob.nearest(value)

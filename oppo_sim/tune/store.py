@@ -72,9 +72,14 @@ def require_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise OppoError("oppo tune needs Optuna, which is not installed: pip install 'oppo-toolkit[tune]'") from None
+        raise OppoError(
+            "oppo tune needs Optuna, which is not installed: pip install 'oppo-toolkit[tune]'"
+        ) from None
     if not hasattr(optuna.trial.FrozenTrial, "set_constraint"):
-        raise OppoError(f"oppo tune needs Optuna 5 or later, and {optuna.__version__} is installed: pip install -U 'oppo-toolkit[tune]'")
+        raise OppoError(
+            f"oppo tune needs Optuna 5 or later, and {optuna.__version__} is installed: pip install -U"
+            " 'oppo-toolkit[tune]'"
+        )
     optuna.logging.set_verbosity(logging.ERROR)
     return optuna
 
@@ -83,7 +88,8 @@ class TrialStore:
     """The trials of one search, in order; written one by one."""
 
     def __init__(self, path: Path) -> None:
-        """Open or begin the journal; half a line that a killed process left is cut off. Raises OppoError for a damaged one."""
+        """Open or begin the journal; half a line that a killed process left is cut off. Raises OppoError for
+        a damaged one."""
         optuna = require_optuna()
         self._path = path
         with disk_errors_said(path):
@@ -92,11 +98,18 @@ class TrialStore:
         try:
             storage = optuna.storages.JournalStorage(backend)
             self._study = optuna.create_study(storage=storage, study_name=STUDY, load_if_exists=True)
-            self.trials = [Trial.from_plain(json.loads(each.user_attrs["trial"])) for each in self._study.get_trials(deepcopy=False)]
+            self.trials = [
+                Trial.from_plain(json.loads(each.user_attrs["trial"]))
+                for each in self._study.get_trials(deepcopy=False)
+            ]
         except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise OppoError(f"{path} is damaged ({error}): delete the folder, or begin anew with --force") from None
+            raise OppoError(
+                f"{path} is damaged ({error}): delete the folder, or begin anew with --force"
+            ) from None
         if [trial.number for trial in self.trials] != list(range(len(self.trials))):
-            raise OppoError(f"{path} holds trials out of order: delete the folder, or begin anew with --force")
+            raise OppoError(
+                f"{path} holds trials out of order: delete the folder, or begin anew with --force"
+            )
 
     def add(self, trial: Trial, frozen: Any) -> None:
         """Keep a trial; ``frozen`` is the same as Optuna has it. Raises OppoError when the disk refuses."""
@@ -107,7 +120,8 @@ class TrialStore:
 
 
 class _HeldLock:
-    """The whole folder is locked (``locked``), so single writes need no lock of their own, which a killed process would leave behind."""
+    """The whole folder is locked (``locked``), so single writes need no lock of their own, which a killed
+    process would leave behind."""
 
     def acquire(self) -> bool:
         return True
@@ -126,7 +140,8 @@ def _cut_torn_line(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; the lock ends with it, however it ends. Raises OppoError while another one holds it."""
+    """Hold a folder for this process; the lock ends with it, however it ends. Raises OppoError while another
+    one holds it."""
     with disk_errors_said(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -134,7 +149,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise OppoError(f"another process is tuning in {folder}: wait for it, or choose another folder with -o") from None
+            raise OppoError(
+                f"another process is tuning in {folder}: wait for it, or choose another folder with -o"
+            ) from None
         yield
     finally:
         os.close(handle)
@@ -143,7 +160,8 @@ def locked(folder: Path) -> Iterator[None]:
 def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tuple[str, ...]) -> None:
     """Make ``folder`` the place of the search ``identity``, or see that it is that already.
 
-    ``force`` deletes the files of another search (those named in ``written``, journals and worlds) and no others.
+    ``force`` deletes the files of another search (those named in ``written``, journals and worlds) and no
+    others.
     Raises OppoError where the folder holds something else.
     """
     path = folder / REQUEST
@@ -155,16 +173,22 @@ def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tu
         if not force:
             now = json.loads(json_bytes(identity))
             differs = [name for name in now if not isinstance(known, dict) or known.get(name) != now[name]]
-            what = ", ".join("the contents of its files, or this program" if name == "inputs" else name for name in differs)
+            what = ", ".join(
+                "the contents of its files, or this program" if name == "inputs" else name for name in differs
+            )
             raise OppoError(
-                f"{folder} holds another search (it differs in {what}): choose another folder with -o, or replace it with --force"
+                f"{folder} holds another search (it differs in {what}): choose another folder with -o, or"
+                " replace it with --force"
             )
         for name in (JOURNAL, RUNS, REQUEST, *written):
             (folder / name).unlink(missing_ok=True)
         for old in (folder / "worlds").glob("*"):
             old.unlink()
     elif present:
-        raise OppoError(f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another folder with -o")
+        raise OppoError(
+            f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another folder"
+            " with -o"
+        )
     with whole_file(path) as file:
         file.write(json_bytes(identity))
 
@@ -173,4 +197,6 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise OppoError(f"{path} is damaged ({error}): delete the folder, or choose another one with -o") from None
+        raise OppoError(
+            f"{path} is damaged ({error}): delete the folder, or choose another one with -o"
+        ) from None

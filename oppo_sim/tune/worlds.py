@@ -1,4 +1,5 @@
-"""The worlds that a choice is held against: the scenario as it is, other traces, lengths that drift, costs that are not known exactly."""
+"""The worlds that a choice is held against: the scenario as it is, other traces, lengths that drift, costs
+that are not known exactly."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,12 +43,18 @@ class WorldSpec:
 
     def __post_init__(self) -> None:
         if not 0 <= self.cost_uncertainty <= 2:
-            raise OppoError(f"cost_uncertainty {self.cost_uncertainty} is out of range: give a share from 0 to 2, such as 0.1")
+            raise OppoError(
+                f"cost_uncertainty {self.cost_uncertainty} is out of range: give a share from 0 to 2, such"
+                " as 0.1"
+            )
         if not 1 <= self.cost_worlds <= 1000:
             raise OppoError(f"cost_worlds {self.cost_worlds} is out of range: give 1 to 1,000")
         for factor in self.drifts:
             if not 0.01 <= factor <= 100 or factor == 1:
-                raise OppoError(f"drift {factor} is no change that could be simulated: give a factor on lengths from 0.01 to 100, not 1")
+                raise OppoError(
+                    f"drift {factor} is no change that could be simulated: give a factor on lengths from 0.01"
+                    " to 100, not 1"
+                )
 
     def described(self) -> dict[str, Any]:
         """For the record of a search."""
@@ -67,9 +74,14 @@ def build_worlds(scenario: Scenario, spec: WorldSpec, folder: Path) -> tuple[Wor
     """
     worlds = [World(NOMINAL, scenario)]
     worlds += [World(f"trace {name}", _with_trace(scenario, name)) for name in spec.traces]
-    worlds += [World(f"lengths × {factor:g}", _with_drift(scenario, factor, folder)) for factor in spec.drifts]
     worlds += [
-        World(f"costs of {path.stem}", _changed(scenario, {"costs": {"kind": "profile", "path": str(path.resolve())}}))
+        World(f"lengths × {factor:g}", _with_drift(scenario, factor, folder)) for factor in spec.drifts
+    ]
+    worlds += [
+        World(
+            f"costs of {path.stem}",
+            _changed(scenario, {"costs": {"kind": "profile", "path": str(path.resolve())}}),
+        )
         for path in spec.cost_profiles
     ]
     if spec.cost_uncertainty:
@@ -84,11 +96,13 @@ def build_worlds(scenario: Scenario, spec: WorldSpec, folder: Path) -> tuple[Wor
     return tuple(worlds)
 
 
-# ---- inside -------------------------------------------------------------------------------------------------------------------------
+# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _changed(scenario: Scenario, sections: dict[str, Any]) -> Scenario:
-    return scenario_from_plain({**scenario.to_plain(), **sections}, where=scenario.source, base_dir=scenario.base_dir)
+    return scenario_from_plain(
+        {**scenario.to_plain(), **sections}, where=scenario.source, base_dir=scenario.base_dir
+    )
 
 
 def _with_trace(scenario: Scenario, name: str) -> Scenario:
@@ -102,7 +116,9 @@ def _with_trace(scenario: Scenario, name: str) -> Scenario:
         open_trace(name)  # raises, with close names
     place = {"name": name} if shipped else {"path": str(Path(name).resolve())}
     sampling = "resample" if own.sampling == "by_step" else own.sampling
-    changed = _changed(scenario, {"trace": {**place, "sampling": sampling, "prompt_length": own.prompt_length}})
+    changed = _changed(
+        scenario, {"trace": {**place, "sampling": sampling, "prompt_length": own.prompt_length}}
+    )
     build_trace(changed)
     return changed
 
@@ -118,7 +134,16 @@ def _with_drift(scenario: Scenario, factor: float, folder: Path) -> Scenario:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_trace(frame.assign(**{RESPONSE_LENGTH: lengths}), path, overwrite=True)
     own = scenario.trace
-    return _changed(scenario, {"trace": {"path": str(path.resolve()), "sampling": own.sampling, "prompt_length": own.prompt_length}})
+    return _changed(
+        scenario,
+        {
+            "trace": {
+                "path": str(path.resolve()),
+                "sampling": own.sampling,
+                "prompt_length": own.prompt_length,
+            }
+        },
+    )
 
 
 def _frame(scenario: Scenario) -> "pd.DataFrame":

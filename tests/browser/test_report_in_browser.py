@@ -1,4 +1,5 @@
-"""The report in a real browser: it opens from disk, asks for nothing, and everything that can be clicked does what it says."""
+"""The report in a real browser: it opens from disk, asks for nothing, and everything that can be clicked does
+what it says."""
 
 from __future__ import annotations
 
@@ -108,7 +109,9 @@ def one(driver: webdriver.Chrome, selector: str) -> WebElement:
 
 
 def texts(driver: webdriver.Chrome, selector: str) -> list[str]:
-    found: list[str] = driver.execute_script("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector
+    )
     return found
 
 
@@ -118,7 +121,11 @@ def row_numbers(driver: webdriver.Chrome) -> list[int]:
 
 
 def head_button(driver: webdriver.Chrome, name: str) -> WebElement:
-    return next(one for one in driver.find_elements(By.CSS_SELECTOR, ".points tr.names button") if one.text.startswith(name))
+    return next(
+        one
+        for one in driver.find_elements(By.CSS_SELECTOR, ".points tr.names button")
+        if one.text.startswith(name)
+    )
 
 
 def filter_of(driver: webdriver.Chrome, name: str) -> WebElement:
@@ -127,7 +134,11 @@ def filter_of(driver: webdriver.Chrome, name: str) -> WebElement:
 
 
 def control(driver: webdriver.Chrome, label: str) -> Select:
-    found = next(one for one in driver.find_elements(By.CSS_SELECTOR, ".heat .controls label") if one.text.split("\n")[0] == label)
+    found = next(
+        one
+        for one in driver.find_elements(By.CSS_SELECTOR, ".heat .controls label")
+        if one.text.split("\n")[0] == label
+    )
     return Select(found.find_element(By.TAG_NAME, "select"))
 
 
@@ -149,12 +160,21 @@ def row_where(points: pd.DataFrame, **values: Any) -> int:
     return int(row)
 
 
-def test_it_opens_from_disk_without_an_error_and_without_a_request(browser: webdriver.Chrome, address: str) -> None:
+def test_it_opens_from_disk_without_an_error_and_without_a_request(
+    browser: webdriver.Chrome, address: str
+) -> None:
     assert browser.current_url == address
     assert browser.get_log("browser") == []
-    assert browser.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
+    assert (
+        browser.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        == []
+    )
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    requested = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+    requested = [
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    ]
     assert [url for url in requested if not url.startswith("data:")] == [address]
 
 
@@ -167,19 +187,26 @@ def test_a_name_that_is_markup_stays_text(browser: webdriver.Chrome) -> None:
 
 def test_a_script_that_got_in_all_the_same_would_not_run_nor_reach_out(browser: webdriver.Chrome) -> None:
     ran = browser.execute_script(
-        "const s = document.createElement('script'); s.textContent = 'window.hacked = 2'; document.body.append(s); return window.hacked"
+        "const s = document.createElement('script'); s.textContent = 'window.hacked = 2';"
+        " document.body.append(s); return window.hacked"
     )
     assert ran is None
-    reached = browser.execute_async_script("fetch('data:,x').then(() => arguments[0](true), () => arguments[0](false))")
+    reached = browser.execute_async_script(
+        "fetch('data:,x').then(() => arguments[0](true), () => arguments[0](false))"
+    )
     assert reached is False
     complaints = [entry["message"] for entry in browser.get_log("browser")]
     assert complaints
     assert all("Content Security Policy" in message for message in complaints)
 
 
-def test_the_table_shows_every_point_and_sorts_by_any_column(browser: webdriver.Chrome, points: pd.DataFrame) -> None:
+def test_the_table_shows_every_point_and_sorts_by_any_column(
+    browser: webdriver.Chrome, points: pd.DataFrame
+) -> None:
     step = points["step_s"]
-    assert row_numbers(browser) == sorted(range(len(points)), key=lambda row: (np.isnan(step[row]), np.nan_to_num(step[row]), row))
+    assert row_numbers(browser) == sorted(
+        range(len(points)), key=lambda row: (np.isnan(step[row]), np.nan_to_num(step[row]), row)
+    )
     head_button(browser, "speed-up (").click()
     speedup = points["speedup"].to_numpy()
     shown = row_numbers(browser)
@@ -193,7 +220,9 @@ def test_the_table_shows_every_point_and_sorts_by_any_column(browser: webdriver.
     assert list(points["policy.chunk_size"].iloc[row_numbers(browser)]) == sorted(points["policy.chunk_size"])
 
 
-def test_filters_leave_what_passes_all_of_them_and_can_be_cleared(browser: webdriver.Chrome, points: pd.DataFrame) -> None:
+def test_filters_leave_what_passes_all_of_them_and_can_be_cleared(
+    browser: webdriver.Chrome, points: pd.DataFrame
+) -> None:
     Select(filter_of(browser, "replicas")).select_by_visible_text("3")
     limit = float(np.nanmedian(points["step_s"]))
     entry = filter_of(browser, "step time (s)")
@@ -204,13 +233,26 @@ def test_filters_leave_what_passes_all_of_them_and_can_be_cleared(browser: webdr
     assert texts(browser, ".points .count span") == [f"{len(expected)} of {len(points)} points"]
     # The heat map keeps the same points bright.
     best = int(points["step_s"].idxmin())
-    kept = [int(one.get_attribute("data-row") or -1) for one in browser.find_elements(By.CSS_SELECTOR, ".heat rect.cell:not(.out)")]
-    in_slice = {row for row in expected if points["rollout.num_replicas"][row] == points["rollout.num_replicas"][best]}
-    assert set(kept) == {row for row in in_slice if points["rollout.kv_capacity_tokens"][row] == points["rollout.kv_capacity_tokens"][best]}
+    kept = [
+        int(one.get_attribute("data-row") or -1)
+        for one in browser.find_elements(By.CSS_SELECTOR, ".heat rect.cell:not(.out)")
+    ]
+    in_slice = {
+        row for row in expected if points["rollout.num_replicas"][row] == points["rollout.num_replicas"][best]
+    }
+    assert set(kept) == {
+        row
+        for row in in_slice
+        if points["rollout.kv_capacity_tokens"][row] == points["rollout.kv_capacity_tokens"][best]
+    }
     entry.clear()
     entry.send_keys("banana")
     assert entry.get_attribute("aria-invalid") == "true"
-    next(one for one in browser.find_elements(By.CSS_SELECTOR, ".points .count button") if one.text == "Clear filters").click()
+    next(
+        one
+        for one in browser.find_elements(By.CSS_SELECTOR, ".points .count button")
+        if one.text == "Clear filters"
+    ).click()
     assert len(row_numbers(browser)) == len(points)
 
 
@@ -218,7 +260,9 @@ LEAST = {"2..3": (2, 3), "> 2": (2.1, 99), "≥ 3": (3, 99), "<=1": (0, 1), "1":
 
 
 @pytest.mark.parametrize("text", LEAST)
-def test_numbers_are_filtered_by_comparisons_and_ranges(text: str, browser: webdriver.Chrome, points: pd.DataFrame) -> None:
+def test_numbers_are_filtered_by_comparisons_and_ranges(
+    text: str, browser: webdriver.Chrome, points: pd.DataFrame
+) -> None:
     entry = filter_of(browser, "highest staleness")
     entry.send_keys(text)
     low, high = LEAST[text]
@@ -247,24 +291,42 @@ def test_hovering_a_cell_tells_its_value(browser: webdriver.Chrome, points: pd.D
     assert float(shown.split("×")[0]) == pytest.approx(points["speedup"][row], abs=0.0006)
 
 
-def test_the_map_can_show_another_measure_slice_and_pair_of_fields(browser: webdriver.Chrome, points: pd.DataFrame) -> None:
+def test_the_map_can_show_another_measure_slice_and_pair_of_fields(
+    browser: webdriver.Chrome, points: pd.DataFrame
+) -> None:
     best = points.loc[points["step_s"].idxmin()]
 
     def shown() -> set[int]:
-        return {int(one.get_attribute("data-row") or -1) for one in browser.find_elements(By.CSS_SELECTOR, ".heat rect.cell")}
+        return {
+            int(one.get_attribute("data-row") or -1)
+            for one in browser.find_elements(By.CSS_SELECTOR, ".heat rect.cell")
+        }
 
     def slice_of(replicas: int, kv: int) -> set[int]:
-        return set(np.flatnonzero((points["rollout.num_replicas"] == replicas) & (points["rollout.kv_capacity_tokens"] == kv)))
+        return set(
+            np.flatnonzero(
+                (points["rollout.num_replicas"] == replicas) & (points["rollout.kv_capacity_tokens"] == kv)
+            )
+        )
 
     assert shown() == slice_of(best["rollout.num_replicas"], 4000)
     other = next(replicas for replicas in REPLICAS if replicas != best["rollout.num_replicas"])
     control(browser, "replicas").select_by_visible_text(str(other))
     assert shown() == slice_of(other, 4000)
-    before = cell_of(browser, row_where(points, chunk=2, overcommit=4, replicas=other, kv=4000)).get_attribute("fill")
+    before = cell_of(
+        browser, row_where(points, chunk=2, overcommit=4, replicas=other, kv=4000)
+    ).get_attribute("fill")
     control(browser, "colour").select_by_visible_text("length bias (%)")
-    assert cell_of(browser, row_where(points, chunk=2, overcommit=4, replicas=other, kv=4000)).get_attribute("fill") != before
+    assert (
+        cell_of(browser, row_where(points, chunk=2, overcommit=4, replicas=other, kv=4000)).get_attribute(
+            "fill"
+        )
+        != before
+    )
     control(browser, "upwards").select_by_visible_text("replicas")
-    assert control(browser, "chunk size (tokens)").first_selected_option.text == str(best["policy.chunk_size"])
+    assert control(browser, "chunk size (tokens)").first_selected_option.text == str(
+        best["policy.chunk_size"]
+    )
     assert len(shown()) == len(OVERCOMMITS) * len(REPLICAS)
     control(browser, "across").select_by_visible_text("replicas")
     assert control(browser, "upwards").first_selected_option.text == "overcommit Δ (rollouts)"
@@ -300,12 +362,16 @@ def test_keys_move_between_cells_and_choose_one(browser: webdriver.Chrome, point
 def test_what_is_offered_to_copy_is_what_is_copied_or_selected(browser: webdriver.Chrome) -> None:
     block = one(browser, ".settings .code")
     text = block.find_element(By.TAG_NAME, "pre").text
-    browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    browser.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    )
     button = block.find_element(By.TAG_NAME, "button")
     button.click()
     said = wait_for(lambda: button.text if button.text != "Copy" else "")
     if said == "Copied":
-        copied = browser.execute_async_script("navigator.clipboard.readText().then(arguments[0], (why) => arguments[0](String(why)))")
+        copied = browser.execute_async_script(
+            "navigator.clipboard.readText().then(arguments[0], (why) => arguments[0](String(why)))"
+        )
     else:
         copied = browser.execute_script("return String(getSelection())")
     assert copied.strip() == text.strip()
@@ -321,10 +387,14 @@ def background(driver: webdriver.Chrome) -> float:
 
 
 def ink_of_figures(driver: webdriver.Chrome) -> float:
-    return luminance(driver.execute_script("return getComputedStyle(document.querySelector('.drawn svg')).fill"))
+    return luminance(
+        driver.execute_script("return getComputedStyle(document.querySelector('.drawn svg')).fill")
+    )
 
 
-def test_the_theme_follows_the_system_until_one_is_chosen_and_pictures_follow_it(browser: webdriver.Chrome) -> None:
+def test_the_theme_follows_the_system_until_one_is_chosen_and_pictures_follow_it(
+    browser: webdriver.Chrome,
+) -> None:
     assert (background(browser) > 200, ink_of_figures(browser) < 100) == (True, True)
     emulate(browser, "dark")
     assert (background(browser) < 60, ink_of_figures(browser) > 180) == (True, True)
@@ -353,7 +423,9 @@ def test_the_page_is_never_wider_than_the_window(width: int, browser: webdriver.
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_without_scripts_the_choice_and_the_pictures_are_there(chrome: webdriver.Chrome, address: str) -> None:
+def test_without_scripts_the_choice_and_the_pictures_are_there(
+    chrome: webdriver.Chrome, address: str
+) -> None:
     chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         chrome.get(address)

@@ -40,7 +40,8 @@ def write(book: NotebookNode, path: Path) -> None:
 
 
 def executed(path: Path, folder: Path) -> NotebookNode:
-    """A copy of the notebook at ``path``, run from its first cell to its last in ``folder``/notebooks with a fresh kernel.
+    """A copy of the notebook at ``path``, run from its first cell to its last in ``folder``/notebooks with a
+    fresh kernel.
 
     Raises nbclient's CellExecutionError where a cell fails.
     """
@@ -69,7 +70,8 @@ def code_cells(book: NotebookNode) -> list[NotebookNode]:
 
 
 def stored_form(book: NotebookNode) -> NotebookNode:
-    """The notebook without what differs from run to run: kernel details, ids, and sliders, which need a kernel anyway."""
+    """The notebook without what differs from run to run: kernel details, ids, and sliders, which need a
+    kernel anyway."""
     book.metadata.clear()
     book.metadata.update(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -79,22 +81,40 @@ def stored_form(book: NotebookNode) -> NotebookNode:
         cell.metadata.clear()
         cell.id = f"cell-{number:02d}"
         if cell.cell_type == "code":
-            kept = [output for output in cell.outputs if output.get("name") != "stderr" and WIDGET not in output.get("data", {})]
+            kept = [
+                output
+                for output in cell.outputs
+                if output.get("name") != "stderr" and WIDGET not in output.get("data", {})
+            ]
             cell.outputs = joined(kept)
     return book
 
 
 def complaints(book: NotebookNode) -> list[str]:
-    """What cells wrote to standard error, warnings among it; that the fast path is compiled when it is first used is none."""
-    written = [output.text for cell in code_cells(book) for output in cell.outputs if output.get("name") == "stderr"]
-    return [line for text in written for line in text.splitlines() if line.strip() and not line.startswith(COMPILING)]
+    """What cells wrote to standard error, warnings among it; that the fast path is compiled when it is first
+    used is none."""
+    written = [
+        output.text for cell in code_cells(book) for output in cell.outputs if output.get("name") == "stderr"
+    ]
+    return [
+        line
+        for text in written
+        for line in text.splitlines()
+        if line.strip() and not line.startswith(COMPILING)
+    ]
 
 
 def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Outputs with neighbouring pieces of one stream put together: where a stream is split depends on the moment."""
+    """Outputs with neighbouring pieces of one stream put together: where a stream is split depends on the
+    moment."""
     kept: list[NotebookNode] = []
     for output in outputs:
-        if kept and output.output_type == "stream" and kept[-1].output_type == "stream" and kept[-1].name == output.name:
+        if (
+            kept
+            and output.output_type == "stream"
+            and kept[-1].output_type == "stream"
+            and kept[-1].name == output.name
+        ):
             kept[-1].text += output.text
         else:
             kept.append(output)

@@ -1,4 +1,5 @@
-"""Two texts that are the same up to rounding: words exactly, numbers with a point within two units of their last digit or one per mille."""
+"""Two texts that are the same up to rounding: words exactly, numbers with a point within two units of their
+last digit or one per mille."""
 
 import re
 from typing import Final
@@ -10,11 +11,16 @@ _NUMBER: Final = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def differences(stored: str, made: str) -> list[str]:
-    """One sentence for each line that differs. White space counts as one blank: tables move with their widest number."""
+    """One sentence for each line that differs. White space counts as one blank: tables move with their widest
+    number."""
     lines = [text.splitlines() for text in (stored, made)]
     if len(lines[0]) != len(lines[1]):
         return [f"{len(lines[0])} lines are stored, {len(lines[1])} were made"]
-    return [f"stored '{before.strip()}', made '{after.strip()}'" for before, after in zip(*lines, strict=True) if not _same(before, after)]
+    return [
+        f"stored '{before.strip()}', made '{after.strip()}'"
+        for before, after in zip(*lines, strict=True)
+        if not _same(before, after)
+    ]
 
 
 def _same(before: str, after: str) -> bool:

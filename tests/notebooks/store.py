@@ -1,4 +1,5 @@
-"""Run the notebooks and store their outputs: ``python -m tests.notebooks.store [NAME …]``, after a change that moves their numbers."""
+"""Run the notebooks and store their outputs: ``python -m tests.notebooks.store [NAME …]``, after a change
+that moves their numbers."""
 
 import sys
 from pathlib import Path

@@ -10,7 +10,16 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode, v4
 
-from tests.notebooks.execute import code_cells, complaints, executed, notebook_paths, read, stored_form, text_of, write
+from tests.notebooks.execute import (
+    code_cells,
+    complaints,
+    executed,
+    notebook_paths,
+    read,
+    stored_form,
+    text_of,
+    write,
+)
 from tests.notebooks.same_text import differences
 
 PATHS = notebook_paths()
@@ -36,16 +45,24 @@ def test_a_fresh_run_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     run = executed(path, tmp_path)
     assert complaints(run) == []
     found = []
-    for number, (before, after) in enumerate(zip(code_cells(stored), code_cells(stored_form(run)), strict=True)):
+    for number, (before, after) in enumerate(
+        zip(code_cells(stored), code_cells(stored_form(run)), strict=True)
+    ):
         texts = [[text_of(output) for output in cell.outputs] for cell in (before, after)]
         if len(texts[0]) != len(texts[1]):
             found.append(f"code cell {number}: {len(texts[0])} outputs are stored, {len(texts[1])} were made")
             continue
-        found += [f"code cell {number}: {line}" for pair in zip(*texts, strict=True) for line in differences(*pair)]
-        pictures = [sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in (before, after)]
+        found += [
+            f"code cell {number}: {line}" for pair in zip(*texts, strict=True) for line in differences(*pair)
+        ]
+        pictures = [
+            sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in (before, after)
+        ]
         if pictures[0] != pictures[1]:
             found.append(f"code cell {number}: {pictures[0]} pictures are stored, {pictures[1]} were made")
-    assert not found, "\n".join([*found, f"if this is meant: python -m tests.notebooks.store {path.stem[:2]}"])
+    assert not found, "\n".join(
+        [*found, f"if this is meant: python -m tests.notebooks.store {path.stem[:2]}"]
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)
@@ -55,7 +72,8 @@ def test_what_is_stored_is_the_same_for_everybody(path: Path) -> None:
     book = read(path)
     plain = [text_of(output) for cell in code_cells(book) for output in cell.outputs]
     for place in re.findall(
-        r"(?:/(?:tmp|home|root|work|usr|Users|var|opt)/|[A-Z]:\\\\)\S*", "\n".join([*plain, *(cell.source for cell in book.cells)])
+        r"(?:/(?:tmp|home|root|work|usr|Users|var|opt)/|[A-Z]:\\\\)\S*",
+        "\n".join([*plain, *(cell.source for cell in book.cells)]),
     ):
         pytest.fail(f"{path.name} names a place on a machine: {place}")
     assert json.loads(json.dumps(stored_form(read(path)))) == json.loads(json.dumps(book)), (
@@ -98,8 +116,14 @@ def _is_prose(output: Any) -> bool:
 def test_no_cell_names_a_private_thing(path: Path) -> None:
     for cell in code_cells(read(path)):
         source = "\n".join("" if line.startswith("%") else line for line in cell.source.splitlines())
-        names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute | ast.ImportFrom)]
-        used = [node.attr if isinstance(node, ast.Attribute) else alias.name for node in names for alias in getattr(node, "names", [None])]
+        names = [
+            node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute | ast.ImportFrom)
+        ]
+        used = [
+            node.attr if isinstance(node, ast.Attribute) else alias.name
+            for node in names
+            for alias in getattr(node, "names", [None])
+        ]
         private = [name for name in used if name and name.startswith("_") and not name.endswith("__")]
         assert not private, f"{path.name} reaches into something private: {private}"
 
@@ -124,7 +148,10 @@ def test_texts_are_the_same_up_to_the_last_digit_shown(stored: str, made: str, s
 
 def test_a_warning_in_a_cell_is_found(tmp_path: Path) -> None:
     path = tmp_path / "made.ipynb"
-    write(v4.new_notebook(cells=[v4.new_code_cell("import warnings\nwarnings.warn('look here')\nprint(1)")]), path)  # type: ignore[no-untyped-call]
+    write(
+        v4.new_notebook(cells=[v4.new_code_cell("import warnings\nwarnings.warn('look here')\nprint(1)")]),
+        path,
+    )  # type: ignore[no-untyped-call]
     run = executed(path, tmp_path)
     assert any("look here" in line for line in complaints(run))
     (cell,) = code_cells(stored_form(run))

@@ -13,7 +13,7 @@ from oppo_real.engines.interface import Actor, Sampling, Scorer
 from oppo_real.engines.models import build_causal_lm, build_reward_model
 from oppo_real.engines.torch_actor import ActorLimits, TorchActor
 from oppo_real.engines.torch_scorer import TorchScorer
-from oppo_real.placement.inline import InlineFleet
+from oppo_real.placement.inline import InlineWorkerGroup
 from oppo_real.run.given import RunInput
 from oppo_real.run.schedules import start_run
 from oppo_real.run.source import ReplaySource
@@ -23,7 +23,7 @@ from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink
-from oppo_sim.rewards import RewardModel, SeriesRewards
+from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.schedule.rules import streams_pieces
 from tests.small import Lengths, run
 
@@ -86,7 +86,8 @@ ALIKE = (
     c.STALENESS_HISTOGRAM, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
     c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
 )  # fmt: skip
-"""Columns in which simulator and real run agree; batches of the scorer, at no cost, are a matter of order inside an instant."""
+"""Columns in which simulator and real run agree; batches of the scorer, at no cost, are a matter of order
+inside an instant."""
 
 
 class UntrainedWeights:
@@ -105,7 +106,9 @@ class UntrainedWeights:
 def torch_engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
     """Random weights on the CPU."""
     limits = ActorLimits(machine.kv_capacity_tokens, machine.kv_block_tokens, machine.max_num_seqs)
-    actors: list[Actor] = [TorchActor(build_causal_lm(MODEL), Sampling(), limits) for _ in range(machine.num_replicas)]
+    actors: list[Actor] = [
+        TorchActor(build_causal_lm(MODEL), Sampling(), limits) for _ in range(machine.num_replicas)
+    ]
     scorers: list[Scorer] = [TorchScorer(build_reward_model(MODEL)) for _ in range(machine.num_workers)]
     return actors, scorers
 
@@ -139,19 +142,19 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     rows = lengths()
     source = ReplaySource(rows, rows, vocab_size=VOCABULARY, seed=0, group_size=case.group_size)
     actors, scorers = engines(case.machine)
-    fleet = InlineFleet(
+    worker_group = InlineWorkerGroup(
         actors,
         scorers,
         stream=streams_pieces(policy, case.machine.streamable),
         max_scoring_tokens=case.machine.max_scoring_tokens,
         lock_step=True,
     )
-    reward_model = RewardModel(SeriesRewards(values=tuple(rewards())), 0, None)
+    reward_model = BatchRewards(SeriesRewards(values=tuple(rewards())), 0, None)
     given = RunInput(
         policy,
         shape,
         case.machine,
-        fleet,
+        worker_group,
         source,
         UntrainedWeights(model or build_causal_lm(MODEL)),
         reward_model,
@@ -162,12 +165,13 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     )
     sink = FrameSink()
     start_run(given, sink).run()
-    fleet.close()
+    worker_group.close()
     return RealResult(sink.steps(), sink.rollouts())
 
 
 def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.Module | None = None) -> None:
-    """Same rollouts in the same steps and order, and the same rows, as the simulator at one second an iteration and no other cost."""
+    """Same rollouts in the same steps and order, and the same rows, as the simulator at one second an
+    iteration and no other cost."""
     real = run_real(case, engines, model)
     rows = lengths()
     simulated = run(
@@ -182,5 +186,7 @@ def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.
         rewards=rewards(),
     )
     # An engine tells how often it preempted, not whom.
-    pd.testing.assert_frame_equal(real.rollouts.drop(columns=c.PREEMPTIONS), simulated.rollouts.drop(columns=c.PREEMPTIONS))
+    pd.testing.assert_frame_equal(
+        real.rollouts.drop(columns=c.PREEMPTIONS), simulated.rollouts.drop(columns=c.PREEMPTIONS)
+    )
     pd.testing.assert_frame_equal(real.steps[list(ALIKE)], simulated.steps[list(ALIKE)])

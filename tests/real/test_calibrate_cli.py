@@ -53,7 +53,17 @@ def run(*arguments: str) -> Any:
 
 def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
     output = tmp_path / "tiny.json"
-    result = run(scenario_file(tmp_path), "-o", str(output), "--repeats", "1", "--budget-s", "100", "--no-contention", "--json")
+    result = run(
+        scenario_file(tmp_path),
+        "-o",
+        str(output),
+        "--repeats",
+        "1",
+        "--budget-s",
+        "100",
+        "--no-contention",
+        "--json",
+    )
     assert result.exit_code == 0
     printed = json.loads(result.stdout)
     assert printed["visits"]["fresh"] == printed["visits"]["planned"]
@@ -68,7 +78,17 @@ def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
 
     with pytest.raises(OppoError, match="exists"):
         run(scenario_file(tmp_path), "-o", str(output))
-    again = run(scenario_file(tmp_path), "-o", str(output), "--force", "--repeats", "1", "--budget-s", "100", "--no-contention")
+    again = run(
+        scenario_file(tmp_path),
+        "-o",
+        str(output),
+        "--force",
+        "--repeats",
+        "1",
+        "--budget-s",
+        "100",
+        "--no-contention",
+    )
     assert again.exit_code == 0
     assert " 0 of them new" in again.stdout
     assert "fitted costs" in again.stdout
@@ -80,7 +100,9 @@ def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session_module, "visit_point", interrupted)
-    result = CliRunner().invoke(command, [scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--no-contention"])
+    result = CliRunner().invoke(
+        command, [scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--no-contention"]
+    )
     assert result.exit_code != 0
     assert ".oppo-calibrate" in result.stderr
     assert not (tmp_path / "p.json").exists()
@@ -92,6 +114,11 @@ def test_a_scenario_without_a_real_section_is_refused() -> None:
 
 
 def test_a_model_that_is_too_short_is_refused_before_it_is_measured(tmp_path: Path) -> None:
-    model = {"model_type": "qwen2", "hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 16}
+    model = {
+        "model_type": "qwen2",
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 16,
+    }
     with pytest.raises(OppoError, match="the actor takes 16"):
         run(scenario_file(tmp_path, real={"models": {"actor": model}}), "-o", str(tmp_path / "p.json"))

@@ -17,7 +17,9 @@ def test_two_processes_slow_each_other_down_on_one_core() -> None:
     core = sorted(os.sched_getaffinity(0))[:1]
     points = contention_points(make_plan(SIZES))
     open_here = partial(open_bench, SUBJECT, SIZES)
-    (found,) = measure_contention(open_here, [("decode", "score")], points, rounds=1, window_s=0.4, cores=core)
+    (found,) = measure_contention(
+        open_here, [("decode", "score")], points, rounds=1, window_s=0.4, cores=core
+    )
     assert found.activities == ("decode", "score")
     assert found.factor > 1.2, "one core cannot do both at full speed"
     assert found.expected == 1.0
@@ -25,7 +27,9 @@ def test_two_processes_slow_each_other_down_on_one_core() -> None:
 
 
 def test_a_process_that_cannot_build_its_engine_says_why() -> None:
-    broken = replace(SUBJECT, config=config(models={"actor": {**MODEL, "max_position_embeddings": 16}, "reward": MODEL}))
+    broken = replace(
+        SUBJECT, config=config(models={"actor": {**MODEL, "max_position_embeddings": 16}, "reward": MODEL})
+    )
     points = contention_points(make_plan(SIZES))
     with pytest.raises(OppoError, match="the actor takes 16"):
         list(measure_contention(partial(open_bench, broken, SIZES), [("decode", "score")], points))

@@ -1,4 +1,5 @@
-"""Fits of measured seconds: known truths are found again within the intervals, and whole regimes are held out."""
+"""Fits of measured seconds: known truths are found again within the intervals, and whole regimes are held
+out."""
 
 from itertools import pairwise
 
@@ -17,13 +18,19 @@ DECODE_TRUTH = {"fixed": 4e-3, "per_rollout": 3e-5, "per_kv_token": 2e-7, "per_l
 PREFILL_TRUTH = {"fixed": 2e-3, "per_token": 4e-6, "per_pair": 3e-9}
 
 
-def synthetic(kind: str, truth: dict[str, float], noise: float, seed: int, repeats: int = 7) -> list[Measured]:
+def synthetic(
+    kind: str, truth: dict[str, float], noise: float, seed: int, repeats: int = 7
+) -> list[Measured]:
     """Repeats of the plan's points under a known truth with relative noise."""
     made = []
     for index, point in enumerate(point for point in PLAN.points if point.kind == kind):
         seconds = sum(value * FEATURES[name](point) for name, value in truth.items())
         key = stream_key(seed, f"{kind}/{index}")
-        made.append(Measured(point, tuple(seconds * (1 + noise * draw_normal(key, visit)) for visit in range(repeats))))
+        made.append(
+            Measured(
+                point, tuple(seconds * (1 + noise * draw_normal(key, visit)) for visit in range(repeats))
+            )
+        )
     return made
 
 
@@ -72,7 +79,8 @@ def test_intervals_grow_with_the_noise() -> None:
 
 
 def test_a_regime_is_held_out_whole() -> None:
-    """Batches beyond 16 rollouts that cost more than the others foretell show up in their own regime and nowhere else."""
+    """Batches beyond 16 rollouts that cost more than the others foretell show up in their own regime and
+    nowhere else."""
     data = [
         Measured(one.point, tuple(second * (3.0 if one.point.n > 16 else 1.0) for second in one.repeats))
         for one in synthetic("decode", DECODE_TRUTH, 0.0, 0)

@@ -33,7 +33,9 @@ def test_decode_spans_rollouts_and_lengths_and_has_long_tails() -> None:
     st.lists(st.integers(1, 600), min_size=1, max_size=3),
     st.integers(64, 40_000),
 )
-def test_every_point_can_be_run(running: int, batch: int, prompt: int, response: int, chunks: list[int], scoring: int) -> None:
+def test_every_point_can_be_run(
+    running: int, batch: int, prompt: int, response: int, chunks: list[int], scoring: int
+) -> None:
     chunk_sizes = tuple(sorted({min(chunk, response) for chunk in chunks}))
     sizes = Sizes(running, batch, prompt, response, chunk_sizes, scoring)
     for point in make_plan(sizes).points:

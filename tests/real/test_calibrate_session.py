@@ -1,4 +1,5 @@
-"""A whole calibration of a tiny model on the torch engine: files, the simulator's view of them, going on after an interruption."""
+"""A whole calibration of a tiny model on the torch engine: files, the simulator's view of them, going on
+after an interruption."""
 
 import json
 from collections.abc import Iterator
@@ -78,7 +79,10 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     engine = profile.measured.engine
     assert engine["actor"]["layers"] == 1  # type: ignore[index]
     assert engine["subject"]["models"]["actor"] == MODEL  # type: ignore[index]
-    assert profile.measured.software["torch"] == torch.__version__.split("+")[0] or profile.measured.software["torch"] == torch.__version__
+    assert (
+        profile.measured.software["torch"] == torch.__version__.split("+")[0]
+        or profile.measured.software["torch"] == torch.__version__
+    )
     assert profile.measured.hardware == hardware("cpu")
     assert profile.measured.repeats == 2
 
@@ -88,7 +92,9 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
         if point.kind == "decode" and point.cell is not None:
             same = sorted(other.median for other in session.visits if other.point == point)
             assert costs.actor.decode_time(point.n, point.kv_tokens) == pytest.approx(sum(same) / 2, rel=1e-9)
-    score = [visit for visit in session.visits if visit.point.kind == "score" and visit.point.cell is not None]
+    score = [
+        visit for visit in session.visits if visit.point.kind == "score" and visit.point.cell is not None
+    ]
     for visit in score:
         assert costs.scorer.prefill_time(visit.point.tokens, visit.point.pairs) == pytest.approx(
             sum(one.median for one in score if one.point == visit.point) / 2, rel=0.2
@@ -101,13 +107,22 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     assert len(samples) == len(session.visits)
     assert written.samples.name in profile.measured.raw_samples
     report = json.loads(written.report.read_text())
-    assert {fit["name"] for fit in report["fits"]} >= {"decode", "host", "prefill", "score", "update_actor", "values"}
+    assert {fit["name"] for fit in report["fits"]} >= {
+        "decode",
+        "host",
+        "prefill",
+        "score",
+        "update_actor",
+        "values",
+    }
     for fit in calibration.fits:
         assert all(0 <= one.low <= one.value <= one.high for one in fit.coefficients)
     assert check_profile_matches(profile, SUBJECT.config, TRAINING, hardware("cpu")) is None
 
 
-def test_an_interrupted_calibration_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_calibration_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[tuple[str, int]] = []
     stop_after = 11
     done_first = stop_after
@@ -143,7 +158,14 @@ def test_an_interrupted_calibration_goes_on_where_it_was(tmp_path: Path, monkeyp
 
 def test_a_budget_that_is_too_small_says_what_to_do_and_keeps_what_is_done(tmp_path: Path) -> None:
     with pytest.raises(OppoError, match="raise --budget-s"):
-        calibrate_to(tmp_path / "tiny.json", "tiny", SUBJECT, SIZES, tmp_path / "cache", replace(EFFORT, budget_s=0.001))
+        calibrate_to(
+            tmp_path / "tiny.json",
+            "tiny",
+            SUBJECT,
+            SIZES,
+            tmp_path / "cache",
+            replace(EFFORT, budget_s=0.001),
+        )
     assert not (tmp_path / "tiny.json").exists()
 
 
@@ -153,9 +175,24 @@ def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> 
     cache.put(Visit(point, 0, (0.5, 0.25)))
     assert cache.get(point, 0) == Visit(point, 0, (0.5, 0.25))
     assert cache.get(point, 1) is None
-    assert VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 64, "weight_version": 4}}).get(point, 0) is not None
-    assert VisitCache(tmp_path, {"torch": "2", "actor": {"kv_capacity_tokens": 64, "weight_version": 3}}).get(point, 0) is None
-    assert VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 32, "weight_version": 3}}).get(point, 0) is None
+    assert (
+        VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 64, "weight_version": 4}}).get(
+            point, 0
+        )
+        is not None
+    )
+    assert (
+        VisitCache(tmp_path, {"torch": "2", "actor": {"kv_capacity_tokens": 64, "weight_version": 3}}).get(
+            point, 0
+        )
+        is None
+    )
+    assert (
+        VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 32, "weight_version": 3}}).get(
+            point, 0
+        )
+        is None
+    )
     file = next(tmp_path.rglob("*-0.json"))
     file.write_text(file.read_text()[:-10])
     assert cache.get(point, 0) is None
@@ -164,13 +201,18 @@ def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"models": {"actor": {**MODEL, "num_hidden_layers": 2}, "reward": MODEL}}, "models.actor.num_hidden_layers"),
+        (
+            {"models": {"actor": {**MODEL, "num_hidden_layers": 2}, "reward": MODEL}},
+            "models.actor.num_hidden_layers",
+        ),
         ({"dtype": "bfloat16"}, "dtype"),
         ({"engine": "vllm"}, "engine"),
         ({"devices": {"rollout": ["cuda:0"]}}, "devices.rollout"),
     ],
 )
-def test_a_profile_of_something_else_is_refused_in_one_sentence(changes: dict[str, object], named: str) -> None:
+def test_a_profile_of_something_else_is_refused_in_one_sentence(
+    changes: dict[str, object], named: str
+) -> None:
     profile = _profile()
     check_profile_matches(profile, SUBJECT.config, TRAINING)
     with pytest.raises(OppoError) as refused:
@@ -195,10 +237,15 @@ def _profile() -> Profile:
     visits = []
     for point in make_plan(SIZES).points:
         seconds = 1e-3 + 1e-6 * (point.tokens + point.kv_tokens)
-        stages = {"update_actor": seconds, **dict.fromkeys(("old_log_prob", "ref", "values", "adv", "update_critic"), 0.0)}
+        stages = {
+            "update_actor": seconds,
+            **dict.fromkeys(("old_log_prob", "ref", "values", "adv", "update_critic"), 0.0),
+        }
         host = (1e-6, 1e-6, 1e-6) if point.kind == "decode" else ()
         visits.append(Visit(point, 0, (seconds,), host, stages if point.kind == "train" else {}))
-    origin = Origin(hardware("cpu"), {}, {"subject": SUBJECT.to_plain(), "actor": {"kv_capacity_tokens": 4096}})
+    origin = Origin(
+        hardware("cpu"), {}, {"subject": SUBJECT.to_plain(), "actor": {"kv_capacity_tokens": 4096}}
+    )
     return calibrate_from("synthetic", visits, (), origin, len(visits), "none").profile
 
 
@@ -212,7 +259,9 @@ def test_kv_of_the_engine_and_stages_that_never_ran() -> None:
 def test_streamed_reference_model_is_measured_beside_the_reward_model(tmp_path: Path) -> None:
     sizes = replace(SIZES, stream_ref=True)
     subject = replace(SUBJECT, training=TrainingConfig(num_ppo_epochs=1, stream_ref=True))
-    _, calibration, _ = calibrate_to(tmp_path / "tiny.json", "tiny", subject, sizes, tmp_path / "cache", replace(EFFORT, repeats=1))
+    _, calibration, _ = calibrate_to(
+        tmp_path / "tiny.json", "tiny", subject, sizes, tmp_path / "cache", replace(EFFORT, repeats=1)
+    )
     profile = load_profile(tmp_path / "tiny.json")
     assert profile.score_ref is not None
     costs = costs_from_profile(profile, context(subject.training))

@@ -1,4 +1,5 @@
-"""From measured points to tables: what was measured stays, what was not is filled by the fit, and what cannot be told is refused."""
+"""From measured points to tables: what was measured stays, what was not is filled by the fit, and what cannot
+be told is refused."""
 
 import pytest
 
@@ -26,18 +27,25 @@ def test_every_cell_of_a_linear_truth_is_exact_measured_or_not(kind: str, basis:
     table, filled = forward_table(kind, data, fit_table(kind, data, basis, resamples=5))
     for tokens, row in zip(table.tokens, table.seconds, strict=True):
         for context, seconds in zip(table.mean_context, row, strict=True):
-            assert seconds == pytest.approx(TRUTH["fixed"] + tokens * (TRUTH["per_token"] + TRUTH["per_pair"] * context), rel=1e-6)
+            assert seconds == pytest.approx(
+                TRUTH["fixed"] + tokens * (TRUTH["per_token"] + TRUTH["per_pair"] * context), rel=1e-6
+            )
     assert filled.measured + filled.fitted == len(table.tokens) * len(table.mean_context)
     assert (filled.fitted > 0) == (kind == "prefill"), "a prefill has no context longer than itself"
 
 
 def test_a_cell_that_was_not_run_follows_its_neighbours_not_only_the_fit() -> None:
-    """The machine is twice as slow as any fit says at the largest batch: a hole in that row is filled at twice the fit, too."""
+    """The machine is twice as slow as any fit says at the largest batch: a hole in that row is filled at
+    twice the fit, too."""
     data = measured("score", TRUTH)
     most = max(one.point.cell[0] for one in data if one.point.cell)
     hole = next(one for one in data if one.point.cell and one.point.cell[0] == most)
     fit = fit_table("score", data, SCORE_BASIS, resamples=5)
-    slow = [Measured(one.point, (2 * one.median,)) if one.point.tokens == most else one for one in data if one is not hole]
+    slow = [
+        Measured(one.point, (2 * one.median,)) if one.point.tokens == most else one
+        for one in data
+        if one is not hole
+    ]
     table, filled = forward_table("score", slow, fit)
     assert hole.point.cell is not None
     found = table.seconds[table.tokens.index(most)][table.mean_context.index(hole.point.cell[1])]
@@ -66,7 +74,10 @@ def test_the_tail_is_what_the_repeats_confirm() -> None:
     assert found is not None
     assert found > 1.5
     noisy = [
-        Measured(one.point, (one.median, 1.3 * one.median) if one.point.cell is None else (one.median, 1.1 * one.median))
+        Measured(
+            one.point,
+            (one.median, 1.3 * one.median) if one.point.cell is None else (one.median, 1.1 * one.median),
+        )
         for one in measured("decode", flat)
     ]
     assert tail_factor(noisy) == 1.0
@@ -83,6 +94,10 @@ def test_the_plan_keeps_within_what_the_engine_has() -> None:
     assert bounded(SIZES, {}) == SIZES
     small = bounded(SIZES, {"kv_capacity_tokens": 1024, "kv_block_tokens": 32, "max_num_seqs": 6})
     assert (small.kv_capacity_tokens, small.kv_block_tokens, small.max_running) == (1024, 32, 6)
-    assert all(point.n <= 6 and point.kv_tokens <= 1024 for point in make_plan(small).points if point.kind == "decode")
+    assert all(
+        point.n <= 6 and point.kv_tokens <= 1024
+        for point in make_plan(small).points
+        if point.kind == "decode"
+    )
     own = Sizes(16, 16, 100, 411, (32,), 2048, kv_capacity_tokens=800)
     assert bounded(own, {"kv_capacity_tokens": 4096}).kv_capacity_tokens == 800

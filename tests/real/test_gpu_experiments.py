@@ -1,4 +1,5 @@
-"""The experiment on one GPU, rehearsed on the CPU through its own scripts; what it refuses; what was fixed beforehand."""
+"""The experiment on one GPU, rehearsed on the CPU through its own scripts; what it refuses; what was fixed
+beforehand."""
 
 import json
 import sys
@@ -43,7 +44,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# ---- fixed beforehand -----------------------------------------------------------------------------------------------------------
+# ---- fixed beforehand --------------------------------------------------------------------------------------
 
 
 def test_half_of_the_configurations_is_held_out_by_a_hash_and_they_span_what_was_promised() -> None:
@@ -54,8 +55,17 @@ def test_half_of_the_configurations_is_held_out_by_a_hash_and_they_span_what_was
             assert {one.name for one in own if one.held_out} == c.held_out_by_hash([one.name for one in own])
     found = c.load_configurations("cuda:0", False)
     assert sum(one.held_out for one in found) * 2 == len(found)
-    assert {one.policy["name"] for one in found} == {"sequential", "rollout-overlap", "intra", "inter", "oppo"}
-    batches, responses = [one.cell.rollout_batch_size for one in found], [one.cell.max_response_length for one in found]
+    assert {one.policy["name"] for one in found} == {
+        "sequential",
+        "rollout-overlap",
+        "intra",
+        "inter",
+        "oppo",
+    }
+    batches, responses = (
+        [one.cell.rollout_batch_size for one in found],
+        [one.cell.max_response_length for one in found],
+    )
     assert (min(batches), max(batches)) == (32, 128)
     assert (min(responses), max(responses)) == (1024, 4096)
     assert len({one.policy["chunk_size"] for one in found if one.policy["name"] == "intra"}) > 1
@@ -65,7 +75,9 @@ def test_half_of_the_configurations_is_held_out_by_a_hash_and_they_span_what_was
     assert c.repeats_of(False) >= 3
 
 
-def test_every_configuration_fits_an_h200_and_7b_with_training_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_configuration_fits_an_h200_and_7b_with_training_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for one in c.load_configurations("cuda:0", False):
         longest = one.cell.max_prompt_length + one.cell.max_response_length
         subjects.check_fits(one.pair, longest, H200_BYTES, one.cell.kv_capacity_tokens)
@@ -108,7 +120,7 @@ def test_slices_and_rounds_share_out_every_run_once() -> None:
             part2_validate.slice_of(jobs, bad)
 
 
-# ---- refused --------------------------------------------------------------------------------------------------------------------
+# ---- refused -----------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_timed_without_a_verified_attention(tmp_path: Path) -> None:
@@ -130,7 +142,9 @@ def test_nothing_is_timed_without_a_verified_attention(tmp_path: Path) -> None:
         with pytest.raises(OppoError, match=words):
             part2_validate.main(arguments)
     file.write_text(json.dumps(verified))
-    with pytest.raises(OppoError, match=r"torch.json is missing: run part1_calibrate.py --actor qwen2.5-1.5b"):
+    with pytest.raises(
+        OppoError, match=r"torch.json is missing: run part1_calibrate.py --actor qwen2.5-1.5b"
+    ):
         part2_validate.main(arguments)
     with pytest.raises(OppoError, match="neither profiles nor runs"):
         part3_report.main(arguments)
@@ -156,7 +170,9 @@ def test_an_attention_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(OppoError, match="no usable CUDA device here" if not torch.cuda.is_available() else "is missing"):
+    with pytest.raises(
+        OppoError, match="no usable CUDA device here" if not torch.cuda.is_available() else "is missing"
+    ):
         part1_calibrate.main(["--work", str(tmp_path)])
     with pytest.raises(OppoError, match="--device cpu is no GPU"):
         part0_attention.main(["--work", str(tmp_path), "--device", "cpu"])
@@ -170,7 +186,7 @@ def test_devices_and_pairs_by_name() -> None:
     assert (pair.actor, pair.reward) == ("qwen2.5-7b", "qwen2.5-1.5b")
 
 
-# ---- what the experiment needed of the package ----------------------------------------------------------------------------------
+# ---- what the experiment needed of the package -------------------------------------------------------------
 
 
 def test_a_pair_that_is_not_trained_is_calibrated_without_training(tmp_path: Path) -> None:
@@ -182,7 +198,9 @@ def test_a_pair_that_is_not_trained_is_calibrated_without_training(tmp_path: Pat
     assert not [point for point in plan.points if point.kind == "train"]
     assert pairs_of(contention_points(plan)) == [("decode", "score")]
     effort = Effort(repeats=1, budget_s=300, contention=False)
-    _, calibration, _ = calibrate_to(tmp_path / "p.json", "untrained", subject_of(scenario), sizes, tmp_path / "points", effort)
+    _, calibration, _ = calibrate_to(
+        tmp_path / "p.json", "untrained", subject_of(scenario), sizes, tmp_path / "points", effort
+    )
     profile = calibration.profile
     assert not profile.training.measured
     assert set(as_run(profile, real_config(scenario)).training.update_actor or ()) == {0.0}
@@ -206,7 +224,7 @@ def test_large_random_models_are_drawn_where_they_are_needed(monkeypatch: pytest
     assert all(torch.equal(a, b) for a, b in zip(small.parameters(), again.parameters(), strict=True))
 
 
-# ---- end to end -----------------------------------------------------------------------------------------------------------------
+# ---- end to end --------------------------------------------------------------------------------------------
 
 
 def test_the_rehearsal_from_attention_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

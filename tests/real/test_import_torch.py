@@ -32,7 +32,10 @@ def sample(length: int, **more: Any) -> dict[str, Any]:
 
 def test_a_dump_saved_by_torch(tmp_path: Path) -> None:
     picture = {"pixel_values": torch.rand(3, 500), "half": torch.zeros(2, dtype=torch.bfloat16)}
-    samples = [sample(10), sample(20, tokens=torch.arange(24), reward=torch.tensor(0.5), multimodal_train_inputs=picture)]
+    samples = [
+        sample(10),
+        sample(20, tokens=torch.arange(24), reward=torch.tensor(0.5), multimodal_train_inputs=picture),
+    ]
     torch.save({"rollout_id": 7, "samples": samples}, tmp_path / "7.pt")
     frame, _ = import_log("auto", tmp_path)
     assert frame[["step", "prompt_length", "response_length"]].to_numpy().tolist() == [[7, 4, 10], [7, 4, 20]]
@@ -61,13 +64,16 @@ def test_objects_and_the_old_format_are_refused(tmp_path: Path) -> None:
     message = refused("slime", tmp_path / "1.pt")
     assert "_Custom" in message
     assert "docs/importers.md" in message
-    torch.save({"rollout_id": 1, "samples": [sample(3)]}, tmp_path / "2.pt", _use_new_zipfile_serialization=False)
+    torch.save(
+        {"rollout_id": 1, "samples": [sample(3)]}, tmp_path / "2.pt", _use_new_zipfile_serialization=False
+    )
     assert "samples" in refused("slime", tmp_path / "2.pt")
 
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """Words are tokens; special tokens are added, answers are cut at three tokens and filled up, if one lets it."""
+    """Words are tokens; special tokens are added, answers are cut at three tokens and filled up, if one lets
+    it."""
     words = {word: at for at, word in enumerate(["[UNK]", "<s>", "a", "b", "c", "d"])}
     made = Tokenizer(WordLevel(words, unk_token="[UNK]"))
     made.pre_tokenizer = Whitespace()
@@ -82,7 +88,10 @@ def tokenizer(tmp_path: Path) -> Path:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     texts = ["a b c d", "a b", ""]
-    return write_lines(tmp_path / "log" / "1.jsonl", [{"input": "a b c", "output": text, "score": 1, "step": 1} for text in texts])
+    return write_lines(
+        tmp_path / "log" / "1.jsonl",
+        [{"input": "a b c", "output": text, "score": 1, "step": 1} for text in texts],
+    )
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -114,7 +123,9 @@ def test_files_that_are_no_tokenizer_are_refused(tokenizer: Path, log: Path, tmp
 def test_a_tokenizer_of_transformers_without_the_file(log: Path, tmp_path: Path) -> None:
     folder = tmp_path / "byt5"
     folder.mkdir()
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer", "extra_ids": 0}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "ByT5Tokenizer", "extra_ids": 0})
+    )
     frame, provenance = import_log("verl", log, tokenizer=folder)
     assert column(frame, "response_length") == [8, 4, 1], "bytes are tokens there, and one end"
     assert "byt5" in provenance["lengths"]

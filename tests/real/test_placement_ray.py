@@ -1,4 +1,5 @@
-"""Engines as Ray actors: on two machines (both here), and on a Ray that a run starts for itself. Nothing of Ray is replaced."""
+"""Engines as Ray actors: on two machines (both here), and on a Ray that a run starts for itself. Nothing of
+Ray is replaced."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def cluster(mark: str) -> Iterator[str]:
     """The address of a cluster of two machines, one CPU each."""
     command = [sys.executable, "-c", TWO_MACHINES]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as keeper:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as keeper:
         assert keeper.stdout is not None
         address = next((line.split()[1] for line in keeper.stdout if line.startswith("address ")), "")
         assert address
@@ -89,7 +92,7 @@ def cluster(mark: str) -> Iterator[str]:
         keeper.communicate("end\n", timeout=60)
 
 
-# ---- the same decisions -------------------------------------------------------------------------------------------------------------
+# ---- the same decisions ------------------------------------------------------------------------------------
 
 
 def test_lock_step_on_two_machines_equals_lock_step_inline(cluster: str) -> None:
@@ -109,7 +112,9 @@ def test_lock_step_on_two_machines_equals_lock_step_inline(cluster: str) -> None
     assert not ray.is_initialized()
 
 
-def test_a_killed_actor_ends_the_run_with_its_own_error_and_the_run_resumes(cluster: str, mark: str, tmp_path: Path) -> None:
+def test_a_killed_actor_ends_the_run_with_its_own_error_and_the_run_resumes(
+    cluster: str, mark: str, tmp_path: Path
+) -> None:
     def request(folder: str, real: dict[str, Any], resume: bool = False) -> RealRequest:
         scenario = real_scenario({**LOCK_STEP, **real}, policy=OPPO, rollout={"num_replicas": 2})
         return RealRequest(build_real_setup(scenario), tmp_path / folder, resume=resume, figures=False)
@@ -145,7 +150,7 @@ def test_a_killed_actor_ends_the_run_with_its_own_error_and_the_run_resumes(clus
     pd.testing.assert_frame_equal(*steps)
 
 
-# ---- what goes wrong ----------------------------------------------------------------------------------------------------------------
+# ---- what goes wrong ---------------------------------------------------------------------------------------
 
 
 def test_what_cannot_start_is_said_in_one_sentence_and_leaves_nothing_behind(cluster: str, mark: str) -> None:
@@ -155,8 +160,12 @@ def test_what_cannot_start_is_said_in_one_sentence_and_leaves_nothing_behind(clu
     wish = {"num_cpus": 3, "resources": {"fast_disk": 1}}
     with pytest.raises(
         OppoError,
-        match=r"^Ray found no room for 2 workers within 0\.5 s: together they want 4 CPU, 1 fast_disk \(PACK\), "
-        r"and 2 machines have 2 CPU, 0 fast_disk, perhaps in use: change real\.placement\.cluster, or add machines$",
+        match=(
+            r"^Ray found no room for 2 workers within 0\.5 s: together they want 4 CPU, 1 fast_disk"
+            r" \(PACK\), "
+            r"and 2 machines have 2 CPU, 0 fast_disk, perhaps in use: change real\.placement\.cluster, or add"
+            r" machines$"
+        ),
     ):
         run_real(real_scenario(placed(cluster, rollout=wish, start_timeout_s=0.5)))
     assert within(30, lambda: not marked(mark, "ray::RayWorker"))
@@ -182,7 +191,9 @@ def test_cores_of_this_machine_and_folders_that_are_not_there_are_refused() -> N
     cores = {"kind": "ray", "cores": {"rollout": [[0]]}, "cluster": {"address": "auto"}}
     with pytest.raises(OppoError, match=r"names others: give cluster\.\*\.num_cpus"):
         parse_real_config({"placement": cores})
-    with pytest.raises(OppoError, match=r"real\.placement\.cluster\.shared_folder: there is no folder /no/such"):
+    with pytest.raises(
+        OppoError, match=r"real\.placement\.cluster\.shared_folder: there is no folder /no/such"
+    ):
         build_real_setup(real_scenario(placed(None, shared_folder="/no/such")))
 
 
@@ -190,7 +201,8 @@ def test_cores_of_this_machine_and_folders_that_are_not_there_are_refused() -> N
 def test_a_cluster_that_is_not_there_is_said_at_once(address: str) -> None:
     began = time.monotonic()
     with pytest.raises(
-        OppoError, match=rf"^no Ray cluster at '{address}' \(.+\): run this on a machine of the cluster \(ray start\)"
+        OppoError,
+        match=rf"^no Ray cluster at '{address}' \(.+\): run this on a machine of the cluster \(ray start\)",
     ) as raised:
         run_real(real_scenario(placed(address)))
     assert "\n" not in str(raised.value)
@@ -200,25 +212,33 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address: str) -> None:
 def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(yaml.safe_dump(real_scenario(placed(None)).to_plain()))
-    program = "import sys; sys.modules['ray'] = None; from oppo_sim.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    program = (
+        "import sys; sys.modules['ray'] = None; from oppo_sim.cli.main import run;"
+        " sys.exit(run(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", program, "run", str(scenario), "-o", str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert_refused(
-        Printed(done.returncode, done.stdout, done.stderr), "ray needs ray, which is not installed: pip install 'oppo-toolkit[ray]'"
+        Printed(done.returncode, done.stdout, done.stderr),
+        "ray needs ray, which is not installed: pip install 'oppo-toolkit[ray]'",
     )
     assert not (tmp_path / "run").exists()
 
 
-# ---- a Ray of one's own -------------------------------------------------------------------------------------------------------------
+# ---- a Ray of one's own ------------------------------------------------------------------------------------
 
 
 def test_a_run_starts_ray_where_none_is_named_and_ends_it(mark: str, tmp_path: Path) -> None:
     before = marked(mark)
     scenario = tmp_path / "scenario.yaml"
     shares = {"rollout": {"num_cpus": 0.5}, "scoring": {"num_cpus": 0.5}}
-    scenario.write_text(yaml.safe_dump(real_scenario(placed(None, **shares), steps=3, warmup_steps=0).to_plain()))
+    scenario.write_text(
+        yaml.safe_dump(real_scenario(placed(None, **shares), steps=3, warmup_steps=0).to_plain())
+    )
     process = start_oppo("run", scenario, "-o", tmp_path / "run", "--no-figures")
-    assert within(120, lambda: len(marked(mark, "ray::RayWorker") - before) == 2 or process.poll() is not None)
+    assert within(
+        120, lambda: len(marked(mark, "ray::RayWorker") - before) == 2 or process.poll() is not None
+    )
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, ""), out
     assert "measured seconds" in out
@@ -229,7 +249,9 @@ def test_a_run_starts_ray_where_none_is_named_and_ends_it(mark: str, tmp_path: P
     decoding = [event for event in spans if event["name"].startswith("decode")]
     scoring = [event for event in spans if event["name"].startswith("score")]
     # It scored while it decoded.
-    assert any(a["ts"] < b["ts"] + b["dur"] and b["ts"] < a["ts"] + a["dur"] for a in decoding for b in scoring)
+    assert any(
+        a["ts"] < b["ts"] + b["dur"] and b["ts"] < a["ts"] + a["dur"] for a in decoding for b in scoring
+    )
     assert (run.frame("rollouts.parquet")[c.SCORED_S] >= run.frame("rollouts.parquet")[c.FINISHED_S]).all()
 
 

@@ -9,7 +9,14 @@ import torch
 from oppo_real.ppo.batching import micro_batches, mini_batches, token_positions
 from oppo_real.ppo.config import PPOConfig, ppo_config
 from oppo_real.ppo.gae import from_grid, generalized_advantages, per_response, to_grid
-from oppo_real.ppo.losses import importance_weights, kl_estimate, masked_mean, policy_losses, value_losses, whiten
+from oppo_real.ppo.losses import (
+    importance_weights,
+    kl_estimate,
+    masked_mean,
+    policy_losses,
+    value_losses,
+    whiten,
+)
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_sim.errors import OppoError
 
@@ -18,13 +25,16 @@ def tensor(*numbers: float) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-# ---- advantages -----------------------------------------------------------------------------------------------------------------
+# ---- advantages --------------------------------------------------------------------------------------------
 
 
 def test_advantages_by_hand() -> None:
     # One response of 2 tokens, rewards 1 and 2, values 0.5 and 1, gamma 0.9, lam 0.5:
-    # delta_1 = 2 - 1 = 1, delta_0 = 1 + 0.9*1 - 0.5 = 1.4, A_1 = 1, A_0 = 1.4 + 0.45*1 = 1.85. A second response of one token: 3 - 4.
-    advantages, returns = generalized_advantages(tensor(1, 2, 3), tensor(0.5, 1, 4), [2, 1], gamma=0.9, lam=0.5)
+    # delta_1 = 2 - 1 = 1, delta_0 = 1 + 0.9*1 - 0.5 = 1.4, A_1 = 1, A_0 = 1.4 + 0.45*1 = 1.85. A second
+    # response of one token: 3 - 4.
+    advantages, returns = generalized_advantages(
+        tensor(1, 2, 3), tensor(0.5, 1, 4), [2, 1], gamma=0.9, lam=0.5
+    )
     assert advantages.tolist() == pytest.approx([1.85, 1.0, -1.0])
     assert returns.tolist() == pytest.approx([2.35, 2.0, 3.0])
 
@@ -37,7 +47,9 @@ def test_advantages_with_lambda_one_are_discounted_rewards_to_go_less_the_value(
     expected, start = [], 0
     for length in lengths:
         piece = rewards[start : start + length].tolist()
-        expected += [sum(0.97 ** (later - now) * piece[later] for later in range(now, length)) for now in range(length)]
+        expected += [
+            sum(0.97 ** (later - now) * piece[later] for later in range(now, length)) for now in range(length)
+        ]
         start += length
     assert returns.tolist() == pytest.approx(expected)
     assert (advantages + values).tolist() == pytest.approx(expected)
@@ -50,7 +62,9 @@ def test_advantages_with_lambda_zero_are_one_step_errors() -> None:
 
 
 def test_a_last_reward_alone_decays_backwards_by_gamma_lambda() -> None:
-    advantages, _ = generalized_advantages(tensor(0, 0, 0, 1), torch.zeros(4, dtype=torch.float64), [4], gamma=0.9, lam=0.8)
+    advantages, _ = generalized_advantages(
+        tensor(0, 0, 0, 1), torch.zeros(4, dtype=torch.float64), [4], gamma=0.9, lam=0.8
+    )
     assert advantages.tolist() == pytest.approx([0.72**3, 0.72**2, 0.72, 1.0])
 
 
@@ -62,11 +76,12 @@ def test_grid_and_flat_are_inverse_and_sums_are_of_single_responses() -> None:
     assert per_response(flat, [1, 3, 2]).tolist() == [1, 9, 11]
 
 
-# ---- losses ---------------------------------------------------------------------------------------------------------------------
+# ---- losses ------------------------------------------------------------------------------------------------
 
 
 def test_policy_loss_by_hand() -> None:
-    # Ratios 1.5 and 0.5, clipped at 0.2 to 1.2 and 0.8; with advantage 1: -min(1.5, 1.2) and -min(0.5, 0.8); with -1: min becomes max.
+    # Ratios 1.5 and 0.5, clipped at 0.2 to 1.2 and 0.8; with advantage 1: -min(1.5, 1.2) and -min(0.5, 0.8);
+    # with -1: min becomes max.
     new = tensor(math.log(1.5), math.log(0.5), math.log(1.5), math.log(0.5))
     found = policy_losses(new, tensor(0, 0, 0, 0), tensor(1, 1, -1, -1), cliprange=0.2)
     assert found.losses.tolist() == pytest.approx([-1.2, -0.5, 1.5, 0.8])
@@ -83,7 +98,8 @@ def test_clipped_tokens_have_no_gradient_and_the_others_have_the_policy_gradient
 
 
 def test_value_loss_by_hand() -> None:
-    # Old value 0, return 1. Value 0.5: kept near it is 0.2, so 0.5*max(0.25, 0.64). Value -0.5: kept at -0.2, so 0.5*max(2.25, 1.44).
+    # Old value 0, return 1. Value 0.5: kept near it is 0.2, so 0.5*max(0.25, 0.64). Value -0.5: kept at -0.2,
+    # so 0.5*max(2.25, 1.44).
     found = value_losses(tensor(0.5, -0.5, 0.1), tensor(0, 0, 0), tensor(1, 1, 1), cliprange_value=0.2)
     assert found.losses.tolist() == pytest.approx([0.32, 1.125, 0.405])
     assert found.clipped.tolist() == [True, False, False]
@@ -104,7 +120,10 @@ def test_losses_agree_with_loops_over_tokens() -> None:
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_kl_estimates_average_to_the_divergence(estimator: str) -> None:
-    policy, reference = torch.log_softmax(tensor(0.3, -1.0, 0.8, 0.0), 0), torch.log_softmax(tensor(-0.2, 0.1, 0.4, 0.9), 0)
+    policy, reference = (
+        torch.log_softmax(tensor(0.3, -1.0, 0.8, 0.0), 0),
+        torch.log_softmax(tensor(-0.2, 0.1, 0.4, 0.9), 0),
+    )
     expected = float((policy.exp() * (policy - reference)).sum())
     tokenwise = kl_estimate(policy, reference, estimator)  # type: ignore[arg-type]
     assert float((policy.exp() * tokenwise).sum()) == pytest.approx(expected)
@@ -131,13 +150,15 @@ def test_whitening_looks_at_the_masked_tokens_only() -> None:
     mask = torch.tensor([True, True, True, False])
     whitened = whiten(tensor(1, 2, 3, 1000), mask)
     assert whitened[:3].tolist() == pytest.approx([-1, 0, 1], abs=1e-6)  # unbiased variance of 1, 2, 3 is 1
-    assert whiten(tensor(1, 2, 3, 1000), mask, shift_mean=False)[:3].tolist() == pytest.approx([1, 2, 3], abs=1e-6)
+    assert whiten(tensor(1, 2, 3, 1000), mask, shift_mean=False)[:3].tolist() == pytest.approx(
+        [1, 2, 3], abs=1e-6
+    )
     assert float(masked_mean(tensor(1, 2, 3, 1000), mask)) == 2
     assert float(masked_mean(tensor(1, 2), torch.tensor([False, False]))) == 0
     assert whiten(tensor(5.0), torch.tensor([True])).tolist() == [0]
 
 
-# ---- batching -------------------------------------------------------------------------------------------------------------------
+# ---- batching ----------------------------------------------------------------------------------------------
 
 
 def test_micro_batches_hold_everything_once_and_keep_to_their_budget() -> None:
@@ -154,14 +175,23 @@ def test_mini_batches_deal_every_rollout_and_differ_between_epochs() -> None:
     assert sorted(index for part in first for index in part) == list(range(10))
     assert sorted(map(len, first)) == [3, 3, 4]
     assert first == mini_batches(10, 3, seed=1, update=0, epoch=0)
-    assert len({str(mini_batches(10, 3, seed=1, update=update, epoch=epoch)) for update in range(3) for epoch in range(3)}) == 9
+    assert (
+        len(
+            {
+                str(mini_batches(10, 3, seed=1, update=update, epoch=epoch))
+                for update in range(3)
+                for epoch in range(3)
+            }
+        )
+        == 9
+    )
 
 
 def test_token_positions() -> None:
     assert token_positions([2, 0], [2, 1, 3], torch.device("cpu")).tolist() == [3, 4, 5, 0, 1]
 
 
-# ---- settings and rollouts ------------------------------------------------------------------------------------------------------
+# ---- settings and rollouts ---------------------------------------------------------------------------------
 
 
 def test_defaults_are_those_of_trl() -> None:
@@ -184,7 +214,10 @@ def test_defaults_are_those_of_trl() -> None:
         ({"temperature": 0.0}, "temperature"),
         ({"importance_clip": 0.5}, "importance_clip"),
         ({"lr_scheduler_type": "linear"}, "needs total_episodes"),
-        ({"critic": "value_head", "critic_learning_rate": 1e-4}, "critic_learning_rate is for critic separate"),
+        (
+            {"critic": "value_head", "critic_learning_rate": 1e-4},
+            "critic_learning_rate is for critic separate",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_in_one_sentence(settings: dict[str, object], words: str) -> None:

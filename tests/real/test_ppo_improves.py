@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.ppo.trainer import PPOTrainer
-from oppo_real.task.arithmetic import EOS, PAD, Lengths, Problem, draw_problem, reward
+from oppo_real.task.arithmetic import EOS, PAD, ArithmeticProblem, Lengths, draw_problem, reward
 from oppo_real.task.sft import SftConfig, fit_actor
 from oppo_real.task.tiny import critic_from, new_actor
 
@@ -26,7 +26,7 @@ class Job:
     """A rollout in the making."""
 
     rollout_id: int
-    problem: Problem
+    problem: ArithmeticProblem
     response: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
@@ -41,7 +41,8 @@ class Job:
 
 @dataclass
 class Sampler:
-    """Left-padded generation at temperature 1, stopped when enough rollouts have finished; the others can go on later."""
+    """Left-padded generation at temperature 1, stopped when enough rollouts have finished; the others can go
+    on later."""
 
     model: Any
     draws: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
@@ -56,7 +57,12 @@ class Sampler:
         cache = DynamicCache(config=self.model.config)
         while sum(job.finish_reason is not None for job in jobs) < enough:
             logits = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
             ).logits[:, -1]
             log_probs = torch.log_softmax(logits, dim=-1)
             ids = torch.multinomial(log_probs.exp(), 1, generator=self.draws)
@@ -83,9 +89,16 @@ def fitted() -> Any:
 
 
 def train(fitted: Any, steps: int, batch: int, overcommit: int, **changes: Any) -> list[dict[str, float]]:
-    """The first ``batch`` rollouts that finish are trained, up to ``overcommit`` others carried on under the new weights."""
+    """The first ``batch`` rollouts that finish are trained, up to ``overcommit`` others carried on under the
+    new weights."""
     actor = copy.deepcopy(fitted)
-    settings: dict[str, Any] = {"learning_rate": 3e-4, "temperature": 1.0, "kl_coef": 0.02, "num_ppo_epochs": 2, "num_mini_batches": 2}
+    settings: dict[str, Any] = {
+        "learning_rate": 3e-4,
+        "temperature": 1.0,
+        "kl_coef": 0.02,
+        "num_ppo_epochs": 2,
+        "num_mini_batches": 2,
+    }
     config = PPOConfig(**{**settings, **changes})
     critic = critic_from(actor, 1) if config.critic == "separate" else None
     trainer = PPOTrainer(actor, fitted, critic, config)
@@ -110,13 +123,18 @@ def test_the_reward_rises(fitted: Any) -> None:
     scores = [row["objective/scores"] for row in rows]
     assert mean(scores[:4]) < 0.6  # a mediocre actor to begin with
     assert mean(scores[-6:]) > mean(scores[:6]) + 0.12
-    assert mean(row["policy/entropy_avg"] for row in rows[-6:]) < mean(row["policy/entropy_avg"] for row in rows[:6])
-    assert all(row["carried/token_ratio"] == 0 and row["carried/importance_max"] == pytest.approx(1) for row in rows)
+    assert mean(row["policy/entropy_avg"] for row in rows[-6:]) < mean(
+        row["policy/entropy_avg"] for row in rows[:6]
+    )
+    assert all(
+        row["carried/token_ratio"] == 0 and row["carried/importance_max"] == pytest.approx(1) for row in rows
+    )
     assert rows[0]["objective/kl"] == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("carried", "critic"), [("behaviour", "separate"), ("behaviour", "value_head"), ("recompute", "separate"), ("mask", "separate")]
+    ("carried", "critic"),
+    [("behaviour", "separate"), ("behaviour", "value_head"), ("recompute", "separate"), ("mask", "separate")],
 )
 def test_carried_rollouts_are_trained_without_harm(fitted: Any, carried: str, critic: str) -> None:
     rows = train(fitted, 8, 32, 16, carried=carried, critic=critic, learning_rate=1e-4)

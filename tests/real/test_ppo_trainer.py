@@ -1,4 +1,5 @@
-"""The trainer: one update against a loop written apart, what carried rollouts do, restarts, and what is refused."""
+"""The trainer: one update against a loop written apart, what carried rollouts do, restarts, and what is
+refused."""
 
 import copy
 import math
@@ -29,7 +30,9 @@ def _single_thread() -> None:
 
 
 def config(**changes: Any) -> PPOConfig:
-    return PPOConfig(**{"learning_rate": 1e-3, "temperature": TEMPERATURE, "kl_coef": 0.1, "num_ppo_epochs": 1, **changes})
+    return PPOConfig(
+        **{"learning_rate": 1e-3, "temperature": TEMPERATURE, "kl_coef": 0.1, "num_ppo_epochs": 1, **changes}
+    )
 
 
 def small_config() -> Any:
@@ -47,7 +50,9 @@ def log_probs_of(model: torch.nn.Module, prompt: Sequence[int], response: Sequen
     return torch.log_softmax(logits, -1).gather(1, row[0, len(prompt) :, None]).squeeze(1)
 
 
-def batch(policy: torch.nn.Module, lengths: Sequence[int] = (5, 2, 9, 4), version: int = 0) -> list[TrainRollout]:
+def batch(
+    policy: torch.nn.Module, lengths: Sequence[int] = (5, 2, 9, 4), version: int = 0
+) -> list[TrainRollout]:
     """On-policy rollouts with made-up tokens and scores."""
     generator = torch.Generator().manual_seed(5)
     found = []
@@ -58,14 +63,21 @@ def batch(policy: torch.nn.Module, lengths: Sequence[int] = (5, 2, 9, 4), versio
         score = float(torch.randn((), generator=generator))
         found.append(
             TrainRollout(
-                index, row.prompt, row.response, tuple(log_probs.tolist()), (version,) * length, score, "length" if index == 1 else "stop"
+                index,
+                row.prompt,
+                row.response,
+                tuple(log_probs.tolist()),
+                (version,) * length,
+                score,
+                "length" if index == 1 else "stop",
             )
         )
     return found
 
 
 def carried_batch(policy: torch.nn.Module, version: int = 2) -> list[TrainRollout]:
-    """Rollout 0 is all older, rollout 2 half: their older tokens came from weights that gave them other probabilities."""
+    """Rollout 0 is all older, rollout 2 half: their older tokens came from weights that gave them other
+    probabilities."""
     found = batch(policy, version=version)
     found[0] = _older(found[0], 5, version)
     found[2] = _older(found[2], 4, version)
@@ -74,8 +86,13 @@ def carried_batch(policy: torch.nn.Module, version: int = 2) -> list[TrainRollou
 
 def _older(rollout: TrainRollout, count: int, version: int) -> TrainRollout:
     shift = [0.4 if position % 2 else -0.9 for position in range(count)]
-    log_probs = tuple(min(one + change, -1e-3) for one, change in zip(rollout.log_probs, shift, strict=False)) + rollout.log_probs[count:]
-    return replace(rollout, log_probs=log_probs, weight_versions=(version - 1,) * count + rollout.weight_versions[count:])
+    log_probs = (
+        tuple(min(one + change, -1e-3) for one, change in zip(rollout.log_probs, shift, strict=False))
+        + rollout.log_probs[count:]
+    )
+    return replace(
+        rollout, log_probs=log_probs, weight_versions=(version - 1,) * count + rollout.weight_versions[count:]
+    )
 
 
 def trainer(settings: PPOConfig, policy: Any = None, forward: Any = None) -> PPOTrainer:
@@ -86,7 +103,9 @@ def trainer(settings: PPOConfig, policy: Any = None, forward: Any = None) -> PPO
     return PPOTrainer(policy, new_actor(1, small_config()), critic, settings, forward=forward)
 
 
-def change_of(settings: PPOConfig, rollouts: Sequence[TrainRollout], version: int, **others: Any) -> tuple[Weights, dict[str, float]]:
+def change_of(
+    settings: PPOConfig, rollouts: Sequence[TrainRollout], version: int, **others: Any
+) -> tuple[Weights, dict[str, float]]:
     """By how much one update moves the policy's weights."""
     made = trainer(settings, **others)
     before = {name: tensor.clone() for name, tensor in made.weights().items()}
@@ -101,19 +120,26 @@ def distance(one: Weights, other: Weights) -> float:
 def plain_gradient(
     policy: Any, reference: Any, critic: Any, rollouts: Sequence[TrainRollout], settings: PPOConfig
 ) -> tuple[Weights, float]:
-    """Gradient and loss of the first step on policy, rollout by rollout and token by token, with the models' own logits."""
+    """Gradient and loss of the first step on policy, rollout by rollout and token by token, with the models'
+    own logits."""
     rows, advantages = [], []
     for rollout in rollouts:
         with torch.no_grad():
             ref = log_probs_of(reference, rollout.prompt, rollout.response).tolist()
-            hidden = critic.model(input_ids=torch.tensor([[*rollout.prompt, *rollout.response]])).last_hidden_state[0]
+            hidden = critic.model(
+                input_ids=torch.tensor([[*rollout.prompt, *rollout.response]])
+            ).last_hidden_state[0]
             values = critic.score(hidden)[len(rollout.prompt) - 1 : -1, 0].tolist()
         score = rollout.score - (settings.missing_eos_penalty or 0.0) * (rollout.finish_reason == "length")
-        rewards = [-settings.kl_coef * (own - other) for own, other in zip(rollout.log_probs, ref, strict=True)]
+        rewards = [
+            -settings.kl_coef * (own - other) for own, other in zip(rollout.log_probs, ref, strict=True)
+        ]
         rewards[-1] += score
         following, next_value, found = 0.0, 0.0, []
         for reward, value in zip(reversed(rewards), reversed(values), strict=True):
-            following = reward + settings.gamma * next_value - value + settings.gamma * settings.lam * following
+            following = (
+                reward + settings.gamma * next_value - value + settings.gamma * settings.lam * following
+            )
             next_value = value
             found.append(following)
         rows.append(rollout)
@@ -127,11 +153,17 @@ def plain_gradient(
         for log_prob, old, advantage in zip(new, rollout.log_probs, row, strict=True):
             ratio = torch.exp(log_prob - old)
             white = (advantage - mean) / deviation
-            losses.append(-torch.minimum(ratio * white, ratio.clamp(1 - settings.cliprange, 1 + settings.cliprange) * white))
+            losses.append(
+                -torch.minimum(
+                    ratio * white, ratio.clamp(1 - settings.cliprange, 1 + settings.cliprange) * white
+                )
+            )
     loss = torch.stack(losses).mean()
     policy.zero_grad()
     loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in policy.named_parameters()}, float(loss.detach())
+    return {name: parameter.grad.clone() for name, parameter in policy.named_parameters()}, float(
+        loss.detach()
+    )
 
 
 class GradientOf:
@@ -142,7 +174,13 @@ class GradientOf:
         step = made._actor_stepper.step
 
         def seen() -> float:
-            self.steps.append({name: parameter.grad.clone() for name, parameter in policy.named_parameters() if parameter.grad is not None})
+            self.steps.append(
+                {
+                    name: parameter.grad.clone()
+                    for name, parameter in policy.named_parameters()
+                    if parameter.grad is not None
+                }
+            )
             return step()
 
         monkeypatch.setattr(made._actor_stepper, "step", seen)
@@ -150,14 +188,20 @@ class GradientOf:
 
 @pytest.mark.parametrize("micro_batch_tokens", [12, 10_000])
 @pytest.mark.parametrize("forward", [PaddedForward, PackedForward])
-def test_gradient_is_that_of_a_plain_loop(micro_batch_tokens: int, forward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = config(micro_batch_tokens=micro_batch_tokens, missing_eos_penalty=0.7, gamma=0.98, max_grad_norm=None)
+def test_gradient_is_that_of_a_plain_loop(
+    micro_batch_tokens: int, forward: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(
+        micro_batch_tokens=micro_batch_tokens, missing_eos_penalty=0.7, gamma=0.98, max_grad_norm=None
+    )
     policy = new_actor(0, small_config())
     rollouts = batch(policy)
     made = trainer(settings, policy, forward())
     seen = GradientOf(made, policy, monkeypatch)
     twin = new_actor(0, small_config())
-    expected, loss = plain_gradient(twin, new_actor(1, small_config()), copy.deepcopy(made._critic), rollouts, settings)
+    expected, loss = plain_gradient(
+        twin, new_actor(1, small_config()), copy.deepcopy(made._critic), rollouts, settings
+    )
     found = made.update(rollouts, 0)
     assert distance(seen.steps[0], expected) < 1e-5
     assert max(float(tensor.abs().max()) for tensor in expected.values()) > 1e-2
@@ -167,7 +211,9 @@ def test_gradient_is_that_of_a_plain_loop(micro_batch_tokens: int, forward: Any,
 
 @pytest.mark.parametrize("micro_batch_tokens", [12, 10_000])
 def test_packed_and_padded_forwards_train_a_value_head_alike(micro_batch_tokens: int) -> None:
-    settings = config(critic="value_head", micro_batch_tokens=micro_batch_tokens, num_ppo_epochs=2, num_mini_batches=2)
+    settings = config(
+        critic="value_head", micro_batch_tokens=micro_batch_tokens, num_ppo_epochs=2, num_mini_batches=2
+    )
     found = []
     for forward in (PaddedForward(), PackedForward()):
         policy = new_actor(0, small_config())
@@ -192,10 +238,16 @@ def test_gradient_agrees_with_finite_differences_of_the_loss() -> None:
     advantages = torch.randn(old.shape, generator=generator)
 
     def loss() -> torch.Tensor:
-        return policy_losses(PaddedForward().policy(policy, rows, TEMPERATURE).log_probs, old, advantages, 0.2).losses.sum()
+        return policy_losses(
+            PaddedForward().policy(policy, rows, TEMPERATURE).log_probs, old, advantages, 0.2
+        ).losses.sum()
 
     loss().backward()
-    for name in ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight", "lm_head.weight"):
+    for name in (
+        "model.layers.0.self_attn.q_proj.weight",
+        "model.layers.1.mlp.down_proj.weight",
+        "lm_head.weight",
+    ):
         parameter = policy.get_parameter(name)
         assert parameter.grad is not None
         place = int(parameter.grad.abs().argmax())
@@ -205,10 +257,12 @@ def test_gradient_agrees_with_finite_differences_of_the_loss() -> None:
                 parameter.view(-1)[place] += step
                 numbers.append(float(loss()))
                 parameter.view(-1)[place] -= step
-        assert (numbers[0] - numbers[1]) / 6e-4 == pytest.approx(float(parameter.grad.view(-1)[place]), rel=2e-2)
+        assert (numbers[0] - numbers[1]) / 6e-4 == pytest.approx(
+            float(parameter.grad.view(-1)[place]), rel=2e-2
+        )
 
 
-# ---- what is reported -----------------------------------------------------------------------------------------------------------
+# ---- what is reported --------------------------------------------------------------------------------------
 
 
 def test_metrics_by_hand() -> None:
@@ -218,13 +272,18 @@ def test_metrics_by_hand() -> None:
     reference = new_actor(1, small_config())
     found = trainer(settings, policy).update(rollouts, 0)
     with torch.no_grad():
-        kl = [sum(one.log_probs) - float(log_probs_of(reference, one.prompt, one.response).sum()) for one in rollouts]
+        kl = [
+            sum(one.log_probs) - float(log_probs_of(reference, one.prompt, one.response).sum())
+            for one in rollouts
+        ]
     scores = [one.score - 0.5 * (one.finish_reason == "length") for one in rollouts]
     assert found["objective/kl"] == pytest.approx(sum(kl) / 4, rel=1e-4)
     assert found["objective/non_score_reward"] == pytest.approx(-0.1 * sum(kl) / 4, rel=1e-4)
     assert found["objective/scores"] == pytest.approx(sum(scores) / 4, rel=1e-5)
     assert found["objective/rlhf_reward"] == pytest.approx(sum(scores) / 4 - 0.1 * sum(kl) / 4, rel=1e-4)
-    assert found["objective/entropy"] == pytest.approx(-sum(sum(one.log_probs) for one in rollouts) / 4, rel=1e-5)
+    assert found["objective/entropy"] == pytest.approx(
+        -sum(sum(one.log_probs) for one in rollouts) / 4, rel=1e-5
+    )
     assert found["val/num_eos_tokens"] == 3
     assert found["episode"] == 4
     assert found["lr"] == 1e-3
@@ -234,7 +293,9 @@ def test_metrics_by_hand() -> None:
 
 
 def test_ratio_variance_is_over_optimizer_steps() -> None:
-    found = trainer(config(num_ppo_epochs=3, num_mini_batches=2, learning_rate=5e-3)).update(batch(new_actor(0, small_config())), 0)
+    found = trainer(config(num_ppo_epochs=3, num_mini_batches=2, learning_rate=5e-3)).update(
+        batch(new_actor(0, small_config())), 0
+    )
     assert found["val/ratio_var"] > 0
     assert found["policy/clipfrac_avg"] > 0
     assert found["policy/approxkl_avg"] > 0
@@ -260,10 +321,12 @@ def test_stage_times_are_those_of_the_stages_that_ran(changes: dict[str, Any], i
 def test_learning_rate_falls_linearly_with_trained_rollouts() -> None:
     made = trainer(config(lr_scheduler_type="linear", total_episodes=16))
     rollouts = batch(new_actor(0, small_config()))
-    assert [made.update(rollouts, version)["lr"] for version in range(5)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4, 0])
+    assert [made.update(rollouts, version)["lr"] for version in range(5)] == pytest.approx(
+        [1e-3, 7.5e-4, 5e-4, 2.5e-4, 0]
+    )
 
 
-# ---- carried rollouts -----------------------------------------------------------------------------------------------------------
+# ---- carried rollouts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("critic", ["separate", "value_head"])
@@ -271,12 +334,15 @@ def test_the_ways_to_treat_carried_rollouts_agree_on_policy(critic: str) -> None
     rollouts = batch(new_actor(0, small_config()))
     changes, found = zip(
         *(
-            change_of(config(carried=carried, critic=critic, num_ppo_epochs=2, num_mini_batches=2), rollouts, 0)
+            change_of(
+                config(carried=carried, critic=critic, num_ppo_epochs=2, num_mini_batches=2), rollouts, 0
+            )
             for carried in ("behaviour", "recompute", "mask")
         ),
         strict=True,
     )
-    # Adam divides by the gradient's size, so single weights with hardly any gradient follow rounding: compare the loss as well.
+    # Adam divides by the gradient's size, so single weights with hardly any gradient follow rounding: compare
+    # the loss as well.
     scale = max(float(tensor.abs().max()) for tensor in changes[0].values())
     for change, metrics in zip(changes[1:], found[1:], strict=True):
         assert distance(change, changes[0]) < 0.05 * scale
@@ -301,7 +367,8 @@ def test_first_gradient_is_the_same_on_policy_in_every_way(monkeypatch: pytest.M
 
 
 def test_masked_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other stored log-probabilities of the older tokens leave every gradient as it was; without a mask they do not.
+    # Other stored log-probabilities of the older tokens leave every gradient as it was; without a mask they
+    # do not.
     for carried, same in (("mask", True), ("behaviour", False)):
         gradients = []
         for shift in (0.0, -0.3):
@@ -309,7 +376,12 @@ def test_masked_tokens_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             rollouts = carried_batch(policy)
             older = [one.weight_versions.count(1) for one in rollouts]
             changed = [
-                replace(one, log_probs=tuple(value + shift * (position < count) for position, value in enumerate(one.log_probs)))
+                replace(
+                    one,
+                    log_probs=tuple(
+                        value + shift * (position < count) for position, value in enumerate(one.log_probs)
+                    ),
+                )
                 for one, count in zip(rollouts, older, strict=True)
             ]
             made = trainer(config(carried=carried, kl_coef=0.0, max_grad_norm=None), policy)
@@ -332,13 +404,19 @@ def test_a_batch_of_older_tokens_alone_teaches_nothing_when_masked() -> None:
     assert found["loss/policy_avg"] == 0
 
 
-def test_older_tokens_are_weighted_by_how_much_likelier_the_weights_at_the_start_make_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoupled objective: with one mini-batch, stored log-probabilities give what recomputing and weighting gives."""
+def test_older_tokens_are_weighted_by_how_much_likelier_the_weights_at_the_start_make_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The decoupled objective: with one mini-batch, stored log-probabilities give what recomputing and
+    weighting gives."""
     gradients, found = [], []
     for carried in ("behaviour", "recompute"):
         policy = new_actor(0, small_config())
         rollouts = carried_batch(policy)
-        made = trainer(config(carried=carried, kl_coef=0.0, importance_clip=1.8, num_ppo_epochs=2, max_grad_norm=None), policy)
+        made = trainer(
+            config(carried=carried, kl_coef=0.0, importance_clip=1.8, num_ppo_epochs=2, max_grad_norm=None),
+            policy,
+        )
         seen = GradientOf(made, policy, monkeypatch)
         found.append(made.update(rollouts, 2))
         gradients.append(seen.steps[0])
@@ -347,12 +425,20 @@ def test_older_tokens_are_weighted_by_how_much_likelier_the_weights_at_the_start
         ratios = [
             math.exp(now - then)
             for one in carried_batch(new_actor(0, small_config()))
-            for now, then in zip(log_probs_of(new_actor(0, small_config()), one.prompt, one.response).tolist(), one.log_probs, strict=True)
+            for now, then in zip(
+                log_probs_of(new_actor(0, small_config()), one.prompt, one.response).tolist(),
+                one.log_probs,
+                strict=True,
+            )
         ]
     for metrics in found:
-        assert metrics["carried/importance_mean"] == pytest.approx(sum(min(ratio, 1.8) for ratio in ratios) / len(ratios), rel=1e-4)
+        assert metrics["carried/importance_mean"] == pytest.approx(
+            sum(min(ratio, 1.8) for ratio in ratios) / len(ratios), rel=1e-4
+        )
         assert metrics["carried/importance_max"] == pytest.approx(1.8)
-        assert metrics["carried/importance_clip_ratio"] == pytest.approx(sum(ratio > 1.8 for ratio in ratios) / len(ratios))
+        assert metrics["carried/importance_clip_ratio"] == pytest.approx(
+            sum(ratio > 1.8 for ratio in ratios) / len(ratios)
+        )
 
 
 def test_without_correction_the_ratio_is_against_the_stored_log_probabilities() -> None:
@@ -361,12 +447,14 @@ def test_without_correction_the_ratio_is_against_the_stored_log_probabilities() 
     _, found = change_of(config(importance_clip=None, kl_coef=0.0), rollouts, 2, policy=policy)
     with torch.no_grad():
         fresh = new_actor(0, small_config())
-        moved = [log_probs_of(fresh, one.prompt, one.response) - torch.tensor(one.log_probs) for one in rollouts]
+        moved = [
+            log_probs_of(fresh, one.prompt, one.response) - torch.tensor(one.log_probs) for one in rollouts
+        ]
     assert found["val/ratio"] == pytest.approx(float(torch.cat(moved).exp().mean()), rel=1e-4)
     assert found["carried/importance_max"] == 1
 
 
-# ---- restarts and hand-over -----------------------------------------------------------------------------------------------------
+# ---- restarts and hand-over --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("critic", ["separate", "value_head"])
@@ -410,7 +498,10 @@ def test_reference_log_probabilities_of_the_scorer_replace_the_forward() -> None
     rollouts = batch(policy)
     plain = trainer(config(), policy).update(rollouts, 0)
     with torch.no_grad():
-        known = [replace(one, ref_log_probs=tuple(log_probs_of(reference, one.prompt, one.response).tolist())) for one in rollouts]
+        known = [
+            replace(one, ref_log_probs=tuple(log_probs_of(reference, one.prompt, one.response).tolist()))
+            for one in rollouts
+        ]
     for given in (known, [*known[:2], *rollouts[2:]]):
         found = trainer(config()).update(given, 0)
         assert found["objective/kl"] == pytest.approx(plain["objective/kl"], rel=1e-5)
@@ -433,7 +524,7 @@ def test_a_critic_made_from_the_actor_starts_at_value_zero() -> None:
     assert torch.equal(critic.model.layers[1].mlp.up_proj.weight, actor.model.layers[1].mlp.up_proj.weight)
 
 
-# ---- what is refused ------------------------------------------------------------------------------------------------------------
+# ---- what is refused ---------------------------------------------------------------------------------------
 
 
 def test_models_that_do_not_fit_the_settings_are_refused() -> None:
@@ -444,7 +535,10 @@ def test_models_that_do_not_fit_the_settings_are_refused() -> None:
         ((policy, None, critic, config()), "kl_coef 0.1 needs a reference model"),
         ((policy, policy, critic, config()), "the reference model is the policy itself"),
         ((policy, new_actor(1, small_config()), None, config()), "critic separate needs a critic model"),
-        ((policy, new_actor(1, small_config()), critic, config(critic="value_head")), "takes no critic model"),
+        (
+            (policy, new_actor(1, small_config()), critic, config(critic="value_head")),
+            "takes no critic model",
+        ),
         ((policy, new_actor(1, small_config()), policy, config()), "has no score head"),
         ((policy, new_actor(1, small_config()), three_labels, config()), "gives 3 numbers a token"),
         ((critic, new_actor(1, small_config()), critic, config()), "has no output embeddings"),
@@ -477,11 +571,15 @@ def test_states_that_do_not_fit_are_refused() -> None:
         trainer(config(critic="value_head")).load_state_dict(state)
     wide = tiny_config(hidden_size=64)
     with pytest.raises(OppoError, match="models of another shape"):
-        PPOTrainer(new_actor(0, wide), new_actor(1, wide), new_classifier(2, wide), config()).load_state_dict(state)
+        PPOTrainer(new_actor(0, wide), new_actor(1, wide), new_classifier(2, wide), config()).load_state_dict(
+            state
+        )
 
 
 def test_a_model_that_changes_its_logits_behind_the_head_is_refused() -> None:
     policy = new_actor(0, small_config())
-    policy.register_forward_hook(lambda _module, _args, output: setattr(output, "logits", 3 * torch.tanh(output.logits / 3)))
+    policy.register_forward_hook(
+        lambda _module, _args, output: setattr(output, "logits", 3 * torch.tanh(output.logits / 3))
+    )
     with pytest.raises(OppoError, match="changes its logits behind the head"):
         trainer(config(), policy)

@@ -41,14 +41,18 @@ def write(tmp_path: Path, **fields: Any) -> Path:
     return path
 
 
-def request(folder: Path, real: dict[str, Any], *, resume: bool = False, steps: int = 8, **fields: Any) -> RealRequest:
+def request(
+    folder: Path, real: dict[str, Any], *, resume: bool = False, steps: int = 8, **fields: Any
+) -> RealRequest:
     setup = build_real_setup(real_scenario(real, policy=CONTROLLED, rewards=REWARDS, steps=steps, **fields))
     return RealRequest(setup, folder, resume=resume, figures=False)
 
 
 def test_the_command_writes_a_measured_run_that_the_simulator_can_replay(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    result = CliRunner().invoke(cli.command, [str(write(tmp_path, steps=3)), "-o", str(folder)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        cli.command, [str(write(tmp_path, steps=3)), "-o", str(folder)], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     assert "measured seconds" in result.output
     run = read_run_folder(folder)
@@ -56,14 +60,22 @@ def test_the_command_writes_a_measured_run_that_the_simulator_can_replay(tmp_pat
     assert run.manifest["kind"] == "measured"
     assert run.manifest["engines"]["actors"][0]["engine"] == "torch"
     assert run.manifest["versions"]["torch"] != "not installed"
-    assert {"steps.parquet", "rollouts.parquet", "trace.parquet", "timeline.json", "figures/gantt.png"} <= set(run.files)
+    assert {
+        "steps.parquet",
+        "rollouts.parquet",
+        "trace.parquet",
+        "timeline.json",
+        "figures/gantt.png",
+    } <= set(run.files)
     steps = run.frame("steps.parquet")
     simulated = simulate(real_scenario(steps=3))
     assert list(steps.columns) == list(simulated.steps.columns)
     trace = load_trace(folder / "trace.parquet")
     rollouts = run.frame("rollouts.parquet").sort_values(c.ROLLOUT_ID)
     assert list(trace[c.RESPONSE_LENGTH]) == list(rollouts[c.RESPONSE_LENGTH])
-    again = simulate(real_scenario(trace={"path": str(folder / "trace.parquet"), "sampling": "in_order"}, steps=2))
+    again = simulate(
+        real_scenario(trace={"path": str(folder / "trace.parquet"), "sampling": "in_order"}, steps=2)
+    )
     assert len(again.steps) == 2
 
 
@@ -79,7 +91,9 @@ def test_recorded_stage_times_are_told_to_the_policy(tmp_path: Path) -> None:
     table = pd.DataFrame({c.timing(stage): [0.0] * 6 for stage in (*c.STAGES, "step")})
     table[c.TIMING_STEP] = [9.0, 1.0, 1.0, 1.0, 1.0, 1.0]  # the second candidate looks best
     table.to_parquet(tmp_path / "steps.parquet")
-    scenario = real_scenario({"lock_step": True, "recorded_timing": str(tmp_path)}, policy=CONTROLLED, rewards=REWARDS, steps=6)
+    scenario = real_scenario(
+        {"lock_step": True, "recorded_timing": str(tmp_path)}, policy=CONTROLLED, rewards=REWARDS, steps=6
+    )
     assert list(run_real(scenario).steps[c.CHUNK_SIZE]) == [3, 7, 7, 7, 3, 7]
     with pytest.raises(OppoError, match="recorded stage times end at step 5"):
         run_real(scenario, steps=7)
@@ -131,19 +145,34 @@ def test_a_run_that_fails_keeps_a_checkpoint_or_nothing_and_says_which(tmp_path:
         if done == 2:
             raise OppoError("the power failed")
 
-    with pytest.raises(OppoError, match=r"^the power failed \(step 1 was done; without checkpoints nothing of the run is kept\)$"):
+    with pytest.raises(
+        OppoError,
+        match=r"^the power failed \(step 1 was done; without checkpoints nothing of the run is kept\)$",
+    ):
         run_to_folder(request(tmp_path / "lost", {"lock_step": True, "checkpoint_every": None}), fail)
     assert not (tmp_path / "lost").exists()
-    with pytest.raises(OppoError, match=r"^the power failed \(step 1 was done; the folder keeps a checkpoint: --resume goes on from it"):
+    with pytest.raises(
+        OppoError,
+        match=r"^the power failed \(step 1 was done; the folder keeps a checkpoint: --resume goes on from it",
+    ):
         run_to_folder(request(tmp_path / "kept", {"lock_step": True}), fail)
-    assert len(run_to_folder(request(tmp_path / "kept", {"lock_step": True}, resume=True), lambda done, row: None).steps) == 8
+    assert (
+        len(
+            run_to_folder(
+                request(tmp_path / "kept", {"lock_step": True}, resume=True), lambda done, row: None
+            ).steps
+        )
+        == 8
+    )
 
 
 def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path) -> None:
     section = {"lock_step": True}
     run_to_folder(request(tmp_path / "run", section, steps=2), lambda done, row: None)
     with pytest.raises(OppoError, match="belongs to another scenario, policy or seed"):
-        run_to_folder(request(tmp_path / "run", section, resume=True, rollout_batch_size=6), lambda done, row: None)
+        run_to_folder(
+            request(tmp_path / "run", section, resume=True, rollout_batch_size=6), lambda done, row: None
+        )
     with pytest.raises(OppoError, match="nothing is left to do; raise steps"):
         run_to_folder(request(tmp_path / "run", section, resume=True, steps=2), lambda done, row: None)
     with pytest.raises(OppoError, match="there is no checkpoint"):
@@ -160,16 +189,25 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
     ("real", "fields", "words"),
     [
         ({}, {"max_response_length": 400}, "412 tokens together but the actor takes 256"),
-        ({}, {"policy": "async", "placement": {"training": "separate"}}, "set real.placement.kind to processes"),
+        (
+            {},
+            {"policy": "async", "placement": {"training": "separate"}},
+            "set real.placement.kind to processes",
+        ),
         ({"mode": "train"}, {"policy": "oracle"}, "set real.mode to replay"),
         ({}, {"rollout": {"batching": "static"}}, "batching static is simulated only"),
         ({"dtype": "float8"}, {}, "real.dtype"),
         ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),
     ],
 )
-def test_what_cannot_run_is_refused_in_one_sentence(tmp_path: Path, real: dict[str, Any], fields: dict[str, Any], words: str) -> None:
+def test_what_cannot_run_is_refused_in_one_sentence(
+    tmp_path: Path, real: dict[str, Any], fields: dict[str, Any], words: str
+) -> None:
     with pytest.raises(OppoError, match=words) as raised:
-        run_to_folder(RealRequest(build_real_setup(real_scenario(real, **fields)), tmp_path / "run"), lambda done, row: None)
+        run_to_folder(
+            RealRequest(build_real_setup(real_scenario(real, **fields)), tmp_path / "run"),
+            lambda done, row: None,
+        )
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
 
@@ -178,5 +216,7 @@ def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch: pytest.Mon
     from oppo_real.placement import engines
 
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "vllm" else object())
-    with pytest.raises(OppoError, match=r"engine vllm needs vllm, which is not installed: pip install 'oppo-toolkit\[vllm\]'"):
+    with pytest.raises(
+        OppoError, match=r"engine vllm needs vllm, which is not installed: pip install 'oppo-toolkit\[vllm\]'"
+    ):
         build_real_setup(real_scenario({"engine": "vllm"}))

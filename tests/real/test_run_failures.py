@@ -18,11 +18,17 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
     import multiprocessing
 
     def kill(done: int, metrics: object) -> None:
-        victim = next(process for process in multiprocessing.active_children() if process.name == "oppo scoring worker 0")
+        victim = next(
+            process
+            for process in multiprocessing.active_children()
+            if process.name == "oppo scoring worker 0"
+        )
         assert victim.pid is not None
         os.kill(victim.pid, signal.SIGKILL)
 
-    with pytest.raises(OppoError, match=r"^scoring worker 0 \(process \d+\) was ended by signal 9: .*--resume$"):
+    with pytest.raises(
+        OppoError, match=r"^scoring worker 0 \(process \d+\) was ended by signal 9: .*--resume$"
+    ):
         run_real(real_scenario(PROCESSES, policy="sequential"), progress=kill)
     assert not multiprocessing.active_children()
 
@@ -35,7 +41,9 @@ def test_an_engine_that_cannot_be_built_says_why_once() -> None:
 
 def test_cores_that_do_not_exist_are_refused() -> None:
     cores = {"rollout": [[4000]]}
-    with pytest.raises(OppoError, match=r"real\.placement\.cores\.rollout names core 4000, which is not among"):
+    with pytest.raises(
+        OppoError, match=r"real\.placement\.cores\.rollout names core 4000, which is not among"
+    ):
         run_real(real_scenario({"placement": {"kind": "processes", "threads": 1, "cores": cores}}))
 
 

@@ -37,13 +37,22 @@ def test_free_running_scores_while_it_decodes_and_orders_by_measured_instants() 
         fresh = batch[batch[c.FINISHED_S] >= run.steps[c.START_S][batch[c.TRAINED_STEP].iloc[0]]]
         assert fresh[c.FINISHED_S].is_monotonic_increasing
     assert (run.rollouts[c.SCORED_S] >= run.rollouts[c.FINISHED_S]).all()
-    assert run.steps[c.TOKENS_DECODED].sum() == run.steps[c.TOKENS_TRAINED].sum() + run.steps[c.TOKENS_IN_FLIGHT].iloc[-1]
-    assert (run.steps[c.TIMING_STEP].cumsum().iloc[:-1].to_numpy() <= run.steps[c.START_S].iloc[1:].to_numpy() + 1e-6).all()
+    assert (
+        run.steps[c.TOKENS_DECODED].sum()
+        == run.steps[c.TOKENS_TRAINED].sum() + run.steps[c.TOKENS_IN_FLIGHT].iloc[-1]
+    )
+    assert (
+        run.steps[c.TIMING_STEP].cumsum().iloc[:-1].to_numpy()
+        <= run.steps[c.START_S].iloc[1:].to_numpy() + 1e-6
+    ).all()
 
 
 def test_an_asynchronous_policy_decodes_during_training() -> None:
     ppo = {"enabled": True, "num_ppo_epochs": 4, "learning_rate": 1e-4}
-    run = run_real(real_scenario({**PROCESSES, "ppo": ppo}, policy="async", steps=4, placement={"training": "separate"}), timeline=(0, 3))
+    run = run_real(
+        real_scenario({**PROCESSES, "ppo": ppo}, policy="async", steps=4, placement={"training": "separate"}),
+        timeline=(0, 3),
+    )
     decoding = [span for span in run.spans if span.stage == "decode"]
     training = [span for span in run.spans if span.group == "training" and span.stage != "update_weights"]
     assert overlap(decoding, training) > 0

@@ -18,14 +18,17 @@ ON_POLICY = {"num_ppo_epochs": 1, "learning_rate": 3e-3, "carried": "behaviour"}
 
 def train(policy: Any, **fields: Any) -> Any:
     section = {"mode": "train", "models": {}, "sft": {"steps": 12, "batch_size": 8}, "ppo": ON_POLICY}
-    scenario = real_scenario(section, policy=policy, max_prompt_length=MAX_PROMPT_LENGTH, max_response_length=48, **fields)
+    scenario = real_scenario(
+        section, policy=policy, max_prompt_length=MAX_PROMPT_LENGTH, max_response_length=48, **fields
+    )
     return run_real(scenario)
 
 
 def test_the_trainer_sees_the_log_probabilities_of_the_weights_that_sampled() -> None:
     run = train("sequential", rollout_batch_size=8, steps=4)
     ratios = run.training[metrics.RATIO]
-    # On-policy and one pass: new and old log-probabilities are of the same weights, if every update reached the replicas.
+    # On-policy and one pass: new and old log-probabilities are of the same weights, if every update reached
+    # the replicas.
     assert ratios.tolist() == pytest.approx([1.0] * 4, abs=1e-4)
     assert run.training[metrics.POLICY_LOSS].abs().max() < 1.0
     assert (run.steps[c.timing("update_actor")] > 0).all()

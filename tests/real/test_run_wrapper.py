@@ -17,11 +17,19 @@ from tests.real.real_scenario import real_scenario
 DOCS = Path(__file__).parents[2] / "docs" / "real.md"
 
 
-def test_the_documented_loop_runs_and_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    example = next(block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "rollout_stream" in block)
+def test_the_documented_loop_runs_and_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+        if "rollout_stream" in block
+    )
     assert len(example.splitlines()) < 40
     real = {"mode": "train", "models": {}, "sft": {"steps": 6, "batch_size": 8}}
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(real_scenario(real, steps=3, max_prompt_length=51).to_plain()))
+    (tmp_path / "scenario.yaml").write_text(
+        yaml.safe_dump(real_scenario(real, steps=3, max_prompt_length=51).to_plain())
+    )
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "docs/real.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -34,7 +42,11 @@ def test_weights_and_rewards_reach_replicas_and_policy() -> None:
         prompts.append(number)
         return [number % 7 + 1, 5]
 
-    scenario = real_scenario({"mode": "train", "temperature": 1.0}, policy={"name": "oppo", "overcommit": 2, "chunk_size": 4}, steps=3)
+    scenario = real_scenario(
+        {"mode": "train", "temperature": 1.0},
+        policy={"name": "oppo", "overcommit": 2, "chunk_size": 4},
+        steps=3,
+    )
     with rollout_stream(scenario, prompts=prompt, stop_token_id=9) as stream:
         for batch in stream:
             assert len(batch.rollouts) == 4
@@ -50,7 +62,9 @@ def test_weights_and_rewards_reach_replicas_and_policy() -> None:
         fresh = [rollout for rollout in batch.rollouts if rollout.weight_versions[0] > 0]
         assert fresh
         # All logits are 0, so every token has probability 1 / 64.
-        assert all(value == pytest.approx(-4.158883, abs=1e-5) for rollout in fresh for value in rollout.log_probs)
+        assert all(
+            value == pytest.approx(-4.158883, abs=1e-5) for rollout in fresh for value in rollout.log_probs
+        )
     assert prompts == list(range(len(prompts)))
 
 
@@ -66,6 +80,8 @@ def test_a_round_without_an_update_and_impossible_updates_are_refused() -> None:
             next(rounds)
     with (
         pytest.raises(OppoError, match="a loop of your own cannot"),
-        rollout_stream(real_scenario({"lock_step": True}, policy="async", placement={"training": "separate"})),
+        rollout_stream(
+            real_scenario({"lock_step": True}, policy="async", placement={"training": "separate"})
+        ),
     ):
         pass

@@ -13,8 +13,8 @@ from oppo_real.task.arithmetic import (
     MAX_PROMPT_LENGTH,
     MAX_RESPONSE_LENGTH,
     VOCABULARY,
+    ArithmeticProblem,
     Lengths,
-    Problem,
     Slips,
     decode,
     demonstrate,
@@ -24,12 +24,19 @@ from oppo_real.task.arithmetic import (
     reward,
     right_steps,
 )
-from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model, labelled, reward_model_from, score_rows, training_example
+from oppo_real.task.reward_model import (
+    RewardModelConfig,
+    fit_reward_model,
+    labelled,
+    reward_model_from,
+    score_rows,
+    training_example,
+)
 from oppo_real.task.sft import SftConfig, fit_actor, rate_factor
 from oppo_real.task.tiny import new_actor
 from oppo_sim.errors import OppoError
 
-PROBLEM = Problem(3, (("+", 5), ("-", 4), ("+", 9)))
+PROBLEM = ArithmeticProblem(3, (("+", 5), ("-", 4), ("+", 9)))
 SHORT = Lengths(largest=4)
 
 
@@ -37,7 +44,7 @@ def words(text: str) -> tuple[int, ...]:
     return encode(text.split())
 
 
-# ---- problems and rewards -------------------------------------------------------------------------------------------------------
+# ---- problems and rewards ----------------------------------------------------------------------------------
 
 
 def test_a_problem_and_its_right_response_read_as_documented() -> None:
@@ -73,7 +80,11 @@ def test_only_the_right_response_has_the_whole_reward() -> None:
         response = demonstrate(problem)
         assert reward(problem, response) == 1.0
         for position in range(len(response)):
-            changed = (*response[:position], (response[position] + 1) % len(VOCABULARY), *response[position + 1 :])
+            changed = (
+                *response[:position],
+                (response[position] + 1) % len(VOCABULARY),
+                *response[position + 1 :],
+            )
             assert reward(problem, changed) < 1.0
 
 
@@ -96,12 +107,19 @@ def test_right_responses_have_a_long_tail() -> None:
 def test_slips_are_as_frequent_as_asked() -> None:
     lengths = Lengths(median=6, sigma=0.0)
     problems = [draw_problem(0, index, lengths) for index in range(600)]
-    wrong = [demonstrate(problem, Slips(wrong_result=0.2), 0, index) for index, problem in enumerate(problems)]
-    assert mean(is_right(problem, response) for problem, response in zip(problems, wrong, strict=True)) == pytest.approx(0.8**6, abs=0.05)
+    wrong = [
+        demonstrate(problem, Slips(wrong_result=0.2), 0, index) for index, problem in enumerate(problems)
+    ]
+    assert mean(
+        is_right(problem, response) for problem, response in zip(problems, wrong, strict=True)
+    ) == pytest.approx(0.8**6, abs=0.05)
     assert {len(response) for response in wrong} == {39}
     brief = [demonstrate(problem, Slips(give_up=0.3), 0, index) for index, problem in enumerate(problems)]
     assert mean(len(response) == 39 for response in brief) == pytest.approx(0.7**5, abs=0.05)
-    assert all(response[-1] == EOS and right_steps(problem, response) >= 1 for problem, response in zip(problems, brief, strict=True))
+    assert all(
+        response[-1] == EOS and right_steps(problem, response) >= 1
+        for problem, response in zip(problems, brief, strict=True)
+    )
 
 
 def test_impossible_lengths_are_refused() -> None:
@@ -109,7 +127,7 @@ def test_impossible_lengths_are_refused() -> None:
         Lengths(largest=17)
 
 
-# ---- learning -------------------------------------------------------------------------------------------------------------------
+# ---- learning ----------------------------------------------------------------------------------------------
 
 
 def test_labels_say_where_a_response_goes_wrong() -> None:
@@ -141,7 +159,9 @@ def test_the_fitted_actor_knows_the_form_and_beats_guessing(actor: Any) -> None:
     right, formal = [], []
     for problem in problems:
         prompt = torch.tensor([problem.prompt()])
-        produced = actor.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=48, do_sample=False)
+        produced = actor.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=48, do_sample=False
+        )
         response = produced[0, prompt.shape[1] :].tolist()
         right.append(reward(problem, response))
         formal.append(response[-1] == EOS and len(response) % 6 == 3)
@@ -154,7 +174,9 @@ def test_fitting_is_the_same_every_time() -> None:
     one, other = new_actor(3), new_actor(3)
     settings = SftConfig(steps=3, batch_size=4)
     assert fit_actor(one, settings) == fit_actor(other, settings)
-    assert all(torch.equal(left, right) for left, right in zip(one.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(left, right) for left, right in zip(one.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_the_learned_reward_model_tells_right_from_wrong(actor: Any) -> None:
@@ -174,4 +196,6 @@ def test_the_learned_reward_model_tells_right_from_wrong(actor: Any) -> None:
     for example, score in list(zip(fresh, scores, strict=True))[:5]:
         own = model(input_ids=torch.tensor([[*example.row.prompt, *example.row.response]])).logits
         assert float(own.detach()) == pytest.approx(score, abs=1e-4)
-    assert score_rows(model, [TokenRow((1,), (2,))]) == pytest.approx(score_rows(model, [TokenRow((1,), (2,)), fresh[0].row])[:1], abs=1e-5)
+    assert score_rows(model, [TokenRow((1,), (2,))]) == pytest.approx(
+        score_rows(model, [TokenRow((1,), (2,)), fresh[0].row])[:1], abs=1e-5
+    )

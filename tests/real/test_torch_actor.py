@@ -1,4 +1,5 @@
-"""The torch actor against transformers' own ``generate``, against itself under other batching, and against the simulator's replica."""
+"""The torch actor against transformers' own ``generate``, against itself under other batching, and against
+the simulator's replica."""
 
 from __future__ import annotations
 
@@ -83,7 +84,9 @@ def test_greedy_decode_equals_generate_with_joins_in_mid_run(reference: Any, lim
         script.take(engine.step())
     script.finish(engine)
     for request in asked:
-        assert script.tokens[request.rollout_id] == generate(reference, request.prompt, request.max_response_length)
+        assert script.tokens[request.rollout_id] == generate(
+            reference, request.prompt, request.max_response_length
+        )
     counts = engine.counts()
     assert counts.prefilled == sum(len(request.prompt) for request in asked)
     assert counts.decoded == sum(request.max_response_length for request in asked)
@@ -104,11 +107,17 @@ def test_long_contexts_are_read_in_place_and_still_equal_generate(reference: Any
     generator = torch.Generator().manual_seed(8)
     engine = actor()
     # 256 bytes of keys and values a token and layer: beyond 768 tokens a sequence is no longer gathered.
-    asked = [Request(0, random_tokens(generator, 1000), 4), Request(1, random_tokens(generator, 760), 20), Request(2, (5,), 10)]
+    asked = [
+        Request(0, random_tokens(generator, 1000), 4),
+        Request(1, random_tokens(generator, 760), 20),
+        Request(2, (5,), 10),
+    ]
     engine.submit(asked)
     script = Transcript().finish(engine)
     for request in asked:
-        assert script.tokens[request.rollout_id] == generate(reference, request.prompt, request.max_response_length)
+        assert script.tokens[request.rollout_id] == generate(
+            reference, request.prompt, request.max_response_length
+        )
 
 
 def test_recomputed_kv_continues_as_the_new_weights_would(reference: Any, updated: Any) -> None:
@@ -126,7 +135,9 @@ def test_recomputed_kv_continues_as_the_new_weights_would(reference: Any, update
         rest = generate(updated, (*request.prompt, *made), request.max_response_length - len(made))
         assert script.tokens[rollout_id] == [*made, *rest]
         assert script.versions[rollout_id] == [0] * len(made) + [4] * len(rest)
-    assert engine.counts().recomputed == sum(len(asked[rollout_id].prompt) + len(made) for rollout_id, made in partial.items())
+    assert engine.counts().recomputed == sum(
+        len(asked[rollout_id].prompt) + len(made) for rollout_id, made in partial.items()
+    )
 
 
 def test_kept_kv_continues_with_the_old_keys(reference: Any, updated: Any) -> None:
@@ -149,7 +160,11 @@ def test_kept_kv_continues_with_the_old_keys(reference: Any, updated: Any) -> No
             reference(input_ids=torch.tensor([context[:-1]]), past_key_values=cache, use_cache=True)
             token = context[-1]
             while len(expected) < asked[rollout_id].max_response_length:
-                token = int(updated(input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True).logits[0, -1].argmax())
+                token = int(
+                    updated(input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+                    .logits[0, -1]
+                    .argmax()
+                )
                 expected.append(token)
         assert script.tokens[rollout_id] == expected
         differs |= expected[len(made) :] != generate(updated, context, len(expected) - len(made))
@@ -159,12 +174,18 @@ def test_kept_kv_continues_with_the_old_keys(reference: Any, updated: Any) -> No
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(4, 40), st.integers(1, 8), st.integers(1, 6), st.integers(0, 100))
-def test_kv_limits_change_no_token_and_count_as_the_simulator_does(extra: int, block: int, max_num_seqs: int, seed: int) -> None:
+def test_kv_limits_change_no_token_and_count_as_the_simulator_does(
+    extra: int, block: int, max_num_seqs: int, seed: int
+) -> None:
     asked = requests(7, seed=seed, longest=16, forced=True)
     longest = max(len(request.prompt) for request in asked) + 16
     capacity = (-(-longest // block) + extra // block) * block
     # The simulator first checks that the longest rollout fits, as the engine does.
-    limits: dict[str, Any] = {"kv_capacity_tokens": capacity, "kv_block_tokens": block, "max_num_seqs": max_num_seqs}
+    limits: dict[str, Any] = {
+        "kv_capacity_tokens": capacity,
+        "kv_block_tokens": block,
+        "max_num_seqs": max_num_seqs,
+    }
     free, bound = actor(Sampling(seed=seed)), actor(Sampling(seed=seed), **limits)
     free.submit(asked)
     bound.submit(asked)
@@ -175,11 +196,17 @@ def test_kv_limits_change_no_token_and_count_as_the_simulator_does(extra: int, b
     assert found.tokens == expected.tokens
     counts = bound.counts()
     machine = MachineSetup(**limits)
-    prompts, lengths = [len(request.prompt) for request in asked], [request.forced_length or 0 for request in asked]
+    prompts, lengths = (
+        [len(request.prompt) for request in asked],
+        [request.forced_length or 0 for request in asked],
+    )
     simulated = run("sequential", lengths, prompts=prompts, steps=1, batch=7, machine=machine).steps.iloc[0]
     assert counts.iterations == simulated["timing_s/gen"]
     assert counts.preemptions == simulated["kv/preemptions"]
-    assert (counts.prefilled, counts.recomputed) == (simulated["tokens/prefilled"], simulated["tokens/recomputed"])
+    assert (counts.prefilled, counts.recomputed) == (
+        simulated["tokens/prefilled"],
+        simulated["tokens/recomputed"],
+    )
 
 
 def test_preemption_happens_and_is_recomputed() -> None:
@@ -207,7 +234,9 @@ def test_sampled_tokens_do_not_depend_on_the_batch_or_on_carrying() -> None:
     for request in asked:
         half = tuple(together.tokens[request.rollout_id][: request.max_response_length // 2])
         carried.tokens[request.rollout_id] = list(half)
-        engine.submit([Request(request.rollout_id, request.prompt, request.max_response_length, generated=half)])
+        engine.submit(
+            [Request(request.rollout_id, request.prompt, request.max_response_length, generated=half)]
+        )
     carried.finish(engine)
     assert together.tokens == alone.tokens == carried.tokens
     other = actor(Sampling(temperature=0.9, top_p=0.8, seed=6))
@@ -221,12 +250,17 @@ def test_log_probs_equal_a_full_forward(reference: Any, temperature: float, top_
     engine.submit(asked)
     script = Transcript().finish(engine)
     for request in asked:
-        expected = full_log_probs(reference, request.prompt, script.tokens[request.rollout_id], temperature or 1.0)
-        torch.testing.assert_close(torch.tensor(script.log_probs[request.rollout_id]), expected, atol=1e-4, rtol=1e-4)
+        expected = full_log_probs(
+            reference, request.prompt, script.tokens[request.rollout_id], temperature or 1.0
+        )
+        torch.testing.assert_close(
+            torch.tensor(script.log_probs[request.rollout_id]), expected, atol=1e-4, rtol=1e-4
+        )
 
 
 def test_samples_follow_the_distribution(reference: Any) -> None:
-    """1,500 first tokens of one prompt against the model's own probabilities: Pearson's chi-squared over the likely tokens."""
+    """1,500 first tokens of one prompt against the model's own probabilities: Pearson's chi-squared over the
+    likely tokens."""
     from scipy.stats import chi2
 
     prompt = (3, 14, 15, 92)
@@ -247,7 +281,9 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
 
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     draws = [i / 200 + 0.0025 for i in range(200)]
-    kept = [set(sample(logits.expand(200, 4), draws, 1.0, top_p)[0]) for top_p in (0.4, 0.5, 0.6, 0.8, 0.9, 1.0)]
+    kept = [
+        set(sample(logits.expand(200, 4), draws, 1.0, top_p)[0]) for top_p in (0.4, 0.5, 0.6, 0.8, 0.9, 1.0)
+    ]
     assert kept == [{0}, {0}, {0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3}]
 
 
@@ -255,7 +291,13 @@ def test_forced_lengths_are_exact_and_ignore_stop_tokens(reference: Any) -> None
     prompt = (1, 2, 3)
     first = generate(reference, prompt, 1)[0]
     engine = actor(Sampling(temperature=0.0, stop_token_id=first))
-    engine.submit([Request(0, prompt, 9), Request(1, prompt, 9, forced_length=6), Request(2, prompt, 9, forced_length=9)])
+    engine.submit(
+        [
+            Request(0, prompt, 9),
+            Request(1, prompt, 9, forced_length=6),
+            Request(2, prompt, 9, forced_length=9),
+        ]
+    )
     script = Transcript().finish(engine)
     assert {key: len(tokens) for key, tokens in script.tokens.items()} == {0: 1, 1: 6, 2: 9}
     assert script.reasons == {0: "stop", 1: "stop", 2: "length"}

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppo_real.engines import packed_attention
-from oppo_real.engines.packed_attention import FlashIndex, flash_index, plain_attention, verify_attention, whole_spans
+from oppo_real.engines.packed_attention import (
+    FlashIndex,
+    flash_index,
+    plain_attention,
+    verify_attention,
+    whole_spans,
+)
 from oppo_real.engines.packed_graphs import rows_bucket
 from oppo_real.engines.packed_plan import Span, make_plan
 from oppo_real.engines.packed_store import KVStore
@@ -28,7 +34,9 @@ def test_plain_path_equals_a_textbook_softmax(dtype: torch.dtype, shape: tuple[i
 
 
 def test_verification_rejects_an_attention_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: object, scale: float) -> torch.Tensor:
+    def blind(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: object, scale: float
+    ) -> torch.Tensor:
         return torch.zeros_like(query)
 
     monkeypatch.setattr(packed_attention, "plain_attention", blind)
@@ -37,7 +45,11 @@ def test_verification_rejects_an_attention_that_is_off(monkeypatch: pytest.Monke
 
 
 def test_verification_takes_nan_for_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "plain_attention", lambda query, key, value, plan, scale: torch.full_like(query, float("nan")))
+    monkeypatch.setattr(
+        packed_attention,
+        "plain_attention",
+        lambda query, key, value, plan, scale: torch.full_like(query, float("nan")),
+    )
     with pytest.raises(OppoError, match="differs by nan"):
         verify_attention("cpu", torch.float32)
 
@@ -45,23 +57,36 @@ def test_verification_takes_nan_for_a_difference(monkeypatch: pytest.MonkeyPatch
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=9)
 
 
-def _as_the_kernel_reads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex) -> torch.Tensor:
-    """Sequence i: queries between its offsets, keys from its start, as many as its length; causal, aligned at the end."""
+def _as_the_kernel_reads(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex
+) -> torch.Tensor:
+    """Sequence i: queries between its offsets, keys from its start, as many as its length; causal, aligned at
+    the end."""
     out = []
     for i in range(len(index.key_lengths)):
         rows = slice(int(index.query_offsets[i]), int(index.query_offsets[i + 1]))
         start, count = int(index.key_starts[i]), int(index.key_lengths[i])
         queries = rows.stop - rows.start
         assert queries <= index.max_queries and count <= index.max_keys
-        scores = torch.einsum("qhd,khd->hqk", query[rows], key[start : start + count]) * query.shape[2] ** -0.5
+        scores = (
+            torch.einsum("qhd,khd->hqk", query[rows], key[start : start + count]) * query.shape[2] ** -0.5
+        )
         seen = torch.ones(queries, count, dtype=torch.bool).tril(count - queries)
-        out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, float("-inf")).softmax(-1), value[start : start + count]))
+        out.append(
+            torch.einsum(
+                "hqk,khd->qhd",
+                scores.masked_fill(~seen, float("-inf")).softmax(-1),
+                value[start : start + count],
+            )
+        )
     return torch.cat(out)
 
 
 @settings(max_examples=25, deadline=None)
 @given(lengths, st.integers(0, 10_000))
-def test_kernel_indices_describe_the_same_attention_as_the_plan(shape: list[tuple[int, int]], seed: int) -> None:
+def test_kernel_indices_describe_the_same_attention_as_the_plan(
+    shape: list[tuple[int, int]], seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     spans, size = packed_attention._shuffled_spans(shape, generator)
     query = torch.randn(sum(new for new, _ in shape), 2, 8, generator=generator)
@@ -74,7 +99,9 @@ def test_kernel_indices_describe_the_same_attention_as_the_plan(shape: list[tupl
         plan = make_plan(spans, bytes_per_key, torch.float32, torch.device("cpu"))
         assert bool(plan.groups) == (bytes_per_key == 1)
         found = plain_attention(query, key, value, plan, 8**-0.5)
-        torch.testing.assert_close(found, _as_the_kernel_reads(query, key, value, index), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            found, _as_the_kernel_reads(query, key, value, index), atol=1e-5, rtol=1e-4
+        )
 
 
 def test_long_pieces_behind_a_context_are_cut_into_query_slices_exactly() -> None:
@@ -85,19 +112,26 @@ def test_long_pieces_behind_a_context_are_cut_into_query_slices_exactly() -> Non
     plan = make_plan([span], 1 << 20, torch.float32, torch.device("cpu"))
     assert len(plan.singles) > 1
     expected = _as_the_kernel_reads(query, key, value, flash_index([span], torch.device("cpu")))
-    torch.testing.assert_close(plain_attention(query, key, value, plan, 8**-0.5), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        plain_attention(query, key, value, plan, 8**-0.5), expected, atol=1e-5, rtol=1e-4
+    )
 
 
 def test_gradients_of_the_plain_path_are_those_of_dense_attention() -> None:
     generator = torch.Generator().manual_seed(1)
     spans = whole_spans((3, 1, 20, 9))
     for bytes_per_key in (1, 1 << 20):
-        leaves = [torch.randn(33, heads, 8, generator=generator, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
+        leaves = [
+            torch.randn(33, heads, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+            for heads in (4, 2, 2)
+        ]
         plan = make_plan(spans, bytes_per_key, torch.float64, torch.device("cpu"))
         out = plain_attention(leaves[0], leaves[1], leaves[2], plan, 8**-0.5)
         dense = packed_attention._textbook(leaves[0], leaves[1], leaves[2], spans)
         toward = torch.randn(out.shape, generator=generator, dtype=torch.float64)
-        for found, expected in zip(torch.autograd.grad(out, leaves, toward), torch.autograd.grad(dense, leaves, toward), strict=True):
+        for found, expected in zip(
+            torch.autograd.grad(out, leaves, toward), torch.autograd.grad(dense, leaves, toward), strict=True
+        ):
             torch.testing.assert_close(found, expected)
 
 
@@ -136,7 +170,10 @@ def test_store_keeps_what_was_written_whatever_moves(data: st.DataObject, block:
             for layer in range(2):
                 found = store.keys(layer)[store.start(rollout) : store.start(rollout) + len(expected), 0, 0]
                 assert found.tolist() == [value + 0.25 * layer for value in expected]
-                assert torch.equal(store.values(layer)[store.start(rollout) : store.start(rollout) + len(expected), 0, 0], -found)
+                assert torch.equal(
+                    store.values(layer)[store.start(rollout) : store.start(rollout) + len(expected), 0, 0],
+                    -found,
+                )
         assert store.tokens == sum(map(len, truth.values())) <= store.size
 
 
@@ -144,7 +181,12 @@ def test_store_gives_memory_back_and_bounds_headroom() -> None:
     store = KVStore(1, block_tokens=4)
     for rollout in range(8):
         store.reserve({rollout: 100}, {rollout: 101})
-        store.write(0, torch.arange(store.start(rollout), store.start(rollout) + 100), torch.ones(100, 1, 2), torch.ones(100, 1, 2))
+        store.write(
+            0,
+            torch.arange(store.start(rollout), store.start(rollout) + 100),
+            torch.ones(100, 1, 2),
+            torch.ones(100, 1, 2),
+        )
         store.advance(rollout, 100)
     full, generation = store.size, store.generation
     assert 8 * 104 < full <= 8 * 104 * 1.3 + 8
@@ -158,5 +200,16 @@ def test_store_gives_memory_back_and_bounds_headroom() -> None:
 
 
 def test_captured_row_counts_waste_little() -> None:
-    assert [rows_bucket(rows) for rows in (1, 2, 3, 4, 5, 9, 64, 65, 112, 257)] == [1, 2, 4, 4, 8, 16, 64, 80, 112, 288]
+    assert [rows_bucket(rows) for rows in (1, 2, 3, 4, 5, 9, 64, 65, 112, 257)] == [
+        1,
+        2,
+        4,
+        4,
+        8,
+        16,
+        64,
+        80,
+        112,
+        288,
+    ]
     assert all(rows <= rows_bucket(rows) < rows + max(4, rows * 0.25) + 4 for rows in range(1, 600))

@@ -19,7 +19,10 @@ single_thread()
 def ragged(count: int = 7, seed: int = 0) -> list[PromptResponse]:
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.randint(1, 30, (count, 2), generator=generator).tolist()
-    return [PromptResponse(random_tokens(generator, prompt), random_tokens(generator, response)) for prompt, response in sizes]
+    return [
+        PromptResponse(random_tokens(generator, prompt), random_tokens(generator, response))
+        for prompt, response in sizes
+    ]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 40, 10_000])
@@ -27,12 +30,17 @@ def ragged(count: int = 7, seed: int = 0) -> list[PromptResponse]:
 def test_log_probs_and_entropies_equal_one_forward_a_sequence(max_tokens: int, temperature: float) -> None:
     reference: Any = tiny_actor()
     sequences = ragged()
-    found = response_log_probs(tiny_actor(), sequences, temperature, max_tokens, entropy=True, logit_tokens=11)
+    found = response_log_probs(
+        tiny_actor(), sequences, temperature, max_tokens, entropy=True, logit_tokens=11
+    )
     assert found.entropies is not None and len(found.log_probs) == len(found.entropies) == len(sequences)
     for sequence, log_probs, entropies in zip(sequences, found.log_probs, found.entropies, strict=True):
         assert not log_probs.requires_grad
         torch.testing.assert_close(
-            log_probs, full_log_probs(reference, sequence.prompt, sequence.response, temperature), atol=1e-4, rtol=1e-4
+            log_probs,
+            full_log_probs(reference, sequence.prompt, sequence.response, temperature),
+            atol=1e-4,
+            rtol=1e-4,
         )
         ids = torch.tensor([[*sequence.prompt, *sequence.response]])
         with torch.no_grad():
@@ -51,7 +59,9 @@ def test_old_log_probs_equal_those_the_actor_sampled_with() -> None:
         for new in made:
             tokens[new.rollout_id].extend(new.tokens)
             behaviour[new.rollout_id].extend(new.log_probs)
-    found = response_log_probs(tiny_actor(), [PromptResponse(prompts[i], tokens[i]) for i in range(5)], temperature=0.8).log_probs
+    found = response_log_probs(
+        tiny_actor(), [PromptResponse(prompts[i], tokens[i]) for i in range(5)], temperature=0.8
+    ).log_probs
     for i in range(5):
         torch.testing.assert_close(found[i], torch.tensor(behaviour[i]), atol=1e-4, rtol=1e-4)
 
@@ -59,7 +69,9 @@ def test_old_log_probs_equal_those_the_actor_sampled_with() -> None:
 def test_values_are_read_before_each_response_token() -> None:
     reference: Any = tiny_critic()
     sequences = ragged(6, seed=1)
-    for sequence, values in zip(sequences, response_values(tiny_critic(), sequences, max_tokens=64), strict=True):
+    for sequence, values in zip(
+        sequences, response_values(tiny_critic(), sequences, max_tokens=64), strict=True
+    ):
         ids = torch.tensor([[*sequence.prompt, *sequence.response]])
         with torch.no_grad():
             expected = reference.score(reference.model(input_ids=ids).last_hidden_state[0]).squeeze(1)
@@ -79,7 +91,9 @@ def test_gradients_equal_those_of_unpacked_forwards() -> None:
         log_all = (plain(input_ids=ids).logits[0, len(sequence.prompt) - 1 : -1] / 0.9).log_softmax(-1)
         chosen = log_all.gather(1, torch.tensor(list(sequence.response)).unsqueeze(1)).sum()
         (chosen - 0.3 * (log_all.exp() * log_all).sum()).backward()
-    largest = max(float(parameter.grad.abs().max()) for parameter in plain.parameters() if parameter.grad is not None)
+    largest = max(
+        float(parameter.grad.abs().max()) for parameter in plain.parameters() if parameter.grad is not None
+    )
     for (name, ours), theirs in zip(packed.named_parameters(), plain.parameters(), strict=True):
         assert ours.grad is not None and theirs.grad is not None, name
         torch.testing.assert_close(ours.grad, theirs.grad, atol=2e-5 * largest, rtol=1e-3)

@@ -1,6 +1,8 @@
-"""The fast decode path's bookkeeping, on any machine: an attention that reads exactly what the kernel is told, and captures that run again.
+"""The fast decode path's bookkeeping, on any machine: an attention that reads exactly what the kernel is
+told, and captures that run again.
 
-What is not exercised here is CUDA itself: the kernel and the recording. Both are compared with the plain path at run time.
+What is not exercised here is CUDA itself: the kernel and the recording. Both are compared with the plain path
+at run time.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from tests.real.tiny import generate, random_tokens, single_thread, tiny_actor
 single_thread()
 
 
-def _by_the_index(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float) -> torch.Tensor:
+def _by_the_index(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float
+) -> torch.Tensor:
     shared = query.shape[1] // key.shape[1]
     out = []
     for i in range(len(index.key_lengths)):
         rows = slice(int(index.query_offsets[i]), int(index.query_offsets[i + 1]))
         start, count = int(index.key_starts[i]), int(index.key_lengths[i])
         assert rows.stop - rows.start <= index.max_queries and count <= index.max_keys
-        keys, values = (tensor[start : start + count].repeat_interleave(shared, dim=1) for tensor in (key, value))
+        keys, values = (
+            tensor[start : start + count].repeat_interleave(shared, dim=1) for tensor in (key, value)
+        )
         scores = torch.einsum("qhd,khd->hqk", query[rows], keys) * scale
         seen = torch.ones(scores.shape[1:], dtype=torch.bool).tril(count - scores.shape[1])
         out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, float("-inf")).softmax(-1), values))
@@ -76,9 +82,14 @@ def _run(engine: TorchActor, asked: list[Request]) -> dict[int, list[int]]:
     return made
 
 
-@pytest.mark.parametrize("limits", [{}, {"kv_capacity_tokens": 96, "kv_block_tokens": 4}, {"separate_prefill": True, "max_num_seqs": 3}])
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"kv_capacity_tokens": 96, "kv_block_tokens": 4}, {"separate_prefill": True, "max_num_seqs": 3}],
+)
 @pytest.mark.parametrize("captured", [False, True])
-def test_the_kernel_path_and_captured_steps_decode_as_generate_does(captured: bool, limits: dict[str, Any]) -> None:
+def test_the_kernel_path_and_captured_steps_decode_as_generate_does(
+    captured: bool, limits: dict[str, Any]
+) -> None:
     generator = torch.Generator().manual_seed(0)
     asked = [Request(i, random_tokens(generator, 3 + 2 * i), 30 - 3 * i) for i in range(7)]
     capture = _Rerun() if captured else None

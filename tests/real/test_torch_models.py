@@ -1,4 +1,5 @@
-"""Models from configurations and checkpoints, and the check that packed attention computes what the model computes."""
+"""Models from configurations and checkpoints, and the check that packed attention computes what the model
+computes."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ def test_config_file_and_mapping_give_the_same_model_and_a_checkpoint_its_weight
     (tmp_path / "config" / "config.json").write_text(json.dumps(CONFIG))
     expected = _weights(original)
     for source in (tmp_path / "config", str(tmp_path / "config" / "config.json")):
-        assert all(torch.equal(tensor, expected[name]) for name, tensor in _weights(build_causal_lm(source, seed=5)).items())
+        assert all(
+            torch.equal(tensor, expected[name])
+            for name, tensor in _weights(build_causal_lm(source, seed=5)).items()
+        )
     original.save_pretrained(tmp_path / "checkpoint")
     loaded = build_causal_lm(tmp_path / "checkpoint", seed=99)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in _weights(loaded).items())
@@ -53,7 +57,9 @@ def test_reward_and_value_models_have_one_score_and_come_from_checkpoints_too(tm
     assert reward.score.out_features == critic.score.out_features == 1
     assert next(critic.parameters()).dtype == torch.bfloat16
     reward.save_pretrained(tmp_path)
-    assert torch.equal(build_reward_model(tmp_path, seed=99).state_dict()["score.weight"], reward.score.weight)
+    assert torch.equal(
+        build_reward_model(tmp_path, seed=99).state_dict()["score.weight"], reward.score.weight
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,10 +69,21 @@ def test_reward_and_value_models_have_one_score_and_come_from_checkpoints_too(tm
         ({"model_type": "no-such-model"}, "transformers does not know"),
         (CONFIG | {"hiden_size": 8}, "'hiden_size'"),
         ("/no/such/folder", "There is no model at"),
-        (CONFIG | {"num_hidden_layers": 100_000, "hidden_size": 65_536, "intermediate_size": 65_536, "vocab_size": 10}, "GiB"),
+        (
+            CONFIG
+            | {
+                "num_hidden_layers": 100_000,
+                "hidden_size": 65_536,
+                "intermediate_size": 65_536,
+                "vocab_size": 10,
+            },
+            "GiB",
+        ),
     ],
 )
-def test_a_source_that_cannot_work_is_refused_in_one_sentence(source: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_cannot_work_is_refused_in_one_sentence(
+    source: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if message == "GiB":
         # The same check without building 100,000 layers: a machine with little memory.
         source = CONFIG
@@ -95,7 +112,12 @@ def test_free_memory_is_known_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [LLAMA, CONFIG | {"tie_word_embeddings": True}, CONFIG | {"model_type": "mistral", "sliding_window": None}]
+    "config",
+    [
+        LLAMA,
+        CONFIG | {"tie_word_embeddings": True},
+        CONFIG | {"model_type": "mistral", "sliding_window": None},
+    ],
 )
 def test_other_architectures_compute_the_same_packed(config: dict[str, Any]) -> None:
     reference: Any = build_causal_lm(config, seed=4)
@@ -105,7 +127,9 @@ def test_other_architectures_compute_the_same_packed(config: dict[str, Any]) -> 
     logits = packed.next_logits([Feed(2, second[1:]), Feed(1, first[4:])])
     with torch.no_grad():
         for row, tokens in zip(logits, (second, first), strict=True):
-            torch.testing.assert_close(row, reference(input_ids=torch.tensor([tokens])).logits[0, -1], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                row, reference(input_ids=torch.tensor([tokens])).logits[0, -1], atol=1e-4, rtol=1e-4
+            )
 
 
 def test_a_model_that_scales_its_logits_is_refused_and_left_as_it_was() -> None:

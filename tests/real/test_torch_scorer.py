@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from oppo_real.engines.interface import ScorePiece
 from oppo_real.engines.torch_scorer import TorchScorer
 from oppo_sim.errors import OppoError
-from tests.real.tiny import full_log_probs, one_shot_score, random_tokens, single_thread, tiny_actor, tiny_reward
+from tests.real.tiny import (
+    full_log_probs,
+    one_shot_score,
+    random_tokens,
+    single_thread,
+    tiny_actor,
+    tiny_reward,
+)
 
 single_thread()
 
@@ -30,13 +37,19 @@ def reference() -> Any:
 def pieces_of(rollout_id: int, tokens: tuple[int, ...], cuts: list[int]) -> list[ScorePiece]:
     places = [*sorted({cut for cut in cuts if 0 < cut < len(tokens)}), len(tokens)]
     begins = [0, *places[:-1]]
-    return [ScorePiece(rollout_id, tokens[begin:end], end == len(tokens)) for begin, end in zip(begins, places, strict=True)]
+    return [
+        ScorePiece(rollout_id, tokens[begin:end], end == len(tokens))
+        for begin, end in zip(begins, places, strict=True)
+    ]
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_streamed_scores_equal_one_shot_scores_in_any_chunking(reward: Any, reference: Any, data: st.DataObject) -> None:
-    """Pieces of several rollouts arrive interleaved at random; those that lie still in between are what a carry is to the scorer."""
+def test_streamed_scores_equal_one_shot_scores_in_any_chunking(
+    reward: Any, reference: Any, data: st.DataObject
+) -> None:
+    """Pieces of several rollouts arrive interleaved at random; those that lie still in between are what a
+    carry is to the scorer."""
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 10_000)))
     count = data.draw(st.integers(1, 5))
     budget = data.draw(st.sampled_from([None, 5, 64]))
@@ -48,7 +61,9 @@ def test_streamed_scores_equal_one_shot_scores_in_any_chunking(reward: Any, refe
         # The first piece has the whole prompt and a token of the response at least.
         cuts = data.draw(st.lists(st.integers(len(prompts[i]) + 1, len(whole[i])), max_size=5))
         queues[i] = pieces_of(i, whole[i], cuts)
-    scorer = TorchScorer(tiny_reward(), max_batched_tokens=budget, kv_block_tokens=4, reference_model=tiny_actor(21))
+    scorer = TorchScorer(
+        tiny_reward(), max_batched_tokens=budget, kv_block_tokens=4, reference_model=tiny_actor(21)
+    )
     scorer.expect({i: len(prompts[i]) for i in range(count)})
     scores: dict[int, float] = {}
     while queues:
@@ -64,16 +79,25 @@ def test_streamed_scores_equal_one_shot_scores_in_any_chunking(reward: Any, refe
     for i in range(count):
         assert scores[i] == pytest.approx(one_shot_score(reward, whole[i]), abs=1e-4)
         found = torch.tensor(scorer.pop_reference_log_probs(i))
-        torch.testing.assert_close(found, full_log_probs(reference, prompts[i], responses[i]), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            found, full_log_probs(reference, prompts[i], responses[i]), atol=1e-4, rtol=1e-4
+        )
     counts = scorer.counts()
-    assert counts.prefilled == counts.appended == counts.extra["reference_prefilled"] == sum(map(len, whole.values()))
+    assert (
+        counts.prefilled
+        == counts.appended
+        == counts.extra["reference_prefilled"]
+        == sum(map(len, whole.values()))
+    )
     assert scorer.kv_tokens() == 0
 
 
 def test_score_is_at_the_true_end_even_after_padding_like_tokens(reward: Any) -> None:
     pad = reward.config.pad_token_id or 0
     tokens = (5, 6, 7, pad, pad)
-    assert TorchScorer(tiny_reward()).append([ScorePiece(0, tokens, True)])[0] == pytest.approx(one_shot_score(reward, tokens), abs=1e-5)
+    assert TorchScorer(tiny_reward()).append([ScorePiece(0, tokens, True)])[0] == pytest.approx(
+        one_shot_score(reward, tokens), abs=1e-5
+    )
 
 
 def test_released_rollouts_leave_nothing_and_may_start_again(reward: Any) -> None:
@@ -96,7 +120,9 @@ def test_released_rollouts_leave_nothing_and_may_start_again(reward: Any) -> Non
         ([ScorePiece(0, (1,), True), ScorePiece(0, (2,), False)], "after its last"),
     ],
 )
-def test_pieces_that_make_no_sense_are_refused_before_anything_is_prefilled(pieces: list[ScorePiece], message: str) -> None:
+def test_pieces_that_make_no_sense_are_refused_before_anything_is_prefilled(
+    pieces: list[ScorePiece], message: str
+) -> None:
     scorer = TorchScorer(tiny_reward())
     with pytest.raises(OppoError, match=message):
         scorer.append([ScorePiece(3, (1,), False), *pieces])

@@ -4,14 +4,27 @@ from math import isnan, nan
 
 import pytest
 
-from oppo_real.validate.compare import agreement, bootstrap_speedup, compare, difference, mean_seconds, percentile_interval, rank_agreement
+from oppo_real.validate.compare import (
+    agreement,
+    bootstrap_speedup,
+    compare,
+    difference,
+    mean_seconds,
+    percentile_interval,
+    rank_agreement,
+)
 from oppo_real.validate.plan import Turn, plan_turns
 from oppo_real.validate.views import STAGES, WORK, StepView, view_from_plain
 from oppo_sim.errors import OppoError
 
 
 def view(
-    step_s: float, gen_s: float = 0.0, trained: tuple[int, ...] = (0, 1), deferred: int = 0, surplus: int = 0, delta: int = 0
+    step_s: float,
+    gen_s: float = 0.0,
+    trained: tuple[int, ...] = (0, 1),
+    deferred: int = 0,
+    surplus: int = 0,
+    delta: int = 0,
 ) -> StepView:
     seconds = dict.fromkeys(STAGES, 0.0) | {"gen": gen_s, "step": step_s}
     return StepView(seconds, trained, deferred, surplus, delta, 8, dict.fromkeys(WORK, 10.0))
@@ -81,7 +94,9 @@ def test_the_first_other_decision_is_named_with_its_cause() -> None:
     assert found.why == "trained rollout 5 instead of rollout 3"
     assert found.trained_alike == pytest.approx(4 / 6)
     assert difference(view(1, delta=2), view(1, delta=3)) == "overcommit 3 instead of 2"
-    assert difference(view(1, deferred=2), view(1, deferred=1, surplus=1)).startswith("1 deferred and 1 surplus instead of 2 and 0")
+    assert difference(view(1, deferred=2), view(1, deferred=1, surplus=1)).startswith(
+        "1 deferred and 1 surplus instead of 2 and 0"
+    )
     assert agreement("oppo", 0, predicted, predicted).why == ""
 
 
@@ -103,9 +118,15 @@ def test_rounds_hold_every_policy_once_in_changing_order() -> None:
 
 @pytest.mark.parametrize(
     ("policies", "repeats", "sentence"),
-    [(("oppo",), 1, "two or more"), (("oppo", "intra", "oppo"), 1, "named twice"), (("oppo", "intra"), 0, "repeats 0")],
+    [
+        (("oppo",), 1, "two or more"),
+        (("oppo", "intra", "oppo"), 1, "named twice"),
+        (("oppo", "intra"), 0, "repeats 0"),
+    ],
 )
-def test_plans_that_compare_nothing_are_refused(policies: tuple[str, ...], repeats: int, sentence: str) -> None:
+def test_plans_that_compare_nothing_are_refused(
+    policies: tuple[str, ...], repeats: int, sentence: str
+) -> None:
     with pytest.raises(OppoError, match=sentence):
         plan_turns(policies, repeats, 0)
 

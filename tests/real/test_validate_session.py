@@ -1,4 +1,5 @@
-"""``oppo validate`` end to end on tiny models: shape of the report, decisions in lock-step, going on, and what is refused."""
+"""``oppo validate`` end to end on tiny models: shape of the report, decisions in lock-step, going on, and
+what is refused."""
 
 import json
 from collections.abc import Iterator
@@ -66,7 +67,10 @@ def test_in_lock_step_every_decision_agrees(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["unit"] == "decode iterations"
     assert len(found["decisions"]) == 8
-    assert all(one["alike"] == 3 and one["first_difference"] is None and one["trained_alike"] == 1 for one in found["decisions"])
+    assert all(
+        one["alike"] == 3 and one["first_difference"] is None and one["trained_alike"] == 1
+        for one in found["decisions"]
+    )
     assert found["rank_agreement"] == 1
     assert all(one["error"] == 0 for one in found["speedups"])
     assert found["speedups"][-1]["measured"] > 1
@@ -74,7 +78,10 @@ def test_in_lock_step_every_decision_agrees(tmp_path: Path) -> None:
     folder.verify()
     assert folder.manifest["kind"] == "validation"
     assert folder.manifest["engines"]["actors"][0]["kv_capacity_tokens"] == 128
-    assert all(folder.path(f"figures/{name}.png").read_bytes().startswith(b"\x89PNG") for name in ("stages", "speedups", "steps"))
+    assert all(
+        folder.path(f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
+        for name in ("stages", "speedups", "steps")
+    )
     assert "](figures/speedups.png)" in folder.path("validation.md").read_text()
     assert not list(tmp_path.glob("out.*"))
 
@@ -106,19 +113,49 @@ def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
 
     # The profile it wrote serves again, for these models alone.
     profile = str(folder.path("profile.json"))
-    again = run(file, "--policies", "sequential,intra", "--repeats", "1", "--profile", profile, "-o", str(tmp_path / "two"), "--json")
+    again = run(
+        file,
+        "--policies",
+        "sequential,intra",
+        "--repeats",
+        "1",
+        "--profile",
+        profile,
+        "-o",
+        str(tmp_path / "two"),
+        "--json",
+    )
     assert again.exit_code == 0
     assert any("no interval" in note for note in json.loads(again.stdout)["notes"])
     wider = {**MODEL, "hidden_size": 64}
-    other = scenario_file(tmp_path, "other.yaml", real={**REAL, "models": {"actor": wider, "reward": MODEL}, "ppo": {"enabled": True}})
+    other = scenario_file(
+        tmp_path,
+        "other.yaml",
+        real={**REAL, "models": {"actor": wider, "reward": MODEL}, "ppo": {"enabled": True}},
+    )
     with pytest.raises(OppoError, match=r"measured with models\.actor\.hidden_size 32 and .* has 64"):
         run(other, "--profile", profile, "-o", str(tmp_path / "three"))
 
 
 def test_lengths_of_a_training_run_come_from_the_run_itself(tmp_path: Path) -> None:
-    train = {"mode": "train", "lock_step": True, "placement": {"threads": 1}, "sft": {"steps": 2, "batch_size": 4}}
+    train = {
+        "mode": "train",
+        "lock_step": True,
+        "placement": {"threads": 1},
+        "sft": {"steps": 2, "batch_size": 4},
+    }
     file = scenario_file(tmp_path, real=train, max_prompt_length=24, max_response_length=12, steps=2)
-    result = run(file, "--policies", "sequential,oppo", "--repeats", "1", "-o", str(tmp_path / "out"), "--no-figures", "--json")
+    result = run(
+        file,
+        "--policies",
+        "sequential,oppo",
+        "--repeats",
+        "1",
+        "-o",
+        str(tmp_path / "out"),
+        "--no-figures",
+        "--json",
+    )
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert all(one["alike"] == 2 for one in found["decisions"])
@@ -127,7 +164,17 @@ def test_lengths_of_a_training_run_come_from_the_run_itself(tmp_path: Path) -> N
 
 def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
-    arguments = (file, "--policies", "sequential,oppo", "--repeats", "2", "-o", str(tmp_path / "out"), "--no-figures", "--json")
+    arguments = (
+        file,
+        "--policies",
+        "sequential,oppo",
+        "--repeats",
+        "2",
+        "-o",
+        str(tmp_path / "out"),
+        "--no-figures",
+        "--json",
+    )
     execute = start.execute
     begun: list[int] = []
 
@@ -185,7 +232,10 @@ def test_a_missing_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_memory_is_what_the_engines_resolved() -> None:
-    actors = [{"kv_capacity_tokens": 960, "kv_block_tokens": 16, "max_num_seqs": None}, {"kv_capacity_tokens": 640, "max_num_seqs": 8}]
+    actors = [
+        {"kv_capacity_tokens": 960, "kv_block_tokens": 16, "max_num_seqs": None},
+        {"kv_capacity_tokens": 640, "max_num_seqs": 8},
+    ]
     assert limits_of({"actors": actors}) == EngineLimits(640, 16, 8)
     with pytest.raises(OppoError, match="KV capacity"):
         limits_of({"actors": [{"max_num_seqs": 8}]})

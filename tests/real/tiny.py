@@ -1,4 +1,5 @@
-"""Tiny random-init models that the tests of the real backend share, and greedy continuation by transformers itself as the truth."""
+"""Tiny random-init models that the tests of the real backend share, and greedy continuation by transformers
+itself as the truth."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -70,7 +71,9 @@ def one_shot_score(model: Any, tokens: Sequence[int]) -> float:
         return float(model.score(hidden[0, -1])[0])
 
 
-def full_log_probs(model: Any, prompt: Sequence[int], response: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
+def full_log_probs(
+    model: Any, prompt: Sequence[int], response: Sequence[int], temperature: float = 1.0
+) -> torch.Tensor:
     """log p of each response token by one forward of an unmodified language model over the whole sequence."""
     ids = torch.tensor([[*prompt, *response]])
     with torch.no_grad():

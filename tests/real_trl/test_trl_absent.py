@@ -1,4 +1,5 @@
-"""The sentence a user reads where TRL cannot be used. Needs no TRL, so it runs everywhere; each case is a process of its own."""
+"""The sentence a user reads where TRL cannot be used. Needs no TRL, so it runs everywhere; each case is a
+process of its own."""
 
 import os
 import subprocess
@@ -18,7 +19,14 @@ except OppoError as error:
 
 def said(before: str = "", path: Path = ROOT) -> str:
     settings = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", before + ASK], capture_output=True, text=True, env=settings, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", before + ASK],
+        capture_output=True,
+        text=True,
+        env=settings,
+        check=True,
+        timeout=60,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert len(lines) == 1, done.stdout + done.stderr
     return lines[0].removeprefix("SAID ")
@@ -56,9 +64,13 @@ def test_a_trainer_of_another_form(tmp_path: Path) -> None:
     assert "its train() does not call batch_generation()" in said(path=package(tmp_path, "1.2.0", loop))
     other = tmp_path / "other"
     other.mkdir()
-    assert "no PPOTrainer.train(self)" in said(path=package(other, "0.9.0", "class PPOTrainer:\n    def step(self): ...\n"))
+    assert "no PPOTrainer.train(self)" in said(
+        path=package(other, "0.9.0", "class PPOTrainer:\n    def step(self): ...\n")
+    )
 
 
 def test_importing_the_package_needs_no_trl() -> None:
-    before = "import sys; sys.modules['trl'] = None; sys.modules['torch'] = None\nimport oppo_real.trl_client\n"
+    before = (
+        "import sys; sys.modules['trl'] = None; sys.modules['torch'] = None\nimport oppo_real.trl_client\n"
+    )
     assert "TRL cannot be imported" in said(before)

@@ -1,4 +1,5 @@
-"""Policies that decode continuously: what is trained and carried, and that scores and log-probabilities are those that TRL computes."""
+"""Policies that decode continuously: what is trained and carried, and that scores and log-probabilities are
+those that TRL computes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,17 +61,26 @@ def test_each_step_trains_the_batch_and_nothing_gets_lost(name: str, tmp_path: P
     again = sum(not record.admitted for record in records) * toy.BATCH if name == "tail-batching" else 0
     shelved = sum(record.dropped for record in records) - again
     assert admitted == len(trained) + records[-1].deferred + records[-1].surplus + shelved
-    decoded, dropped = (sum(getattr(record, column) for record in records) for column in ("tokens_decoded", "tokens_dropped"))
-    assert decoded == sum(sum(record.response_lengths) for record in records) + records[-1].tokens_in_flight + dropped
+    decoded, dropped = (
+        sum(getattr(record, column) for record in records) for column in ("tokens_decoded", "tokens_dropped")
+    )
+    assert (
+        decoded
+        == sum(sum(record.response_lengths) for record in records) + records[-1].tokens_in_flight + dropped
+    )
     # Prompts are admitted in the order of TRL's data loader, over and over.
-    assert {tuple(prompt) for prompt in toy.prompts()} >= {prompt for record in records for prompt in record.prompts}
+    assert {tuple(prompt) for prompt in toy.prompts()} >= {
+        prompt for record in records for prompt in record.prompts
+    }
     for record in records:
         for response, versions in zip(record.responses, record.versions, strict=True):
             assert toy.EOS not in response[:-1]
             assert response[-1] == toy.EOS or len(response) == toy.RESPONSE_LENGTH
             assert list(versions) == sorted(versions)
             assert versions[-1] <= record.weight_version
-    assert (max(max(record.staleness) for record in records) > 0) == (name in CARRYING or name.startswith("oppo,"))
+    assert (max(max(record.staleness) for record in records) > 0) == (
+        name in CARRYING or name.startswith("oppo,")
+    )
 
 
 def test_weights_learn(tmp_path: Path) -> None:
@@ -90,8 +100,17 @@ def responses(trainer: Any) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]
 
 @pytest.mark.parametrize("clear_kv", [True, False])
 def test_a_carried_response_keeps_its_tokens(clear_kv: bool, tmp_path: Path) -> None:
-    # With weights that do not change, a rollout makes the same tokens whether it is carried or generated in one go.
-    carrying = toy.make(OppoPPOTrainer, tmp_path, 5, FROZEN, policy=oppo(), scoring="inline", clear_kv_cache_on_weight_sync=clear_kv)
+    # With weights that do not change, a rollout makes the same tokens whether it is carried or generated in
+    # one go.
+    carrying = toy.make(
+        OppoPPOTrainer,
+        tmp_path,
+        5,
+        FROZEN,
+        policy=oppo(),
+        scoring="inline",
+        clear_kv_cache_on_weight_sync=clear_kv,
+    )
     toy.train(carrying)
     whole = toy.make(OppoPPOTrainer, tmp_path, 6, FROZEN, policy="sequential", generation="continuous")
     toy.train(whole)
@@ -121,17 +140,28 @@ def test_stored_log_probabilities_are_those_that_trl_computes_again(tmp_path: Pa
 
 @pytest.mark.parametrize(("scoring", "chunk_size"), [("inline", 1), ("inline", 1000), ("process", 7)])
 def test_streamed_scores_train_as_scores_by_trl_do(scoring: str, chunk_size: int, tmp_path: Path) -> None:
-    # The policy samples the padding token too: where TRL reads the score then must not depend on where pieces are cut.
+    # The policy samples the padding token too: where TRL reads the score then must not depend on where pieces
+    # are cut.
     arguments = {"learning_rate": 1e-4}
-    streamed = toy.make(OppoPPOTrainer, tmp_path, 3, arguments, policy=oppo(chunk_size=chunk_size), scoring=scoring)
+    streamed = toy.make(
+        OppoPPOTrainer, tmp_path, 3, arguments, policy=oppo(chunk_size=chunk_size), scoring=scoring
+    )
     ours = toy.train(streamed)
     batched = toy.make(OppoPPOTrainer, tmp_path, 3, arguments, policy=("inter", {"overcommit": OVERCOMMIT}))
     theirs = toy.train(batched)
     assert [record.trained for record in streamed.steps] == [record.trained for record in batched.steps]
     assert [record.responses for record in streamed.steps] == [record.responses for record in batched.steps]
     assert any(toy.PAD in response for record in streamed.steps for response in record.responses)
-    close(ours, theirs, ("objective/scores", "objective/rlhf_reward", "loss/policy_avg", "loss/value_avg", "val/ratio"))
-    assert sum(record.tokens_scored for record in streamed.steps) > 0 == sum(record.tokens_scored for record in batched.steps)
+    close(
+        ours,
+        theirs,
+        ("objective/scores", "objective/rlhf_reward", "loss/policy_avg", "loss/value_avg", "val/ratio"),
+    )
+    assert (
+        sum(record.tokens_scored for record in streamed.steps)
+        > 0
+        == sum(record.tokens_scored for record in batched.steps)
+    )
 
 
 def close(ours: list[Any], theirs: list[Any], keys: tuple[str, ...]) -> None:
@@ -146,7 +176,9 @@ def test_without_overcommit_the_streamed_and_the_sequential_schedule_train_the_s
     arguments = {"learning_rate": 1e-4}
     runs = []
     for policy in ("sequential", ("intra", {"chunk_size": 8}), "rollout-overlap"):
-        trainer = toy.make(OppoPPOTrainer, tmp_path, 3, arguments, policy=policy, generation="continuous", scoring="inline")
+        trainer = toy.make(
+            OppoPPOTrainer, tmp_path, 3, arguments, policy=policy, generation="continuous", scoring="inline"
+        )
         logged = toy.train(trainer)
         runs.append(([record.trained for record in trainer.steps], logged))
     for trained, logged in runs[1:]:
@@ -155,7 +187,13 @@ def test_without_overcommit_the_streamed_and_the_sequential_schedule_train_the_s
 
 
 def test_no_stop_token_and_whitened_rewards(tmp_path: Path) -> None:
-    arguments = {"stop_token": None, "missing_eos_penalty": None, "whiten_rewards": True, "num_mini_batches": 1, "response_length": 10}
+    arguments = {
+        "stop_token": None,
+        "missing_eos_penalty": None,
+        "whiten_rewards": True,
+        "num_mini_batches": 1,
+        "response_length": 10,
+    }
     arguments |= {"per_device_train_batch_size": toy.BATCH, "gradient_accumulation_steps": 1}
     trainer = toy.make(OppoPPOTrainer, tmp_path, 2, arguments, policy=oppo(), scoring="inline")
     assert len(toy.train(trainer)) == 2

@@ -43,7 +43,9 @@ def test_a_policy_for_another_batch(tmp_path: Path) -> None:
 
 def test_one_model_as_critic_and_reward_model(tmp_path: Path) -> None:
     reward = toy.models()["reward_model"]
-    assert "give a copy as value_model" in refused(tmp_path, policy="oppo", reward_model=reward, value_model=reward)
+    assert "give a copy as value_model" in refused(
+        tmp_path, policy="oppo", reward_model=reward, value_model=reward
+    )
 
 
 class OneMore(Policy):
@@ -62,7 +64,13 @@ def test_a_policy_that_carries_cannot_use_generate(tmp_path: Path) -> None:
 def test_a_reward_model_that_is_not_causal_cannot_be_scored_in_pieces(tmp_path: Path) -> None:
     from transformers import BertConfig, BertForSequenceClassification
 
-    shape = {"vocab_size": toy.VOCABULARY, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    shape = {
+        "vocab_size": toy.VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     bert = BertForSequenceClassification(BertConfig(**shape, num_labels=1))
     bert.score = bert.classifier  # the name that TRL asks for
     for scoring in ("inline", "process"):

@@ -32,7 +32,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_metric_of_every_step_and_the_weights_are_those_of_the_unmodified_trainer(name: str, tmp_path: Path) -> None:
+def test_every_metric_of_every_step_and_the_weights_are_those_of_the_unmodified_trainer(
+    name: str, tmp_path: Path
+) -> None:
     ours = toy.make(OppoPPOTrainer, tmp_path, STEPS, SETTINGS[name], policy="sequential")
     logged = toy.train(ours)
     # Trained after ours in the same process: nothing of ours may have stayed behind in TRL.
@@ -43,7 +45,9 @@ def test_every_metric_of_every_step_and_the_weights_are_those_of_the_unmodified_
         assert {key: own[key] for key in unmodified if key not in WALL_CLOCK} == {
             key: value for key, value in unmodified.items() if key not in WALL_CLOCK
         }
-    assert all(torch.equal(one, other) for one, other in zip(toy.weights(ours), toy.weights(theirs), strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(toy.weights(ours), toy.weights(theirs), strict=True)
+    )
     assert len({entry["objective/scores"] for entry in expected}) == STEPS
 
 
@@ -61,5 +65,15 @@ def test_the_records_tell_what_trl_trained(tmp_path: Path) -> None:
             assert response[-1] == toy.EOS or len(response) == toy.RESPONSE_LENGTH
         assert record.tokens_decoded == sum(record.response_lengths)
         assert entry["response_length/max"] == max(record.response_lengths)
-        assert sum(seconds for stage, seconds in record.timing_s.items() if stage != "step") == pytest.approx(record.timing_s["step"])
-        assert min(record.timing_s["gen"], record.timing_s["reward"], record.timing_s["ref"], record.timing_s["update_actor"]) > 0
+        assert sum(seconds for stage, seconds in record.timing_s.items() if stage != "step") == pytest.approx(
+            record.timing_s["step"]
+        )
+        assert (
+            min(
+                record.timing_s["gen"],
+                record.timing_s["reward"],
+                record.timing_s["ref"],
+                record.timing_s["update_actor"],
+            )
+            > 0
+        )

@@ -15,9 +15,22 @@ RESPONSE_LENGTH = 48
 def config(**changes: Any) -> Any:
     from transformers import Qwen2Config
 
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     tokens = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
-    return Qwen2Config(**shape, **tokens, max_position_embeddings=128, initializer_range=0.1, tie_word_embeddings=False, **changes)
+    return Qwen2Config(
+        **shape,
+        **tokens,
+        max_position_embeddings=128,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+        **changes,
+    )
 
 
 def tokenizer() -> Any:
@@ -25,7 +38,12 @@ def tokenizer() -> Any:
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
 
-    words = {"<pad>": PAD, "<bos>": BOS, "<eos>": EOS, **{f"t{index}": index for index in range(3, VOCABULARY)}}
+    words = {
+        "<pad>": PAD,
+        "<bos>": BOS,
+        "<eos>": EOS,
+        **{f"t{index}": index for index in range(3, VOCABULARY)},
+    }
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(words, unk_token="t3")),
         pad_token="<pad>",
@@ -54,7 +72,9 @@ def models(seed: int = 0) -> dict[str, Any]:
     return {"model": policy, "ref_model": reference, "reward_model": reward, "value_model": value}
 
 
-def make(trainer_class: Any, folder: Path, steps: int, arguments: dict[str, Any] | None = None, **extra: Any) -> Any:
+def make(
+    trainer_class: Any, folder: Path, steps: int, arguments: dict[str, Any] | None = None, **extra: Any
+) -> Any:
     """A trainer of ``trainer_class``; ``arguments`` change the configuration, ``extra`` the constructor."""
     from datasets import Dataset
     from trl.experimental.ppo import PPOConfig

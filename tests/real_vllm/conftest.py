@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 if importlib.util.find_spec("vllm") is None and "OPPO_REQUIRE_VLLM" not in os.environ:
-    # Only what can be said without vLLM; where the tests are meant to run in full, OPPO_REQUIRE_VLLM=1 turns its absence into failures.
+    # Only what can be said without vLLM; where the tests are meant to run in full, OPPO_REQUIRE_VLLM=1 turns
+    # its absence into failures.
     collect_ignore = [
         "test_vllm_actor.py",
         "test_vllm_free_running.py",
@@ -24,8 +25,16 @@ def tiny_config(**changes: Any) -> Any:
     from transformers import Qwen2Config
 
     # Weights wide enough that greedy choices are far from ties and answers do not repeat one token.
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    return Qwen2Config(vocab_size=VOCAB, max_position_embeddings=POSITIONS, initializer_range=0.3, **shape, **changes)
+    shape = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    return Qwen2Config(
+        vocab_size=VOCAB, max_position_embeddings=POSITIONS, initializer_range=0.3, **shape, **changes
+    )
 
 
 def causal_model(seed: int, tied: bool = True) -> Any:

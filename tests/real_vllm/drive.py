@@ -7,15 +7,24 @@ from typing import Any
 from oppo_real.engines.interface import NewTokens, Request
 
 # vLLM and what it imports warn about their own deprecations.
-QUIET = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning", "ignore::ResourceWarning")
+QUIET = (
+    "ignore::DeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::UserWarning",
+    "ignore::ResourceWarning",
+)
 
 
 def prompt(seed: int, length: int) -> tuple[int, ...]:
     return tuple(random.Random(seed).choices(range(1, 96), k=length))
 
 
-def forced(rollout_id: int, length: int, prompt_length: int = 9, limit: int = 100, generated: Sequence[int] = ()) -> Request:
-    return Request(rollout_id, prompt(rollout_id, prompt_length), limit, forced_length=length, generated=tuple(generated))
+def forced(
+    rollout_id: int, length: int, prompt_length: int = 9, limit: int = 100, generated: Sequence[int] = ()
+) -> Request:
+    return Request(
+        rollout_id, prompt(rollout_id, prompt_length), limit, forced_length=length, generated=tuple(generated)
+    )
 
 
 def finish(actor: Any, into: dict[int, list[int]] | None = None) -> dict[int, list[int]]:

@@ -1,4 +1,5 @@
-"""The sentence a user reads where vLLM cannot be used. Needs no vLLM, so it runs everywhere; each case is a process of its own."""
+"""The sentence a user reads where vLLM cannot be used. Needs no vLLM, so it runs everywhere; each case is a
+process of its own."""
 
 import subprocess
 import sys
@@ -23,7 +24,14 @@ def said(before: str, environment: dict[str, str] | None = None, path: Path = RO
     settings = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}", **(environment or {})}
     if environment is None:
         settings.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    done = subprocess.run([sys.executable, "-c", before + ASK], capture_output=True, text=True, env=settings, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", before + ASK],
+        capture_output=True,
+        text=True,
+        env=settings,
+        check=True,
+        timeout=60,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert len(lines) == 1, done.stdout + done.stderr
     return lines[0].removeprefix("SAID ")
@@ -56,7 +64,9 @@ def test_companions_built_for_another_torch_are_named(tmp_path: Path, package: s
 
 def test_another_broken_import_is_told_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
+    (tmp_path / "vllm" / "__init__.py").write_text(
+        "raise ImportError('libcudart.so.13: cannot open shared object file')\n"
+    )
     assert "does not import (libcudart.so.13: cannot open shared object file)" in said("", path=tmp_path)
 
 

@@ -297,11 +297,17 @@ def test_scarce_kv_preempts_the_highest_id_and_counts_what_is_prefilled_again(ac
     from oppo_real.engines.vllm_engine import KvMemory
 
     model = causal_model(seed=1)
-    actor = start(actor_folder, Sampling(temperature=0.0), max_model_len=128, kv=KvMemory(capacity_tokens=192, block_tokens=32))
+    actor = start(
+        actor_folder,
+        Sampling(temperature=0.0),
+        max_model_len=128,
+        kv=KvMemory(capacity_tokens=192, block_tokens=32),
+    )
     try:
         config = actor.resolved_config()
         assert (config["kv_blocks"], config["kv_block_tokens"], config["kv_capacity_tokens"]) == (6, 32, 192)
-        # Six blocks of 32: a third block each, from 65 tokens on, leaves rollout 2 no room; a fourth, from 97 on, none to rollout 1.
+        # Six blocks of 32: a third block each, from 65 tokens on, leaves rollout 2 no room; a fourth, from 97
+        # on, none to rollout 1.
         actor.submit([forced(i, 50, prompt_length=60, limit=60) for i in range(3)])
         tokens: dict[int, list[int]] = {}
         seen: set[tuple[int, ...]] = set()
@@ -325,7 +331,12 @@ def test_the_resolved_config_tells_what_runs(actor: Any) -> None:
     config = actor.resolved_config()
     assert config["vllm_version"] == vllm.__version__
     assert config["torch_version"] == torch.__version__
-    assert (config["dtype"], config["num_hidden_layers"], config["vocab_size"], config["mode"]) == ("float32", 2, 96, "lock-step")
+    assert (config["dtype"], config["num_hidden_layers"], config["vocab_size"], config["mode"]) == (
+        "float32",
+        2,
+        96,
+        "lock-step",
+    )
     assert config["prefix_caching"] is False
     # 16 MiB of 2 (K, V) x 2 layers x 1 head x 32 numbers x 4 bytes a token, less vLLM's padding block.
     assert config["kv_capacity_tokens"] == (1 << 24) // 512 - 32

@@ -21,7 +21,12 @@ def test_the_installed_vllm_has_what_the_engines_need() -> None:
     features = probe_vllm()
     assert (features.vllm_version, features.torch_version) == (vllm.__version__, torch.__version__)
     assert features.device_type in ("cpu", "cuda")
-    assert {"model", "async_scheduling", "kv_cache_memory_bytes", "num_gpu_blocks_override"} <= features.engine_args
+    assert {
+        "model",
+        "async_scheduling",
+        "kv_cache_memory_bytes",
+        "num_gpu_blocks_override",
+    } <= features.engine_args
     assert {"seed", "min_tokens", "output_kind", "stream_interval"} <= features.sampling_params
     assert {"task", "use_activation"} <= features.pooling_params
     assert features.reload_weights_iterator
@@ -35,11 +40,18 @@ def test_the_installed_vllm_has_what_the_engines_need() -> None:
 def test_a_companion_for_another_torch_is_named_with_the_real_vllm(tmp_path: Path) -> None:
     # What pip leaves behind when it brings the CUDA build of torchvision to a CPU torch.
     (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")\n')
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        'raise RuntimeError("operator torchvision::nms does not exist")\n'
+    )
     (tmp_path / "torchvision-9.9.dist-info").mkdir()
-    (tmp_path / "torchvision-9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 9.9\n")
+    (tmp_path / "torchvision-9.9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torchvision\nVersion: 9.9\n"
+    )
     sentence = said("", path=tmp_path)
-    assert "because torchvision was built for another torch (operator torchvision::nms does not exist)" in sentence
+    assert (
+        "because torchvision was built for another torch (operator torchvision::nms does not exist)"
+        in sentence
+    )
 
 
 def test_probing_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,11 @@ def test_a_chunk_gives_each_rollout_a_chunk_of_tokens_or_its_rest(actor: Any) ->
         gather(news, tokens)
         reasons.update({one.rollout_id: one.finish_reason for one in news})
     assert sizes == [{0: 8, 1: 8}, {0: 8, 1: 3}, {0: 8, 2: 8}, {0: 6, 2: 1}]
-    assert tokens == {0: greedy(model, prompt(0, 9), 30), 1: greedy(model, prompt(1, 50), 11), 2: greedy(model, prompt(2, 9), 9)}
+    assert tokens == {
+        0: greedy(model, prompt(0, 9), 30),
+        1: greedy(model, prompt(1, 50), 11),
+        2: greedy(model, prompt(2, 9), 9),
+    }
     assert reasons == {0: "stop", 1: "stop", 2: "stop"}
     counts = actor.counts()
     assert counts.prefilled - before.prefilled == 9 + 50 + 9
@@ -107,7 +111,9 @@ def test_a_carried_rollout_goes_on_under_new_weights(actor: Any) -> None:
     late = actor.step_chunk(30)
     head = greedy(old, prompt(0, 9), 10)
     assert [(one.weight_version, one.tokens) for one in first] == [(0, tuple(head))]
-    assert [(one.weight_version, one.tokens) for one in late] == [(1, tuple(greedy(new, [*prompt(0, 9), *head], 15)))]
+    assert [(one.weight_version, one.tokens) for one in late] == [
+        (1, tuple(greedy(new, [*prompt(0, 9), *head], 15)))
+    ]
     assert actor.counts().recomputed - before.recomputed == 19
 
 

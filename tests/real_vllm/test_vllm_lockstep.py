@@ -21,7 +21,11 @@ pytestmark = [pytest.mark.filterwarnings(warning) for warning in QUIET]
 
 # vLLM's attention on the CPU refuses heads of 16.
 SHAPE: dict[str, Any] = MODEL | {"hidden_size": 64}
-CASES = [case for case in LOCKSTEP_CASES if case.name in {"sequential", "intra", "inter", "oppo", "oppo, controlled", "oppo, KV kept"}]
+CASES = [
+    case
+    for case in LOCKSTEP_CASES
+    if case.name in {"sequential", "intra", "inter", "oppo", "oppo, controlled", "oppo, KV kept"}
+]
 KV = KvMemory(memory_bytes=1 << 26)
 
 
@@ -39,12 +43,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory, actor_model: Any) -> tuple
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_simulator_and_vllm_decide_alike(case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module) -> None:
+def test_simulator_and_vllm_decide_alike(
+    case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module
+) -> None:
     def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
         actors: list[Actor] = [
-            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, kv=KV) for _ in range(machine.num_replicas)
+            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, kv=KV)
+            for _ in range(machine.num_replicas)
         ]
-        scorers: list[Scorer] = [VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, kv=KV) for _ in range(machine.num_workers)]
+        scorers: list[Scorer] = [
+            VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, kv=KV)
+            for _ in range(machine.num_workers)
+        ]
         return actors, scorers
 
     assert_same_decisions(case, engines, actor_model)

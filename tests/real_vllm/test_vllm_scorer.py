@@ -54,7 +54,9 @@ def cut(tokens: tuple[int, ...], seed: int) -> list[tuple[int, ...]]:
 
 
 def test_streamed_scores_equal_one_shot_and_each_token_is_prefilled_once(scorer: Any, reference: Any) -> None:
-    sequences = {i: prompt(100 + i, length) for i, length in enumerate((2, 31, 32, 33, 64, 65, 128, 150, 200, 255))}
+    sequences = {
+        i: prompt(100 + i, length) for i, length in enumerate((2, 31, 32, 33, 64, 65, 128, 150, 200, 255))
+    }
     before = scorer.counts()
     pieces = {i: cut(tokens, seed=i) for i, tokens in sequences.items()}
     scores: dict[int, float] = {}
@@ -103,9 +105,13 @@ def test_release_forgets_a_rollout_and_its_id_can_start_again(scorer: Any, refer
     assert scorer.append([ScorePiece(5, tokens, last=True)])[5] == pytest.approx(reference(tokens), abs=1e-4)
 
 
-def test_pieces_of_one_rollout_in_one_batch_are_joined_and_a_last_piece_may_be_empty(scorer: Any, reference: Any) -> None:
+def test_pieces_of_one_rollout_in_one_batch_are_joined_and_a_last_piece_may_be_empty(
+    scorer: Any, reference: Any
+) -> None:
     tokens = prompt(3, 90)
-    assert scorer.append([ScorePiece(1, tokens[:40], last=False), ScorePiece(1, tokens[40:], last=False)]) == {}
+    assert (
+        scorer.append([ScorePiece(1, tokens[:40], last=False), ScorePiece(1, tokens[40:], last=False)]) == {}
+    )
     assert scorer.append([ScorePiece(1, (), last=True)])[1] == pytest.approx(reference(tokens), abs=1e-4)
 
 
@@ -121,7 +127,9 @@ def test_bad_pieces_are_refused_and_leave_no_trace(scorer: Any, reference: Any) 
         with pytest.raises(OppoError, match=words):
             scorer.append(pieces)
     assert scorer.counts() == before
-    assert scorer.append([ScorePiece(1, tokens[50:], last=True)])[1] == pytest.approx(reference(tokens), abs=1e-4)
+    assert scorer.append([ScorePiece(1, tokens[50:], last=True)])[1] == pytest.approx(
+        reference(tokens), abs=1e-4
+    )
 
 
 def test_scarce_kv_evicts_and_the_counts_say_so(scorer_folder: Path, reference: Any) -> None:
@@ -156,12 +164,16 @@ def test_prompts_are_shared_between_rollouts_only_when_asked(scorer: Any, scorer
         shared.close()
 
 
-def test_actor_and_scorer_live_in_one_process_and_close_apart(scorer: Any, actor_folder: Path, reference: Any) -> None:
+def test_actor_and_scorer_live_in_one_process_and_close_apart(
+    scorer: Any, actor_folder: Path, reference: Any
+) -> None:
     from oppo_real.engines.vllm_actor import VllmActor
     from oppo_real.engines.vllm_engine import KvMemory
 
     kv = KvMemory(memory_bytes=1 << 22, block_tokens=BLOCK)
-    actor = VllmActor(actor_folder, Sampling(temperature=0.0), dtype="float32", max_num_seqs=4, enforce_eager=True, kv=kv)
+    actor = VllmActor(
+        actor_folder, Sampling(temperature=0.0), dtype="float32", max_num_seqs=4, enforce_eager=True, kv=kv
+    )
     actor.submit([forced(0, 40)])
     streamed: list[int] = []
     scorer.append([ScorePiece(0, prompt(0, 9), last=False)])

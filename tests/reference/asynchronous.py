@@ -37,7 +37,9 @@ def run_one_step_off(config: ReferenceConfig, lengths: Lengths, rewards: Rewards
         record = _one_step(machine, pool, batches, step)
         records.append(record)
         rewards(step, record.trained_ids)
-        chunk_control.observe(step, record.seconds, sum(rollout.response_length for rollout in record.trained))
+        chunk_control.observe(
+            step, record.seconds, sum(rollout.response_length for rollout in record.trained)
+        )
     return finish(pool, records)
 
 
@@ -123,7 +125,9 @@ def run_async(config: ReferenceConfig, lengths: Lengths, rewards: Rewards) -> Re
         record = _one_row(machine, pool, sent, step)
         records.append(record)
         rewards(step, record.trained_ids)
-        chunk_control.observe(step, record.seconds, sum(rollout.response_length for rollout in record.trained))
+        chunk_control.observe(
+            step, record.seconds, sum(rollout.response_length for rollout in record.trained)
+        )
     return finish(pool, records)
 
 
@@ -171,7 +175,9 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
         seconds=world.now - start,
         trained=trained,
         deferred=ids_of(pool.unfinished()),
-        surplus=ids_of(in_order_of_instants(finished, lambda group: group.finish_time, lambda group: group.id)),
+        surplus=ids_of(
+            in_order_of_instants(finished, lambda group: group.finish_time, lambda group: group.id)
+        ),
         dropped=(),
         delta=0,
         chunk_size=machine.chunk_size,

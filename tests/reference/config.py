@@ -30,10 +30,11 @@ ASYNCHRONOUS = ("one-step-off", "async")
 class ReferenceConfig:
     """One run. Seconds, tokens and rollouts; linear costs are (fixed, per unit, per unit).
 
-    ``policy`` decides who is in flight, selected and dropped; ``score_granularity`` always holds ("" takes the policy's own).
-    So is ``stop_check``, except in ``partial-rollout`` (rounds of ``token_budget``), ``april`` (``token``) and ``async`` (none).
-    Δ is ``overcommit`` for ``inter``, ``oppo`` and ``partial-rollout``, B for ``april``, else 0; ``delta_control`` acts on ``oppo`` alone.
-    Empty device tuples mean a device for each replica, each worker and the trainer: no contention.
+    ``policy`` decides who is in flight, selected and dropped; ``score_granularity`` always holds ("" takes
+    the policy's own). So is ``stop_check``, except in ``partial-rollout`` (rounds of ``token_budget``),
+    ``april`` (``token``) and ``async`` (none). Δ is ``overcommit`` for ``inter``, ``oppo`` and
+    ``partial-rollout``, B for ``april``, else 0; ``delta_control`` acts on ``oppo`` alone. Empty device
+    tuples mean a device for each replica, each worker and the trainer: no contention.
     """
 
     rollout_batch_size: int
@@ -83,13 +84,17 @@ class ReferenceConfig:
         problems = {
             f"unknown policy {self.policy}": self.policy not in GRANULARITY,
             "B is not a multiple of group_size": self.rollout_batch_size % self.group_size != 0,
-            "static batching with a KV limit": self.static and (self.kv_capacity_tokens is not None or self.max_num_seqs is not None),
+            "static batching with a KV limit": (
+                self.static and (self.kv_capacity_tokens is not None or self.max_num_seqs is not None)
+            ),
             "static batching with an asynchronous policy": self.static and self.policy in ASYNCHRONOUS,
             "unknown stop_check": self.stop_check not in ("token", "chunk"),
             "unknown score_granularity": self.granularity not in ("batch", "rollout", "chunk"),
             "unknown batching": self.batching not in ("continuous", "static"),
             "unknown old_log_prob": self.old_log_prob not in ("behaviour", "recompute"),
-            "partial-rollout needs a token_budget": self.policy == "partial-rollout" and self.token_budget < 1,
+            "partial-rollout needs a token_budget": (
+                self.policy == "partial-rollout" and self.token_budget < 1
+            ),
             "unknown stage": not set(self.stages) <= set(STAGES),
             "one device a replica": len(self.rollout_devices) not in (0, self.num_replicas),
             "one device a worker": len(self.scoring_devices) not in (0, self.num_workers),
@@ -150,10 +155,11 @@ def linear(cost: Linear, first: float, second: float) -> float:
 class Counters:
     """What is counted from a step's start to its end.
 
-    ``kv_peak_tokens``: the largest number of tokens any one replica holds in KV: at a step's start what was kept; during a prefill the
-    contexts of all running rollouts, those being written included; during an iteration the same plus the token each is about to write
-    (static: rows × (padded length + tokens made + 1)). ``kv_peak_block_tokens``: the same, each rollout rounded up to whole blocks.
-    Pieces and batches are counted when a worker begins them. Padding: columns prefilled beyond the real contexts, and a row for each
+    ``kv_peak_tokens``: the largest number of tokens any one replica holds in KV: at a step's start what was
+    kept; during a prefill the contexts of all running rollouts, those being written included; during an
+    iteration the same plus the token each is about to write (static: rows × (padded length + tokens made +
+    1)). ``kv_peak_block_tokens``: the same, each rollout rounded up to whole blocks. Pieces and batches are
+    counted when a worker begins them. Padding: columns prefilled beyond the real contexts, and a row for each
     iteration after its finish.
     """
 
@@ -185,7 +191,8 @@ class TrainedRollout:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One training step; times in seconds, ids in order of selection (surplus: in the order in which they come next)."""
+    """One training step; times in seconds, ids in order of selection (surplus: in the order in which they
+    come next)."""
 
     step: int
     start: float

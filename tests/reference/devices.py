@@ -10,7 +10,8 @@ from .config import Demand
 
 @dataclass(eq=False)
 class Activity:
-    """Something that takes ``own_seconds`` of its devices when alone there; calls ``when_done`` with its end."""
+    """Something that takes ``own_seconds`` of its devices when alone there; calls ``when_done`` with its
+    end."""
 
     own_seconds: float
     devices: tuple[str, ...]
@@ -31,7 +32,9 @@ class World:
         self.active: list[Activity] = []
         self.busy: dict[str, float] = {}
 
-    def start(self, own_seconds: float, devices: tuple[str, ...], demand: Demand, when_done: Callable[[float], None]) -> None:
+    def start(
+        self, own_seconds: float, devices: tuple[str, ...], demand: Demand, when_done: Callable[[float], None]
+    ) -> None:
         """Begin an activity now."""
         self.active.append(Activity(own_seconds, devices, demand, when_done))
         self._set_rates()
@@ -41,7 +44,9 @@ class World:
         if not self.active:
             raise AssertionError("nothing is going on, and something is waited for")
         first = min(activity.end for activity in self.active)
-        ending = [activity for activity in self.active if activity.end - first <= instant_tolerance(activity.end)]
+        ending = [
+            activity for activity in self.active if activity.end - first <= instant_tolerance(activity.end)
+        ]
         if first - self.instant_start > instant_tolerance(first):
             self.instant += 1
             self.instant_start = first

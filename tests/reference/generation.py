@@ -8,7 +8,8 @@ from .work import members_of
 
 
 class Generation:
-    """From the admission of a step to the stop of the last replica. ``poll`` makes the stop check and begins iterations."""
+    """From the admission of a step to the stop of the last replica. ``poll`` makes the stop check and begins
+    iterations."""
 
     def __init__(self, machine: Machine, pool: Pool, may_end: Callable[[], bool]) -> None:
         self.machine = machine
@@ -42,7 +43,10 @@ class Generation:
     def _poll_rounds(self) -> None:
         size = self.machine.round_size()
         replicas = self.machine.replicas
-        if all(not replica.busy and (replica.iterations == size or not replica.unfinished()) for replica in replicas):
+        if all(
+            not replica.busy and (replica.iterations == size or not replica.unfinished())
+            for replica in replicas
+        ):
             self.machine.at_barrier(members_of(self.pool.in_flight))
             if self.may_end():
                 self.end = self.machine.world.now

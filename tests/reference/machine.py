@@ -52,7 +52,10 @@ class Machine:
         """In rounds pieces are cut when all replicas have stopped."""
         for rollout in rollouts:
             made_some = rollout.generated > rollout.cut
-            if made_some and (self.config.granularity == "chunk" or (self.config.granularity == "rollout" and rollout.finished)):
+            if made_some and (
+                self.config.granularity == "chunk"
+                or (self.config.granularity == "rollout" and rollout.finished)
+            ):
                 self.scorer.cut(rollout, self.chunk_size)
 
     def round_size(self) -> int:

@@ -10,7 +10,8 @@ Lengths = Callable[[int, int], tuple[int, int]]
 
 
 class Pool:
-    """All admitted and untrained groups, and the order of those that wait finished (surplus) or dropped (long queue)."""
+    """All admitted and untrained groups, and the order of those that wait finished (surplus) or dropped (long
+    queue)."""
 
     def __init__(self, config: ReferenceConfig, machine: Machine, lengths: Lengths) -> None:
         self.config = config
@@ -58,7 +59,10 @@ class Pool:
         batch, group_size = self.config.rollout_batch_size, self.config.group_size
         if len(self.long_queue) * group_size >= batch:
             self.long_queue.sort(key=lambda group: group.id)
-            running, self.long_queue = self.long_queue[: batch // group_size], self.long_queue[batch // group_size :]
+            running, self.long_queue = (
+                self.long_queue[: batch // group_size],
+                self.long_queue[batch // group_size :],
+            )
             self.in_flight.extend(running)
         else:
             running = self.admit(self.config.short_step_size, step)
@@ -69,7 +73,10 @@ class Pool:
         batch, group_size = self.config.rollout_batch_size, self.config.group_size
         if not self.held_back:
             admitted = self.admit(self.config.window * batch, step)
-            self.held_back = sorted(admitted, key=lambda group: (max(member.response_length for member in group.members), group.id))
+            self.held_back = sorted(
+                admitted,
+                key=lambda group: (max(member.response_length for member in group.members), group.id),
+            )
         running, self.held_back = self.held_back[: batch // group_size], self.held_back[batch // group_size :]
         dealt = [0] * self.config.num_replicas
         for rollout in sorted(members_of(running), key=lambda member: (-member.response_length, member.id)):
@@ -87,7 +94,10 @@ class Pool:
         """The batch to train, in order; the rest of the finished becomes the surplus, in order."""
         new = [group for group in self.in_flight if group.finished and group not in self.surplus]
         new = in_order_of_instants(new, lambda group: group.finish_time, lambda group: group.id)
-        waited = [sorted((group for group in part if self._waited_for(group)), key=lambda group: group.id) for part in (self.surplus, new)]
+        waited = [
+            sorted((group for group in part if self._waited_for(group)), key=lambda group: group.id)
+            for part in (self.surplus, new)
+        ]
         others = [group for group in [*self.surplus, *new] if not self._waited_for(group)]
         queue = [*waited[0], *waited[1], *others]
         count = self.config.rollout_batch_size // self.config.group_size
@@ -130,5 +140,9 @@ class Pool:
 
     def _refuse_what_never_fits(self, tokens: int) -> None:
         capacity = self.config.kv_capacity_tokens
-        if capacity is not None and self.machine.blocks(tokens) > capacity // self.config.kv_block_tokens * self.config.kv_block_tokens:
+        if (
+            capacity is not None
+            and self.machine.blocks(tokens)
+            > capacity // self.config.kv_block_tokens * self.config.kv_block_tokens
+        ):
             raise ValueError(f"a rollout of {tokens} tokens never fits the KV")

@@ -85,7 +85,9 @@ class ContinuousReplica:
     def _note_kv(self, next_token: bool) -> None:
         extra = 1 if next_token else 0
         counters = self.machine.counters
-        counters.kv_peak_tokens = max(counters.kv_peak_tokens, sum(member.context + extra for member in self._running()))
+        counters.kv_peak_tokens = max(
+            counters.kv_peak_tokens, sum(member.context + extra for member in self._running())
+        )
         occupied = sum(self.machine.blocks(member.context + extra) for member in self._running())
         counters.kv_peak_block_tokens = max(counters.kv_peak_block_tokens, occupied)
 
@@ -110,7 +112,9 @@ class ContinuousReplica:
         for rollout in self.unfinished():
             if rollout.in_kv:
                 continue
-            if not self._fits([*self._running(), rollout]) or (most is not None and len(self._running()) >= most):
+            if not self._fits([*self._running(), rollout]) or (
+                most is not None and len(self._running()) >= most
+            ):
                 break
             rollout.in_kv = True
             joining.append(rollout)
@@ -183,7 +187,9 @@ class StaticReplica:
     def _note_kv(self, each: int) -> None:
         counters = self.machine.counters
         counters.kv_peak_tokens = max(counters.kv_peak_tokens, len(self.rows) * each)
-        counters.kv_peak_block_tokens = max(counters.kv_peak_block_tokens, len(self.rows) * self.machine.blocks(each))
+        counters.kv_peak_block_tokens = max(
+            counters.kv_peak_block_tokens, len(self.rows) * self.machine.blocks(each)
+        )
 
     def _form(self) -> None:
         self.rows = self.unfinished()
@@ -193,7 +199,11 @@ class StaticReplica:
             self.machine.counters.padding += self.width - row.context
         self._note_kv(self.width)
         rows = len(self.rows)
-        self._occupy(linear(self.machine.config.prefill, rows * self.width, rows * self.width**2 / 2), "prefill", self._prefilled)
+        self._occupy(
+            linear(self.machine.config.prefill, rows * self.width, rows * self.width**2 / 2),
+            "prefill",
+            self._prefilled,
+        )
 
     def _prefilled(self, end: float) -> None:
         self.busy = False

@@ -58,7 +58,8 @@ class Scorer:
         self.cut_now.append((rollout, rollout.finished))
 
     def forget(self, rollout: Rollout) -> None:
-        """A drop: what waits is removed, what is in service counts for nothing, what is held is freed. Call before ``restart``."""
+        """A drop: what waits is removed, what is in service counts for nothing, what is held is freed. Call
+        before ``restart``."""
         self.cut_now = [entry for entry in self.cut_now if entry[0] is not rollout]
         for worker in self.workers:
             worker.queue = [piece for piece in worker.queue if piece.rollout is not rollout]
@@ -80,7 +81,9 @@ class Scorer:
             worker = min(self.workers, key=lambda worker: (worker.load, worker.index))
         else:
             worker = self.workers[rollout.worker]
-        piece = Piece(rollout, rollout.attempt, self.world.instant, rollout.context - rollout.sent, rollout.sent, last)
+        piece = Piece(
+            rollout, rollout.attempt, self.world.instant, rollout.context - rollout.sent, rollout.sent, last
+        )
         capacity = self.config.scorer_kv_capacity
         if not last and capacity is not None and sum(worker.held.values()) + piece.new > capacity:
             rollout.withheld = True

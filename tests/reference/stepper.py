@@ -11,8 +11,8 @@ __all__ = ["Counters", "ReferenceConfig", "ReferenceResult", "StepRecord", "Trai
 def run(config: ReferenceConfig, lengths: Lengths, rewards: Rewards) -> ReferenceResult:
     """Run ``config.steps`` steps.
 
-    ``lengths(rollout_id, step_first_admitted)`` answers (prompt tokens, response tokens ≥ 1), ``rewards(step, trained ids)`` the batch's
-    mean reward.
+    ``lengths(rollout_id, step_first_admitted)`` answers (prompt tokens, response tokens ≥ 1),
+    ``rewards(step, trained ids)`` the batch's mean reward.
     Raises ValueError where a rollout never fits the KV.
     """
     if config.policy == "one-step-off":

@@ -25,7 +25,9 @@ def run_synchronous(config: ReferenceConfig, lengths: Lengths, rewards: Rewards)
         record = _one_step(machine, pool, step, _delta(config, delta_control))
         records.append(record)
         delta_control.observe(rewards(step, record.trained_ids))
-        chunk_control.observe(step, record.seconds, sum(rollout.response_length for rollout in record.trained))
+        chunk_control.observe(
+            step, record.seconds, sum(rollout.response_length for rollout in record.trained)
+        )
     return finish(pool, records)
 
 
@@ -33,7 +35,9 @@ def finish(pool: Pool, records: list[StepRecord]) -> ReferenceResult:
     """The run's result, with what is left in flight (and in the long queue)."""
     left = members_of([*pool.in_flight, *pool.long_queue])
     in_flight = tuple(sorted(rollout.id for rollout in left))
-    return ReferenceResult(tuple(records), pool.admitted, in_flight, sum(rollout.generated for rollout in left))
+    return ReferenceResult(
+        tuple(records), pool.admitted, in_flight, sum(rollout.generated for rollout in left)
+    )
 
 
 def ids_of(groups: list[Group]) -> tuple[int, ...]:

@@ -18,9 +18,11 @@ def own_seconds(config: ReferenceConfig, rollouts: list[Rollout]) -> dict[str, f
 
 
 class Training:
-    """One batch through the stages. A leg is (stages that it is part of, own seconds); legs follow each other.
+    """One batch through the stages. A leg is (stages that it is part of, own seconds); legs follow each
+    other.
 
-    Parallel stages share their devices as if they were one activity as long as the longest: legs end where the shorter stages do.
+    Parallel stages share their devices as if they were one activity as long as the longest: legs end where
+    the shorter stages do.
     """
 
     def __init__(self, machine: Machine, batch: list[Group]) -> None:
@@ -34,7 +36,9 @@ class Training:
         if machine.config.parallel_inference:
             before = 0.0
             for until in sorted({seconds[stage] for stage in INFERENCE_STAGES}):
-                self.legs.append((tuple(stage for stage in INFERENCE_STAGES if seconds[stage] >= until), until - before))
+                self.legs.append(
+                    (tuple(stage for stage in INFERENCE_STAGES if seconds[stage] >= until), until - before)
+                )
                 before = until
         else:
             self.legs.extend(((stage,), seconds[stage]) for stage in INFERENCE_STAGES)
@@ -87,7 +91,9 @@ class WeightUpdate:
         self.done = False
         config = machine.config
         if config.update_weights > 0:
-            machine.world.start(config.update_weights, config.devices_of_sync(), config.demand("sync"), self._finish)
+            machine.world.start(
+                config.update_weights, config.devices_of_sync(), config.demand("sync"), self._finish
+            )
         else:
             self._finish(self.start)
 

@@ -23,7 +23,8 @@ class Rollout:
     finish_time: float | None = None
     versions: list[int] = field(default_factory=list)
     decoded_in_step: bool = False
-    # scoring: response tokens at the last cut, the cut threshold, tokens (prompt included) that the scorer has accepted
+    # scoring: response tokens at the last cut, the cut threshold, tokens (prompt included) that the scorer
+    # has accepted
     cut: int = 0
     threshold: int = 0
     sent: int = 0
@@ -42,9 +43,22 @@ class Rollout:
 
     def restart(self) -> None:
         """Dropped: as if it had never run."""
-        self.replica, self.generated, self.in_kv, self.ever_prefilled, self.finish_time = -1, 0, False, False, None
+        self.replica, self.generated, self.in_kv, self.ever_prefilled, self.finish_time = (
+            -1,
+            0,
+            False,
+            False,
+            None,
+        )
         self.versions, self.decoded_in_step = [], False
-        self.cut, self.threshold, self.sent, self.withheld, self.worker, self.score_time = 0, 0, 0, False, None, None
+        self.cut, self.threshold, self.sent, self.withheld, self.worker, self.score_time = (
+            0,
+            0,
+            0,
+            False,
+            None,
+            None,
+        )
         self.attempt += 1
 
 
@@ -73,8 +87,11 @@ class Group:
         return max(member.score_time for member in self.members if member.score_time is not None)
 
 
-def in_order_of_instants(items: Iterable[T], seconds: Callable[[T], float], identity: Callable[[T], int]) -> list[T]:
-    """Items by (instant, id): a time is of the instant whose first time lies within the tolerance before it."""
+def in_order_of_instants(
+    items: Iterable[T], seconds: Callable[[T], float], identity: Callable[[T], int]
+) -> list[T]:
+    """Items by (instant, id): a time is of the instant whose first time lies within the tolerance before
+    it."""
     todo = sorted(items, key=lambda item: (seconds(item), identity(item)))
     ordered: list[T] = []
     while todo:

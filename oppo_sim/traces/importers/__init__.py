@@ -1,4 +1,5 @@
-"""Traces from the logs of training frameworks and serving systems: ``import_log``, ``save_imported``, ``IMPORTERS``."""
+"""Traces from the logs of training frameworks and serving systems: ``import_log``, ``save_imported``,
+``IMPORTERS``."""
 
 from oppo_sim.traces.importers.importing import import_log
 from oppo_sim.traces.importers.provenance import save_imported

@@ -49,18 +49,22 @@ class Account:
     """Largest relative difference of a step's drawn mean from the logged one."""
 
 
-def draw_steps(steps: Mapping[int, Mapping[str, float]], reading: Reading, account: Account, where: str) -> Iterator[Rollout]:
-    """``rows_per_step`` rollouts of every step, in order of the steps; ``steps`` holds figures by ``METRIC_FIELDS``.
+def draw_steps(
+    steps: Mapping[int, Mapping[str, float]], reading: Reading, account: Account, where: str
+) -> Iterator[Rollout]:
+    """``rows_per_step`` rollouts of every step, in order of the steps; ``steps`` holds figures by
+    ``METRIC_FIELDS``.
 
-    A step's distribution is determined by what is known of it: mean and clip ratio; else mean and standard deviation; mean and median;
-    mean and maximum (see ``_spreads``); else the shape of the trace ``like``. Raises OppoError if a step
-    knows too little, or the number of rollouts was not given.
+    A step's distribution is determined by what is known of it: mean and clip ratio; else mean and standard
+    deviation; mean and median; mean and maximum (see ``_spreads``); else the shape of the trace ``like``.
+    Raises OppoError if a step knows too little, or the number of rollouts was not given.
     """
     rows = reading.options.rows_per_step
     if rows is None:
         raise OppoError(
-            f"{where} holds figures a step, not rollouts: say how many rollouts a step had with --rows-per-step "
-            "(prompts a batch × samples a prompt), and lengths are drawn that fit the figures"
+            f"{where} holds figures a step, not rollouts: say how many rollouts a step had with"
+            " --rows-per-step (prompts a batch × samples a prompt), and lengths are drawn that fit the"
+            " figures"
         )
     longest = max((figures["max"] for figures in steps.values() if "max" in figures), default=None)
     cut = _cut(steps, reading, longest)
@@ -75,7 +79,9 @@ def draw_steps(steps: Mapping[int, Mapping[str, float]], reading: Reading, accou
         drawn = _drawn(distribution, figures["mean"], rows, step)
         clipped = _clipped(drawn, figures, cut)
         yield from _rollouts(drawn, clipped, figures, cut, step)
-        account.worst_mean_error = max(account.worst_mean_error, abs(float(clipped.mean()) / figures["mean"] - 1))
+        account.worst_mean_error = max(
+            account.worst_mean_error, abs(float(clipped.mean()) / figures["mean"] - 1)
+        )
 
 
 def _cut(steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: float | None) -> float | None:
@@ -84,8 +90,13 @@ def _cut(steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: fl
     if not any(figures.get("clip_ratio", 0.0) > 0 for figures in steps.values()):
         return None
     if longest is None:
-        raise OppoError("the log has a share of cut responses but not where they were cut: give --max-response-length")
-    reading.notes[f"responses were taken to be cut at {longest:g}, the longest that was logged: give --max-response-length to say it"] += 1
+        raise OppoError(
+            "the log has a share of cut responses but not where they were cut: give --max-response-length"
+        )
+    reading.notes[
+        f"responses were taken to be cut at {longest:g}, the longest that was logged: give"
+        " --max-response-length to say it"
+    ] += 1
     return longest
 
 
@@ -101,17 +112,30 @@ def _shape_of(reading: Reading) -> Lognormal | Weibull | Mixture | None:
 
 
 def _fitted(
-    figures: Mapping[str, float], cut: float | None, sigma: float | None, shape: Lognormal | Weibull | Mixture | None, where: str
+    figures: Mapping[str, float],
+    cut: float | None,
+    sigma: float | None,
+    shape: Lognormal | Weibull | Mixture | None,
+    where: str,
 ) -> tuple[LengthDistribution | None, str]:
     """The distribution before the cut, None if all lengths are the same; and how it was found."""
     mean, clip, most = figures["mean"], figures.get("clip_ratio", 0.0), figures.get("max")
     if mean < 1:
-        raise OppoError(f"{where}: the mean length is {mean:g} but must be at least 1: leave the step out with --steps")
+        raise OppoError(
+            f"{where}: the mean length is {mean:g} but must be at least 1: leave the step out with --steps"
+        )
     if not 0 <= clip <= 1:
-        raise OppoError(f"{where}: the share of cut responses is {clip:g} but must lie between 0 and 1: is it the right metric?")
+        raise OppoError(
+            f"{where}: the share of cut responses is {clip:g} but must lie between 0 and 1: is it the right"
+            " metric?"
+        )
     if cut is not None and mean > cut + _CUT_TOLERANCE:
-        raise OppoError(f"{where}: the mean length {mean:g} is above the cut at {cut:g}: correct --max-response-length")
-    if (most is not None and most <= mean * (1 + _SAME)) or (cut is not None and (clip >= 1 - _SAME or mean >= cut * (1 - _SAME))):
+        raise OppoError(
+            f"{where}: the mean length {mean:g} is above the cut at {cut:g}: correct --max-response-length"
+        )
+    if (most is not None and most <= mean * (1 + _SAME)) or (
+        cut is not None and (clip >= 1 - _SAME or mean >= cut * (1 - _SAME))
+    ):
         return None, "all equally long"
     bound = math.inf if cut is None else cut
     if clip > 0:
@@ -131,8 +155,8 @@ def _fitted(
     if shape is not None:
         return _scaled(shape, mean, bound), "mean, and the shape of another trace"
     raise OppoError(
-        f"{where}: only the mean length is known, which says nothing of the tail: name a trace of the same shape with --like, "
-        "or more metrics with --field, such as max=NAME"
+        f"{where}: only the mean length is known, which says nothing of the tail: name a trace of the same"
+        " shape with --like, or more metrics with --field, such as max=NAME"
     )
 
 
@@ -144,10 +168,11 @@ def _solved(family: str, targets: dict[str, float], cut: float) -> Lognormal | W
 
 
 def _spreads(steps: Mapping[int, Mapping[str, float]], rows: int) -> dict[int, float]:
-    """σ of the lognormal of a step's mean whose longest of ``rows`` draws has the median ``max``, for each step with both.
+    """σ of the lognormal of a step's mean whose longest of ``rows`` draws has the median ``max``, for each
+    step with both.
 
-    With z the normal score of 0.5^(1/rows): ln(max / mean) = σ·z − σ²/2; the smaller root, or the widest possible (σ = z). One maximum
-    says little, so a step takes the median over its neighbours.
+    With z the normal score of 0.5^(1/rows): ln(max / mean) = σ·z − σ²/2; the smaller root, or the widest
+    possible (σ = z). One maximum says little, so a step takes the median over its neighbours.
     """
     from scipy.special import ndtri
 
@@ -157,7 +182,9 @@ def _spreads(steps: Mapping[int, Mapping[str, float]], rows: int) -> dict[int, f
     known = sorted(step for step, figures in steps.items() if figures.get("max", 0.0) > figures["mean"] >= 1)
     ratios = [math.log(steps[step]["max"] / steps[step]["mean"]) for step in known]
     single = [max(score - math.sqrt(max(0.0, score * score - 2 * ratio)), 1e-3) for ratio in ratios]
-    return {step: median(single[max(0, at - NEIGHBOURS) : at + NEIGHBOURS + 1]) for at, step in enumerate(known)}
+    return {
+        step: median(single[max(0, at - NEIGHBOURS) : at + NEIGHBOURS + 1]) for at, step in enumerate(known)
+    }
 
 
 def _scaled(shape: Lognormal | Weibull | Mixture, mean: float, cut: float) -> Lognormal | Weibull | Mixture:
@@ -169,7 +196,9 @@ def _scaled(shape: Lognormal | Weibull | Mixture, mean: float, cut: float) -> Lo
             return Lognormal(shape.mu + log_factor, shape.sigma)
         if isinstance(shape, Weibull):
             return Weibull(shape.shape, shape.scale * math.exp(log_factor))
-        return Mixture(shape.mu_1 + log_factor, shape.sigma_1, shape.mu_2 + log_factor, shape.sigma_2, shape.weight_2)
+        return Mixture(
+            shape.mu_1 + log_factor, shape.sigma_1, shape.mu_2 + log_factor, shape.sigma_2, shape.weight_2
+        )
 
     centre = math.log(mean / shape.mean())
     if math.isinf(cut):
@@ -178,10 +207,14 @@ def _scaled(shape: Lognormal | Weibull | Mixture, mean: float, cut: float) -> Lo
     while stretched(high).mean(cut) < mean and high < centre + 30:
         high += 0.5
     low = centre - 1
-    return stretched(float(brentq(lambda each: stretched(each).mean(cut) - mean, low, high)) if high > centre else centre)
+    return stretched(
+        float(brentq(lambda each: stretched(each).mean(cut) - mean, low, high)) if high > centre else centre
+    )
 
 
-def _drawn(distribution: LengthDistribution | None, mean: float, rows: int, step: int) -> "npt.NDArray[np.float64]":
+def _drawn(
+    distribution: LengthDistribution | None, mean: float, rows: int, step: int
+) -> "npt.NDArray[np.float64]":
     """One draw in each of ``rows`` equally likely slices, in a random order that the step alone decides."""
     import numpy as np
 
@@ -194,7 +227,9 @@ def _drawn(distribution: LengthDistribution | None, mean: float, rows: int, step
     return distribution.quantile(np.clip(chances, 2.0**-54, 1 - 2.0**-53))
 
 
-def _clipped(drawn: "npt.NDArray[np.float64]", figures: Mapping[str, float], cut: float | None) -> "npt.NDArray[np.int64]":
+def _clipped(
+    drawn: "npt.NDArray[np.float64]", figures: Mapping[str, float], cut: float | None
+) -> "npt.NDArray[np.int64]":
     """Whole tokens within the logged extremes and the cut."""
     import numpy as np
 
@@ -204,7 +239,11 @@ def _clipped(drawn: "npt.NDArray[np.float64]", figures: Mapping[str, float], cut
 
 
 def _rollouts(
-    drawn: "npt.NDArray[np.float64]", lengths: "npt.NDArray[np.int64]", figures: Mapping[str, float], cut: float | None, step: int
+    drawn: "npt.NDArray[np.float64]",
+    lengths: "npt.NDArray[np.int64]",
+    figures: Mapping[str, float],
+    cut: float | None,
+    step: int,
 ) -> Iterator[Rollout]:
     prompt, reward = figures.get("prompt_mean"), figures.get("reward_mean")
     prompt_length = None if prompt is None else max(0, round(prompt))
@@ -214,4 +253,6 @@ def _rollouts(
         cut_rows = drawn > 0
     for row, (length, was_cut) in enumerate(zip(lengths.tolist(), cut_rows.tolist(), strict=True)):
         reason = ("length" if was_cut else "stop") if known else None
-        yield Rollout(row + 1, length, prompt_length, step, finish_reason=reason, reward=reward, reason_inferred=known)
+        yield Rollout(
+            row + 1, length, prompt_length, step, finish_reason=reason, reward=reward, reason_inferred=known
+        )

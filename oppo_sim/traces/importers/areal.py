@@ -18,9 +18,14 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     for place, record in json_records(path, reading):
         if "seqlen" not in record or "prompt_len" not in record:
             raise place.error("there is no seqlen or prompt_len: is it a file of rollout.dump_to_file?")
-        total, prompt = place.whole(record["seqlen"], "seqlen"), place.whole(record["prompt_len"], "prompt_len")
+        total, prompt = (
+            place.whole(record["seqlen"], "seqlen"),
+            place.whole(record["prompt_len"], "prompt_len"),
+        )
         if prompt > total:
-            raise place.error(f"prompt_len {prompt} is above seqlen {total}: correct the line, or leave it out")
+            raise place.error(
+                f"prompt_len {prompt} is above seqlen {total}: correct the line, or leave it out"
+            )
         head, tail = record.get("head_version"), record.get("tail_version")
         # A version of -1 means that no token was generated.
         first = place.whole(head, "head_version") if head is not None and head != -1 else None
@@ -35,7 +40,9 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             step=place.whole(step, "step") if step is not None else first if first is not None else last,
             prompt_id=None if task is None else str(task),
             sample_id=None if sample is None else str(sample),
-            finish_reason=reading.reason(reading.pick(record, place, "finish_reason", "finish_reason", "stop_reason")),
+            finish_reason=reading.reason(
+                reading.pick(record, place, "finish_reason", "finish_reason", "stop_reason")
+            ),
             reward=reading.reward(record, place, "reward"),
             head_version=first,
             tail_version=last,
@@ -50,5 +57,7 @@ AREAL: Final = Importer(
     patterns=("*.jsonl",),
     recognises=_recognises,
     read=_read,
-    notes=("step is the weight version of the first token (head_version): the step in which a rollout began",),
+    notes=(
+        "step is the weight version of the first token (head_version): the step in which a rollout began",
+    ),
 )

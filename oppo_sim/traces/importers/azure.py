@@ -35,11 +35,16 @@ def _read(path: Path, _reading: Reading) -> "Iterator[pa.Table]":
             times = plain.cast(pa.timestamp("ns")).cast(pa.int64())
         except pa.ArrowInvalid as error:
             raise OppoError(
-                f"{path} has a {_TIME} that is no time ({str(error).splitlines()[0][:100]}): correct or remove the row"
+                f"{path} has a {_TIME} that is no time ({str(error).splitlines()[0][:100]}): correct or"
+                " remove the row"
             ) from None
         if first is None:
             first = next((each.as_py() for each in times if each.is_valid), None)
-        seconds = pc.divide(pc.cast(pc.subtract(times, first), pa.float64()), 1e9) if first is not None else times.cast(pa.float64())
+        seconds = (
+            pc.divide(pc.cast(pc.subtract(times, first), pa.float64()), 1e9)
+            if first is not None
+            else times.cast(pa.float64())
+        )
         yield pa.table(
             {
                 SOURCE: pa.array([part] * len(block), pa.large_string()),

@@ -12,7 +12,13 @@ from oppo_sim.traces.importers.serving_csv import csv_tables, real, text, whole
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TIME, _MODEL, _PROMPT, _RESPONSE, _KIND = "Timestamp", "Model", "Request tokens", "Response tokens", "Log Type"
+_TIME, _MODEL, _PROMPT, _RESPONSE, _KIND = (
+    "Timestamp",
+    "Model",
+    "Request tokens",
+    "Response tokens",
+    "Log Type",
+)
 
 
 def _recognises(peek: Peek) -> bool:
@@ -23,7 +29,13 @@ def _read(path: Path, reading: Reading) -> "Iterator[pa.Table]":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    checks = {_TIME: real(_TIME), _MODEL: text(), _PROMPT: whole(_PROMPT), _RESPONSE: whole(_RESPONSE), _KIND: text()}
+    checks = {
+        _TIME: real(_TIME),
+        _MODEL: text(),
+        _PROMPT: whole(_PROMPT),
+        _RESPONSE: whole(_RESPONSE),
+        _KIND: text(),
+    }
     for block in csv_tables(path, checks):
         answered = block.filter(pc.greater(block[_RESPONSE], 0))
         if len(answered) < len(block):
@@ -32,7 +44,9 @@ def _read(path: Path, reading: Reading) -> "Iterator[pa.Table]":
             continue
         yield pa.table(
             {
-                SOURCE: pc.binary_join_element_wise(_named(answered[_MODEL]), _named(answered[_KIND]), pa.scalar("/", pa.large_string())),
+                SOURCE: pc.binary_join_element_wise(
+                    _named(answered[_MODEL]), _named(answered[_KIND]), pa.scalar("/", pa.large_string())
+                ),
                 PROMPT_LENGTH: answered[_PROMPT],
                 RESPONSE_LENGTH: answered[_RESPONSE],
                 ARRIVAL_S: answered[_TIME],

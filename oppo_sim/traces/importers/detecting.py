@@ -42,7 +42,12 @@ def choose_files(importer: Importer, path: Path, options: ImportOptions) -> Chos
     if path.is_file():
         peek = peek_at(path)
         named = bool(matching(files, importer.patterns))
-        if importer is GENERIC or importer.recognises(peek) or not figures or (named and not _holds_figures(path, importer, options)):
+        if (
+            importer is GENERIC
+            or importer.recognises(peek)
+            or not figures
+            or (named and not _holds_figures(path, importer, options))
+        ):
             return Chosen(files, False)
         return Chosen(files, True)
     left_out: Tally[str] = Tally()
@@ -55,7 +60,10 @@ def choose_files(importer: Importer, path: Path, options: ImportOptions) -> Chos
     if figures and (found := _metric_files(files, path)):
         return Chosen(found, True)
     looked = " or ".join(importer.patterns or METRIC_PATTERNS)
-    raise OppoError(f"{path} holds no file of {importer.name} (looked for {looked}): is it the right folder, and the right --from?")
+    raise OppoError(
+        f"{path} holds no file of {importer.name} (looked for {looked}): is it the right folder, and the"
+        " right --from?"
+    )
 
 
 def detect(path: Path, options: ImportOptions) -> Importer:
@@ -72,10 +80,12 @@ def detect(path: Path, options: ImportOptions) -> Importer:
     if len(found) == 1:
         return found[0]
     if found:
-        raise OppoError(f"{path} looks like logs of {' and of '.join(each.name for each in found)}: say which with --from")
+        raise OppoError(
+            f"{path} looks like logs of {' and of '.join(each.name for each in found)}: say which with --from"
+        )
     raise OppoError(
-        f"{path} looks like no log that is known here: say whose it is with --from (see 'oppo trace import --list'), "
-        "or name its fields with --from generic --field response_length=NAME"
+        f"{path} looks like no log that is known here: say whose it is with --from (see 'oppo trace import"
+        " --list'), or name its fields with --from generic --field response_length=NAME"
     )
 
 
@@ -87,7 +97,8 @@ def _some(files: list[Path]) -> list[Path]:
 
 
 def _of_format(importer: Importer, files: list[Path], left_out: "Tally[str]") -> list[Path]:
-    """Those that hold rollouts of the format, and those that should but cannot be understood: their reader says what is wrong."""
+    """Those that hold rollouts of the format, and those that should but cannot be understood: their reader
+    says what is wrong."""
     kept = []
     for file in files:
         peek = peek_at(file)
@@ -108,7 +119,11 @@ def _metric_files(files: list[Path], path: Path) -> list[Path]:
 
 def _by_figures(files: list[Path], options: ImportOptions) -> list[Importer]:
     for file in matching(files, METRIC_PATTERNS):
-        found = [each for each in IMPORTERS if each.metrics is not None and each.metrics.mean and _holds_figures(file, each, options)]
+        found = [
+            each
+            for each in IMPORTERS
+            if each.metrics is not None and each.metrics.mean and _holds_figures(file, each, options)
+        ]
         if found:
             return found
     return []
@@ -118,7 +133,10 @@ def _holds_figures(file: Path, importer: Importer, options: ImportOptions) -> bo
     if importer.metrics is None:
         return False
     try:
-        return any("mean" in chosen(figures, importer.metrics, options.fields) for figures in _first_figures(file, options))
+        return any(
+            "mean" in chosen(figures, importer.metrics, options.fields)
+            for figures in _first_figures(file, options)
+        )
     except OppoError:
         return False
 

@@ -15,13 +15,22 @@ _PREFIXES: Final = ("", "train/", "training/", "metrics/")
 
 
 def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str, str]) -> dict[str, float]:
-    """Figures by ``METRIC_FIELDS``: those that the user named, else the first of the framework's names that is there."""
+    """Figures by ``METRIC_FIELDS``: those that the user named, else the first of the framework's names that
+    is there."""
     result = {}
     for each in fields_of(names):
         target = each.name
         wanted = (given[target],) if target in given else getattr(names, target)
         prefixes = ("",) if target in given else _PREFIXES
-        found = next((name for want in wanted for prefix in prefixes if (name := _there(prefix + want, figures)) is not None), None)
+        found = next(
+            (
+                name
+                for want in wanted
+                for prefix in prefixes
+                if (name := _there(prefix + want, figures)) is not None
+            ),
+            None,
+        )
         if found is not None:
             result[target] = figures[found]
     return result
@@ -29,12 +38,20 @@ def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str,
 
 def _there(name: str, figures: Mapping[str, float]) -> str | None:
     # TensorBoard writes the / of a name as _ in the names of exported files.
-    return name if name in figures else flat if (flat := name.replace("/", "_")) in figures and "/" in name else None
+    return (
+        name
+        if name in figures
+        else flat
+        if (flat := name.replace("/", "_")) in figures and "/" in name
+        else None
+    )
 
 
-def figures_by_step(path: Path, names: MetricNames, reading: Reading, steps: dict[int, dict[str, float]]) -> int:
-    """Add the figures of one file to ``steps``; returns how many lines had any. Figures of a step from several files come together;
-    of a step that was logged twice the later ones count, as after a resumed run.
+def figures_by_step(
+    path: Path, names: MetricNames, reading: Reading, steps: dict[int, dict[str, float]]
+) -> int:
+    """Add the figures of one file to ``steps``; returns how many lines had any. Figures of a step from
+    several files come together; of a step that was logged twice the later ones count, as after a resumed run.
     """
     given = reading.options.fields
     lines = 0
@@ -57,7 +74,9 @@ def figures_by_step(path: Path, names: MetricNames, reading: Reading, steps: dic
     return lines
 
 
-def usable_steps(steps: Mapping[int, dict[str, float]], reading: Reading, where: str) -> dict[int, dict[str, float]]:
+def usable_steps(
+    steps: Mapping[int, dict[str, float]], reading: Reading, where: str
+) -> dict[int, dict[str, float]]:
     """Steps within --steps that have a mean. Raises OppoError if there are none."""
     kept = {}
     chosen_steps = reading.options.steps
@@ -69,5 +88,8 @@ def usable_steps(steps: Mapping[int, dict[str, float]], reading: Reading, where:
         else:
             kept[step] = figures
     if not kept:
-        raise OppoError(f"{where} has no step with a mean response length: name the metric with --field mean=NAME, or change --steps")
+        raise OppoError(
+            f"{where} has no step with a mean response length: name the metric with --field mean=NAME, or"
+            " change --steps"
+        )
     return kept

@@ -1,4 +1,5 @@
-"""The files of a log: one file, or those of a folder that bear the right names, in the order of their steps."""
+"""The files of a log: one file, or those of a folder that bear the right names, in the order of their
+steps."""
 
 import re
 from collections.abc import Iterator
@@ -11,13 +12,17 @@ from oppo_sim.traces.importers.lines import plain_name
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file, or all files below the folder, hidden ones left out; numbers in names count as numbers. Raises OppoError."""
+    """The file, or all files below the folder, hidden ones left out; numbers in names count as numbers.
+    Raises OppoError."""
     if not path.exists():
         raise OppoError(f"{path} does not exist: check the path")
     if path.is_file():
         return [path]
     with said(path):
-        return sorted((each for each in _below(path) if each.is_file()), key=lambda each: natural(each.relative_to(path).as_posix()))
+        return sorted(
+            (each for each in _below(path) if each.is_file()),
+            key=lambda each: natural(each.relative_to(path).as_posix()),
+        )
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -34,7 +39,9 @@ def matching(files: list[Path], patterns: tuple[str, ...]) -> list[Path]:
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key under which ``2.jsonl`` comes before ``10.jsonl``."""
     parts = re.split(r"(\d+)", text)
-    return tuple((0, int(part), "") if part.isdecimal() and len(part) < 30 else (1, 0, part) for part in parts if part)
+    return tuple(
+        (0, int(part), "") if part.isdecimal() and len(part) < 30 else (1, 0, part) for part in parts if part
+    )
 
 
 def shown_name(file: Path, root: Path) -> str:

@@ -1,4 +1,5 @@
-"""Rollouts of a log gathered into the columns of a trace: filtered, their finish reasons completed, compact in memory."""
+"""Rollouts of a log gathered into the columns of a trace: filtered, their finish reasons completed, compact
+in memory."""
 
 from collections import Counter as Tally
 from pathlib import Path
@@ -50,20 +51,27 @@ class Gathering:
         steps, most = self._reading.options.steps, self._reading.options.max_response_length
         if steps is not None:
             if rollout.step is None:
-                raise Place(file, rollout.line).error("there is no step, so --steps cannot choose: leave it out")
+                raise Place(file, rollout.line).error(
+                    "there is no step, so --steps cannot choose: leave it out"
+                )
             if not steps[0] <= rollout.step <= steps[1]:
                 self._reading.left_out[OUTSIDE] += 1
                 return
         if rollout.finish_reason is None and most is not None and not rollout.reason_inferred:
-            rollout = rollout._replace(finish_reason="length" if rollout.response_length >= most else "stop", reason_inferred=True)
-        self.reasons["unknown" if rollout.finish_reason is None else "length" if rollout.reason_inferred else "log"] += 1
+            rollout = rollout._replace(
+                finish_reason="length" if rollout.response_length >= most else "stop", reason_inferred=True
+            )
+        self.reasons[
+            "unknown" if rollout.finish_reason is None else "length" if rollout.reason_inferred else "log"
+        ] += 1
         self.kept += 1
         self._rows.append(rollout)
         if len(self._rows) >= _CHUNK_ROWS:
             self._pack()
 
     def add_table(self, file: Path, table: "pa.Table") -> None:
-        """Rollouts as columns of these names: lengths, ``source`` (a part's name), ``arrival_s``; no step, no finish reason."""
+        """Rollouts as columns of these names: lengths, ``source`` (a part's name), ``arrival_s``; no step, no
+        finish reason."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -84,14 +92,19 @@ class Gathering:
         self._tables.append(
             pa.table(
                 {
-                    field.name: columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows, field.type)
+                    field.name: (
+                        columns[field.name].cast(field.type)
+                        if field.name in columns
+                        else pa.nulls(rows, field.type)
+                    )
                     for field in schema
                 }
             )
         )
 
     def frame(self, where: str) -> "pd.DataFrame":
-        """The trace, checked; further columns only where something is known. Raises OppoError if nothing was kept."""
+        """The trace, checked; further columns only where something is known. Raises OppoError if nothing was
+        kept."""
         import pyarrow as pa
 
         from oppo_sim.traces.schema import checked_frame
@@ -109,7 +122,10 @@ class Gathering:
         if not self.read and not out:
             return OppoError(f"{where} holds no rollouts: is it the right file or folder?")
         reasons = ", ".join(f"{count} for '{reason}'" for reason, count in out.most_common(3))
-        return OppoError(f"all rows of {where} were left out ({reasons}): nothing is left for a trace, so change the options or the log")
+        return OppoError(
+            f"all rows of {where} were left out ({reasons}): nothing is left for a trace, so change the"
+            " options or the log"
+        )
 
     def _pack(self) -> None:
         import pyarrow as pa
@@ -118,7 +134,9 @@ class Gathering:
             return
         rows, self._rows = self._rows, []
         sources = [self._name if row.source is None else f"{self._name}/{row.source}" for row in rows]
-        columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _schema().names if name != SOURCE}
+        columns: dict[str, list[Any]] = {
+            name: [getattr(row, name) for row in rows] for name in _schema().names if name != SOURCE
+        }
         self._tables.append(pa.table({**columns, SOURCE: sources}, schema=_schema()))
 
 

@@ -1,4 +1,5 @@
-"""Any JSON lines, Parquet or CSV file with one rollout a row; ``--field`` or ``--columns`` says which field is which."""
+"""Any JSON lines, Parquet or CSV file with one rollout a row; ``--field`` or ``--columns`` says which field
+is which."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,14 @@ from oppo_sim.traces.importers.places import Place, short_id
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rollout import Rollout
 
-_RESPONSE_LENGTHS: Final = ("response_length", "response_tokens", "output_length", "output_tokens", "completion_tokens", "response_ids")
+_RESPONSE_LENGTHS: Final = (
+    "response_length",
+    "response_tokens",
+    "output_length",
+    "output_tokens",
+    "completion_tokens",
+    "response_ids",
+)
 _PROMPT_LENGTHS: Final = ("prompt_length", "prompt_tokens", "input_length", "input_tokens", "prompt_ids")
 _RESPONSES: Final = ("response", "completion", "output")
 _PROMPTS: Final = ("prompt", "input")
@@ -28,7 +36,10 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     elif name.endswith((".jsonl", ".ndjson", ".json")):
         rows = json_records(path, reading)
     else:
-        raise OppoError(f"{path} is neither JSON lines, Parquet nor CSV by its name: rename it to end in .jsonl, .parquet or .csv")
+        raise OppoError(
+            f"{path} is neither JSON lines, Parquet nor CSV by its name: rename it to end in .jsonl, .parquet"
+            " or .csv"
+        )
     for place, record in rows:
         yield _rollout(record, place, reading)
 
@@ -36,7 +47,10 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollout:
     tokens, reason, inferred = _response(record, place, reading)
     prompt, prompt_id = _prompt(record, place, reading)
-    step, sample = reading.pick(record, place, "step", "step"), reading.pick(record, place, "sample_id", "sample_id")
+    step, sample = (
+        reading.pick(record, place, "step", "step"),
+        reading.pick(record, place, "sample_id", "sample_id"),
+    )
     said = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
     source = record.get("source")
     return Rollout(
@@ -65,7 +79,8 @@ def _response(record: Mapping[str, Any], place: Place, reading: Reading) -> tupl
     text = reading.pick(record, place, "response", *_RESPONSES)
     if text is None:
         raise place.error(
-            f"no field is known to hold a response's length: give --field response_length= one of {', '.join(list(record)[:12])}"
+            "no field is known to hold a response's length: give --field response_length= one of"
+            f" {', '.join(list(record)[:12])}"
         )
     if _is_ids(text):
         return len(text), None, False
@@ -78,7 +93,9 @@ def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> tuple[
     fields = reading.options.fields
     named = reading.pick(record, place, "prompt_id", "prompt_id")
     length = (
-        None if "prompt" in fields and "prompt_length" not in fields else reading.pick(record, place, "prompt_length", *_PROMPT_LENGTHS)
+        None
+        if "prompt" in fields and "prompt_length" not in fields
+        else reading.pick(record, place, "prompt_length", *_PROMPT_LENGTHS)
     )
     text = reading.pick(record, place, "prompt", *_PROMPTS)
     if text is not None and _is_ids(text):
@@ -92,14 +109,21 @@ def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> tuple[
 
 
 def _is_ids(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, int) for each in value)
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(isinstance(each, int) for each in value)
+    )
 
 
 GENERIC: Final = Importer(
     name="generic",
     what="any .jsonl, .parquet or .csv with one rollout a row; --field says which field is which",
     lengths="logged, token ids, or text with a tokenizer",
-    example="oppo trace import --from generic log.jsonl --columns response_length=n_out,prompt_length=n_in -o log.parquet",
+    example=(
+        "oppo trace import --from generic log.jsonl --columns response_length=n_out,prompt_length=n_in -o"
+        " log.parquet"
+    ),
     patterns=("*.jsonl", "*.parquet", "*.csv", "*.ndjson"),
     read=_read,
     metrics=MetricNames(),

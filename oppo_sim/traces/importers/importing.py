@@ -27,12 +27,16 @@ Progress = Callable[[int, int], None]
 """Called with the files done and the files there are."""
 
 
-def import_log(source: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> "tuple[pd.DataFrame, dict[str, Any]]":
-    """The rollouts of a log as a trace (columns as ``schema.checked_frame``), and its provenance as plain data.
+def import_log(
+    source: str, path: str | Path, *, progress: Progress | None = None, **options: Any
+) -> "tuple[pd.DataFrame, dict[str, Any]]":
+    """The rollouts of a log as a trace (columns as ``schema.checked_frame``), and its provenance as plain
+    data.
 
-    ``source`` is the name of an importer (``IMPORTERS``) or ``auto``; ``options`` are those of ``options.make_options``: tokenizer,
-    chars_per_token, fields, max_response_length, steps, name, rows_per_step, like. Files are read one after another, and of every
-    rollout only lengths, ids, finish reason and reward are kept. Raises OppoError naming file and line.
+    ``source`` is the name of an importer (``IMPORTERS``) or ``auto``; ``options`` are those of
+    ``options.make_options``: tokenizer, chars_per_token, fields, max_response_length, steps, name,
+    rows_per_step, like. Files are read one after another, and of every rollout only lengths, ids, finish
+    reason and reward are kept. Raises OppoError naming file and line.
     """
     path = Path(path)
     said = make_options(**options)
@@ -63,7 +67,12 @@ def _read_rollouts(
     steps = reading.options.steps
     for number, file in enumerate(chosen.files):
         step = importer.step_of(file)
-        if steps is not None and step is not None and "step" not in reading.options.fields and not steps[0] <= step <= steps[1]:
+        if (
+            steps is not None
+            and step is not None
+            and "step" not in reading.options.fields
+            and not steps[0] <= step <= steps[1]
+        ):
             reading.notes["files outside --steps were not opened"] += 1
             continue
         before = gathering.read
@@ -97,14 +106,22 @@ def _read_figures(
             progress(number + 1, len(chosen.files))
     if not records:
         wanted = ", ".join(importer.metrics.mean) or "named by --field mean=NAME"
-        raise OppoError(f"{root} holds neither rollouts nor metrics of {importer.name} (a mean length: {wanted}): is it the right file?")
+        raise OppoError(
+            f"{root} holds neither rollouts nor metrics of {importer.name} (a mean length: {wanted}): is it"
+            " the right file?"
+        )
     usable = usable_steps(steps, reading, str(root))
     for rollout in draw_steps(usable, reading, account, str(root)):
         gathering.add(root, rollout)
 
 
 def _file_record(file: Path, root: Path, rows: int) -> dict[str, Any]:
-    return {"name": shown_name(file, root), "bytes": file.stat().st_size, "sha256": sha256_of(file), "rows": rows}
+    return {
+        "name": shown_name(file, root),
+        "bytes": file.stat().st_size,
+        "sha256": sha256_of(file),
+        "rows": rows,
+    }
 
 
 def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> None:
@@ -114,19 +131,30 @@ def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> No
             kind = "figures a step" if aggregated else "rollouts"
             usual = METRIC_FIELDS if aggregated else ROLLOUT_FIELDS
             raise OppoError(
-                f"--field {target}={name} has no effect on {kind} of {importer.name}: leave it out, or name one of {', '.join(usual)} "
-                "(--from generic reads any of them)"
+                f"--field {target}={name} has no effect on {kind} of {importer.name}: leave it out, or name"
+                f" one of {', '.join(usual)} (--from generic reads any of them)"
             )
 
 
 def _provenance(
-    importer: Importer, source: str, chosen: Chosen, reading: Reading, gathering: Gathering, records: list[dict[str, Any]], account: Account
+    importer: Importer,
+    source: str,
+    chosen: Chosen,
+    reading: Reading,
+    gathering: Gathering,
+    records: list[dict[str, Any]],
+    account: Account,
 ) -> dict[str, Any]:
     if chosen.aggregated:
         ways = ", ".join(f"{way} ({count} steps)" for way, count in sorted((account.ways or {}).items()))
-        lengths = f"drawn, not measured: {reading.options.rows_per_step} a step from a distribution fitted to each step's {ways}"
+        lengths = (
+            f"drawn, not measured: {reading.options.rows_per_step} a step from a distribution fitted to each"
+            f" step's {ways}"
+        )
     elif reading.by_text and reading.counter is not None:
-        ending = "; one end token added to each response that was not cut" if reading.counter.end_tokens else ""
+        ending = (
+            "; one end token added to each response that was not cut" if reading.counter.end_tokens else ""
+        )
         lengths = f"{reading.counter.described}{ending}"
     else:
         lengths = "as logged"
@@ -136,15 +164,24 @@ def _provenance(
         "framework": importer.name,
         "detected": source.strip().lower() == AUTO,
         "lengths": lengths,
-        "measured": not chosen.aggregated and not (reading.by_text and reading.counter is not None and reading.counter.estimate),
+        "measured": (
+            not chosen.aggregated
+            and not (reading.by_text and reading.counter is not None and reading.counter.estimate)
+        ),
         "options": reading.options.record(),
         "files": records,
         "files_left_out": chosen.files_left_out,
-        "rows_read": gathering.read + (0 if chosen.aggregated else sum(reading.left_out.values()) - _counted_twice(reading)),
+        "rows_read": (
+            gathering.read
+            + (0 if chosen.aggregated else sum(reading.left_out.values()) - _counted_twice(reading))
+        ),
         "rows_kept": gathering.kept,
         "rows_left_out": dict(reading.left_out),
         "finish_reasons": {name: gathering.reasons.get(name, 0) for name in ("log", "length", "unknown")},
-        "notes": [*importer.notes, *(f"{note} ({count:,}×)" if count > 1 else note for note, count in reading.notes.items())],
+        "notes": [
+            *importer.notes,
+            *(f"{note} ({count:,}×)" if count > 1 else note for note, count in reading.notes.items()),
+        ],
     }
     if chosen.aggregated:
         record["steps"] = account.steps

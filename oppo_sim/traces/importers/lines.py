@@ -25,11 +25,14 @@ def raw_lines(path: Path) -> Iterator[bytes]:
             with said(path):
                 yield from file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise OppoError(f"{path} is not a whole gzip file ({error}): copy it again, or unpack what is there first") from None
+            raise OppoError(
+                f"{path} is not a whole gzip file ({error}): copy it again, or unpack what is there first"
+            ) from None
 
 
 def json_values(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """(line from 1, value) of every line that is not blank. A last line cut off in the middle is left out and counted.
+    """(line from 1, value) of every line that is not blank. A last line cut off in the middle is left out and
+    counted.
 
     Raises OppoError naming file and line for another line that is no JSON.
     """
@@ -44,7 +47,9 @@ def json_values(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
                 reading.left_out[CUT_OFF] += 1
                 return
             reason = str(error).splitlines()[0][:80]
-            raise Place(path, number).error(f"this is no JSON ({reason}): correct the line, or remove it") from None
+            raise Place(path, number).error(
+                f"this is no JSON ({reason}): correct the line, or remove it"
+            ) from None
         yield number, value
 
 

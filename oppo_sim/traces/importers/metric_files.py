@@ -1,6 +1,7 @@
 """Per-step figures from metric logs: JSON lines, console output, and what wandb and TensorBoard export.
 
-Every reader yields (step or None, {metric name: value}); None where the log has no step, then the order counts.
+Every reader yields (step or None, {metric name: value}); None where the log has no step, then the order
+counts.
 """
 
 import csv
@@ -19,7 +20,16 @@ from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
-STEP_NAMES: Final = ("step", "_step", "global_step", "training/global_step", "train/global_step", "rollout/step", "rollout_step", "Step")
+STEP_NAMES: Final = (
+    "step",
+    "_step",
+    "global_step",
+    "training/global_step",
+    "train/global_step",
+    "rollout/step",
+    "rollout_step",
+    "Step",
+)
 
 _PAIR: Final = re.compile(
     r"""['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
@@ -38,7 +48,8 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
         yield from _events(path)
     elif name.endswith(".wandb"):
         raise OppoError(
-            f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or JSON lines, and import that"
+            f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or"
+            " JSON lines, and import that"
         )
     elif name.endswith(".csv"):
         yield from _csv(path)
@@ -52,7 +63,8 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
 
 
 def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
-    """Figures in the output of a training run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``; other lines are passed over."""
+    """Figures in the output of a training run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``;
+    other lines are passed over."""
     for raw in lines:
         if len(raw) > _MOST_LINE:
             continue
@@ -63,7 +75,13 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             continue
         named = next((figures[name] for name in STEP_NAMES if name in figures), None)
         found = _STEP.search(line)
-        step = int(named) if named is not None and named == int(named) and named >= 0 else int(found.group(1)) if found else None
+        step = (
+            int(named)
+            if named is not None and named == int(named) and named >= 0
+            else int(found.group(1))
+            if found
+            else None
+        )
         yield step, figures
 
 
@@ -71,7 +89,11 @@ def _one(value: Any, place: Place) -> Figures:
     if not isinstance(value, dict):
         raise place.error("this is not a JSON object of named metrics: is it the right file?")
     inner = value.get("data")
-    named = {**inner, **{name: value[name] for name in STEP_NAMES if name in value}} if isinstance(inner, dict) else value
+    named = (
+        {**inner, **{name: value[name] for name in STEP_NAMES if name in value}}
+        if isinstance(inner, dict)
+        else value
+    )
     figures = {name: float(number) for name, number in named.items() if _is_number(number)}
     step = next((named[name] for name in STEP_NAMES if _is_number(named.get(name))), None)
     return (None if step is None else place.whole(step, "step")), figures
@@ -82,7 +104,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _json(path: Path) -> Iterator[Figures]:
-    """A list of objects, the ``log_history`` of a ``trainer_state.json``, or TensorBoard's ``[[wall time, step, value], …]``."""
+    """A list of objects, the ``log_history`` of a ``trainer_state.json``, or TensorBoard's
+    ``[[wall time, step, value], …]``."""
     text = b"".join(raw_lines(path))
     try:
         value = json.loads(text)
@@ -91,12 +114,16 @@ def _json(path: Path) -> Iterator[Figures]:
     if isinstance(value, dict):
         value = value.get("log_history", value.get("history"))
     if not isinstance(value, list):
-        raise OppoError(f"{path} holds no list of metrics (a log_history, or a list of objects): is it the right file?")
+        raise OppoError(
+            f"{path} holds no list of metrics (a log_history, or a list of objects): is it the right file?"
+        )
     for number, each in enumerate(value, start=1):
         place = Place(path, number, "entry")
         if isinstance(each, list):
             if len(each) != 3 or not all(_is_number(part) for part in each):
-                raise place.error("this is not [wall time, step, value] as TensorBoard exports: export it again")
+                raise place.error(
+                    "this is not [wall time, step, value] as TensorBoard exports: export it again"
+                )
             yield place.whole(each[1], "step"), {tag_of(path): float(each[2])}
         else:
             yield _one(each, place)
@@ -117,8 +144,18 @@ def _csv(path: Path) -> Iterator[Figures]:
             continue
         place = Place(path, number)
         if len(row) != len(header):
-            raise place.error(f"there are {len(row)} values but the header names {len(header)}: correct the line")
-        kept = [2] if tensorboard else [at for at in range(len(row)) if at not in steps and not header[at].endswith(("__MIN", "__MAX"))]
+            raise place.error(
+                f"there are {len(row)} values but the header names {len(header)}: correct the line"
+            )
+        kept = (
+            [2]
+            if tensorboard
+            else [
+                at
+                for at in range(len(row))
+                if at not in steps and not header[at].endswith(("__MIN", "__MAX"))
+            ]
+        )
         figures = {names[at]: figure for at in kept if (figure := _real_or_none(row[at])) is not None}
         step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
         if figures:
@@ -134,13 +171,15 @@ def _real_or_none(text: str) -> float | None:
 
 
 def tag_of(path: Path) -> str:
-    """The metric in the name of a file that TensorBoard exported, ``/`` written as ``_`` there: ``run-x-tag-a_b.csv``."""
+    """The metric in the name of a file that TensorBoard exported, ``/`` written as ``_`` there:
+    ``run-x-tag-a_b.csv``."""
     stem = plain_name(path).rsplit(".", 1)[0]
     return stem.split("tag-", 1)[-1]
 
 
 def _events(path: Path) -> Iterator[Figures]:
-    """Scalars of a TensorBoard event file: records of (length, check, data, check), the data an ``Event`` message."""
+    """Scalars of a TensorBoard event file: records of (length, check, data, check), the data an ``Event``
+    message."""
     with said(path), path.open("rb") as file:
         while head := file.read(12):
             if len(head) < 12:
@@ -154,13 +193,16 @@ def _events(path: Path) -> Iterator[Figures]:
             try:
                 step, figures = _event(data)
             except (ValueError, IndexError, struct.error):
-                raise OppoError(f"{path} is no TensorBoard event file, or a damaged one: copy it again") from None
+                raise OppoError(
+                    f"{path} is no TensorBoard event file, or a damaged one: copy it again"
+                ) from None
             if figures:
                 yield step, figures
 
 
 def _event(data: bytes) -> tuple[int, dict[str, float]]:
-    # tensorflow/core/util/event.proto: 2 step, 5 summary; summary.proto: 1 value with 1 tag, 2 simple_value, 8 tensor.
+    # tensorflow/core/util/event.proto: 2 step, 5 summary; summary.proto: 1 value with 1 tag, 2 simple_value,
+    # 8 tensor.
     step, figures = 0, dict[str, float]()
     for number, value in _message(data):
         if number == 2 and isinstance(value, int):
@@ -183,7 +225,11 @@ def _scalar(fields: dict[int, int | bytes]) -> float | None:
         return None
     inside = dict(_message(tensor))
     raw = inside.get(4) or inside.get(5)  # tensor_content or float_val
-    return float(struct.unpack("<f", raw)[0]) if inside.get(1) == 1 and isinstance(raw, bytes) and len(raw) == 4 else None
+    return (
+        float(struct.unpack("<f", raw)[0])
+        if inside.get(1) == 1 and isinstance(raw, bytes) and len(raw) == 4
+        else None
+    )
 
 
 def _message(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -16,7 +16,9 @@ _NAME: Final = re.compile(r"train_data_step(\d{1,15})\.jsonl")
 
 
 def _recognises(peek: Peek) -> bool:
-    return peek.has("token_loss_mask") or (peek.has("input_lengths") and _NAME.fullmatch(plain_name(peek.path)) is not None)
+    return peek.has("token_loss_mask") or (
+        peek.has("input_lengths") and _NAME.fullmatch(plain_name(peek.path)) is not None
+    )
 
 
 def _step_of(path: Path) -> int | None:
@@ -29,8 +31,8 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         mask = _row(record.get("token_loss_mask"))
         if not isinstance(mask, list):
             raise place.error(
-                "there is no token_loss_mask, so which tokens were generated is not known: log with a newer NeMo-RL, "
-                "or import its metrics instead"
+                "there is no token_loss_mask, so which tokens were generated is not known: log with a newer"
+                " NeMo-RL, or import its metrics instead"
             )
         if not all(isinstance(each, int | float) for each in mask):
             raise place.error("token_loss_mask is not a list of numbers: correct the line, or leave it out")
@@ -39,7 +41,10 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         generated = sum(1 for each in mask if each)
         length = place.whole(total, "input_lengths") if total is not None else len(mask)
         if generated > length:
-            raise place.error(f"token_loss_mask marks {generated} tokens but input_lengths is {length}: correct the line, or leave it out")
+            raise place.error(
+                f"token_loss_mask marks {generated} tokens but input_lengths is {length}: correct the line,"
+                " or leave it out"
+            )
         step = reading.pick(record, place, "step")
         yield Rollout(
             line=place.line,
@@ -48,7 +53,9 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             step=place.whole(step, "step") if step is not None else _step_of(path),
             prompt_id=_prompt(record, place, reading),
             sample_id=_text(reading.pick(record, place, "sample_id", "idx")),
-            finish_reason=reading.reason(_single(reading.pick(record, place, "finish_reason", "finish_reason"))),
+            finish_reason=reading.reason(
+                _single(reading.pick(record, place, "finish_reason", "finish_reason"))
+            ),
             reward=reading.reward(record, place, "rewards"),
         )
 
@@ -61,7 +68,11 @@ def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> str | 
     while isinstance(content, list) and len(content) == 1:
         content = content[0]
     # Messages in turn, the prompt first.
-    return short_id(content[0]) if isinstance(content, list) and content and isinstance(content[0], str) else None
+    return (
+        short_id(content[0])
+        if isinstance(content, list) and content and isinstance(content[0], str)
+        else None
+    )
 
 
 def _row(value: Any) -> Any:

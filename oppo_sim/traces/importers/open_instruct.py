@@ -1,4 +1,5 @@
-"""open-instruct: ``save_traces`` with ``rollouts_save_path`` (``{run}_rollouts_{shard}.jsonl``, token ids), and its metrics."""
+"""open-instruct: ``save_traces`` with ``rollouts_save_path`` (``{run}_rollouts_{shard}.jsonl``, token ids),
+and its metrics."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ OPEN_INSTRUCT: Final = Importer(
     patterns=("*_rollouts_*.jsonl",),
     recognises=_recognises,
     read=_read,
-    metrics=MetricNames(mean=("val/sequence_lengths",), max=("val/sequence_lengths_max",), min=("val/sequence_lengths_min",)),
+    metrics=MetricNames(
+        mean=("val/sequence_lengths",), max=("val/sequence_lengths_max",), min=("val/sequence_lengths_min",)
+    ),
     notes=("response_tokens counts tool output too, in runs with tools",),
 )

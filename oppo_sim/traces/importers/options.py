@@ -11,11 +11,22 @@ from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_L
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
 
-ROLLOUT_FIELDS: Final = (RESPONSE_LENGTH, PROMPT_LENGTH, "response", "prompt", STEP, PROMPT_ID, SAMPLE_ID, FINISH_REASON, REWARD)
+ROLLOUT_FIELDS: Final = (
+    RESPONSE_LENGTH,
+    PROMPT_LENGTH,
+    "response",
+    "prompt",
+    STEP,
+    PROMPT_ID,
+    SAMPLE_ID,
+    FINISH_REASON,
+    REWARD,
+)
 """What a field of a rollout record can stand for; ``response`` and ``prompt`` are text or token ids."""
 
 METRIC_FIELDS: Final = ("mean", "max", "min", "median", "std", "clip_ratio", "prompt_mean", "reward_mean")
-"""What a metric of a per-step log can stand for, in tokens (``clip_ratio`` a share, ``reward_mean`` a reward)."""
+"""What a metric of a per-step log can stand for, in tokens (``clip_ratio`` a share, ``reward_mean`` a
+reward)."""
 
 MOST_ROWS_PER_STEP: Final = 1_000_000
 
@@ -62,13 +73,21 @@ def make_options(
 ) -> ImportOptions:
     """Checked options. Raises OppoError."""
     if tokenizer is not None and chars_per_token is not None:
-        raise OppoError("tokenizer and chars_per_token contradict each other: give the tokenizer alone, which is exact")
+        raise OppoError(
+            "tokenizer and chars_per_token contradict each other: give the tokenizer alone, which is exact"
+        )
     if chars_per_token is not None and not (math.isfinite(chars_per_token) and 0.1 <= chars_per_token <= 100):
-        raise OppoError(f"chars_per_token is {chars_per_token:g} but must lie between 0.1 and 100: English text has about 4")
+        raise OppoError(
+            f"chars_per_token is {chars_per_token:g} but must lie between 0.1 and 100: English text has"
+            " about 4"
+        )
     _whole("max_response_length", max_response_length, MAX_LENGTH)
     _whole("rows_per_step", rows_per_step, MOST_ROWS_PER_STEP)
     if steps is not None and not 0 <= steps[0] <= steps[1]:
-        raise OppoError(f"steps {steps[0]}:{steps[1]} is not a range: give the first and the last step, the first not above the last")
+        raise OppoError(
+            f"steps {steps[0]}:{steps[1]} is not a range: give the first and the last step, the first not"
+            " above the last"
+        )
     if name == "":
         raise OppoError("the source's name is empty: give a name, or leave it out")
     for target, given in (fields or {}).items():
@@ -76,13 +95,16 @@ def make_options(
         if target not in known:
             close = get_close_matches(target, known, n=1)
             raise OppoError(
-                f"field {target}={given}: there is no '{target}' in a trace, {f'did you mean {close[0]}?' if close else 'give one of'} "
-                f"{'' if close else ', '.join(known)}".rstrip()
+                f"field {target}={given}: there is no '{target}' in a trace,"
+                f" {f'did you mean {close[0]}?' if close else 'give one of'}"
+                f" {'' if close else ', '.join(known)}".rstrip()
             )
         if not given:
             raise OppoError(f"field {target}= names no field of the log: give its name after the sign")
     path = Path(tokenizer) if tokenizer is not None else None
-    return ImportOptions(path, chars_per_token, dict(fields or {}), max_response_length, steps, name, rows_per_step, like)
+    return ImportOptions(
+        path, chars_per_token, dict(fields or {}), max_response_length, steps, name, rows_per_step, like
+    )
 
 
 def _whole(name: str, value: int | None, most: int) -> None:

@@ -45,8 +45,12 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, di
 
 
 def csv_rows(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """(place, record) of every row of a CSV file, plain or gzipped; empty values are None. Raises OppoError."""
-    lines = (line.decode("utf-8-sig" if number == 0 else "utf-8", "replace") for number, line in enumerate(raw_lines(path)))
+    """(place, record) of every row of a CSV file, plain or gzipped; empty values are None. Raises
+    OppoError."""
+    lines = (
+        line.decode("utf-8-sig" if number == 0 else "utf-8", "replace")
+        for number, line in enumerate(raw_lines(path))
+    )
     rows = csv.reader(lines)
     try:
         header = [name.strip() for name in next(rows, [])]
@@ -55,11 +59,15 @@ def csv_rows(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
                 continue
             place = Place(path, rows.line_num)
             if len(row) != len(header):
-                raise place.error(f"there are {len(row)} values but the header names {len(header)}: correct the line")
+                raise place.error(
+                    f"there are {len(row)} values but the header names {len(header)}: correct the line"
+                )
             yield place, {name: value or None for name, value in zip(header, row, strict=True)}
     except csv.Error as error:
         raise Place(path, rows.line_num).error(f"this is no CSV ({error}): correct the line") from None
 
 
 def _unreadable(path: Path, error: Exception) -> OppoError:
-    return OppoError(f"{path} is not a readable Parquet file ({str(error).splitlines()[0][:120]}): copy it again")
+    return OppoError(
+        f"{path} is not a readable Parquet file ({str(error).splitlines()[0][:120]}): copy it again"
+    )

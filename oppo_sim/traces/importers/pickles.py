@@ -1,7 +1,9 @@
 """Pickled rollout dumps read without running anything in them.
 
-A pickle is a program. Here it may build lists, tables, numbers and text, and of all named objects only stand-ins written in this
-module: tensors, their storages, numpy arrays and scalars. Any other name, a compressed archive or an object that is not a plain
+A pickle is a program. Here it may build lists, tables, numbers and text, and of all named objects only
+stand-ins written in this
+module: tensors, their storages, numpy arrays and scalars. Any other name, a compressed archive or an object
+    that is not a plain
 value is refused.
 """
 
@@ -17,15 +19,22 @@ from typing import IO, Any, Final
 from oppo_sim.errors import OppoError
 from oppo_sim.files import said
 
-HOW_TO_CONVERT: Final = "convert it to JSON lines where you trust it (docs/importers.md shows how) and import that with --from generic"
+HOW_TO_CONVERT: Final = (
+    "convert it to JSON lines where you trust it (docs/importers.md shows how) and import that with --from"
+    " generic"
+)
 
 _ZIP_MAGIC: Final = b"PK\x03\x04"
 _STORAGE_TYPES: Final = {
-    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "LongStorage": "int64", "IntStorage": "int32",
-    "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool", "BFloat16Storage": "bfloat16",
+    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
+    "BFloat16Storage": "bfloat16",
     "UntypedStorage": "uint8",
 }  # fmt: skip
-_PLAIN_TYPES: Final = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"})
+_PLAIN_TYPES: Final = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+)
 _NUMPY_CODES: Final = {
     "b1": "bool", "u1": "uint8", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
     "f2": "float16", "f4": "float32", "f8": "float64",
@@ -75,15 +84,20 @@ class Array:
         if 0 in self.shape:
             return np.zeros(self.shape, dtype=kind)
         strides = self.strides or tuple(prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
-        last = self.offset + sum((size - 1) * stride for size, stride in zip(self.shape, strides, strict=True))
+        last = self.offset + sum(
+            (size - 1) * stride for size, stride in zip(self.shape, strides, strict=True)
+        )
         if self.offset < 0 or min(strides, default=0) < 0 or last >= len(flat):
             raise Refused("a tensor that is larger than its data")
         return np.lib.stride_tricks.as_strided(
-            flat[self.offset :], self.shape, tuple(stride * kind.itemsize for stride in strides), writeable=False
+            flat[self.offset :],
+            self.shape,
+            tuple(stride * kind.itemsize for stride in strides),
+            writeable=False,
         )
 
 
-class Batch(dict[Any, Any]):
+class StandInBatch(dict[Any, Any]):
     """Stand-in for a class that is a table with a state, such as a training batch."""
 
     state: Any = None
@@ -93,7 +107,8 @@ class Batch(dict[Any, Any]):
 
 
 class _Named:
-    """Stand-in for a function or class that a pickle names: may be called, holds nothing, cannot be altered."""
+    """Stand-in for a function or class that a pickle names: may be called, holds nothing, cannot be
+    altered."""
 
     __slots__ = ("_make", "_name")
 
@@ -157,13 +172,20 @@ class _Reader(pickle.Unpickler):
         return made
 
     def persistent_load(self, pid: Any, /) -> Any:
-        if isinstance(pid, tuple) and len(pid) >= 3 and pid[0] == "storage" and isinstance(pid[1], str) and isinstance(pid[2], str):
+        if (
+            isinstance(pid, tuple)
+            and len(pid) >= 3
+            and pid[0] == "storage"
+            and isinstance(pid[1], str)
+            and isinstance(pid[2], str)
+        ):
             return _Storage(pid[1], pid[2], self._archive)
         raise Refused("a reference to data outside the file")
 
 
 def load_pickle(path: Path) -> Any:
-    """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError, with the way to convert what is refused."""
+    """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError, with the way to convert what
+    is refused."""
     try:
         with said(path), path.open("rb") as file:
             if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
@@ -171,13 +193,19 @@ def load_pickle(path: Path) -> Any:
             file.seek(0)
             return _Reader(file, None).load()
     except Refused as error:
-        raise OppoError(f"{path} was not read: it is a pickle that asks for {error}, which could run code; {HOW_TO_CONVERT}") from None
+        raise OppoError(
+            f"{path} was not read: it is a pickle that asks for {error}, which could run code;"
+            f" {HOW_TO_CONVERT}"
+        ) from None
     except zipfile.BadZipFile as error:
         raise OppoError(f"{path} is not a whole archive of torch.save ({error}): copy it again") from None
     except OppoError:
         raise
     except Exception as error:  # a damaged pickle fails in many ways
-        raise OppoError(f"{path} is no pickle that can be read ({type(error).__name__}): copy it again, or {HOW_TO_CONVERT}") from None
+        raise OppoError(
+            f"{path} is no pickle that can be read ({type(error).__name__}): copy it again, or"
+            f" {HOW_TO_CONVERT}"
+        ) from None
 
 
 def _load_archive(file: IO[bytes]) -> Any:
@@ -188,7 +216,8 @@ def _load_archive(file: IO[bytes]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value``, single numbers taken out of their tensors, and arrays of up to a thousand read while the archive is open."""
+    """``value``, single numbers taken out of their tensors, and arrays of up to a thousand read while the
+    archive is open."""
     done: dict[int, Any] = {}
 
     def walk(each: Any, depth: int) -> Any:
@@ -201,7 +230,7 @@ def _plain(value: Any) -> Any:
             if not each.shape and raw is not None and each.kind in _PLAIN_TYPES:
                 return each.values().item()
             return Array(each.shape, each.kind, lambda: raw, each.offset, each.strides)
-        if isinstance(each, Batch):
+        if isinstance(each, StandInBatch):
             each.state = walk(each.state, depth + 1)
             return each
         if not isinstance(each, dict | list | tuple) or id(each) in done:
@@ -238,7 +267,7 @@ def _stand_in(module: str, name: str) -> Any:
     if module == "numpy" and name == "ndarray":
         return _NumpyArray
     if name in ("TrainingInputBatch", "TensorBatch") and module.startswith("skyrl"):
-        return Batch
+        return StandInBatch
     if name == "_rebuild_tensor_batch" and module.startswith("skyrl"):
         return _Named(full, _rebuilt_batch)
     made = _FUNCTIONS.get(full)
@@ -266,10 +295,10 @@ def _tensor(storage: Any, offset: int, size: Any, stride: Any, *_others: Any) ->
     return Array(_shape(size), storage.kind, storage.bytes, int(offset), _shape(stride))
 
 
-def _rebuilt_batch(kind: Any, state: Any) -> Batch:
-    if kind is not Batch:
+def _rebuilt_batch(kind: Any, state: Any) -> StandInBatch:
+    if kind is not StandInBatch:
         raise Refused("a batch of another class")
-    batch = Batch()
+    batch = StandInBatch()
     batch.state = state
     return batch
 

@@ -19,7 +19,11 @@ def _recognises(peek: Peek) -> bool:
 def _texts(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
-    return value["training_texts"] if isinstance(value, Mapping) and isinstance(value.get("training_texts"), list) else [value]
+    return (
+        value["training_texts"]
+        if isinstance(value, Mapping) and isinstance(value.get("training_texts"), list)
+        else [value]
+    )
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -38,7 +42,9 @@ def _rollout(text: Mapping[str, Any], place: Place, reading: Reading) -> Rollout
     if not length and "response_length" not in reading.options.fields:
         length = text.get("logprobs")
         if not length:
-            raise place.error("there is neither output_tokens nor logprobs, so the length is not known: leave the line out")
+            raise place.error(
+                "there is neither output_tokens nor logprobs, so the length is not known: leave the line out"
+            )
     ids = text.get("input_ids")
     tokens = place.tokens(length, "output_tokens")
     if not prompt and isinstance(ids, list) and len(ids) >= tokens:
@@ -57,7 +63,9 @@ def _rollout(text: Mapping[str, Any], place: Place, reading: Reading) -> Rollout
         sample_id=None if index is None else str(index),
         finish_reason=None if not isinstance(finished, bool) else "stop" if finished else "length",
         reward=reading.reward(text, place, "reward"),
-        head_version=place.whole(version, "model_version") if isinstance(version, int) and version >= 0 else None,
+        head_version=(
+            place.whole(version, "model_version") if isinstance(version, int) and version >= 0 else None
+        ),
     )
 
 

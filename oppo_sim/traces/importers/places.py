@@ -11,8 +11,30 @@ from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
 
 HIGHEST_STEP: Final = 2**53
-_STOP: Final = frozenset({"stop", "eos", "eos_token", "completed", "complete", "finished", "stop_sequence", "end_turn", "tool_calls"})
-_LENGTH: Final = frozenset({"length", "truncated", "max_tokens", "max_length", "max_new_tokens", "max_output_tokens", "max_total_tokens"})
+_STOP: Final = frozenset(
+    {
+        "stop",
+        "eos",
+        "eos_token",
+        "completed",
+        "complete",
+        "finished",
+        "stop_sequence",
+        "end_turn",
+        "tool_calls",
+    }
+)
+_LENGTH: Final = frozenset(
+    {
+        "length",
+        "truncated",
+        "max_tokens",
+        "max_length",
+        "max_new_tokens",
+        "max_output_tokens",
+        "max_total_tokens",
+    }
+)
 _ABORT: Final = frozenset({"abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout"})
 
 
@@ -38,9 +60,14 @@ class Place:
         """A whole number from 0 to ``highest``, also as text or 7.0. Raises OppoError."""
         number = _number(value)
         if number is None or not math.isfinite(number) or number != math.floor(number):
-            raise self.error(f"{name} is {_shown(value)} but must be a whole number: correct the line, or leave it out")
+            raise self.error(
+                f"{name} is {_shown(value)} but must be a whole number: correct the line, or leave it out"
+            )
         if not 0 <= number <= highest:
-            raise self.error(f"{name} is {_shown(value)} but must lie between 0 and {highest:,}: correct the line, or leave it out")
+            raise self.error(
+                f"{name} is {_shown(value)} but must lie between 0 and {highest:,}: correct the line, or"
+                " leave it out"
+            )
         return int(number)
 
     def real(self, value: Any, name: str) -> float | None:
@@ -49,7 +76,10 @@ class Place:
             return None
         number = _number(value)
         if number is None:
-            raise self.error(f"{name} is {_shown(value)} but must be a number: correct it, or name another field with --field")
+            raise self.error(
+                f"{name} is {_shown(value)} but must be a number: correct it, or name another field with"
+                " --field"
+            )
         return number if math.isfinite(number) else None
 
     def text(self, value: Any, name: str) -> str:
@@ -60,7 +90,10 @@ class Place:
             parts = [each.get("content") if isinstance(each, Mapping) else each for each in value]
             if all(part is None or isinstance(part, str) for part in parts):
                 return "".join(part for part in parts if part)
-        raise self.error(f"{name} is {_shown(value)} but must be text or a list of messages: name another field with --field")
+        raise self.error(
+            f"{name} is {_shown(value)} but must be text or a list of messages: name another field with"
+            " --field"
+        )
 
     def dig(self, record: Mapping[str, Any], name: str) -> Any:
         """``record[name]``, or ``record["a"]["b"]`` for ``a.b``. Raises OppoError if it is not there."""
@@ -76,7 +109,8 @@ class Place:
 
 
 def known_reason(value: Any) -> str | None:
-    """``stop``, ``length`` or ``abort`` for the word that a framework uses; None if it is none that is known."""
+    """``stop``, ``length`` or ``abort`` for the word that a framework uses; None if it is none that is
+    known."""
     word = str(value).strip().lower()
     return "stop" if word in _STOP else "length" if word in _LENGTH else "abort" if word in _ABORT else None
 

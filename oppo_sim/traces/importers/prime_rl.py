@@ -12,15 +12,32 @@ from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rollout import Rollout
 
-_LIMITS: Final = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed")
+_LIMITS: Final = (
+    "max_turns",
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_total_tokens",
+    "compaction_failed",
+)
 
 
 def _recognises(peek: Peek) -> bool:
-    return (peek.has("traces") and isinstance(peek.record["traces"], list)) or peek.has("nodes") or peek.has("trajectory")
+    return (
+        (peek.has("traces") and isinstance(peek.record["traces"], list))
+        or peek.has("nodes")
+        or peek.has("trajectory")
+    )
 
 
 def _step_of(path: Path) -> int | None:
-    return next((int(found.group(1)) for part in reversed(path.parts) if (found := re.fullmatch(r"step_(\d{1,15})", part))), None)
+    return next(
+        (
+            int(found.group(1))
+            for part in reversed(path.parts)
+            if (found := re.fullmatch(r"step_(\d{1,15})", part))
+        ),
+        None,
+    )
 
 
 def _select(files: list[Path]) -> tuple[list[Path], dict[str, int]]:
@@ -28,7 +45,10 @@ def _select(files: list[Path]) -> tuple[list[Path], dict[str, int]]:
     training = [file for file in files if "eval" not in file.parts]
     whole = {file.parent.parent for file in training if file.parent.name == "all"}
     kept = [file for file in training if file.parent.name != "effective" or file.parent.parent not in whole]
-    left_out = {"file of an evaluation": len(files) - len(training), "file whose rollouts are in 'all' too": len(training) - len(kept)}
+    left_out = {
+        "file of an evaluation": len(files) - len(training),
+        "file whose rollouts are in 'all' too": len(training) - len(kept),
+    }
     return kept, {reason: count for reason, count in left_out.items() if count}
 
 
@@ -45,7 +65,9 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
                 yield rollout
 
 
-def _rollout(episode: Mapping[str, Any], trace: Mapping[str, Any], place: Place, reading: Reading) -> Rollout | None:
+def _rollout(
+    episode: Mapping[str, Any], trace: Mapping[str, Any], place: Place, reading: Reading
+) -> Rollout | None:
     if _inside(trace, "agent", "trainable") is False:
         reading.left_out["trace of an agent that is not trained"] += 1
         return None
@@ -54,10 +76,17 @@ def _rollout(episode: Mapping[str, Any], trace: Mapping[str, Any], place: Place,
         if trace.get("errors") or trace.get("error") or trace.get("ok") is False:
             reading.left_out["trace that failed before any token"] += 1
             return None
-        raise place.error("there are no token ids and no usage of model calls: is it a traces.jsonl of prime-rl?")
+        raise place.error(
+            "there are no token ids and no usage of model calls: is it a traces.jsonl of prime-rl?"
+        )
     prompt, response = lengths
     step = _inside(episode, "run", "work", "step")
-    group = _inside(episode, "group", "id") or _inside(trace, "task", "key") or _inside(trace, "task", "hash") or trace.get("example_id")
+    group = (
+        _inside(episode, "group", "id")
+        or _inside(trace, "task", "key")
+        or _inside(trace, "task", "hash")
+        or trace.get("example_id")
+    )
     return Rollout(
         line=place.line,
         response_length=response,
@@ -74,7 +103,8 @@ def _rollout(episode: Mapping[str, Any], trace: Mapping[str, Any], place: Place,
 
 
 def _lengths(trace: Mapping[str, Any], place: Place) -> tuple[int, int] | None:
-    """(prompt, generated) tokens: of the message nodes, else of the trajectory's steps, else of the usage of model calls."""
+    """(prompt, generated) tokens: of the message nodes, else of the trajectory's steps, else of the usage of
+    model calls."""
     nodes = [each for each in trace.get("nodes") or () if isinstance(each, Mapping)]
     masks = [each.get("mask") for each in nodes]
     if any(isinstance(mask, list) and any(mask) for mask in masks):
@@ -85,19 +115,30 @@ def _lengths(trace: Mapping[str, Any], place: Place) -> tuple[int, int] | None:
             if sampled is not None:
                 break
         return prompt, sum(sum(1 for each in mask or () if each) for mask in masks)
-    turns = [tokens for each in trace.get("trajectory") or () if isinstance(tokens := _inside(each, "tokens"), Mapping)]
+    turns = [
+        tokens
+        for each in trace.get("trajectory") or ()
+        if isinstance(tokens := _inside(each, "tokens"), Mapping)
+    ]
     if turns:
         ids = [
-            (place.tokens(turn.get("prompt_ids"), "prompt_ids"), place.tokens(turn.get("completion_ids"), "completion_ids"))
+            (
+                place.tokens(turn.get("prompt_ids"), "prompt_ids"),
+                place.tokens(turn.get("completion_ids"), "completion_ids"),
+            )
             for turn in turns
         ]
         return ids[0][0], sum(generated for _, generated in ids)
-    usages = [usage for each in trace.get("calls") or () if isinstance(usage := _inside(each, "usage"), Mapping)]
+    usages = [
+        usage for each in trace.get("calls") or () if isinstance(usage := _inside(each, "usage"), Mapping)
+    ]
     if not usages:
         return None
     first = usages[0].get("input_tokens", usages[0].get("prompt_tokens"))
     made = [usage.get("completion_tokens", usage.get("output_tokens")) for usage in usages]
-    return place.whole(first, "usage of input tokens"), sum(place.whole(each, "usage of completion tokens") for each in made)
+    return place.whole(first, "usage of input tokens"), sum(
+        place.whole(each, "usage of completion tokens") for each in made
+    )
 
 
 def _reason(trace: Mapping[str, Any]) -> str | None:
@@ -120,7 +161,10 @@ def _reward(trace: Mapping[str, Any], place: Place, reading: Reading) -> float |
     parts = [each for each in rewards.values() if isinstance(each, Mapping)]
     if not parts:
         return None
-    scores = [(place.real(each.get("score"), "score"), place.real(each.get("weight", 1.0), "weight")) for each in parts]
+    scores = [
+        (place.real(each.get("score"), "score"), place.real(each.get("weight", 1.0), "weight"))
+        for each in parts
+    ]
     return sum((score or 0.0) * (1.0 if weight is None else weight) for score, weight in scores)
 
 
@@ -148,5 +192,8 @@ PRIME_RL: Final = Importer(
     step_of=_step_of,
     select=_select,
     metrics=MetricNames(),
-    notes=("generated tokens of all turns count as one response", "metrics.jsonl has the mean of prompt and response together only"),
+    notes=(
+        "generated tokens of all turns count as one response",
+        "metrics.jsonl has the mean of prompt and response together only",
+    ),
 )

@@ -22,18 +22,24 @@ def provenance_path(trace: Path) -> Path:
     return trace.with_name(trace.name + SUFFIX)
 
 
-def save_imported(frame: "pd.DataFrame", provenance: Mapping[str, Any], path: str | Path, *, overwrite: bool = False) -> None:
-    """Write an imported trace, and its provenance beside it; each appears whole or not at all. Raises OppoError as ``save_trace``."""
+def save_imported(
+    frame: "pd.DataFrame", provenance: Mapping[str, Any], path: str | Path, *, overwrite: bool = False
+) -> None:
+    """Write an imported trace, and its provenance beside it; each appears whole or not at all. Raises
+    OppoError as ``save_trace``."""
     path = Path(path)
     refuse_existing(provenance_path(path), overwrite=overwrite)
     save_trace(frame, path, overwrite=overwrite)
     record = {**provenance, "content_sha256": content_hash(frame)}
     with new_file(provenance_path(path), overwrite=overwrite) as partial:
-        partial.write_text(json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        partial.write_text(
+            json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def read_provenance(trace: str | Path, frame: "pd.DataFrame") -> dict[str, Any] | None:
-    """What is said beside a trace; None if nothing is, or if the trace was changed since. Raises OppoError for a damaged file."""
+    """What is said beside a trace; None if nothing is, or if the trace was changed since. Raises OppoError
+    for a damaged file."""
     path = provenance_path(Path(trace))
     if not path.is_file():
         return None

@@ -11,8 +11,8 @@ from oppo_sim.traces.importers.places import Place, known_reason
 from oppo_sim.traces.importers.tokens import Counter
 
 NO_COUNTER = (
-    "there is only text, so its tokens must be counted: give --tokenizer (a tokenizer.json, or the model's folder), "
-    "or an estimate with --chars-per-token"
+    "there is only text, so its tokens must be counted: give --tokenizer (a tokenizer.json, or the model's"
+    " folder), or an estimate with --chars-per-token"
 )
 
 
@@ -31,7 +31,8 @@ class Reading:
     """Responses whose tokens were counted from text."""
 
     def pick(self, record: Mapping[str, Any], place: Place, target: str, *names: str) -> Any:
-        """The value that stands for ``target``: the field the user named, else the first of ``names`` that is there, else None."""
+        """The value that stands for ``target``: the field the user named, else the first of ``names`` that is
+        there, else None."""
         given = self.options.fields.get(target)
         if given is not None:
             self.used_fields.add(target)
@@ -41,7 +42,8 @@ class Reading:
     def response_from(self, text: str, place: Place) -> tuple[int, str | None]:
         """Tokens of a response's text and, where ``max_response_length`` is known, its finish reason.
 
-        A finished response has an end token that its text leaves out; a cut one has not. An estimate tells no reason.
+        A finished response has an end token that its text leaves out; a cut one has not. An estimate tells no
+        reason.
         Raises OppoError without a counter.
         """
         counter = self._counter(place)
@@ -71,7 +73,9 @@ class Reading:
         """The reward; a table of several is left empty, and counted."""
         value = self.pick(record, place, "reward", *names)
         if isinstance(value, Mapping) or (isinstance(value, list) and len(value) != 1):
-            self.notes["reward holds several values and is left empty: name one with --field reward=NAME"] += 1
+            self.notes[
+                "reward holds several values and is left empty: name one with --field reward=NAME"
+            ] += 1
             return None
         return place.real(value, "reward")
 

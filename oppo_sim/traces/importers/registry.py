@@ -23,9 +23,16 @@ from oppo_sim.traces.importers.verl import VERL
 
 AUTO: Final = "auto"
 IMPORTERS: Final = (
-    VERL, SLIME, AREAL, NEMO_RL, TRL, OPEN_INSTRUCT, ROLL, PRIME_RL, PIPELINERL, SKYRL, OPENRLHF, AZURE, BURSTGPT, MOONCAKE, GENERIC,
+    VERL, SLIME, AREAL, NEMO_RL, TRL, OPEN_INSTRUCT, ROLL, PRIME_RL, PIPELINERL, SKYRL, OPENRLHF, AZURE,
+    BURSTGPT, MOONCAKE, GENERIC,
 )  # fmt: skip
-ALIASES: Final = {"april": "slime", "nemo": "nemo_rl", "jsonl": "generic", "parquet": "generic", "csv": "generic"}
+ALIASES: Final = {
+    "april": "slime",
+    "nemo": "nemo_rl",
+    "jsonl": "generic",
+    "parquet": "generic",
+    "csv": "generic",
+}
 
 
 def find_importer(name: str) -> Importer:

@@ -1,4 +1,5 @@
-"""ROLL: ``rollout_dump_dir`` (``rollout_dump_data.step_{N}.jsonl``: one JSON object of columns, text), and its metrics."""
+"""ROLL: ``rollout_dump_dir`` (``rollout_dump_data.step_{N}.jsonl``: one JSON object of columns, text), and
+its metrics."""
 
 import json
 import re
@@ -31,14 +32,20 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         if not isinstance(columns.get("responses"), list):
             raise place.error("there is no list 'responses': is it a file of rollout_dump_dir?")
         rows = len(columns["responses"])
-        uneven = next((name for name, values in columns.items() if not isinstance(values, list) or len(values) != rows), None)
+        uneven = next(
+            (name for name, values in columns.items() if not isinstance(values, list) or len(values) != rows),
+            None,
+        )
         if uneven is not None:
             raise place.error(
-                f"column '{uneven}' does not have one value for each of the {rows} responses: correct the file, or leave it out"
+                f"column '{uneven}' does not have one value for each of the {rows} responses: correct the"
+                " file, or leave it out"
             )
         for row in range(rows):
             first += 1
-            yield _rollout({name: values[row] for name, values in columns.items()}, Place(path, first, "row"), reading)
+            yield _rollout(
+                {name: values[row] for name, values in columns.items()}, Place(path, first, "row"), reading
+            )
 
 
 def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollout:
@@ -68,7 +75,8 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
 
 
 def _generation(sampling_params: Any) -> tuple[int | None, str | None]:
-    """Tokens and finish reason where ``sampling_params`` carries this sample's own (``output_token_ids``, ``finish_reasons``)."""
+    """Tokens and finish reason where ``sampling_params`` carries this sample's own (``output_token_ids``,
+    ``finish_reasons``)."""
     try:
         named = json.loads(sampling_params) if isinstance(sampling_params, str) else sampling_params
     except (ValueError, RecursionError):

@@ -22,4 +22,5 @@ class Rollout(NamedTuple):
     tail_version: int | None = None
     arrival_s: float | None = None
     reason_inferred: bool = False
-    """The finish reason was concluded already, or cannot be, whatever the length: an estimate does not tell a cut response."""
+    """The finish reason was concluded already, or cannot be, whatever the length: an estimate does not tell a
+    cut response."""

@@ -18,7 +18,8 @@ Check = Callable[[Place, Any], object]
 
 
 def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> "Iterator[pa.Table]":
-    """Blocks of the columns named by ``checks``: for each its kind (``whole``, ``real`` or ``text``), and the check that names a bad line.
+    """Blocks of the columns named by ``checks``: for each its kind (``whole``, ``real`` or ``text``), and the
+    check that names a bad line.
 
     Raises OppoError for a missing column, or naming the line of a value of another kind.
     """
@@ -33,7 +34,10 @@ def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> "Iterator
     if empty:
         return
     try:
-        with said(path), csv.open_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), convert_options=convert) as reader:
+        with (
+            said(path),
+            csv.open_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), convert_options=convert) as reader,
+        ):
             for batch in reader:
                 block = pa.Table.from_batches([batch])
                 if any(_impossible(block[name]) for name, (kind, _) in checks.items() if kind == "whole"):
@@ -41,7 +45,9 @@ def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> "Iterator
                 yield block
     except (pa.ArrowInvalid, pa.ArrowKeyError, KeyError) as error:
         _name_the_line(path, checks)
-        raise OppoError(f"{path} is not a readable CSV file ({str(error).splitlines()[0][:120]}): copy it again") from None
+        raise OppoError(
+            f"{path} is not a readable CSV file ({str(error).splitlines()[0][:120]}): copy it again"
+        ) from None
 
 
 def _impossible(lengths: "pa.ChunkedArray") -> bool:
@@ -57,7 +63,10 @@ def _name_the_line(path: Path, checks: Mapping[str, tuple[str, Check]]) -> None:
     for place, record in csv_rows(path):
         for name, (_, check) in checks.items():
             if name not in record:
-                raise OppoError(f"{path} has no column '{name}' (columns: {', '.join(list(record)[:12])}): is it the right file?")
+                raise OppoError(
+                    f"{path} has no column '{name}' (columns: {', '.join(list(record)[:12])}): is it the"
+                    " right file?"
+                )
             check(place, record[name])
 
 

@@ -1,4 +1,5 @@
-"""SkyRL: ``trainer.dump_data_batch`` (``global_step_{N}_training_input.pkl``), read without running it, and its metrics."""
+"""SkyRL: ``trainer.dump_data_batch`` (``global_step_{N}_training_input.pkl``), read without running it, and
+its metrics."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Batch, Refused, load_pickle
+from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Refused, StandInBatch, load_pickle
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rollout import Rollout
 
@@ -30,7 +31,7 @@ def _step_of(path: Path) -> int | None:
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     batch = load_pickle(path)
-    state = batch.state if isinstance(batch, Batch) else None
+    state = batch.state if isinstance(batch, StandInBatch) else None
     fields = state.get("batch_dict") if isinstance(state, Mapping) else None
     if not isinstance(fields, Mapping):
         raise OppoError(f"{path} holds no training batch: is it a file of trainer.dump_data_batch?")
@@ -39,7 +40,9 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         mask = _numbers(fields, "loss_mask", path)
         reading.notes["response lengths are sums of loss_mask, since there is no response_mask"] += 1
     if mask is None or mask.ndim != 2:
-        raise OppoError(f"{path} has no response_mask and no loss_mask: is it a file of trainer.dump_data_batch?")
+        raise OppoError(
+            f"{path} has no response_mask and no loss_mask: is it a file of trainer.dump_data_batch?"
+        )
     attended, rewards = _numbers(fields, "attention_mask", path), _numbers(fields, "rewards", path)
     metadata = state.get("metadata") if isinstance(state, Mapping) else None
     uids, padding = _metadata(metadata)
@@ -63,7 +66,9 @@ def _metadata(metadata: Any) -> tuple[list[str], int]:
     if not isinstance(metadata, Mapping):
         return [], 0
     uids, padding = metadata.get("uids"), metadata.get("pad_size")
-    return [str(each) for each in uids] if isinstance(uids, list) else [], padding if isinstance(padding, int) and padding > 0 else 0
+    return [str(each) for each in uids] if isinstance(uids, list) else [], (
+        padding if isinstance(padding, int) and padding > 0 else 0
+    )
 
 
 def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> "npt.NDArray[np.float64] | None":
@@ -71,7 +76,11 @@ def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> "npt.NDArray[n
     if not isinstance(held, Mapping) or held.get("format", "numpy") != "numpy":
         return None
     raw, shape, kind = held.get("data"), held.get("shape"), held.get("dtype")
-    if not isinstance(raw, bytes) or not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+    if (
+        not isinstance(raw, bytes)
+        or not isinstance(shape, tuple)
+        or not all(type(size) is int and size >= 0 for size in shape)
+    ):
         return None
     try:
         return Array(shape, str(kind), lambda: raw).values().astype(float)  # type: ignore[no-any-return]
@@ -81,7 +90,10 @@ def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> "npt.NDArray[n
 
 SKYRL: Final = Importer(
     name="skyrl",
-    what="dump_data_batch (global_step_N_training_input.pkl, read without running it); metrics: wandb, TensorBoard",
+    what=(
+        "dump_data_batch (global_step_N_training_input.pkl, read without running it); metrics: wandb,"
+        " TensorBoard"
+    ),
     lengths="token ids (sum of response_mask), or fitted to the metrics",
     example="oppo trace import --from skyrl exports/dumped_data/ --max-response-length 1024 -o skyrl.parquet",
     patterns=("*_training_input.pkl",),

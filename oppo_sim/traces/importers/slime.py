@@ -57,13 +57,20 @@ def _rollout(sample: Mapping[str, Any], place: Place, reading: Reading, rollout_
     prompt = reading.pick(sample, place, "prompt_length")
     if prompt is None and total is not None and total >= response:
         prompt = total - response
-    group, index = reading.pick(sample, place, "prompt_id", "group_index"), reading.pick(sample, place, "sample_id", "index")
+    group, index = (
+        reading.pick(sample, place, "prompt_id", "group_index"),
+        reading.pick(sample, place, "sample_id", "index"),
+    )
     versions = [int(each) for each in sample.get("weight_versions") or () if str(each).isdecimal()]
     return Rollout(
         line=place.line,
         response_length=response,
         prompt_length=None if prompt is None else place.tokens(prompt, "prompt_length"),
-        step=place.whole(rollout_id if step is None else step, "rollout_id") if (step is not None or rollout_id is not None) else None,
+        step=(
+            place.whole(rollout_id if step is None else step, "rollout_id")
+            if (step is not None or rollout_id is not None)
+            else None
+        ),
         prompt_id=None if group is None else str(group),
         sample_id=None if index is None else str(index),
         finish_reason=reading.reason(status),

@@ -19,12 +19,14 @@ class Counter:
     described: str
     """For the provenance."""
     end_tokens: int
-    """What a finished response has beyond its text: its end token, which texts leave out (0 for an estimate)."""
+    """What a finished response has beyond its text: its end token, which texts leave out (0 for an
+    estimate)."""
     estimate: bool = False
 
 
 def make_counter(options: ImportOptions) -> Counter | None:
-    """The counter that the options ask for, None if they ask for none. Raises OppoError if it cannot be had."""
+    """The counter that the options ask for, None if they ask for none. Raises OppoError if it cannot be
+    had."""
     if options.chars_per_token is not None:
         return _estimate(options.chars_per_token)
     if options.tokenizer is None:
@@ -32,7 +34,8 @@ def make_counter(options: ImportOptions) -> Counter | None:
     path = options.tokenizer
     if not path.exists():
         raise OppoError(
-            f"tokenizer {path} does not exist: give a {TOKENIZER_FILE}, or a model's folder on this machine (nothing is downloaded)"
+            f"tokenizer {path} does not exist: give a {TOKENIZER_FILE}, or a model's folder on this machine"
+            " (nothing is downloaded)"
         )
     file = path / TOKENIZER_FILE if path.is_dir() else path
     return _from_file(file) if file.is_file() else _from_folder(path)
@@ -50,13 +53,16 @@ def _from_file(file: Path) -> Counter:
         from tokenizers import Tokenizer
     except ImportError:
         raise OppoError(
-            "counting tokens of text needs the tokenizers library: pip install tokenizers, or estimate with --chars-per-token"
+            "counting tokens of text needs the tokenizers library: pip install tokenizers, or estimate with"
+            " --chars-per-token"
         ) from None
     digest = sha256_of(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises Exception itself
-        raise OppoError(f"{file} is no tokenizer ({_first_line(error)}): give the {TOKENIZER_FILE} of the model") from None
+        raise OppoError(
+            f"{file} is no tokenizer ({_first_line(error)}): give the {TOKENIZER_FILE} of the model"
+        ) from None
     # A file may carry settings of its last use, which would cut long answers or fill short ones.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -72,14 +78,15 @@ def _from_folder(folder: Path) -> Counter:
         from transformers import AutoTokenizer
     except ImportError:
         raise OppoError(
-            f"{folder} holds no {TOKENIZER_FILE}, and the transformers library, which could read it, is not installed: "
-            f"give a {TOKENIZER_FILE}, or pip install transformers"
+            f"{folder} holds no {TOKENIZER_FILE}, and the transformers library, which could read it, is not"
+            f" installed: give a {TOKENIZER_FILE}, or pip install transformers"
         ) from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # many kinds, by tokenizer
         raise OppoError(
-            f"{folder} holds no tokenizer ({_first_line(error)}): give the folder of the model, or its {TOKENIZER_FILE}"
+            f"{folder} holds no tokenizer ({_first_line(error)}): give the folder of the model, or its"
+            f" {TOKENIZER_FILE}"
         ) from None
 
     def count(text: str) -> int:

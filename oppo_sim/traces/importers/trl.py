@@ -32,11 +32,19 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     schema = parquet_schema(path)
     missing = [name for name in ("completion", "prompt") if name not in schema.names]
     if missing and "response" not in reading.options.fields:
-        raise OppoError(f"{path} has no column '{missing[0]}' (columns: {', '.join(schema.names[:12])}): is it a file of log_completions?")
+        raise OppoError(
+            f"{path} has no column '{missing[0]}' (columns: {', '.join(schema.names[:12])}): is it a file of"
+            " log_completions?"
+        )
     numeric = [each.name for each in schema if pa.types.is_floating(each.type) and each.name not in _OWN]
     if len(numeric) > 1 and "reward" not in reading.options.fields:
-        reading.notes[f"rewards are left empty, since there are several ({', '.join(numeric[:6])}): name one with --field reward=NAME"] += 1
-    for place, record in parquet_rows(path, [name for name in schema.names if _wanted(name, numeric, reading)]):
+        reading.notes[
+            f"rewards are left empty, since there are several ({', '.join(numeric[:6])}): name one with"
+            " --field reward=NAME"
+        ] += 1
+    for place, record in parquet_rows(
+        path, [name for name in schema.names if _wanted(name, numeric, reading)]
+    ):
         text = place.text(reading.pick(record, place, "response", "completion"), "completion")
         tokens, reason = reading.response_from(text, place)
         prompt: Any = reading.pick(record, place, "prompt", "prompt")
@@ -58,7 +66,9 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 
 def _wanted(name: str, numeric: list[str], reading: Reading) -> bool:
     named = {field.split(".", 1)[0] for field in reading.options.fields.values()}
-    return name in ("step", "prompt", "completion") or name in named or (name in numeric and len(numeric) == 1)
+    return (
+        name in ("step", "prompt", "completion") or name in named or (name in numeric and len(numeric) == 1)
+    )
 
 
 def _text(value: Any) -> str | None:
@@ -67,9 +77,15 @@ def _text(value: Any) -> str | None:
 
 TRL: Final = Importer(
     name="trl",
-    what="log_completions (completions_N.parquet, text); metrics: trainer_state.json, console, wandb, TensorBoard",
+    what=(
+        "log_completions (completions_N.parquet, text); metrics: trainer_state.json, console, wandb,"
+        " TensorBoard"
+    ),
     lengths="text with a tokenizer, or fitted to the metrics",
-    example="oppo trace import --from trl out/completions/ --tokenizer model/ --max-response-length 512 -o trl.parquet",
+    example=(
+        "oppo trace import --from trl out/completions/ --tokenizer model/ --max-response-length 512 -o"
+        " trl.parquet"
+    ),
     patterns=("completions_*.parquet",),
     recognises=_recognises,
     read=_read,

@@ -47,9 +47,11 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             prompt_length=(
                 place.tokens(prompt_length, "prompt_length")
                 if prompt_length is not None
-                else reading.prompt_from(place.text(prompt, "input"), place)
-                if prompt is not None and reading.counter
-                else None
+                else (
+                    reading.prompt_from(place.text(prompt, "input"), place)
+                    if prompt is not None and reading.counter
+                    else None
+                )
             ),
             step=place.whole(step, "step") if step is not None else _step_of(path),
             prompt_id=prompt_id,
@@ -61,7 +63,8 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 
 
 def _ids(uid: object, prompt: object) -> tuple[str | None, str | None]:
-    """Prompt and sample: uid ``{sample}_{rollout}_{output}`` of the V1 trainer; any other uid names the prompt, as does its text."""
+    """Prompt and sample: uid ``{sample}_{rollout}_{output}`` of the V1 trainer; any other uid names the
+    prompt, as does its text."""
     if uid is not None:
         found = _SAMPLE_UID.fullmatch(str(uid))
         return (found.group(1), f"{found.group(2)}_{found.group(3)}") if found else (str(uid), None)
@@ -72,7 +75,10 @@ VERL: Final = Importer(
     name="verl",
     what="rollout_data_dir (N.jsonl, text); metrics: file logger, console, wandb, TensorBoard",
     lengths="text with a tokenizer, or fitted to the metrics",
-    example="oppo trace import --from verl rollouts/ --tokenizer Qwen3-8B/tokenizer.json --max-response-length 8192 -o verl.parquet",
+    example=(
+        "oppo trace import --from verl rollouts/ --tokenizer Qwen3-8B/tokenizer.json --max-response-length"
+        " 8192 -o verl.parquet"
+    ),
     patterns=("[0-9]*.jsonl",),
     recognises=_recognises,
     read=_read,

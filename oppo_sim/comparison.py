@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from math import exp, isfinite, log
 from multiprocessing import active_children, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,7 @@ from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, make_policy
 from oppo_sim.results.summary import run_totals
+from oppo_sim.runs.statistics import compared_row
 from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
@@ -278,42 +277,6 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
     return Comparison(table, attribution, cells)
 
 
-def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
-    """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the
-    same order."""
-    low, high = interval([run[c.TIMING_STEP] for run in actual])
-    by_rollout = ratio_interval(
-        [there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)]
-    )
-    by_token = ratio_interval(
-        [there[c.S_PER_TOKEN] / here[c.S_PER_TOKEN] for here, there in zip(actual, base, strict=True)]
-    )
-
-    def mean(name: str) -> float:
-        return fmean([run[name] for run in actual])
-
-    return {
-        c.STEP_S: mean(c.TIMING_STEP),
-        c.STEP_S_LOW: low,
-        c.STEP_S_HIGH: high,
-        c.SPEEDUP: by_rollout[0],
-        c.SPEEDUP_LOW: by_rollout[1],
-        c.SPEEDUP_HIGH: by_rollout[2],
-        c.SPEEDUP_PER_TOKEN: by_token[0],
-        c.SPEEDUP_PER_TOKEN_LOW: by_token[1],
-        c.SPEEDUP_PER_TOKEN_HIGH: by_token[2],
-        c.GEN_S: mean(c.timing("gen")),
-        c.REWARD_S: mean(c.timing("reward")),
-        c.TRAINING_S: sum([mean(c.timing(stage)) for stage in c.TRAINING_STAGES]),
-        c.COMPARED_STALENESS_MEAN: mean("staleness_mean"),
-        c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in actual),
-        c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
-        c.DEFERRED: mean("deferred"),
-        c.UTILIZATION: mean("utilization"),
-        c.HOURS_PER_10K: mean("s_per_rollout") * 10_000 / 3600,
-    }
-
-
 def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[str, float]:
     actual = of(label, "actual")[c.TIMING_STEP]
 
@@ -326,21 +289,3 @@ def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[s
         c.SAVED_BY_SHORTER_TAIL_S: difference("no_tail"),
     }
     return shares | {column: -difference(variant) for variant, column in LOSS_COLUMNS.items()}
-
-
-def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Student-t confidence interval of a mean; NaN for fewer than two values, or where one is not finite."""
-    if len(values) < 2 or not all(map(isfinite, values)):
-        return float("nan"), float("nan")
-    from scipy.special import stdtrit  # scipy.stats takes a second to import
-
-    mean = fmean(values)
-    half = float(stdtrit(len(values) - 1, 0.5 + confidence / 2)) * stdev(values) / len(values) ** 0.5
-    return mean - half, mean + half
-
-
-def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Geometric mean of paired ratios with its Student-t interval on the log scale: (mean, low, high)."""
-    logs = [log(ratio) for ratio in ratios]
-    low, high = interval(logs, confidence)
-    return exp(sum(logs) / len(logs)), exp(low), exp(high)

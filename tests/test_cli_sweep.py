@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from oppo_sim import columns as c
-from oppo_sim.sweep import execute as execution
+from oppo_sim.runs import execute as execution
+from oppo_sim.runs.evaluate import evaluate
+from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.sweep import run_sweep
-from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
 GRID = ("--grid", "policy.chunk_size=4,8", "--grid", "policy.overcommit=0:4:+2")
@@ -405,7 +406,7 @@ import importlib.abc, importlib.util, sys
 
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "oppo_sim.sweep.evaluate":
+        if name != "oppo_sim.runs.evaluate":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

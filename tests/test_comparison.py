@@ -14,9 +14,10 @@ from scipy import stats
 
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario, simulate
-from oppo_sim.comparison import baseline_of, interval, plan_cells, ratio_interval
+from oppo_sim.comparison import baseline_of, plan_cells
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
+from oppo_sim.runs.statistics import interval, ratio_interval
 from tests.cli_runs import write_scenario
 
 

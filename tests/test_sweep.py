@@ -14,13 +14,14 @@ import yaml
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario
 from oppo_sim.errors import OppoError
+from oppo_sim.runs import execute as execution
+from oppo_sim.runs.evaluate import evaluate, setup_of
+from oppo_sim.runs.execute import Executor, check_executor, execute
+from oppo_sim.runs.request import RunRequest, RunResult, request_of
+from oppo_sim.runs.statistics import alike, dominated, looks_of, paired
 from oppo_sim.scenario.build import build_setup
-from oppo_sim.sweep import execute as execution
-from oppo_sim.sweep import request_of, run_sweep
 from oppo_sim.sweep import run as sweeping
-from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate, setup_of
-from oppo_sim.sweep.execute import Executor, check_executor, execute
-from oppo_sim.sweep.statistics import alike, dominated, looks_of, paired
+from oppo_sim.sweep import run_sweep
 from tests.cli_runs import write_scenario
 
 COMPARED = [

@@ -139,7 +139,7 @@ def command(
     }
     changes = {name: value for name, value in given.items() if value is not None}
     spec, scenario = _loaded(scenario_or_file, grid, random, overrides, changes)
-    from oppo_sim.sweep.execute import Executor, check_executor
+    from oppo_sim.runs.execute import Executor, check_executor
     from oppo_sim.sweep.folder import refuse_taken, sweep_to_folder
     from oppo_sim.sweep.run import plan_sweep
 

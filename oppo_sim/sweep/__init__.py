@@ -13,17 +13,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oppo_sim.runs.request import RunRequest, RunResult, request_of
     from oppo_sim.sweep.call import run_sweep
-    from oppo_sim.sweep.evaluate import RunRequest, RunResult, request_of
     from oppo_sim.sweep.run import Sweep
     from oppo_sim.sweep.spec import SweepSpec
 
 _HOME = {
-    "RunRequest": "oppo_sim.sweep.evaluate",
-    "RunResult": "oppo_sim.sweep.evaluate",
+    "RunRequest": "oppo_sim.runs.request",
+    "RunResult": "oppo_sim.runs.request",
     "Sweep": "oppo_sim.sweep.run",
     "SweepSpec": "oppo_sim.sweep.spec",
-    "request_of": "oppo_sim.sweep.evaluate",
+    "request_of": "oppo_sim.runs.request",
     "run_sweep": "oppo_sim.sweep.call",
 }
 

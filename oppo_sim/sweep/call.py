@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppo_sim.runs.execute import Executor, check_executor
+from oppo_sim.runs.journal import RunJournal
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
-from oppo_sim.sweep.execute import Executor, check_executor
 from oppo_sim.sweep.folder import sweep_to_folder
-from oppo_sim.sweep.journal import RunJournal
 from oppo_sim.sweep.run import OnProgress, Sweep, finish, make_runs, plan_sweep
 from oppo_sim.sweep.spec import checked_spec
 

@@ -16,11 +16,11 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import disk_errors_said, partial_path, whole_file
 from oppo_sim.manifest import versions
 from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.runs.evaluate import setup_of
+from oppo_sim.runs.execute import Executor
+from oppo_sim.runs.journal import FORMAT as RUNS_FORMAT
+from oppo_sim.runs.journal import RunJournal
 from oppo_sim.sweep.axes import Axis, GridAxis
-from oppo_sim.sweep.evaluate import setup_of
-from oppo_sim.sweep.execute import Executor
-from oppo_sim.sweep.journal import FORMAT as RUNS_FORMAT
-from oppo_sim.sweep.journal import RunJournal
 from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Sweep, SweepPlan, finish, make_runs
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from oppo_sim.errors import OppoError
 from oppo_sim.manifest import versions
 from oppo_sim.policies.registry import BASELINE, SHIPPED, source_digest
 from oppo_sim.report.plain_json import plain
+from oppo_sim.runs.evaluate import keep_parts
+from oppo_sim.runs.request import RunRequest, request_of
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import Parts, build_parts, build_setup, build_trace, policy_settings_of
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
 from oppo_sim.sweep.axes import Axis, GridAxis
-from oppo_sim.sweep.evaluate import RunRequest, keep_parts, request_of
 from oppo_sim.traces.replay import Replay
 
 POLICY_NAME = "policy.name"

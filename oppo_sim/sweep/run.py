@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.evaluate import evaluate, forget
+from oppo_sim.runs.execute import Executor, check_executor, execute
+from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.request import RunRequest, RunResult
+from oppo_sim.runs.statistics import FIRST_LOOK, dominated, looks_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.axes import Axis
-from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate, forget
-from oppo_sim.sweep.execute import Executor, check_executor, execute
-from oppo_sim.sweep.journal import RunJournal
 from oppo_sim.sweep.points import Values, points_of
 from oppo_sim.sweep.resolve import Resolved, Resolver, refuse_unknown
 from oppo_sim.sweep.spec import SweepSpec
-from oppo_sim.sweep.statistics import FIRST_LOOK, dominated, looks_of
 from oppo_sim.sweep.table import FAILED, OK, STOPPED, PointRuns, Ranking, points_frame, ranked, runs_frame
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from oppo_sim import columns as c
-from oppo_sim.comparison import compared_row
-from oppo_sim.sweep.evaluate import RunResult
+from oppo_sim.runs.request import RunResult
+from oppo_sim.runs.statistics import Totals, alike, compared_row, loss, paired
 from oppo_sim.sweep.points import Values
-from oppo_sim.sweep.statistics import Totals, alike, loss, paired
 
 if TYPE_CHECKING:
     import pandas as pd

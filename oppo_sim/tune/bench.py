@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.evaluate import evaluate, parts_of, scenario_of
+from oppo_sim.runs.execute import evaluate_all
+from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate, parts_of, scenario_of
-from oppo_sim.sweep.execute import evaluate_all
-from oppo_sim.sweep.journal import RunJournal
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolved, Resolver
 from oppo_sim.tune.space import Setting, machine_overrides
 from oppo_sim.tune.worlds import World

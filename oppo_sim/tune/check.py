@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from oppo_sim import columns as c
-from oppo_sim.comparison import compared_row
 from oppo_sim.errors import OppoError
-from oppo_sim.sweep.statistics import alike, paired
+from oppo_sim.runs.statistics import alike, compared_row, paired
 from oppo_sim.tune.bench import Bench, Need
 from oppo_sim.tune.constraints import broken
 from oppo_sim.tune.regret import best_in, mean_cost, ranked

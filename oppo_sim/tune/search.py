@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Literal
 
 from oppo_sim.errors import OppoError
-from oppo_sim.sweep.evaluate import RunResult
-from oppo_sim.sweep.statistics import FIRST_LOOK, dominated
+from oppo_sim.runs.request import RunResult
+from oppo_sim.runs.statistics import FIRST_LOOK, dominated
 from oppo_sim.tune.bench import Bench, Need, Totals
 from oppo_sim.tune.constraints import (
     ONLY_GROWS,

@@ -11,8 +11,7 @@ from statistics import fmean, pvariance
 from typing import Any
 
 from oppo_sim import columns as c
-from oppo_sim.comparison import interval
-from oppo_sim.sweep.statistics import paired
+from oppo_sim.runs.statistics import interval, paired
 from oppo_sim.tune.bench import Bench, Need
 from oppo_sim.tune.check import relative_costs
 from oppo_sim.tune.constraints import broken

@@ -11,9 +11,9 @@ from typing import Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.journal import RunJournal
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
-from oppo_sim.sweep.journal import RunJournal
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files

@@ -17,7 +17,8 @@ from time import sleep
 from typing import Any, Final, Literal, get_args
 
 from oppo_sim.errors import OppoError
-from oppo_sim.sweep.evaluate import RunRequest, RunResult, evaluate
+from oppo_sim.runs.evaluate import evaluate
+from oppo_sim.runs.request import RunRequest, RunResult
 
 ExecutorName = Literal["serial", "processes", "ray"]
 EXECUTORS: Final = get_args(ExecutorName)

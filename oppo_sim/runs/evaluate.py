@@ -3,105 +3,23 @@
 What many runs share (the trace, the cost models, the checked scenario) is built once a process and kept.
 """
 
-import hashlib
 import json
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 from oppo_sim.errors import OppoError
 from oppo_sim.results.summary import run_totals
+from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace
 from oppo_sim.scenario.schema import Scenario, remember_origin
 from oppo_sim.traces.replay import Replay
 
-NOT_OF_A_RUN: Final = ("name", "description", "real", "policy", "policies", "seed", "steps")
-"""Fields of a scenario that a request leaves out or names beside it: what is left is what runs of one machine
-and trace share."""
-
 _KEPT = 8  # scenarios, traces and costs a process keeps; each may hold a whole trace
 
 _Built = TypeVar("_Built")
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """One simulated run, as plain data: picklable, hashable, the same on every machine."""
-
-    scenario: str
-    """JSON of the whole scenario less ``NOT_OF_A_RUN``; see ``scenario_text``."""
-    policy: str
-    settings: str
-    """JSON of the policy's settings, all that are not defaults."""
-    seed: int
-    steps: int
-    base_dir: str | None = None
-    """Folder in which the scenario's relative paths start; None: the working directory."""
-    inputs: str = ""
-    """Digests of what the text does not hold, ``trace:rest``: the contents of files that it names, this
-    program (``sweep/points.py``)."""
-
-    @property
-    def key(self) -> str:
-        """Content key: the same run has the same key, whatever sweep, machine or order it belongs to; the
-        folder is no part of it."""
-        content = json.dumps([self.scenario, self.policy, self.settings, self.seed, self.steps, self.inputs])
-        return hashlib.sha256(content.encode()).hexdigest()[:24]
-
-    def at(self, seed: int) -> "RunRequest":
-        """The same run under another seed."""
-        return replace(self, seed=seed)
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run gave: totals, or the sentence that says why it could not run."""
-
-    key: str
-    totals: Mapping[str, float] | None
-    """As ``results.summary.run_totals``; None: it failed."""
-    engine: str = ""
-    """``compiled`` or ``simpy``; empty: it failed."""
-    error: str | None = None
-    seconds: float = field(default=0.0, compare=False)
-    """Real seconds that it took, for estimates; no part of the result."""
-
-
-def scenario_text(scenario: Scenario) -> str:
-    """The part of a scenario that a ``RunRequest`` holds, as canonical JSON."""
-    plain = {name: value for name, value in scenario.to_plain().items() if name not in NOT_OF_A_RUN}
-    # Thousands of points share one text.
-    return sys.intern(json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
-
-
-def request_of(
-    scenario: Scenario,
-    policy: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    seed: int | None = None,
-    steps: int | None = None,
-    inputs: str = "",
-) -> RunRequest:
-    """A run of a checked scenario; None: its own policy, the settings it gives that policy, its seed and
-    steps."""
-    from oppo_sim.scenario.build import policy_settings_of
-
-    name = scenario.policy.name if policy is None else policy
-    chosen = policy_settings_of(scenario, name) if settings is None else settings
-    return RunRequest(
-        scenario_text(scenario),
-        name,
-        json.dumps(dict(chosen), sort_keys=True),
-        scenario.seed if seed is None else seed,
-        scenario.steps if steps is None else steps,
-        None if scenario.base_dir is None else str(scenario.base_dir),
-        inputs,
-    )
 
 
 def evaluate(request: RunRequest) -> RunResult:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import disk_errors_said, make_durable
-from oppo_sim.sweep.evaluate import RunRequest, RunResult
+from oppo_sim.runs.request import RunRequest, RunResult
 
 FORMAT: Final = "oppo-sweep-runs/1"
 SYNC_SECONDS: Final = 1.0

@@ -1,0 +1,111 @@
+"""Which differences between points are real: everything is paired by seed (common random numbers)."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, isfinite, log
+from statistics import fmean, stdev
+from typing import Any, Final
+
+from oppo_sim import columns as c
+
+FIRST_LOOK: Final = 3
+"""Seeds that every point gets before any is stopped."""
+LEVEL: Final = 0.05
+_EQUAL = 1e-12
+
+Totals = Mapping[str, float]
+
+
+def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Student-t confidence interval of a mean; NaN for fewer than two values, or where one is not finite."""
+    if len(values) < 2 or not all(map(isfinite, values)):
+        return float("nan"), float("nan")
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+    mean = fmean(values)
+    half = float(stdtrit(len(values) - 1, 0.5 + confidence / 2)) * stdev(values) / len(values) ** 0.5
+    return mean - half, mean + half
+
+
+def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Geometric mean of paired ratios with its Student-t interval on the log scale: (mean, low, high)."""
+    logs = [log(ratio) for ratio in ratios]
+    low, high = interval(logs, confidence)
+    return exp(sum(logs) / len(logs)), exp(low), exp(high)
+
+
+def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
+    """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the
+    same order."""
+    low, high = interval([run[c.TIMING_STEP] for run in actual])
+    by_rollout = ratio_interval(
+        [there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)]
+    )
+    by_token = ratio_interval(
+        [there[c.S_PER_TOKEN] / here[c.S_PER_TOKEN] for here, there in zip(actual, base, strict=True)]
+    )
+
+    def mean(name: str) -> float:
+        return fmean([run[name] for run in actual])
+
+    return {
+        c.STEP_S: mean(c.TIMING_STEP),
+        c.STEP_S_LOW: low,
+        c.STEP_S_HIGH: high,
+        c.SPEEDUP: by_rollout[0],
+        c.SPEEDUP_LOW: by_rollout[1],
+        c.SPEEDUP_HIGH: by_rollout[2],
+        c.SPEEDUP_PER_TOKEN: by_token[0],
+        c.SPEEDUP_PER_TOKEN_LOW: by_token[1],
+        c.SPEEDUP_PER_TOKEN_HIGH: by_token[2],
+        c.GEN_S: mean(c.timing("gen")),
+        c.REWARD_S: mean(c.timing("reward")),
+        c.TRAINING_S: sum([mean(c.timing(stage)) for stage in c.TRAINING_STAGES]),
+        c.COMPARED_STALENESS_MEAN: mean("staleness_mean"),
+        c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in actual),
+        c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
+        c.DEFERRED: mean("deferred"),
+        c.UTILIZATION: mean("utilization"),
+        c.HOURS_PER_10K: mean("s_per_rollout") * 10_000 / 3600,
+    }
+
+
+def loss(run: Totals, baseline: Totals | None, objective: str) -> float:
+    """What a run is ranked by, less is better: seconds a trained rollout, or its share of the baseline's
+    under the same seed."""
+    seconds = run[c.S_PER_ROLLOUT]
+    if objective == "time":
+        return seconds
+    return seconds / baseline[c.S_PER_ROLLOUT] if baseline is not None else float("nan")
+
+
+def paired(losses: Sequence[float], best: Sequence[float]) -> tuple[float, float, float]:
+    """Relative difference from the best point with its 95 % interval (Student-t of the log ratios by seed):
+    0.02 is 2 % worse.
+
+    NaN ends of the interval below two common seeds.
+    """
+    mean, low, high = ratio_interval([here / there for here, there in zip(losses, best, strict=False)])
+    return mean - 1.0, low - 1.0, high - 1.0
+
+
+def alike(losses: Sequence[float], best: Sequence[float]) -> bool:
+    """The paired difference from the best is not significant at 5 %, two-sided; below two seeds: there is
+    none."""
+    ratios = [here / there for here, there in zip(losses, best, strict=False)]
+    if all(abs(ratio - 1.0) <= _EQUAL for ratio in ratios):
+        return True
+    _, low, high = ratio_interval(ratios)
+    return low <= 1.0 <= high
+
+
+def dominated(losses: Sequence[float], best: Sequence[float], looks: int) -> bool:
+    """The point is significantly worse than the best so far: a one-sided paired t-test of the log ratios, at
+    5 % over all ``looks`` together (Bonferroni: each look tests at 5 % / looks)."""
+    ratios = [here / there for here, there in zip(losses, best, strict=True)]
+    return len(ratios) >= 2 and ratio_interval(ratios, 1.0 - 2.0 * LEVEL / looks)[1] > 1.0 + _EQUAL
+
+
+def looks_of(seeds: int) -> int:
+    """How often points are looked at: after FIRST_LOOK seeds and after each further one but the last, when
+    nothing is left to save."""
+    return max(1, seeds - FIRST_LOOK)

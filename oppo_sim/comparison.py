@@ -152,7 +152,7 @@ def _variants(scenario: Scenario, policy: str, settings: dict[str, Any]) -> list
         variants.append(("no_tail", settings | dict(without_tail)))
     if _can_recompute(built):
         variants.append(("free_recompute", settings))
-    if scenario.placement.scoring != "separate":
+    if scenario.placement.scoring != "separate" or scenario.placement.shares_host:
         variants.append(("no_contention", settings))
     if scenario.rollout.batching == "static" or scenario.costs.kind == "roofline":
         variants.append(("free_padding", settings))

@@ -171,6 +171,23 @@ def test_contention_slows_both() -> None:
     assert slow.column("timing_s/gen") == [pytest.approx(12.0)]
 
 
+def test_groups_in_one_machine_slow_each_other_without_sharing_capacity() -> None:
+    # As above, on devices of their own in one machine, f = 2: scoring lasts 4 s (t = 4 to 8) while decode
+    # makes 2 of its 4 iterations, whatever both demand: gen = 10, and then 2 s alone. Decode is busy 10 s of
+    # 12, the scorer 6 s.
+    costs = linear_costs(score=(2.0, 0.0, 0.0), demands={"score": (0.5, 1.0)})
+    machine = MachineSetup(shares_host=True, interference=2.0)
+    result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
+    assert result.column("timing_s/gen") == [pytest.approx(10.0)]
+    assert result.column("timing_s/reward") == [pytest.approx(2.0)]
+    assert result.column(c.BUSY_ROLLOUT) == [pytest.approx(10 / 12)]
+    assert result.column(c.BUSY_SCORING) == [pytest.approx(6 / 12)]
+    # Two replicas and one worker (on the host of replica 0): rollout 1, on replica 1, is not slowed.
+    wide = MachineSetup(num_replicas=2, shares_host=True, interference=2.0)
+    apart = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=wide, costs=costs)
+    assert apart.column("timing_s/gen") == [pytest.approx(8.0)]
+
+
 def test_one_step_off_overlaps_training_with_the_next_batch() -> None:
     # B = 1, lengths 5, 7, 3, 4. Training 6 s, update_weights 1 s, no scoring time.
     # Step 0: batch 0 generates 0–5; batch 1 from 5 to 12; training of batch 0 from 5 to 11; update 12–13.

@@ -21,6 +21,8 @@ from oppo_sim.costs.profile import Profile, load_profile, save_profile
 from oppo_sim.costs.ranges import ProfileRangeWarning
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.load import load_scenario
 
 TRUTH = LinearEngine(0.005, 2e-5, 4e-9, 0.004, 2e-5, 3e-10)
 SIZES, CONTEXTS = (1, 8, 32, 128), (256, 1024, 2048, 4096)
@@ -104,9 +106,35 @@ def test_scenario_gives_costs_with_the_measurement_in_the_manifest(tmp_path: Pat
     assert built.provenance["path"] == "profile.json"
     assert built.provenance["contention_factor"] == 1.1
     assert built.provenance["unused_training_fields"] == ["num_ppo_epochs"]
+    assert built.contention_factor == 1.1
     assert built.actor_kv_capacity_tokens == 500_000
     assert built.actor.decode_demand(4, 1000) == Demand(0.8, 0.2)
     assert json.loads(json.dumps(built.provenance)) == built.provenance
+
+
+def test_a_scenario_runs_with_the_interference_that_its_profile_measured(tmp_path: Path) -> None:
+    (tmp_path / "measured.json").write_text(json.dumps(content()))
+    (tmp_path / "alone.json").write_text(json.dumps({**content(), "contention_factor": None}))
+
+    def built(path: str, **placement: object) -> Setup:
+        plain = {
+            "format": "oppo-scenario/1", "rollout_batch_size": 4, "max_response_length": 64,
+            "trace": {"synth": {"mean": 12, "p99": 36, "rows": 60}, "prompt_length": 6},
+            "costs": {"kind": "profile", "path": path},
+            "rewards": {"kind": "saturating"},
+            "placement": {"scoring": "rollout", **placement},
+        }  # fmt: skip
+        (tmp_path / "scenario.yaml").write_text(json.dumps(plain))
+        return build_setup(load_scenario(tmp_path / "scenario.yaml"))
+
+    measured = built("measured.json")
+    assert measured.machine.interference == 1.1
+    assert not any("not measured" in text for text in measured.warnings)
+    assert built("measured.json", interference=1.5).machine.interference == 1.5
+    alone = built("alone.json")
+    assert alone.machine.interference == 1.0
+    assert alone.costs.provenance["contention_factor"] == "not measured"
+    assert any("its interference was not measured" in text for text in alone.warnings)
 
 
 @given(st.integers(1, 128), st.floats(256, 4096))

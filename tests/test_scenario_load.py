@@ -76,6 +76,7 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ("scoring: {max_scoring_tokens: 0}", "scoring.max_scoring_tokens is 0 but must be at least 1"),
         ("placement: {scoring: rollouts}", "must be 'separate', 'rollout' or 'training'"),
         ("placement: {interference: 0.5}", "placement.interference is 0.5 but must be at least 1"),
+        ("placement: {scoring: rollout, shares_host: true}", "scoring rollout shares a device already"),
         ("policy: opo", "unknown policy 'opo': did you mean 'oppo'?"),
         ("policy: 3", "policy is 3 but must be a mapping"),
         ("policy: {name: 3}", "policy.name is 3 but must be text"),

@@ -234,7 +234,8 @@ def test_a_verifier_is_not_streamed() -> None:
         ),
         (["trace.sampling=in_order"], "only the noise of rewards depends on the seed"),
         (["rewards={kind: none}"], "controls overcommit by rewards, but rewards.kind is none"),
-        (["placement.scoring=rollout"], "placement.interference is 1"),
+        (["placement.scoring=rollout"], "scoring shares devices and its interference was not measured"),
+        (["placement.shares_host=true"], "scoring shares a machine and its interference was not measured"),
         (["scoring.streamable=false"], "streams chunks, but this reward model"),
     ],
 )

@@ -21,7 +21,7 @@ def fit_tables(calibration: Calibration) -> "list[Table]":
 
 def remarks(calibration: Calibration) -> list[str]:
     """One sentence for each thing that a user of the profile should know."""
-    said = [
+    found = [
         f"{one.table}: {one.measured} cells measured, {one.fitted} filled by the fit (no batch of that shape"
         " exists, or none was run)"
         for one in calibration.filled
@@ -29,25 +29,24 @@ def remarks(calibration: Calibration) -> list[str]:
     ]
     tail = calibration.tail_factor
     if tail is not None and tail > 1.05:
-        said.append(
+        found.append(
             f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total"
             " KV; the simulator counts the total only"
         )
     noisy = [fit.name for fit in calibration.fits if fit.repeat_spread > 0.1]
     if noisy:
         names = ", ".join(noisy)
-        said.append(
+        found.append(
             f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more"
             " --repeats are needed"
         )
-    together = [one.factor for one in calibration.contention if set(one.activities) == {"decode", "score"}]
-    return [
-        *said,
-        *(
-            f"for scoring on the rollout devices set placement.interference: {factor:.2f}"
-            for factor in together
-        ),
-    ]
+    factor = calibration.profile.contention_factor
+    if factor is not None:
+        found.append(
+            f"decoding and scoring together take {factor:.2f} times as long as shared demand explains:"
+            " scenarios with this profile are slowed so, unless placement.interference says otherwise"
+        )
+    return found
 
 
 def _table(title: str, left: Sequence[str], right: Sequence[str]) -> "Table":

@@ -150,8 +150,8 @@ def calibrate_from(
         score_ref=tables.get("score_ref"),
         training=training,
         update_weights=sync.median,
-        contention_factor=max(
-            [1.0, *(one.factor for one in contention if set(one.activities) == {"decode", "score"})]
+        contention_factor=next(
+            (one.factor for one in contention if set(one.activities) == {"decode", "score"}), None
         ),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )

@@ -11,9 +11,8 @@ from oppo_real.validate.measure import MeasuredRun
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim.costs.build import build_costs
 from oppo_sim.costs.build_profile import costs_from_profile
-from oppo_sim.costs.config import Demands, DemandShares, LinearCostConfig, LinearDecode
+from oppo_sim.costs.config import LinearCostConfig, LinearDecode
 from oppo_sim.costs.context import CostContext
-from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile, TrainingTable
 from oppo_sim.costs.ranges import ProfileRangeWarning
 from oppo_sim.costs.training_config import TrainingConfig
@@ -24,8 +23,6 @@ from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
-
-_NO_DEMAND = DemandShares()
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,8 @@ def predict(
             base_dir=None,
         )
     else:
-        machine, costs = _with_interference(machine, as_run(profile, config), scenario, schedule)
+        machine = _with_interference(machine, profile, scenario, schedule)
+        costs = costs_from_profile(as_run(profile, config), cost_context(scenario))
     setup = replace(setup, machine=machine, costs=costs)
     if run.lengths:
         setup = _replaying(setup, run)
@@ -131,25 +129,17 @@ def _limited(machine: MachineSetup, limits: EngineLimits) -> MachineSetup:
 
 def _with_interference(
     machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str
-) -> tuple[MachineSetup, Costs]:
+) -> MachineSetup:
     """Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring
-    slows both.
-
-    The simulator knows interference of one device only. Processes on cores of their own are put on one that
-    serves all at full speed (no demands), slowed by the measured factor alone.
+    slows both, unless the scenario says ``placement.shares_host: false``. It was measured of a synchronous
+    replica, and asynchronous policies are predicted without it.
     """
-    factor = max(machine.interference, profile.contention_factor)
-    if machine.scoring_on != "separate" or factor == 1.0 or schedule != "synchronous":
-        return replace(machine, interference=factor), costs_from_profile(profile, cost_context(scenario))
-    free = Demands(
-        decode=_NO_DEMAND,
-        prefill=_NO_DEMAND,
-        score=_NO_DEMAND,
-        training=_NO_DEMAND,
-        update_weights=_NO_DEMAND,
+    together = machine.scoring_on == "separate" and scenario.placement.shares_host is not False
+    return replace(
+        machine,
+        interference=max(machine.interference, profile.contention_factor or 1.0),
+        shares_host=together and schedule == "synchronous",
     )
-    together = replace(machine, scoring_on="rollout", training_on="rollout", interference=factor)
-    return together, costs_from_profile(profile.model_copy(update={"demands": free}), cost_context(scenario))
 
 
 @dataclass(frozen=True)

@@ -219,10 +219,8 @@ def sentences(validated: Validated) -> Iterator[str]:
             stage, share = found.largest_error(policy)
             yield f"{policy}: the error of {stage} moves the step most, by {signed(share)} of it"
     if validated.profile is not None:
-        yield (
-            "interference of decoding beside scoring, as calibrated:"
-            f" {significant(validated.profile.contention_factor)}"
-        )
+        factor = validated.profile.contention_factor
+        yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"
     loads = [run.load for run in validated.runs if run.load is not None]
     if loads:
         yield (

@@ -98,11 +98,12 @@ def costs_from_profile(
             "sha256": hashlib.sha256(profile_text(profile).encode()).hexdigest(),
             "host": profile.host.model_dump(mode="json"),
             "demands": profile.demands.model_dump(mode="json"),
-            "contention_factor": profile.contention_factor,
+            "contention_factor": profile.contention_factor or "not measured",
             "unused_training_fields": unused_fields(context.training) if training is None else [],
             **({} if training is None else {"training": dict(training_provenance or {})}),
         },
         actor_kv_capacity_tokens=profile.kv_capacity_tokens,
+        contention_factor=profile.contention_factor,
     )
 
 

@@ -147,3 +147,5 @@ class Costs:
     actor_kv_capacity_tokens: int | None = None
     """KV tokens of a replica that the cost model can derive from memory (used by
     ``kv_capacity_tokens: auto``)."""
+    contention_factor: float | None = None
+    """Measured interference of activities that run together; None: not measured."""

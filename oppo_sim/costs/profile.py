@@ -145,8 +145,8 @@ class Profile(Strict):
     """Seconds of one weight sync."""
     host: ProfileHost = ProfileHost()
     demands: Demands = Demands()
-    contention_factor: Annotated[float, Field(ge=1)] = 1.0
-    """Measured interference of two activities on one device."""
+    contention_factor: Annotated[float, Field(ge=1)] | None = None
+    """Measured interference of decoding and scoring that run together; None: not measured."""
     kv_capacity_tokens: Count | None = None
     """Of a replica, from the engine's log."""
     _ranges: RangeCounter = PrivateAttr(default_factory=RangeCounter)

@@ -124,6 +124,8 @@ def why_not(
             f"placement.scoring {machine.scoring_on} runs on the SimPy model: devices that activities share"
             " are not compiled"
         )
+    if machine.shares_host and machine.interference > 1.0 and not counterfactual.no_contention:
+        return "placement.shares_host runs on the SimPy model: a machine that groups share is not compiled"
     if not isinstance(setup.replay, Replay):
         return "rows of your own are drawn on the SimPy model: only replayed traces are compiled"
     if (setup.steps + 1) * most_in_flight(policy, setup.batch.rollout_batch_size) >= _MOST_ROLLOUTS:

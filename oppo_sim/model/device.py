@@ -35,6 +35,19 @@ class Device:
         return 1.0 / (self.interference * max(1.0, memory, arithmetic))
 
 
+class Host(Device):
+    """What devices of one machine have in common: their activities slow each other, whatever they ask for."""
+
+    __slots__ = ()
+
+    def __init__(self, interference: float) -> None:
+        super().__init__(True, interference)
+
+    def rate(self) -> float:
+        """As of a device on which nothing has a demand."""
+        return 1.0 if len(self.active) < 2 else 1.0 / self.interference
+
+
 class Runner:
     """Runs one activity at a time on its devices; ``on_end(seconds)`` is called when it is done."""
 

@@ -1,12 +1,12 @@
 """Replicas, scoring workers and training devices on one clock, and the order of decisions at an instant."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
-from oppo_sim.model.device import Device, Runner
+from oppo_sim.model.device import Device, Host, Runner
 from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer, Worker
@@ -76,11 +76,10 @@ class Machine:
             self.scoring_devices = [hosts[j % len(hosts)] for j in range(setup.num_workers)]
         else:
             self.scoring_devices = [Device(False, setup.interference) for _ in range(setup.num_workers)]
-        self._shared = [
-            d
-            for d in dict.fromkeys((*self.rollout_devices, *self.scoring_devices, *self.training_devices))
-            if d.shared
-        ]
+        together = setup.shares_host and setup.interference > 1.0 and not counterfactual.no_contention
+        self._hosts = [Host(setup.interference) for _ in range(setup.num_replicas if together else 0)]
+        groups = (*self.rollout_devices, *self.scoring_devices, *self.training_devices, *self._hosts)
+        self._shared = [device for device in dict.fromkeys(groups) if device.shared]
         actor = costs.actor.without_padding() if counterfactual.free_padding else costs.actor
         rules = ReplicaRules(
             static=setup.batching == "static",
@@ -96,11 +95,13 @@ class Machine:
             free_padding=counterfactual.free_padding,
         )
         self.replicas = [
-            Replica(index, self._runner_on([device]), actor, rules, driver.finished, self._offer, self._ready)
+            Replica(
+                index, self._runner_on(index, device), actor, rules, driver.finished, self._offer, self._ready
+            )
             for index, device in enumerate(self.rollout_devices)
         ]
         workers = [
-            Worker(index, self._runner_on([device])) for index, device in enumerate(self.scoring_devices)
+            Worker(index, self._runner_on(index, device)) for index, device in enumerate(self.scoring_devices)
         ]
         self.scorer = Scorer(
             workers, costs.scorer, setup.max_scoring_tokens, setup.scorer_kv_capacity_tokens, driver.scored
@@ -113,18 +114,19 @@ class Machine:
         self.markers: list[Marker] = []
         self._timeline = timeline
 
-    def _runner_on(self, devices: Sequence[Device]) -> Callable[[Callable[[float], None]], Runner]:
-        return lambda on_end: Runner(self.clock, devices, on_end)
+    def _runner_on(self, index: int, device: Device) -> Callable[[Callable[[float], None]], Runner]:
+        """Of replica or worker ``index``."""
+        host = [self._hosts[index % len(self._hosts)]] if self._hosts else []
+        return lambda on_end: Runner(self.clock, [device, *host], on_end)
 
     def training_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs the training stages."""
-        return Runner(self.clock, self.training_devices, on_end)
+        return Runner(self.clock, [*self.training_devices, *self._hosts], on_end)
 
     def sync_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs ``update_weights``, on training and rollout devices."""
-        return Runner(
-            self.clock, list(dict.fromkeys((*self.training_devices, *self.rollout_devices))), on_end
-        )
+        devices = dict.fromkeys((*self.training_devices, *self.rollout_devices, *self._hosts))
+        return Runner(self.clock, list(devices), on_end)
 
     def _offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
         self.scorer.offer(rollout, new, past, last)

@@ -28,6 +28,9 @@ class MachineSetup:
     training_on: Literal["separate", "rollout"] = "separate"
     interference: float = 1.0
     """f: slow-down of activities that run together beyond their shared demand."""
+    shares_host: bool = False
+    """``scoring_on`` separate, but in one machine with the rest: worker j and replica j (modulo their number)
+    slow each other by f while both are busy, and so do training and every worker."""
 
     def check(self, longest_prompt: int, max_response_length: int, schedule: str) -> None:
         """Refuse what cannot run. Raises OppoError with the mend."""

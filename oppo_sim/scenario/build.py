@@ -134,7 +134,7 @@ def build_setup(
         warmup_steps=scenario.warmup_steps,
         seed=seed,
         scenario=scenario,
-        warnings=(*replay.warnings, *_warnings(scenario, built, name, chosen)),
+        warnings=(*replay.warnings, *_warnings(scenario, built, name, chosen, shared.costs)),
     )
 
 
@@ -180,7 +180,8 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,
         training_on=placement.training,
-        interference=placement.interference,
+        interference=placement.interference or costs.contention_factor or 1.0,
+        shares_host=placement.shares_host is True,
     )
 
 
@@ -196,7 +197,9 @@ def _streamable(scenario: Scenario) -> bool:
     return not verifier if scenario.scoring.streamable is None else scenario.scoring.streamable
 
 
-def _warnings(scenario: Scenario, policy: Policy, name: str, settings: Mapping[str, Any]) -> list[str]:
+def _warnings(
+    scenario: Scenario, policy: Policy, name: str, settings: Mapping[str, Any], costs: Costs
+) -> list[str]:
     found = []
     if scenario.trace.sampling == "in_order":
         noisy = getattr(scenario.rewards, "noise", 0.0) > 0
@@ -212,10 +215,13 @@ def _warnings(scenario: Scenario, policy: Policy, name: str, settings: Mapping[s
             f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first"
             " value"
         )
-    if scenario.placement.interference == 1.0 and scenario.placement.scoring != "separate":
+    placement = scenario.placement
+    measured = placement.interference is not None or costs.contention_factor is not None
+    if not measured and (placement.scoring != "separate" or placement.shares_host):
         found.append(
-            "scoring shares devices and placement.interference is 1: slow-down beyond shared demand is not"
-            " measured, and left out"
+            f"scoring shares {'a machine' if placement.shares_host else 'devices'} and its interference was"
+            " not measured: slow-down beyond shared demand is left out (placement.interference, or a"
+            " calibrated profile)"
         )
     return found
 

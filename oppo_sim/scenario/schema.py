@@ -77,12 +77,29 @@ class PlacementConfig(_Section):
         "separate", description="devices of the scoring workers"
     )
     training: Literal["separate", "rollout"] = Field("rollout", description="devices of the training group")
-    interference: Annotated[float, Field(ge=1.0, le=100.0)] = Field(
-        1.0,
+    interference: Annotated[float, Field(ge=1.0, le=100.0)] | None = Field(
+        None,
         description=(
-            "f: slow-down of activities that run together, beyond their shared demand; 1: not measured"
+            "f: slow-down of activities that run together, beyond their shared demand; null: as the cost"
+            " profile measured it, 1 where nobody did"
         ),
     )
+    shares_host: bool | None = Field(
+        None,
+        description=(
+            "the groups have devices (or cores) of their own in one machine: scoring beside decoding or"
+            " training slows both by interference; null: no, and in validate yes"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "PlacementConfig":
+        if self.shares_host and self.scoring != "separate":
+            raise ValueError(
+                f"shares_host is for scoring separate; scoring {self.scoring} shares a device already: leave"
+                " shares_host out"
+            )
+        return self
 
 
 class PolicyConfig(BaseModel):

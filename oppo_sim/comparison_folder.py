@@ -11,13 +11,13 @@ from typing import Any
 from oppo_sim.comparison import Cell, Comparison, Totals, baseline_of, comparison_of, plan_cells, run_cells
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of
-from oppo_sim.files import disk_errors_said, make_durable
+from oppo_sim.files import make_durable, write_errors
 from oppo_sim.manifest import code_digest, versions
+from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import BASELINE, source_digest
-from oppo_sim.report.plain_json import plain
-from oppo_sim.report.run_folder import JOURNAL, MANIFEST, RunFolder, open_run_folder
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
+from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, open_run_folder
 from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
@@ -56,7 +56,7 @@ class CellJournal:
         self._inputs = inputs
         self._sources = sources
         self._done: dict[str, Totals] = {}
-        with disk_errors_said(path):
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a+b") as file:  # better refused now than after the first hour
                 file.seek(0)
@@ -83,7 +83,7 @@ class CellJournal:
         """Keep a finished cell. Raises OppoError when the disk refuses."""
         key = self._key(cell)
         self._done[key] = totals
-        with disk_errors_said(self.path), self.path.open("ab") as file:
+        with write_errors(self.path), self.path.open("ab") as file:
             file.write(json.dumps({"key": key, "totals": totals}).encode() + b"\n")
             make_durable(file)
 
@@ -92,7 +92,7 @@ class CellJournal:
 
     def remove(self, *, only_if_empty: bool = False) -> None:
         """Delete the file."""
-        with disk_errors_said(self.path):
+        with write_errors(self.path):
             if self.path.is_file() and not (only_if_empty and self.path.stat().st_size):
                 self.path.unlink()
 
@@ -194,7 +194,7 @@ def _write_figures(
     folder: RunFolder, request: CompareRequest, comparison: Comparison, timelines: Timelines
 ) -> None:
     from oppo_sim.report import comparison_figures
-    from oppo_sim.report.gantt import compare_gantt
+    from oppo_sim.report.timeline import compare_gantt
 
     name = request.scenario.name
     folder.write_figure("figures/step_time.png", comparison_figures.step_time_figure(comparison.table, name))

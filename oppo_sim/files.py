@@ -42,7 +42,7 @@ def disk_error(path: Path, error: OSError) -> OppoError:
 
 
 @contextmanager
-def disk_errors_said(path: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into an OppoError about ``path``."""
     try:
         yield
@@ -58,7 +58,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises OppoError when the disk refuses.
     """
     partial = partial_path(path)
-    with disk_errors_said(path):
+    with write_errors(path):
         try:
             with partial.open("wb") as file:
                 yield file
@@ -85,7 +85,7 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     Raises OppoError if the file exists (unless ``overwrite``) or the disk refuses.
     """
     refuse_existing(path, overwrite=overwrite)
-    with said(path):
+    with file_errors(path):
         if not path.parent.is_dir():
             raise OppoError(f"folder {path.parent} does not exist: make it first, or choose another path")
         # The suffix stays last: writers choose the compression by it.
@@ -115,7 +115,7 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def said(path: Path) -> Iterator[None]:
+def file_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into an OppoError that names ``path``."""
     try:
         yield
@@ -131,7 +131,7 @@ def said(path: Path) -> Iterator[None]:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, hex. Raises OppoError if it cannot be read."""
-    with said(path), path.open("rb") as file:
+    with file_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

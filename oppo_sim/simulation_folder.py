@@ -1,31 +1,138 @@
-"""``simulate`` into a run folder: tables as they come, then figures, timeline and manifest."""
+"""Runs into run folders: tables as they come, then figures, timeline and manifest."""
 
+import json
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import run_manifest
-from oppo_sim.report.run_folder import open_run_folder
-from oppo_sim.report.written_run import ROLLOUTS, RunMade, WrittenRun, finish_run
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
+from oppo_sim.results.summary import summarise, summary_record
+from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.scenario.build import Setup
 from oppo_sim.simulation import ProgressSink, check_timeline, run_setup
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oppo_sim.report.parquet_table import ParquetTable
+    from oppo_sim.tables import ParquetTable
+
+
+STEPS: Final = "steps.parquet"
+ROLLOUTS: Final = "rollouts.parquet"
+SUMMARY: Final = "summary.json"
+TIMELINE: Final = "timeline.json"
+GANTT: Final = "figures/gantt.png"
 
 
 @dataclass(frozen=True)
-class RunRequest:
+class RunOutput:
+    """What a run has made, whole or up to an interruption."""
+
+    policy: str
+    title: str
+    """Of its figures."""
+    steps: "pd.DataFrame"
+    warmup_steps: int
+    """As asked for; one step at least is kept."""
+    lengths: "Callable[[], pd.DataFrame] | None"
+    """Trained step and response length of each trained rollout, asked for only if figures are drawn; None:
+    they were not kept."""
+    trace_lengths: Sequence[int]
+    """Tokens, what the lengths are shown beside."""
+    spans: Sequence[Span]
+    markers: Sequence[Marker]
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run and where it was written."""
+
+    folder: Path
+    policy: str
+    steps: "pd.DataFrame"
+    summary: "pd.DataFrame"
+    manifest: Mapping[str, Any]
+    warmup_steps: int
+    interrupted: bool
+
+
+def finish_run(
+    folder: RunFolder,
+    made: RunOutput,
+    manifest: Mapping[str, Any],
+    *,
+    timeline: tuple[int, int] | None,
+    figures: bool,
+) -> StoredRun:
+    """Write all but the tables of rollouts, and finish the folder. ``timeline``: first and last step asked
+    for, of which an interrupted run has a part. Raises OppoError when the disk refuses.
+    """
+    steps = made.steps
+    warmup = min(made.warmup_steps, len(steps) - 1)
+    summary = summarise(steps, warmup)
+    folder.write_frame(STEPS, steps)
+    folder.write_json(SUMMARY, summary_record(summary))
+    if figures:
+        _write_figures(folder, made)
+    if timeline is not None and made.spans:
+        _write_timeline(folder, made, timeline, figures)
+    written = {**manifest, "steps_done": len(steps), "interrupted": made.interrupted}
+    folder.finish(written)
+    return StoredRun(folder.root, made.policy, steps, summary, written, warmup, made.interrupted)
+
+
+def run_record(run: StoredRun) -> str:
+    """The run as one JSON document for scripts."""
+    return json.dumps(
+        {
+            "folder": str(run.folder),
+            "policy": run.policy,
+            "steps": len(run.steps),
+            "warmup_steps": run.warmup_steps,
+            "interrupted": run.interrupted,
+            "summary": summary_record(run.summary),
+        },
+        indent=1,
+    )
+
+
+def _write_figures(folder: RunFolder, made: RunOutput) -> None:
+    from oppo_sim.report import run_figures as figures
+
+    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(made.steps, made.title))
+    folder.write_figure("figures/staleness.png", figures.staleness_figure(made.steps, made.title))
+    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(made.steps, made.title))
+    controls = figures.controls_figure(made.steps, made.title)
+    if controls is not None:
+        folder.write_figure("figures/controls.png", controls)
+    if made.lengths is not None:
+        lengths = figures.response_length_figure(made.lengths(), made.trace_lengths, made.title)
+        folder.write_figure("figures/response_length.png", lengths)
+
+
+def _write_timeline(folder: RunFolder, made: RunOutput, asked: tuple[int, int], figures: bool) -> None:
+    from oppo_sim.report.perfetto import write_trace
+
+    write_trace({"": (made.spans, made.markers)}, folder.path(TIMELINE))
+    if figures:
+        from oppo_sim.report.timeline import gantt_figure
+
+        shown = asked[0], min(asked[1], max(span.step for span in made.spans))
+        title = f"{made.title}, steps {shown[0]} to {shown[1]}"
+        folder.write_figure(GANTT, gantt_figure(made.spans, made.markers, shown, title))
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
     """What to simulate and what to write."""
 
     setup: Setup
@@ -94,14 +201,14 @@ def _first_interrupt_noted() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> WrittenRun:
+def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], None]) -> StoredRun:
     """Simulate and write a run folder. An interruption (Ctrl-C) ends the run after the step in progress, a
     second one at once; either way the folder is finished with the steps that are done.
 
     Raises OppoError for a folder that is taken, a disk that refuses, and a run that fails, of which nothing
     is kept.
     """
-    from oppo_sim.report.parquet_table import ParquetTable
+    from oppo_sim.tables import ParquetTable
 
     setup = request.setup
     check_timeline(request.timeline, setup.steps)
@@ -137,7 +244,7 @@ def simulate_to_folder(request: RunRequest, progress: Callable[[int], None]) -> 
     if not len(steps) or not (table is None or table.path.is_file()):
         folder.withdraw()
         raise KeyboardInterrupt
-    made = RunMade(
+    made = RunOutput(
         policy=request.policy,
         title=f"{setup.scenario.name}, {request.policy}",
         steps=steps,

@@ -16,7 +16,7 @@ import pytest
 from oppo_sim import columns as c
 from oppo_sim import compare, comparison
 from oppo_sim.cli.main import run
-from oppo_sim.report.run_folder import read_run_folder
+from oppo_sim.run_folder import read_run_folder
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
 ARGUMENTS = (

@@ -14,8 +14,8 @@ import pytest
 
 from oppo_sim import columns as c
 from oppo_sim import simulate
-from oppo_sim.report.parquet_table import ParquetTable
-from oppo_sim.report.run_folder import read_run_folder
+from oppo_sim.run_folder import read_run_folder
+from oppo_sim.tables import ParquetTable
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
 

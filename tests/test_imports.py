@@ -1,7 +1,9 @@
 """Importing is cheap, and heavy packages wait until they are needed."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,16 @@ def test_the_bare_package_and_the_help_text_need_no_data_frames() -> None:
             "pydantic",
             "simpy",
         }
+
+
+def test_nothing_below_the_pictures_imports_them() -> None:
+    root = Path(__file__).parents[1] / "oppo_sim"
+    above = {"cli", "sweep", "tune", "runs", "report", "simulation_folder.py", "comparison_folder.py"}
+    found = [
+        f"{path.relative_to(root)}: {node.module}"
+        for path in root.rglob("*.py")
+        if path.relative_to(root).parts[0] not in above
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("oppo_sim.report")
+    ]
+    assert not found

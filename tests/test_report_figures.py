@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from oppo_sim import columns as c
+from oppo_sim.cli.present import comparison_table, run_summary_table
 from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
-from oppo_sim.report import figures as g
-from oppo_sim.report.summary_table import comparison_table, run_summary_table
-from oppo_sim.report.units import format_seconds, significant
+from oppo_sim.report import run_figures as g
+from oppo_sim.report.labels import format_seconds, significant
 
 STAGE_S = {
     "gen": 80.0,

@@ -8,18 +8,24 @@ import pandas as pd
 import pytest
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.html_page import page_html
-from oppo_sim.report.html_parts import Chapter, Explorer, Grid, Section
-from oppo_sim.report.html_pictures import in_page, picture, svg_text
-from oppo_sim.report.html_report import report_chapters, report_html
-from oppo_sim.report.html_timelines import shared_steps
-from oppo_sim.report.html_words import joined, not_told_apart
-from oppo_sim.report.perfetto import write_trace
-from oppo_sim.report.perfetto_read import read_trace
-from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.plain_json import json_bytes
+from oppo_sim.report.html_page import page_html, report_chapters, report_html
+from oppo_sim.report.html_parts import (
+    Chapter,
+    Explorer,
+    Grid,
+    Section,
+    in_page,
+    joined,
+    not_told_apart,
+    picture,
+    svg_text,
+)
+from oppo_sim.report.html_run import shared_steps
+from oppo_sim.report.perfetto import read_trace, write_trace
 from oppo_sim.report.points import Points
-from oppo_sim.report.run_folder import open_run_folder
 from oppo_sim.results.spans import Marker, Span
+from oppo_sim.run_folder import open_run_folder
 from tests.cli_runs import Oppo, assert_refused, write_scenario
 from tests.report_page import HOSTILE, check_page
 from tests.report_points import FAILURE, OVERCOMMITS, made_points, seconds, table
@@ -410,7 +416,7 @@ def test_data_for_the_script_cannot_end_its_element() -> None:
 
 
 def test_pictures_take_the_colours_of_the_page_and_ids_of_their_own() -> None:
-    from oppo_sim.report.canvas import new_figure
+    from oppo_sim.report.style import new_figure
 
     figure, (axis,) = new_figure([2.0])
     axis.plot([0, 1], [0, 1], color="#222222")
@@ -430,7 +436,7 @@ def test_pictures_take_the_colours_of_the_page_and_ids_of_their_own() -> None:
 
 
 def test_a_picture_of_very_many_pieces_is_embedded_as_png() -> None:
-    from oppo_sim.report.canvas import new_figure
+    from oppo_sim.report.style import new_figure
 
     figure, (axis,) = new_figure([2.0])
     axis.scatter(np.arange(6000), np.arange(6000) % 17, s=np.arange(6000) % 5)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from oppo_sim.errors import OppoError
 from oppo_sim.report import sweep_figures as s
-from oppo_sim.report.measures import measured_label, settings_label, value_label
+from oppo_sim.report.labels import measured_label, settings_label, value_label
 from oppo_sim.report.points import Points, category, filled, heat_axes, ordered_values
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
 from tests.test_report_figures import check_readable, legend_texts

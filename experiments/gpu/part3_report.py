@@ -232,7 +232,7 @@ def _profile_figures(place: Workplace, results: Path) -> list[dict[str, Any]]:
 
 def _scatter(rows: Sequence[Row], results: Path) -> dict[str, Any]:
     from oppo_real.calibrate.figures import save_figure
-    from oppo_sim.report.canvas import new_figure
+    from oppo_sim.report.style import new_figure
 
     figure, (axis,) = new_figure([4.6])
     ends = [min(row.low for row in rows) * 0.85, max(max(row.high, row.predicted) for row in rows) * 1.15]

@@ -123,7 +123,7 @@ def roofline_of(pair: Pair, device_name: str) -> Costs:
 def beside_figure(found: Beside) -> "Figure":
     """Decode, prefill, scoring by chunk size, training, weight sync, contention: points measured, lines and
     crosses the roofline."""
-    from oppo_sim.report.canvas import new_figure
+    from oppo_sim.report.style import new_figure
 
     figure, axes = new_figure([3.1, 3.1, 3.1], columns=2)
     _decode(axes[0], [one for one in found.samples if one.kind == "decode"])

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from oppo_real.calibrate.fit import Fit, Measured, measured_points
 from oppo_real.calibrate.measure import Visit
 from oppo_sim.errors import OppoError
-from oppo_sim.report.canvas import new_figure
-from oppo_sim.report.palette import FAINT, INK, stage_colour
+from oppo_sim.report.style import FAINT, INK, new_figure, stage_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -83,7 +83,7 @@ def command(
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.cli.present import table_console
     from oppo_sim.errors import OppoError
-    from oppo_sim.report.plain_json import plain
+    from oppo_sim.plain_json import plain
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)

@@ -10,7 +10,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from oppo_sim.report.written_run import WrittenRun
+    from oppo_sim.simulation_folder import StoredRun
 
 
 @click.command(
@@ -107,14 +107,13 @@ def _said(row: Mapping[str, Any]) -> str:
     return f"  {' '.join(parts)}  Δ {row[OVERCOMMIT]} chunk {row[CHUNK_SIZE]} score {row[REWARD_MEAN]:.3f}"
 
 
-def _show(run: "WrittenRun", as_json: bool) -> None:
-    from oppo_sim.report.written_run import run_record
+def _show(run: "StoredRun", as_json: bool) -> None:
+    from oppo_sim.simulation_folder import run_record
 
     if as_json:
         click.echo(run_record(run))
         return
-    from oppo_sim.cli.present import table_console
-    from oppo_sim.report.summary_table import run_summary_table
+    from oppo_sim.cli.present import run_summary_table, table_console
 
     kept = run.steps.iloc[run.warmup_steps :]
     unit = "decode iterations" if run.manifest["clock"] == "decode iterations" else "measured seconds"

@@ -9,9 +9,9 @@ from oppo_real.run.setup import RealSetup
 from oppo_real.run.start import Progress, execute, real_manifest
 from oppo_sim.columns import RESPONSE_LENGTH, STEP, TRAINED_STEP
 from oppo_sim.errors import OppoError
-from oppo_sim.report.run_folder import RunFolder, open_run_folder
-from oppo_sim.report.written_run import ROLLOUTS, RunMade, WrittenRun, finish_run
 from oppo_sim.results.sinks import FrameSink
+from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.simulation_folder import ROLLOUTS, RunOutput, StoredRun, finish_run
 from oppo_sim.traces.storage import save_trace
 
 TRACE = "trace.parquet"
@@ -30,7 +30,7 @@ class RealRequest:
     figures: bool = True
 
 
-def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
+def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
     """Run and write a run folder. An interruption (Ctrl-C) finishes the folder with the steps that are done.
 
     Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a
@@ -77,7 +77,7 @@ def run_to_folder(request: RealRequest, progress: Progress) -> WrittenRun:
     save_trace(record.trace(), folder.path(TRACE))
     if setup.config.trains:
         folder.write_frame(TRAINING, record.training())
-    made = RunMade(
+    made = RunOutput(
         policy=setup.policy_name,
         title=f"{setup.base.scenario.name}, {setup.policy_name}, measured",
         steps=frames.steps()[:count],

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from oppo_real.validate.compare import Comparison
 from oppo_real.validate.views import STAGES
-from oppo_sim.report.canvas import legend_below, new_figure
-from oppo_sim.report.palette import FAINT, INK, TRAINED, stage_colour
+from oppo_sim.report.style import FAINT, INK, TRAINED, legend_below, new_figure, stage_colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

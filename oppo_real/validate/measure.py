@@ -19,7 +19,7 @@ from oppo_real.validate.plan import Turn
 from oppo_real.validate.views import StepView, view_from_plain, views_of
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, make_durable
+from oppo_sim.files import make_durable, write_errors
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.schema import Scenario
 
@@ -91,7 +91,7 @@ class RunJournal:
         self.path = path
         self._inputs = inputs
         self._done: dict[Turn, MeasuredRun] = {}
-        with disk_errors_said(path):
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a+b") as file:
                 file.seek(0)
@@ -119,13 +119,13 @@ class RunJournal:
     def add(self, run: MeasuredRun) -> None:
         """Keep a finished run. Raises OppoError when the disk refuses."""
         self._done[run.turn] = run
-        with disk_errors_said(self.path), self.path.open("ab") as file:
+        with write_errors(self.path), self.path.open("ab") as file:
             file.write(json.dumps({"inputs": self._inputs, "run": run.to_plain()}).encode() + b"\n")
             make_durable(file)
 
     def remove(self) -> None:
         """Delete the file."""
-        with disk_errors_said(self.path):
+        with write_errors(self.path):
             self.path.unlink(missing_ok=True)
 
 

@@ -10,8 +10,8 @@ import click
 from oppo_real.validate.compare import Cell, Comparison, Speedup
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
-from oppo_sim.report.plain_json import plain
-from oppo_sim.report.units import NOTHING, format_percent, significant
+from oppo_sim.plain_json import plain
+from oppo_sim.report.labels import NOTHING, format_percent, significant
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from oppo_real.validate.present import page, record, unit_of
 from oppo_real.validate.session import Validated
 from oppo_sim.costs.profile import profile_text
 from oppo_sim.manifest import versions
-from oppo_sim.report.run_folder import RunFolder, open_run_folder
+from oppo_sim.run_folder import RunFolder, open_run_folder
 
 if TYPE_CHECKING:
     import pandas as pd

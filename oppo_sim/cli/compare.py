@@ -69,7 +69,7 @@ def command(
         journal_path,
         left_unfinished,
     )
-    from oppo_sim.report.run_folder import read_run_folder
+    from oppo_sim.run_folder import read_run_folder
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)

@@ -37,24 +37,28 @@ def command(
     The file needs no network and nothing beside it: pictures, data, style and script lie inside.
     """
     from oppo_sim.files import refuse_existing
-    from oppo_sim.report.html_report import write_report
-    from oppo_sim.report.sweep_folder import read_sweep, write_figures
+    from oppo_sim.report.html_page import write_report
+    from oppo_sim.report.points import read_sweep
+    from oppo_sim.report.sweep_figures import write_figures
 
     if figures is not None and len(folders) > 1:
         raise click.UsageError("--figures takes the figures of one sweep: name one folder")
     path = output or folders[0].resolve().with_name(f"{folders[0].resolve().name}.html")
     refuse_existing(path, overwrite=force)
-    drawn = [] if figures is None else write_figures(read_sweep(folders[0]), figures, force=force)
+    paths = []
+    if figures is not None:
+        sweep = read_sweep(folders[0])
+        paths = write_figures(sweep.points, figures, sweep.name, force=force)
     written = write_report(folders, path, title=title, force=force)
     if as_json:
         record = {
             "report": str(written.path),
             "kinds": written.kinds,
             "bytes": written.bytes,
-            "figures": [str(file) for file in drawn],
+            "figures": [str(file) for file in paths],
         }
         click.echo(json.dumps(record, indent=1))
         return 0
     said = f"wrote {written.path} ({written.bytes / 1e6:.1f} MB): {', '.join(written.kinds)}"
-    click.echo(said + (f"; {len(drawn)} figure files in {figures}" if drawn else ""))
+    click.echo(said + (f"; {len(paths)} figure files in {figures}" if paths else ""))
     return 0

@@ -54,7 +54,7 @@ def command(
     from oppo_sim.cli.present import show_run
     from oppo_sim.scenario.build import build_setup, policy_settings_of
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.simulation_folder import RunRequest, simulate_to_folder
+    from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name
@@ -68,7 +68,7 @@ def command(
     options.refuse_taken(folder, force)
     first = min(setup.warmup_steps, setup.steps - 1)
     shown = timeline or (first, min(first + 2, setup.steps - 1))
-    request = RunRequest(setup, name, folder, force, shown, rollouts, figures)
+    request = SimulationRequest(setup, name, folder, force, shown, rollouts, figures)
     with options.progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
         written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
     show_run(written, as_json)

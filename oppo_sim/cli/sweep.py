@@ -251,7 +251,7 @@ def _progress(name: str, quiet: bool) -> "Iterator[OnProgress | None]":
 def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool) -> int:
     from collections import Counter
 
-    from oppo_sim.report.plain_json import plain
+    from oppo_sim.plain_json import plain
     from oppo_sim.sweep.folder import known_runs
     from oppo_sim.sweep.run import estimate
 
@@ -287,7 +287,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
 
 
 def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
-    from oppo_sim.report.plain_json import plain
+    from oppo_sim.plain_json import plain
     from oppo_sim.sweep.folder import best_record, sweep_record
 
     record = sweep_record(sweep)

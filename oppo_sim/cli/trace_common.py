@@ -89,14 +89,14 @@ def verbatim(text: str, style: str = "") -> Any:
 
 def as_plain(value: Any) -> Any:
     """Data classes and numpy values as plain data."""
-    from oppo_sim.report.plain_json import plain
+    from oppo_sim.plain_json import plain
 
     return plain(value)
 
 
 def print_json(value: Any) -> None:
     """On standard output."""
-    from oppo_sim.report.plain_json import json_bytes
+    from oppo_sim.plain_json import json_bytes
 
     click.echo(json_bytes(value).decode(), nl=False)
 

@@ -221,7 +221,7 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
     from oppo_sim.tune.advice import advice_text
 
     if as_json:
-        from oppo_sim.report.plain_json import plain
+        from oppo_sim.plain_json import plain
 
         click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
         return

@@ -8,25 +8,28 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.comparison_figures import attribution_figure, speedup_figure, step_time_figure
-from oppo_sim.report.html_explorer import explorer_data
-from oppo_sim.report.html_parts import Chapter, Explorer, Grid, Picture, Section
-from oppo_sim.report.html_pictures import picture
-from oppo_sim.report.html_timelines import timeline_section
-from oppo_sim.report.html_words import (
+from oppo_sim.report.html_parts import (
+    Chapter,
+    Explorer,
+    Grid,
+    Picture,
+    Section,
     command_text,
     cost_source,
     counted,
+    explorer_data,
     flat,
     joined,
     not_told_apart,
+    picture,
     policy_yaml,
     run_provenance,
     scenario_section,
 )
-from oppo_sim.report.measures import measured_label
+from oppo_sim.report.html_run import timeline_section
+from oppo_sim.report.labels import format_seconds, measured_label
 from oppo_sim.report.points import Points
-from oppo_sim.report.run_folder import FinishedRun
-from oppo_sim.report.units import format_seconds
+from oppo_sim.run_folder import FinishedRun
 
 if TYPE_CHECKING:
     import pandas as pd

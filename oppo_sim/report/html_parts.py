@@ -1,9 +1,37 @@
-"""What a report is made of, before it is HTML: plain text and numbers. Nothing here is markup but
-``Picture.svg``."""
+"""What the chapters of a report are made of, before they are HTML: texts, tables, figures, points.
 
-from collections.abc import Mapping
+Plain text and numbers; nothing here is markup but ``Picture.svg``."""
+
+import base64
+import io
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oppo_sim import columns as c
+from oppo_sim.report.labels import (
+    MEASURES,
+    Measure,
+    field_label,
+    is_missing,
+    measure_of,
+    value_label,
+    value_text,
+)
+from oppo_sim.report.points import Points, heat_axes, is_grid
+from oppo_sim.report.style import FAINT, IDLE, INK
+from oppo_sim.scenario.yaml_text import dump_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -73,3 +101,306 @@ class Chapter:
     provenance: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
     """Warnings: what is likely not meant."""
+
+
+MOST_SVG_BYTES: Final = 250_000
+"""A larger picture (timelines of thousands of pieces) is embedded as PNG."""
+
+_IN_PAGE: Final = {
+    INK.lower(): "var(--ink)",
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--paper)",
+    FAINT.lower(): "var(--faint)",
+    IDLE.lower(): "var(--idle)",
+}
+_PNG_DPI: Final = 120
+
+
+def picture(name: str, figure: "Figure", title: str, alt: str) -> Picture:
+    """Embed a figure under ``name`` (unique in the page; it becomes part of element ids)."""
+    svg = svg_text(figure)
+    if len(svg) <= MOST_SVG_BYTES:
+        return Picture(name, title, alt, svg=in_page(svg, name))
+    return Picture(name, title, alt, png_base64=base64.b64encode(png_bytes(figure, _PNG_DPI)).decode())
+
+
+def svg_text(figure: "Figure") -> str:
+    """The figure as a stand-alone SVG document; the same figure gives the same text, free of dates."""
+    import matplotlib as mpl
+
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "oppo", "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def png_bytes(figure: "Figure", dpi: float | None = None) -> bytes:
+    """The figure as PNG; at its own resolution if none is given."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi or figure.dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def in_page(svg: str, name: str) -> str:
+    """An SVG document as an element of a page: no prolog, ids of its own, ink and paper as the page's theme
+    has them."""
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r"<metadata>.*?</metadata>\s*", "", element, flags=re.DOTALL)
+    prefix = re.sub(r"[^A-Za-z0-9]", "-", name)
+    element = re.sub(r'\bid="', f'id="{prefix}-', element)
+    element = re.sub(r'href="#', f'href="#{prefix}-', element)
+    element = element.replace("url(#", f"url(#{prefix}-")
+    element = re.sub(
+        "|".join(_IN_PAGE), lambda match: _IN_PAGE[match.group().lower()], element, flags=re.IGNORECASE
+    )
+    # Sized by the page's style sheet.
+    return re.sub(
+        r'<svg ([^>]*?)width="[^"]*"',
+        r"<svg \1",
+        re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", element, count=1),
+        count=1,
+    )
+
+
+def joined(items: Sequence[str], last: str = "and") -> str:
+    """``a, b and c``."""
+    return f" {last} ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def cost_source(costs: Mapping[str, Any]) -> str:
+    """Where a simulation's seconds come from."""
+    kind = costs.get("kind", "unknown")
+    measured = costs.get("measured")
+    if not measured:
+        return f"Predicted: simulated seconds from assumed costs ({kind}); nothing here was measured."
+    on = measured.get("hardware") if isinstance(measured, Mapping) else None
+    return (
+        f"Predicted: simulated seconds, from costs ({kind}) that were"
+        f" measured{f' on {value_label(on)}' if on else ''}."
+    )
+
+
+def trace_name(trace: Mapping[str, Any]) -> str:
+    """A length trace in a word or two."""
+    synthetic = trace.get("synth")
+    named = trace.get("name") or trace.get("path")
+    return (
+        str(named)
+        if named
+        else f"synthetic, {synthetic['distribution']}"
+        if isinstance(synthetic, Mapping)
+        else "unnamed"
+    )
+
+
+def run_provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is in every manifest: scenario, trace, costs, versions."""
+    rows = [
+        ("scenario", str(manifest.get("scenario", ""))),
+        ("scenario, SHA-256", str(manifest.get("scenario_sha256", ""))),
+        ("trace", trace_name(manifest["trace"]) if isinstance(manifest.get("trace"), Mapping) else ""),
+        ("trace, SHA-256", str(manifest.get("trace_sha256", ""))),
+        ("costs", str(manifest.get("costs", {}).get("kind", ""))),
+        ("hardware", value_label(manifest["hardware"]) if manifest.get("hardware") else ""),
+        ("versions", versions_text(manifest.get("versions", {}))),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def versions_text(versions: Mapping[str, Any]) -> str:
+    """``python 3.11.2, numpy 2.1``."""
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def command_text(*words: Any) -> str:
+    """A command line to copy, quoted for a shell."""
+    return shlex.join(str(word) for word in words)
+
+
+def overrides_text(settings: Iterable[tuple[str, Any]]) -> str:
+    """Settings as ``--set`` options, one a line."""
+    lines = [
+        shlex.join(["--set", f"{field}={value_text(value)}"])
+        for field, value in settings
+        if not is_missing(value)
+    ]
+    return " \\\n".join(lines)
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as (dotted field, value)."""
+    rows: list[tuple[str, str]] = []
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            rows += flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", "null" if value is None else value_label(value)))
+    return rows
+
+
+def policy_yaml(policy: str, settings: Mapping[str, Any]) -> str:
+    """The policy section of a scenario file."""
+    return dump_yaml({"policy": {"name": policy, **settings}})
+
+
+def scenario_section(manifest: Mapping[str, Any]) -> Section | None:
+    """The scenario file, to run it again; None where the manifest has none."""
+    text = manifest.get("scenario_yaml")
+    return Section("The scenario file", code=str(text), folded=True) if text else None
+
+
+def not_told_apart(values: "pd.DataFrame", best: str) -> list[str]:
+    """Columns whose paired difference from column ``best`` is not significant at 5 % (t-test of log ratios
+    over rows); without ``best``.
+
+    ``values``: one row a seed, positive. With fewer than two seeds nothing can be told apart: then the list
+    is empty.
+    """
+    from scipy.stats import ttest_rel
+
+    if len(values) < 2:
+        return []
+    found = []
+    there: NDArray[np.float64] = np.log(values[best].to_numpy(dtype=np.float64))
+    for name in values.columns:
+        here = np.log(values[name].to_numpy(dtype=np.float64))
+        if name == best or not np.isfinite(here).all():
+            continue
+        difference = here - there
+        if (
+            np.ptp(difference) <= 1e-12
+        ):  # equal on every seed by the same amount: no test is needed, and none is possible
+            if abs(float(difference[0])) <= 1e-12:
+                found.append(str(name))
+        elif float(ttest_rel(here, there).pvalue) > 0.05:
+            found.append(str(name))
+    return found
+
+
+def safe_stem(path: Path) -> str:
+    """A folder's name as part of element ids."""
+    return (
+        "".join(
+            letter if letter.isalnum() and letter.isascii() else "-" for letter in path.resolve().name
+        ).strip("-")
+        or "folder"
+    )
+
+
+def sweep_command(record: Mapping[str, Any]) -> str:
+    """The command line of a sweep, from the spec that its record keeps."""
+    spec = record["spec"]
+    words = ["oppo", "sweep", f"{record['scenario']}.yaml"]
+    for option, key in (("--grid", "grid"), ("--random", "random"), ("--set", "set")):
+        for name, values in spec.get(key, {}).items():
+            listed = (
+                ",".join(value_text(value) for value in values)
+                if isinstance(values, list) and option != "--set"
+                else value_text(values)
+            )
+            words += [option, f"{name}={listed}"]
+    if spec.get("random"):
+        words += ["--samples", str(spec["samples"]), "--sampler-seed", str(spec["sampler_seed"])]
+        words += ["--sobol"] if spec["sampler"] == "sobol" else []
+    words += ["--seeds", str(spec["seeds"])]
+    words += ["--steps", str(spec["steps"])] if spec.get("steps") is not None else []
+    words += ["--objective", str(spec["objective"])] if spec.get("objective") != "time" else []
+    words += ["--stop-dominated"] if spec.get("stop_dominated") else []
+    return shlex.join(words)
+
+
+_DIGITS = 6
+
+
+def measures_in(points: Points) -> list[Measure]:
+    """The objective, other known measures, then other numeric columns; intervals and what has no value at all
+    are left out."""
+    intervals = {name for measure in MEASURES.values() for name in measure.interval or ()}
+    order = sorted(MEASURES, key=lambda column: column != points.objective)
+    known = [MEASURES[column] for column in order if points.has(column)]
+    others = [
+        str(column)
+        for column, kind in points.table.dtypes.items()
+        if kind.kind in "fiu"
+        and column not in MEASURES
+        and column not in intervals
+        and column not in points.axes
+    ]
+    return known + [measure_of(column) for column in others if points.has(column)]
+
+
+def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]:
+    """What ``report.js`` reads. ``label`` names the points in sentences (``configuration``, ``policy``),
+    ``fixed`` are the ``--set`` options that all points share.
+
+    ``axes[].at`` holds each row's position in ``axes[].values``; ``measures[].values``, ``low`` and ``high``
+    hold null where there is no number.
+    """
+    axes = []
+    for axis in points.axes:
+        values = points.values(axis)
+        place = {value_text(value): at for at, value in enumerate(values)}
+        axes.append(
+            {
+                "field": axis,
+                "label": field_label(axis),
+                "values": [value_label(value) for value in values],
+                "texts": [value_text(value) for value in values],
+                "missing": [is_missing(value) for value in values],
+                "numeric": points.numeric(axis),
+                "at": [place[value_text(value)] for value in points.table[axis]],
+            }
+        )
+    measures = []
+    for measure in measures_in(points):
+        low, high = (
+            [_rounded(points.measured(name)) if points.has(name) else None for name in measure.interval]
+            if measure.interval
+            else [None, None]
+        )
+        measures.append(
+            {
+                "column": measure.column,
+                "label": measure.label,
+                "kind": measure.kind,
+                "better": measure.better,
+                "values": _rounded(points.measured(measure.column)),
+                "low": low,
+                "high": high,
+            }
+        )
+    heat = heat_axes(points) if is_grid(points) else None
+    return {
+        "label": label,
+        "fixed": fixed,
+        "axes": axes,
+        "measures": measures,
+        "best": points.best_row(),
+        "region": sorted(points.region),
+        "objective": points.objective,
+        "status": (
+            [str(value) for value in points.table[c.STATUS]] if c.STATUS in points.table.columns else None
+        ),
+        "errors": (
+            [None if is_missing(value) else str(value) for value in points.table[c.ERROR]]
+            if c.ERROR in points.table.columns
+            else None
+        ),
+        "heat": list(heat) if heat else None,
+    }
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float | int | None]:
+    return [_short(float(value)) for value in values]
+
+
+def _short(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded

@@ -1,28 +1,36 @@
-"""The chapter of one run, simulated or measured."""
+"""The chapter of one run, simulated or measured, and timelines of several on one axis."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.report.figures import controls_figure, in_flight_figure, stage_times_figure, staleness_figure
-from oppo_sim.report.html_parts import Chapter, Grid, Picture, Section
-from oppo_sim.report.html_pictures import picture
-from oppo_sim.report.html_timelines import timeline_section
-from oppo_sim.report.html_words import (
+from oppo_sim.report.html_parts import (
+    Chapter,
+    Grid,
+    Picture,
+    Section,
     command_text,
     cost_source,
     counted,
     flat,
+    picture,
     policy_yaml,
     run_provenance,
     scenario_section,
 )
-from oppo_sim.report.measures import measured_label
-from oppo_sim.report.run_folder import FinishedRun
-from oppo_sim.report.units import format_percent, format_seconds
+from oppo_sim.report.labels import format_percent, format_seconds, measured_label
+from oppo_sim.report.perfetto import read_trace
+from oppo_sim.report.run_figures import (
+    controls_figure,
+    in_flight_figure,
+    stage_times_figure,
+    staleness_figure,
+)
+from oppo_sim.report.timeline import STEP_END, Timeline, compare_gantt
+from oppo_sim.run_folder import FinishedRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -172,3 +180,60 @@ def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str) -> tuple[Pictu
         )
     alt = "Distribution of the response lengths that were trained, against the trace's, and by quantile."
     return (*found, *stored_picture(run, _LENGTHS, f"{stem}-lengths", "Response lengths (length bias)", alt))
+
+
+TIMELINE = "timeline.json"
+MOST_STEPS = 3
+
+
+def recorded_steps(timeline: Timeline) -> set[int]:
+    """Steps whose end was recorded."""
+    _, markers = timeline
+    return {marker.step for marker in markers if marker.name == STEP_END}
+
+
+def shared_steps(runs: Mapping[str, Timeline], most: int = MOST_STEPS) -> tuple[int, int] | None:
+    """First and last of the earliest steps in a row that every run has, at most ``most``; None: they share no
+    step."""
+    common = set.intersection(*(recorded_steps(timeline) for timeline in runs.values())) if runs else set()
+    if not common:
+        return None
+    first = last = min(common)
+    while last + 1 in common and last + 1 - first < most:
+        last += 1
+    return first, last
+
+
+def timeline_section(run: FinishedRun, stem: str) -> Sequence[Section]:
+    """The timeline of a folder, if it has one."""
+    if TIMELINE not in run.files:
+        return ()
+    return side_by_side(read_trace(run.path(TIMELINE)), stem, "Timeline")
+
+
+def side_by_side(
+    runs: Mapping[str, Timeline], stem: str, title: str = "Timelines side by side"
+) -> Sequence[Section]:
+    """Several runs, one under the other on one time axis; nothing where they share no recorded step."""
+    steps = shared_steps(runs)
+    if steps is None:
+        return ()
+    first, last = steps
+    said = f"steps {first} to {last}" if last > first else f"step {first}"
+    named = ", ".join(name for name in runs if name)
+    lanes = (
+        "a lane for each replica, scoring worker and trainer; the share of the time it was busy stands on the"
+        " right"
+    )
+    alt = f"Gantt chart of {said}{f' of {named}' if named else ''}: {lanes}."
+    closer = "The folder's timeline.json opens in ui.perfetto.dev for a closer look."
+    text = (
+        f"Each run from the start of its first shown step, on one time axis. {closer}"
+        if len(runs) > 1
+        else closer
+    )
+    return (
+        Section(
+            title, (text,), pictures=(picture(f"{stem}-timeline", compare_gantt(runs, steps), title, alt),)
+        ),
+    )

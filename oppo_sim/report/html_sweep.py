@@ -8,19 +8,24 @@ from typing import Any, Final
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.report.html_explorer import explorer_data
-from oppo_sim.report.html_parts import Chapter, Explorer, Grid, Section
-from oppo_sim.report.html_pictures import picture
-from oppo_sim.report.html_words import (
+from oppo_sim.report.html_parts import (
+    Chapter,
+    Explorer,
+    Grid,
+    Section,
     cost_source,
     counted,
+    explorer_data,
     joined,
     overrides_text,
+    picture,
     run_provenance,
     scenario_section,
     sweep_command,
 )
-from oppo_sim.report.measures import (
+from oppo_sim.report.labels import (
+    format_percent,
+    format_seconds,
     measure_of,
     measured_label,
     settings_label,
@@ -28,10 +33,8 @@ from oppo_sim.report.measures import (
     value_label,
     value_text,
 )
-from oppo_sim.report.points import FAILED, STOPPED, Points
-from oppo_sim.report.sweep_drawn import HEAT, drawn
-from oppo_sim.report.sweep_folder import SweepFolder, read_sweep
-from oppo_sim.report.units import format_percent, format_seconds
+from oppo_sim.report.points import FAILED, STOPPED, Points, SweepFolder, read_sweep
+from oppo_sim.report.sweep_figures import HEAT, figures_of
 
 _MOST_REASONS: Final = 20
 _PRICES: Final = (
@@ -51,7 +54,7 @@ def sweep_chapter(folder: Path, stem: str) -> Chapter:
     fixed = list(record["spec"].get("set", {}).items())
     choice = [] if best is None else [*fixed, *points.label_of(best)]
     pictures = {
-        one.name: picture(f"{stem}-{one.name}", one.figure, one.title, one.alt) for one in drawn(points)
+        one.name: picture(f"{stem}-{one.name}", one.figure, one.title, one.alt) for one in figures_of(points)
     }
     code = scenario_section(record)
     return Chapter(

@@ -11,12 +11,22 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
-from oppo_sim.report.html_explorer import explorer_data
-from oppo_sim.report.html_parts import Chapter, Explorer, Grid, Picture, Section
-from oppo_sim.report.html_pictures import picture
-from oppo_sim.report.html_words import counted, flat, joined, overrides_text, versions_text
-from oppo_sim.report.measures import value_label, value_text
+from oppo_sim.files import file_errors
+from oppo_sim.report.html_parts import (
+    Chapter,
+    Explorer,
+    Grid,
+    Picture,
+    Section,
+    counted,
+    explorer_data,
+    flat,
+    joined,
+    overrides_text,
+    picture,
+    versions_text,
+)
+from oppo_sim.report.labels import value_label, value_text
 from oppo_sim.report.points import Points, read_table
 from oppo_sim.report.sweep_figures import convergence_figure, sensitivity_figure
 
@@ -60,7 +70,7 @@ def tune_chapter(folder: Path, stem: str) -> Chapter:
 def _record(folder: Path) -> Mapping[str, Any]:
     path = folder / TUNE
     try:
-        with said(path):
+        with file_errors(path):
             record = json.loads(path.read_bytes())
     except ValueError:
         record = None
@@ -196,7 +206,7 @@ def _pictures(
     for number, (file, title, alt) in enumerate(_STORED):
         path = folder / file
         if path.is_file():
-            with said(path):
+            with file_errors(path):
                 data = path.read_bytes()
             found.append(
                 Picture(f"{stem}-stored-{number}", title, alt, png_base64=base64.b64encode(data).decode())
@@ -221,7 +231,7 @@ def _best_file(folder: Path) -> list[Section]:
     path = folder / _BEST
     if not path.is_file():
         return []
-    with said(path):
+    with file_errors(path):
         return [Section("The tuned scenario", code=path.read_text(encoding="utf-8"), folded=True)]
 
 

@@ -4,11 +4,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from oppo_sim.report.html_parts import Chapter, Grid, Section
+from oppo_sim.report.html_parts import (
+    Chapter,
+    Grid,
+    Section,
+    command_text,
+    counted,
+    joined,
+    run_provenance,
+    scenario_section,
+)
 from oppo_sim.report.html_run import stored_picture
-from oppo_sim.report.html_words import command_text, counted, joined, run_provenance, scenario_section
-from oppo_sim.report.run_folder import FinishedRun
-from oppo_sim.report.units import NOTHING, format_percent, significant
+from oppo_sim.report.labels import NOTHING, format_percent, significant
+from oppo_sim.run_folder import FinishedRun
 
 _LEAST_SHARE = 0.001
 _FIGURES = {

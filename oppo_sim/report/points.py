@@ -3,10 +3,10 @@ told apart from it.
 
 A points table has one row a configuration: the varied scenario fields as columns under their dotted names,
 then measures (``columns.py``), then ``status`` (``ok``, ``failed``, ``stopped``) and ``error``, if there are
-such.
-"""
+such."""
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
-from oppo_sim.report.frames import numbers
-from oppo_sim.report.measures import as_number, is_missing, measure_of, value_text
+from oppo_sim.files import file_errors
+from oppo_sim.report.labels import as_number, is_missing, measure_of, value_text
+from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,8 +168,58 @@ def read_table(path: Path, mend: str) -> "pd.DataFrame":
     import pyarrow.parquet as pq
 
     try:
-        with said(path):
+        with file_errors(path):
             frame: pd.DataFrame = pq.read_table(path).to_pandas()
     except pa.ArrowInvalid as error:
         raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): {mend}") from error
     return frame
+
+
+SWEEP: Final = "sweep.json"
+POINTS: Final = "points.parquet"
+_MEND: Final = "run the sweep again, its finished runs are kept"
+_BATCH: Final = "rollout_batch_size"
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """A finished sweep."""
+
+    root: Path
+    record: Mapping[str, Any]
+    """``sweep.json``."""
+    points: Points
+
+    @property
+    def name(self) -> str:
+        """Of the scenario."""
+        return str(self.record["scenario"])
+
+
+def read_sweep(folder: str | Path) -> SweepFolder:
+    """Read a sweep's folder. Raises OppoError when it never finished, is damaged or holds none."""
+    root = Path(folder)
+    path = root / SWEEP
+    if not path.is_file():
+        raise OppoError(f"{root} holds no finished sweep (it has no {SWEEP}): run the sweep to its end")
+    try:
+        with file_errors(path):
+            record = json.loads(path.read_bytes())
+        fields, region, best = tuple(record["fields"]), frozenset(map(int, record["region"])), record["best"]
+        objective = str(record["objective"])
+        assert "scenario" in record
+        assert best is None or isinstance(best, int)
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise OppoError(f"{path} is damaged: {_MEND}") from None
+    table = read_table(root / POINTS, _MEND)
+    if len(table) != record.get("points") or any(row >= len(table) for row in (*region, best or 0)):
+        raise OppoError(f"{root / POINTS} is not the table of {SWEEP} beside it: {_MEND}")
+    return SweepFolder(root, record, Points(table, fields, best, region, _measure(objective, fields)))
+
+
+def _measure(objective: str, fields: tuple[str, ...]) -> str:
+    """The column that the best point is best at; steps of unlike batches are compared by what a rollout
+    takes."""
+    if objective == "speedup":
+        return c.SPEEDUP
+    return c.S_PER_ROLLOUT if _BATCH in fields else c.STEP_S

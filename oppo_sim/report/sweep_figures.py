@@ -1,8 +1,11 @@
-"""Pictures of a sweep: heat map, curves by placement, trade-offs with their Pareto front
-(``report/points.py`` holds the table)."""
+"""Figures of a sweep or search: heat map, curves by placement, trade-offs with their Pareto
+front; written as files on request.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,20 +13,31 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.canvas import legend_below, new_figure
-from oppo_sim.report.measures import (
+from oppo_sim.files import file_errors, refuse_existing, whole_file
+from oppo_sim.report.html_parts import png_bytes, svg_text
+from oppo_sim.report.labels import (
     Measure,
+    Unit,
     as_number,
     field_label,
+    format_seconds,
     measure_of,
     measured_label,
     settings_label,
+    time_unit,
     value_label,
     value_text,
 )
-from oppo_sim.report.palette import FAINT, IDLE, INK, LOSSES, TRAINED
-from oppo_sim.report.points import CHUNK_FIELD, OVERCOMMIT_FIELD, Points, best_of
-from oppo_sim.report.units import Unit, format_seconds, time_unit
+from oppo_sim.report.points import (
+    CHUNK_FIELD,
+    OVERCOMMIT_FIELD,
+    Points,
+    best_of,
+    category,
+    heat_axes,
+    is_grid,
+)
+from oppo_sim.report.style import FAINT, IDLE, INK, LOSSES, TRAINED, legend_below, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -515,9 +529,6 @@ def pareto_front(paid: NDArray[np.float64], won: NDArray[np.float64]) -> list[in
     return front
 
 
-# ---- inside ------------------------------------------------------------------------------------------------
-
-
 def _lines(
     points: Points, values: NDArray[np.float64], x: str, by: str | None
 ) -> "list[tuple[Any, list[int], int]]":
@@ -713,3 +724,118 @@ def _with_unit(measure: Measure, unit: Unit | None, scale: float) -> str:
         if scale == 0.01
         else measure.label
     )
+
+
+HEAT: Final = "step_time"
+
+
+@dataclass(frozen=True)
+class NamedFigure:
+    """A figure and its words."""
+
+    name: str
+    """File-name stem."""
+    figure: "Figure"
+    title: str
+    alt: str
+
+
+def figures_of(points: Points, title: str = "") -> list[NamedFigure]:
+    """Every figure that the points admit; ``title`` stands in each. Empty where no point has a step time."""
+    if not points.has(c.STEP_S):
+        return []
+    gridded = is_grid(points)
+    found = [
+        *(_heats(points, title) if gridded else ()),
+        *(_curves(points, title) if gridded else _scatter(points, title)),
+    ]
+    if points.has(c.SPEEDUP):
+        found += _tradeoffs(points, title)
+    return found
+
+
+def write_figures(points: Points, folder: str | Path, title: str = "", *, force: bool = False) -> list[Path]:
+    """Write every figure into a folder, as PNG and SVG; returns the files. Raises OppoError when one exists
+    (unless ``force``)."""
+    root = Path(folder)
+    found = figures_of(points, title)
+    paths = [root / f"{one.name}.{kind}" for one in found for kind in ("png", "svg")]
+    for path in paths:
+        refuse_existing(path, overwrite=force)
+    with file_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        for path, data in (
+            (root / f"{one.name}.png", png_bytes(one.figure)),
+            (root / f"{one.name}.svg", svg_text(one.figure).encode()),
+        ):
+            with whole_file(path) as file:
+                file.write(data)
+    return paths
+
+
+def _heats(points: Points, title: str) -> Iterator[NamedFigure]:
+    axes = heat_axes(points)
+    if axes is None:
+        return
+    x, y = axes
+    for name, metric in ((HEAT, c.STEP_S), ("speedup", c.SPEEDUP)):
+        if points.has(metric):
+            label = measure_of(metric).label
+            alt = (
+                f"Heat map: {field_label(x)} across, {field_label(y)} upwards; the best cell has a star; the"
+                " table has the numbers."
+            )
+            figure = heat_figure(points, metric, x=x, y=y, title=title)
+            yield NamedFigure(
+                name, figure, f"{label.capitalize()} by {field_label(x)} and {field_label(y)}", alt
+            )
+
+
+def _curves(points: Points, title: str) -> Iterator[NamedFigure]:
+    numeric = [axis for axis in points.axes if points.numeric(axis)]
+    known = [axis for axis in (CHUNK_FIELD, OVERCOMMIT_FIELD) if axis in numeric]
+    for axis in known or numeric[:2]:
+        name = {CHUNK_FIELD: "chunk_curve", OVERCOMMIT_FIELD: "overcommit_curve"}.get(
+            axis, f"curve_{axis.replace('.', '_')}"
+        )
+        by = category(points)
+        by = None if by == axis else by
+        alt = (
+            f"A line{f' for each {field_label(by)}' if by else ''} with its 95 % band; a diamond marks the"
+            " best of each."
+        )
+        yield NamedFigure(
+            name, curve_figure(points, x=axis, by=by, title=title), f"Step time by {field_label(axis)}", alt
+        )
+
+
+def _scatter(points: Points, title: str) -> Iterator[NamedFigure]:
+    if any(points.numeric(axis) for axis in points.axes):
+        figure = scatter_figure(points, by=_colour_by(points), title=title)
+        yield NamedFigure(
+            "scatter",
+            figure,
+            "Step time by field",
+            "One panel a numeric field, a dot a configuration; the best has a star.",
+        )
+
+
+def _tradeoffs(points: Points, title: str) -> Iterator[NamedFigure]:
+    for cost, name, label in (
+        (c.COMPARED_STALENESS_MEAN, "staleness", "Speed-up against staleness"),
+        (c.LENGTH_BIAS, "length_bias", "Speed-up against length bias"),
+    ):
+        if points.has(cost):
+            alt = (
+                "A dot a configuration; those that none beats on both are numbered and listed with their"
+                " settings."
+            )
+            yield NamedFigure(
+                name, tradeoff_figure(points, cost, by=_colour_by(points), title=title), label, alt
+            )
+
+
+def _colour_by(points: Points) -> str | None:
+    by = category(points)
+    return None if by is None or points.numeric(by) else by

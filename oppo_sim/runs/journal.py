@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, make_durable
+from oppo_sim.files import make_durable, write_errors
 from oppo_sim.runs.request import RunRequest, RunResult
 
 FORMAT: Final = "oppo-sweep-runs/1"
@@ -81,11 +81,11 @@ class RunJournal:
         self._synced = monotonic()
         if path is None:
             return
-        with disk_errors_said(path):
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")  # better refused now than after the first hour
         try:
-            with disk_errors_said(path):
+            with write_errors(path):
                 self._read(self._file, about, differs)
         except BaseException:
             self._file.close()
@@ -169,7 +169,7 @@ class RunJournal:
             lines.append(json.dumps(entry, allow_nan=False).encode() + b"\n")
         if self._file is None:
             return
-        with disk_errors_said(self._path):
+        with write_errors(self._path):
             self._file.write(b"".join(lines))
             if monotonic() - self._synced >= SYNC_SECONDS:
                 make_durable(self._file)
@@ -185,7 +185,7 @@ class RunJournal:
     ) -> None:
         if self._file is None:
             return
-        with disk_errors_said(self._path):
+        with write_errors(self._path):
             try:
                 make_durable(self._file)
             finally:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, partial_path, whole_file
+from oppo_sim.files import partial_path, whole_file, write_errors
 from oppo_sim.manifest import versions
-from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.plain_json import json_bytes
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import FORMAT as RUNS_FORMAT
@@ -96,7 +96,7 @@ def known_runs(folder: Path) -> set[str]:
     if not path.is_file():
         return set()
     found = set()
-    with disk_errors_said(path), path.open("rb") as file:
+    with write_errors(path), path.open("rb") as file:
         for line in file:
             try:
                 found.add(str(json.loads(line)["key"]))
@@ -109,7 +109,7 @@ def remove_sweep(folder: Path) -> None:
     """Delete what a sweep wrote into the folder, and nothing else."""
     if not (folder / RUNS).is_file():
         return
-    with disk_errors_said(folder):
+    with write_errors(folder):
         for name in _OWN:
             (folder / name).unlink(missing_ok=True)
             partial_path(folder / name).unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def remove_sweep(folder: Path) -> None:
 def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
     """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Raises
     OppoError when the disk refuses."""
-    with disk_errors_said(folder / SWEEP):
+    with write_errors(folder / SWEEP):
         (folder / SWEEP).unlink(missing_ok=True)
         _remove_figures(folder)
     _write_frame(folder / POINTS, sweep.points)
@@ -258,7 +258,7 @@ def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from oppo_sim.report.parquet_table import COMPRESSION
+    from oppo_sim.tables import COMPRESSION
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     with whole_file(path) as file:
@@ -282,6 +282,8 @@ def _remove_figures(folder: Path) -> None:
 
 
 def _write_figures(folder: Path) -> None:
-    from oppo_sim.report.sweep_folder import read_sweep, write_figures
+    from oppo_sim.report.points import read_sweep
+    from oppo_sim.report.sweep_figures import write_figures
 
-    write_figures(read_sweep(folder), folder / FIGURES, force=True)
+    sweep = read_sweep(folder)
+    write_figures(sweep.points, folder / FIGURES, sweep.name, force=True)

@@ -12,8 +12,8 @@ import oppo_sim
 from oppo_sim.comparison import baseline_of
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import versions
+from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import BASELINE, SHIPPED, source_digest
-from oppo_sim.report.plain_json import plain
 from oppo_sim.runs.evaluate import keep_parts
 from oppo_sim.runs.request import RunRequest, request_of
 from oppo_sim.scenario.aliases import ALIASES

@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.report.measures import field_label, settings_label, value_label
-from oppo_sim.report.units import NOTHING, format_percent, format_seconds
+from oppo_sim.report.labels import (
+    NOTHING,
+    field_label,
+    format_percent,
+    format_seconds,
+    settings_label,
+    value_label,
+)
 from oppo_sim.sweep.run import Sweep
 
 if TYPE_CHECKING:

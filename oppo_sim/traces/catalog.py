@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said, sha256_of
+from oppo_sim.files import file_errors, sha256_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ def list_traces() -> tuple[CatalogEntry, ...]:
 
     path = shipped_folder() / CATALOG_NAME
     try:
-        with said(path):
+        with file_errors(path):
             return _Catalog.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).traces
     except (ValidationError, yaml.YAMLError) as error:
         raise OppoError(

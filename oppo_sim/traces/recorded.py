@@ -24,7 +24,7 @@ from oppo_sim.columns import (
     STEP,
 )
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said, sha256_of
+from oppo_sim.files import file_errors, sha256_of
 from oppo_sim.traces.schema import check_frame
 from oppo_sim.traces.storage import read_parquet, write_parquet
 
@@ -80,11 +80,11 @@ def write_recorded_run(
             f"the manifest of {folder} is not plain JSON data ({error}): give dicts, lists, text, finite"
             " numbers"
         ) from None
-    with said(folder):
+    with file_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".partial-{folder.name}-", dir=folder.parent))
     try:
-        with said(folder):
+        with file_errors(folder):
             files = {}
             for name, frame in ((WORKLOAD, workload), (OUTCOMES, outcomes)):
                 table = pa.Table.from_pandas(frame.sort_values(ROLLOUT_ID), preserve_index=False)
@@ -146,7 +146,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise OppoError(f"{folder} is no recorded run: it has no {MANIFEST}")
     try:
-        with said(path):
+        with file_errors(path):
             sealed = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise OppoError(f"{path} is not readable JSON: record the run again, or restore the file") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import TRACE_COLUMNS
 from oppo_sim.errors import OppoError
-from oppo_sim.files import new_file, said
+from oppo_sim.files import file_errors, new_file
 from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def load_trace(path: str | Path) -> "pd.DataFrame":
     """
     path = Path(path)
     kind = suffix_of(path)
-    with said(path), path.open("rb") as file:
+    with file_errors(path), path.open("rb") as file:
         if not file.read(1):
             raise OppoError(f"{path} is empty: give a trace with a header and at least one rollout")
     if kind == ".parquet":
@@ -81,7 +81,7 @@ def read_parquet(path: Path, format_key: bytes, known_format: str) -> "pa.Table"
     import pyarrow.parquet as pq
 
     try:
-        with said(path), pq.ParquetFile(path) as file:
+        with file_errors(path), pq.ParquetFile(path) as file:
             table = file.read()
     except (pa.ArrowException, ValueError) as error:
         raise OppoError(

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 from oppo_sim import columns as c
-from oppo_sim.report.units import format_seconds, significant
+from oppo_sim.report.labels import format_seconds, significant
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.tune.check import AS_GIVEN

@@ -8,9 +8,8 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.canvas import legend_below, new_figure
-from oppo_sim.report.measures import field_label, short_label, value_label
-from oppo_sim.report.palette import FAINT, INK, LOSSES, TRAINED
+from oppo_sim.report.labels import field_label, short_label, value_label
+from oppo_sim.report.style import FAINT, INK, LOSSES, TRAINED, legend_below, new_figure
 from oppo_sim.tune.result import KnobEffect
 
 if TYPE_CHECKING:

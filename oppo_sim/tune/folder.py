@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, whole_file
-from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.files import whole_file, write_errors
+from oppo_sim.plain_json import json_bytes
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
 from oppo_sim.tune.advice import advice_markdown
 from oppo_sim.tune.best_file import best_yaml
@@ -126,7 +126,7 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
     """Write everything but the journals; files of an earlier, shorter search are replaced. Raises OppoError
     when the disk refuses."""
     for name in WRITTEN:
-        with disk_errors_said(folder / name):
+        with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
     _write_frame(folder / TRIALS, tuned.trials)
     with whole_file(folder / TRIALS_CSV) as file:
@@ -156,7 +156,7 @@ def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from oppo_sim.report.parquet_table import COMPRESSION
+    from oppo_sim.tables import COMPRESSION
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     with whole_file(path) as file:
@@ -175,7 +175,7 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
         made[REGRET_FIGURE] = draw.regret_figure(tuned.advice["worlds"], tuned.scenario.name)
     for name, figure in made.items():
         path = folder / name
-        with disk_errors_said(path):
+        with write_errors(path):
             path.parent.mkdir(exist_ok=True)
         with whole_file(path) as file:
             figure.savefig(file, format="png", dpi=figure.dpi, metadata={"Software": None})

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from oppo_sim import columns as c
-from oppo_sim.report.units import NOTHING, format_seconds
+from oppo_sim.report.labels import NOTHING, format_seconds
 from oppo_sim.tune.result import Against, Tuned
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, whole_file
-from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.files import whole_file, write_errors
+from oppo_sim.plain_json import json_bytes
 from oppo_sim.tune.space import Setting
 
 JOURNAL = "trials.journal"
@@ -92,7 +92,7 @@ class TrialStore:
         a damaged one."""
         optuna = require_optuna()
         self._path = path
-        with disk_errors_said(path):
+        with write_errors(path):
             _cut_torn_line(path)
             backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_HeldLock())
         try:
@@ -114,7 +114,7 @@ class TrialStore:
     def add(self, trial: Trial, frozen: Any) -> None:
         """Keep a trial; ``frozen`` is the same as Optuna has it. Raises OppoError when the disk refuses."""
         frozen.set_user_attr("trial", json.dumps(trial.to_plain()))
-        with disk_errors_said(self._path):
+        with write_errors(self._path):
             self._study.add_trial(frozen)
         self.trials.append(trial)
 
@@ -142,7 +142,7 @@ def _cut_torn_line(path: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process; the lock ends with it, however it ends. Raises OppoError while another
     one holds it."""
-    with disk_errors_said(folder):
+    with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:

@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
-from oppo_sim.report.html_report import write_report
+from oppo_sim.report.html_page import write_report
 from oppo_sim.sweep import run_sweep
 from tests.cli_runs import write_scenario
 from tests.report_page import HOSTILE

@@ -17,7 +17,7 @@ from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.run_folder import read_run_folder
+from oppo_sim.run_folder import read_run_folder
 from oppo_sim.simulation import simulate
 from oppo_sim.traces.storage import load_trace
 from tests.real.real_scenario import real_scenario

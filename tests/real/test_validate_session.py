@@ -16,7 +16,7 @@ from oppo_real.validate import measure
 from oppo_real.validate.measure import RunJournal, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.errors import OppoError
-from oppo_sim.report.run_folder import read_run_folder
+from oppo_sim.run_folder import read_run_folder
 
 MODEL = {
     "model_type": "qwen2", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,

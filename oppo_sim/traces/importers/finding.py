@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
+from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.lines import plain_name
 
 
@@ -18,7 +18,7 @@ def files_of(path: Path) -> list[Path]:
         raise OppoError(f"{path} does not exist: check the path")
     if path.is_file():
         return [path]
-    with said(path):
+    with file_errors(path):
         return sorted(
             (each for each in _below(path) if each.is_file()),
             key=lambda each: natural(each.relative_to(path).as_posix()),

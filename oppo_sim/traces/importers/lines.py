@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
+from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 
@@ -17,12 +17,12 @@ CUT_OFF: Final = "last line cut off in the middle, as by a run that was stopped"
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Lines with their ends, unpacked if the name ends in ``.gz``. Raises OppoError."""
-    with said(path):
+    with file_errors(path):
         raw = path.open("rb")
     with raw:
         file: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
         try:
-            with said(path):
+            with file_errors(path):
                 yield from file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OppoError(

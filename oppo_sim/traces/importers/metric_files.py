@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
+from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.lines import json_values, plain_name, raw_lines
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
@@ -180,7 +180,7 @@ def tag_of(path: Path) -> str:
 def _events(path: Path) -> Iterator[Figures]:
     """Scalars of a TensorBoard event file: records of (length, check, data, check), the data an ``Event``
     message."""
-    with said(path), path.open("rb") as file:
+    with file_errors(path), path.open("rb") as file:
         while head := file.read(12):
             if len(head) < 12:
                 return

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
+from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.lines import raw_lines
 from oppo_sim.traces.importers.places import Place
 
@@ -22,7 +22,7 @@ def parquet_schema(path: Path) -> "pa.Schema":
     import pyarrow.parquet as pq
 
     try:
-        with said(path):
+        with file_errors(path):
             return pq.read_schema(path)
     except (pa.ArrowException, ValueError) as error:
         raise _unreadable(path, error) from None
@@ -35,7 +35,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, di
 
     number = 0
     try:
-        with said(path), pq.ParquetFile(path) as file:
+        with file_errors(path), pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
                 for record in batch.to_pylist():
                     number += 1

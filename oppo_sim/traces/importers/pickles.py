@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
+from oppo_sim.files import file_errors
 
 HOW_TO_CONVERT: Final = (
     "convert it to JSON lines where you trust it (docs/importers.md shows how) and import that with --from"
@@ -187,7 +187,7 @@ def load_pickle(path: Path) -> Any:
     """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError, with the way to convert what
     is refused."""
     try:
-        with said(path), path.open("rb") as file:
+        with file_errors(path), path.open("rb") as file:
             if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
                 return _load_archive(file)
             file.seek(0)

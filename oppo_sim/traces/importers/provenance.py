@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import new_file, refuse_existing, said
+from oppo_sim.files import file_errors, new_file, refuse_existing
 from oppo_sim.traces.identity import content_hash
 from oppo_sim.traces.importers.importing import FORMAT
 from oppo_sim.traces.storage import save_trace
@@ -44,7 +44,7 @@ def read_provenance(trace: str | Path, frame: "pd.DataFrame") -> dict[str, Any] 
     if not path.is_file():
         return None
     try:
-        with said(path):
+        with file_errors(path):
             record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise OppoError(f"{path} is no JSON: restore it, or remove it") from None

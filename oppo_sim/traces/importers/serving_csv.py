@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import said
+from oppo_sim.files import file_errors
 from oppo_sim.traces.config import MAX_LENGTH
 from oppo_sim.traces.importers.parquet_rows import csv_rows
 from oppo_sim.traces.importers.places import Place
@@ -29,13 +29,13 @@ def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> "Iterator
     kinds = {"whole": pa.int64(), "real": pa.float64(), "text": pa.large_string()}
     types = {name: kinds[kind] for name, (kind, _) in checks.items()}
     convert = csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=True)
-    with said(path):
+    with file_errors(path):
         empty = path.stat().st_size == 0
     if empty:
         return
     try:
         with (
-            said(path),
+            file_errors(path),
             csv.open_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), convert_options=convert) as reader,
         ):
             for batch in reader:

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, partial_path, whole_file
-from oppo_sim.report.parquet_table import COMPRESSION
-from oppo_sim.report.plain_json import json_bytes
+from oppo_sim.files import partial_path, whole_file, write_errors
+from oppo_sim.plain_json import json_bytes
+from oppo_sim.tables import COMPRESSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ class RunFolder:
         self._names.append(name)
         with whole_file(self.root / JOURNAL) as journal:
             journal.write(json_bytes({FILES: self._names}))
-        with disk_errors_said(path):
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -122,12 +122,12 @@ class RunFolder:
                 f"{self.root} lacks {', '.join(missing)}, claimed but never completed: write or close them"
                 " before finish()"
             )
-        with disk_errors_said(self.root / MANIFEST):
+        with write_errors(self.root / MANIFEST):
             files = {name: _facts(self.root / name) for name in sorted(self._names)}
         with whole_file(self.root / MANIFEST) as file:
             file.write(json_bytes({**manifest, FILES: files}))
         self._finished = True
-        with disk_errors_said(self.root / JOURNAL):
+        with write_errors(self.root / JOURNAL):
             (self.root / JOURNAL).unlink()
 
 
@@ -194,7 +194,7 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
     Raises OppoError when the folder holds something else, or the disk refuses.
     """
     root = Path(path)
-    with disk_errors_said(root):
+    with write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         present = sorted(entry.name for entry in root.iterdir())
         holds_run = MANIFEST in present or JOURNAL in present

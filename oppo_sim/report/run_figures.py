@@ -7,10 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.canvas import legend_below, new_figure
-from oppo_sim.report.frames import largest, numbers
-from oppo_sim.report.palette import FAINT, INK, LOSSES, TRACE, TRAINED, stage_colour
-from oppo_sim.report.units import format_percent, format_seconds, significant, time_unit
+from oppo_sim.report.labels import format_percent, format_seconds, significant, time_unit
+from oppo_sim.report.style import FAINT, INK, LOSSES, TRACE, TRAINED, legend_below, new_figure, stage_colour
+from oppo_sim.tables import largest, numbers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""A Parquet table written piece by piece, for millions of rows with flat memory."""
+"""Tables as files and as columns: Parquet written piece by piece or whole, read back, numbers taken out."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import disk_errors_said, make_durable, partial_path
+from oppo_sim.files import make_durable, partial_path, write_errors
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -60,7 +64,7 @@ class ParquetTable:
         self._writer: pq.ParquetWriter | None = None
         self._schema: pa.Schema | None = None
         self._closed = False
-        with disk_errors_said(self.path):
+        with write_errors(self.path):
             self._file: BinaryIO = partial_path(self.path).open("wb")
 
     def append(self, rows: Mapping[str, Any]) -> None:
@@ -173,8 +177,24 @@ class ParquetTable:
     @contextmanager
     def _giving_up_on_failure(self) -> Iterator[None]:
         try:
-            with disk_errors_said(self.path):
+            with write_errors(self.path):
                 yield
         except BaseException:
             self.abandon()
             raise
+
+
+def numbers(frame: "pd.DataFrame", name: str, what: str) -> NDArray[np.float64]:
+    """A column as floats, NaN where a value is missing. ``what`` names the frame in the OppoError for an
+    absent column or no rows."""
+    if len(frame) == 0:
+        raise OppoError(f"the {what} table has no rows: nothing can be shown of it")
+    if name not in frame.columns:
+        raise OppoError(f"the {what} table lacks the column '{name}': add it")
+    return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def largest(values: NDArray[np.float64]) -> float:
+    """The largest finite value, 0 if there is none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if len(finite) else 0.0

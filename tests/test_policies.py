@@ -287,7 +287,7 @@ def test_the_documented_settings_and_defaults_are_the_real_ones() -> None:
             )
         )
         assert documented == {
-            field: default_of(info) for field, info in shipped.settings.model_fields.items()
+            field: default_of(info) for field, info in shipped.Settings.model_fields.items()
         }, name
 
 

@@ -110,7 +110,7 @@ def test_the_system_before_runs_as_its_comments_say() -> None:
 @pytest.mark.parametrize("policy", SHIPPED)
 def test_every_policy_either_runs_on_a_single_gpu_or_says_what_it_lacks(policy: str) -> None:
     scenario = load_scenario("h200-single")
-    if SHIPPED[policy].build.__name__ in ("OneStepOff", "Async"):
+    if SHIPPED[policy].schedule != "synchronous":
         with pytest.raises(OppoError, match=r"placement\.training: separate"):
             build_setup(scenario, policy=policy)
     else:

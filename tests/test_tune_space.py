@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from oppo_sim.errors import OppoError
-from oppo_sim.tune.space import Knob, Setting, build_space, parse_knob
+from oppo_sim.policies.knobs import Knob
+from oppo_sim.tune.space import Setting, build_space, parse_knob
 from tests.tuning import choices, scenario
 
 
@@ -16,13 +17,13 @@ def test_default_ranges_follow_from_the_scenario(tmp_path: Path) -> None:
     space = build_space(scenario(tmp_path, rollout_batch_size=12, max_response_length=400), None, (), None)
     assert space.policies == (
         "sequential",
-        "rollout-overlap",
         "intra",
+        "rollout-overlap",
+        "tail-batching",
+        "april",
         "inter",
         "oppo",
         "partial-rollout",
-        "april",
-        "tail-batching",
     )
     oppo = {knob.field: knob for knob in space.knobs["oppo"]}
     assert (oppo["policy.chunk_size"].low, oppo["policy.chunk_size"].high, oppo["policy.chunk_size"].log) == (

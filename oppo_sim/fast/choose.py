@@ -14,7 +14,8 @@ from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.run import ModelInput
 from oppo_sim.model.simulate import run_model
 from oppo_sim.policies.interface import Policy
-from oppo_sim.policies.shipped import Oracle, Refill
+from oppo_sim.policies.refill import Refill
+from oppo_sim.policies.shipped.oracle import Oracle
 from oppo_sim.results.sinks import FrameSink, Moments, Sink, SummarySink
 from oppo_sim.scenario.build import Setup
 from oppo_sim.traces.replay import Replay
@@ -114,7 +115,7 @@ def why_not(
 ) -> str | None:
     """What the kernel does not cover in this run, as a sentence; None: it covers it."""
     policy, machine = _policy(setup, score_granularity), setup.machine
-    if type(policy) not in (Refill, Oracle):
+    if not (_decides_as(policy, Refill) or _decides_as(policy, Oracle)):
         return (
             f"policy '{policy.name}' runs on the SimPy model: only the shipped synchronous policies that drop"
             " nothing are compiled"
@@ -135,6 +136,14 @@ def why_not(
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _decides_as(policy: Policy, kind: type[Policy]) -> bool:
+    """A policy whose decisions are those of ``kind``, and not its own."""
+    return isinstance(policy, kind) and not any(
+        method in vars(policy) or getattr(type(policy), method) is not getattr(kind, method)
+        for method in ("plan", "arrange", "select", "drop", "observe")
+    )
 
 
 def _policy(setup: Setup, score_granularity: str | None) -> Policy:

@@ -7,7 +7,8 @@ from oppo_sim.instants import TOLERANCE
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.policies.controllers import TIE
 from oppo_sim.policies.interface import Policy
-from oppo_sim.policies.shipped import Oracle, Refill
+from oppo_sim.policies.refill import Refill
+from oppo_sim.policies.shipped.oracle import Oracle
 from oppo_sim.rewards import BatchRewards
 from oppo_sim.scenario.build import Setup
 from oppo_sim.schedule.rules import effective_granularity, runs_in_rounds, streams_pieces

@@ -11,12 +11,16 @@ from oppo_sim.policies.interface import (
     StepPlan,
     StepReport,
 )
+from oppo_sim.policies.knobs import Knob
+from oppo_sim.policies.settings import PolicySettings
 
 __all__ = [
     "Arrangement",
     "Batch",
+    "Knob",
     "OraclePoolView",
     "Policy",
+    "PolicySettings",
     "PoolView",
     "RolloutView",
     "StepPlan",

@@ -7,9 +7,13 @@ afterwards it is fed a ``StepReport``. It has no other input.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    from oppo_sim.policies.knobs import Knob
+    from oppo_sim.policies.settings import PolicySettings
 
 ScoreGranularity = Literal["batch", "rollout", "chunk"]
 StopCheck = Literal["token", "chunk"]
@@ -172,21 +176,45 @@ class Batch:
 
 class Policy:
     """Base of every policy: sequential PPO unless overridden. Subclass it, give it a ``name``, and override
-    what differs."""
+    what differs.
+
+    The attributes up to ``inherited`` say what a policy is to those who run, compare, search and describe
+    it: nothing else knows it by name. Their defaults hold for any policy.
+    """
 
     name: ClassVar[str] = "policy"
+    summary: ClassVar[str] = ""
+    """What it does, in one line."""
     schedule: ClassVar[Schedule] = "synchronous"
     oracle: ClassVar[bool] = False
     """True shows the policy response lengths; its results are a bound, never a recommendation."""
+    carries: ClassVar[bool] = True
+    """Unfinished rollouts may go on in a later step, under new weights."""
+    recomputes: ClassVar[bool] = True
+    """May make the actor compute KV again that it had (without being short of it): carries rollouts over an
+    update, moves them, or runs dropped ones again."""
+    without_tail: ClassVar[Mapping[str, Any] | None] = None
+    """Settings under which it shortens no tail; None: it has no such knob."""
+    Settings: ClassVar["type[PolicySettings] | None"] = None
+    """What it accepts; each field becomes an attribute. None: its class attributes are its settings."""
+    inherited: ClassVar[tuple[str, ...]] = ()
+    """Settings that a comparison takes over from the scenario's own policy."""
     score_granularity: ScoreGranularity = "batch"
     stop_check: StopCheck = "token"
     max_deferrals: int | None = None
     max_staleness: int = 1
     """Only read under ``schedule = "async"``."""
 
-    def __init__(self, batch: Batch, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, batch: Batch, settings: "Mapping[str, Any] | PolicySettings | None" = None) -> None:
+        """``settings``: an instance of ``Settings`` where the class has them, else a mapping. Raises
+        OppoError for a setting that the policy has not."""
         self.batch = batch
-        for key, value in (settings or {}).items():
+        if self.Settings is not None and isinstance(settings, self.Settings):
+            for field in self.Settings.model_fields:
+                setattr(self, field, getattr(settings, field))
+            return
+        given: Mapping[str, Any] = settings or {}  # type: ignore[assignment]
+        for key, value in given.items():
             if key.startswith("_") or not hasattr(type(self), key) or callable(getattr(type(self), key)):
                 raise OppoError(
                     f"policy '{self.name}' has no setting '{key}': remove it, or make it a class attribute of"
@@ -220,6 +248,13 @@ class Policy:
 
     def observe(self, report: StepReport) -> None:
         """Learn from the finished step."""
+
+    def knobs(self, max_response_length: int) -> "Sequence[Knob]":
+        """Settings that a search may change, with their ranges; asked of the policy as the scenario has it.
+
+        ``max_response_length``: of the scenario, tokens.
+        """
+        return ()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that must survive a checkpoint, as JSON-able values."""

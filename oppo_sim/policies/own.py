@@ -22,25 +22,28 @@ from oppo_sim.policies.interface import (
     StepReport,
     StopCheck,
 )
+from oppo_sim.policies.knobs import Knob
+from oppo_sim.policies.settings import PolicySettings
 
-PolicyClass = Callable[[Batch, Mapping[str, Any]], Policy]
 
-
-def make_own(policy_class: PolicyClass, name: str, batch: Batch, settings: Mapping[str, Any]) -> Policy:
+def make_own(
+    policy_class: type[Policy], name: str, batch: Batch, settings: PolicySettings | Mapping[str, Any]
+) -> Policy:
     """A fresh policy of ``policy_class``, watched: what its methods raise is said with the step and the line.
 
     Raises OppoError if it cannot be made, or has attributes that mean nothing.
     """
     try:
         # A copy: what a run changes in a list must not reach the next run.
-        policy = policy_class(batch, deepcopy(dict(settings)))
+        policy = policy_class(batch, deepcopy(settings))
     except OppoError:
         raise
     except (Exception, SystemExit) as error:
         raise OppoError(
-            f"policy '{name}' cannot be made: it raised {_said(error, policy_class)}; mend the policy, or its"
-            " settings"
+            f"policy '{name}' cannot be made: it raised {_raised(error, policy_class)}; mend the policy, or"
+            " its settings"
         ) from error
+    policy.name = name  # type: ignore[misc]  # the path, which tells apart what classes are called
     _check_attributes(policy, name)
     for method, answer in _ANSWERS.items():
         setattr(policy, method, _watched(getattr(policy, method), name, method, answer))
@@ -63,6 +66,12 @@ def _check_attributes(policy: Policy, name: str) -> None:
                 f"policy '{name}' has {attribute} {given!r}, which is none of {', '.join(values)}: mend the"
                 " policy"
             )
+    for attribute in ("oracle", "carries", "recomputes"):
+        if not isinstance(getattr(policy, attribute), bool):
+            raise OppoError(
+                f"policy '{name}' has {attribute} {getattr(policy, attribute)!r}, which is neither True nor"
+                " False: mend the policy"
+            )
     for attribute, lowest in (("max_deferrals", 0), ("max_staleness", 0)):
         given = getattr(policy, attribute)
         if given is None and attribute == "max_deferrals":
@@ -78,19 +87,17 @@ def _watched(
     method: Callable[[Any], Any], name: str, called: str, answer: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
     @wraps(method)
-    def ask(seen: PoolView | StepReport) -> Any:
+    def ask(seen: PoolView | StepReport | int) -> Any:
+        where = f"policy '{name}'" if isinstance(seen, int) else f"policy '{name}', step {seen.step}"
         try:
             return answer(method(seen))
         except OppoError:
             raise
         except _WrongAnswerError as wrong:
-            raise OppoError(
-                f"policy '{name}', step {seen.step}: {called}() answered {wrong}; mend the policy"
-            ) from None
+            raise OppoError(f"{where}: {called}() answered {wrong}; mend the policy") from None
         except (Exception, SystemExit) as error:
             raise OppoError(
-                f"policy '{name}', step {seen.step}: {called}() raised {_said(error, method)}; mend the"
-                " policy"
+                f"{where}: {called}() raised {_raised(error, method)}; mend the policy"
             ) from error
 
     return ask
@@ -141,6 +148,16 @@ def _whole(value: Any, what: str) -> int:
         raise _WrongAnswerError(f"{what} {_shown(value)}, which is no whole number") from None
 
 
+def _knobs(answer: Any) -> tuple[Knob, ...]:
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes):
+        raise _WrongAnswerError(f"{_shown(answer)}, which is no collection of Knob")
+    knobs = tuple(answer)
+    for knob in knobs:
+        if not isinstance(knob, Knob):
+            raise _WrongAnswerError(f"{_shown(knob)}, which is no Knob")
+    return knobs
+
+
 def _nothing(answer: Any) -> None:
     """What observe() returns is not used."""
 
@@ -151,6 +168,7 @@ _ANSWERS: Mapping[str, Callable[[Any], Any]] = {
     "select": _ids,
     "drop": _ids,
     "observe": _nothing,
+    "knobs": _knobs,
 }
 
 
@@ -159,7 +177,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _said(error: BaseException, raiser: Callable[..., Any]) -> str:
+def _raised(error: BaseException, raiser: Callable[..., Any]) -> str:
     """``ValueError: message (mine.py, line 12)``: the innermost line in the file of ``raiser``, if it got
     there."""
     try:

@@ -1,5 +1,5 @@
-"""Policies by name: shipped ones, entry points of the group ``oppo_sim.policies``, and
-``path/to/file.py:ClassName``."""
+"""Policies by name: shipped ones (every class in ``shipped/``), entry points of the group
+``oppo_sim.policies``, and ``path/to/file.py:ClassName``."""
 
 import difflib
 import hashlib
@@ -7,99 +7,85 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies import settings as s
+from oppo_sim.policies import shipped
 from oppo_sim.policies.controllers import ChunkControl
-from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.own import PolicyClass, make_own
-from oppo_sim.policies.shipped import Async, OneStepOff, Oracle, Refill, TailBatching
+from oppo_sim.policies.interface import Batch, Policy, Schedule
+from oppo_sim.policies.own import make_own
+from oppo_sim.policies.refill import ShippedPolicy
+from oppo_sim.policies.settings import PolicySettings
 
 ENTRY_POINT_GROUP = "oppo_sim.policies"
+BASELINE: Final = "sequential"
+"""What every policy is compared with."""
 
 
-class Shipped(NamedTuple):
-    """A shipped policy."""
-
-    build: Callable[[Batch, Any], Policy]
-    settings: type[s.PolicySettings]
-    summary: str
-    without_tail: Mapping[str, Any] | None = None
-    """Settings under which it shortens no tail (Δ = 0); None: it has no such knob."""
-
-
-NO_OVERCOMMIT = {"overcommit": 0}
-
-SHIPPED: Mapping[str, Shipped] = {
-    "sequential": Shipped(
-        Refill, s.SequentialSettings, "generate all, then score all, then train (the baseline)"
-    ),
-    "intra": Shipped(Refill, s.IntraSettings, "stream chunks to the scorer while decoding"),
-    "rollout-overlap": Shipped(Refill, s.RolloutOverlapSettings, "score each rollout when it finishes"),
-    "inter": Shipped(
-        Refill, s.InterSettings, "overcommit a few prompts, carry the unfinished", NO_OVERCOMMIT
-    ),
-    "oppo": Shipped(
-        Refill,
-        s.OppoSettings,
-        "both overlaps; overcommit and chunk size controlled online or fixed",
-        NO_OVERCOMMIT,
-    ),
-    "partial-rollout": Shipped(
-        Refill, s.PartialRolloutSettings, "rounds of a token budget, the rest continues", NO_OVERCOMMIT
-    ),
-    "april": Shipped(
-        Refill, s.AprilSettings, "issue about twice the batch, stop at B, carry the rest", NO_OVERCOMMIT
-    ),
-    "tail-batching": Shipped(
-        TailBatching,
-        s.TailBatchingSettings,
-        "short steps drop their tail, long steps run the dropped prompts",
-        {"over_issue": 1.0},
-    ),
-    "one-step-off": Shipped(
-        OneStepOff, s.OneStepOffSettings, "generate the next batch while this one trains"
-    ),
-    "async": Shipped(Async, s.AsyncSettings, "generation goes on during training, within a staleness bound"),
-    "oracle": Shipped(
-        Oracle,
-        s.OracleSettings,
-        "knows the lengths and sorts them: a bound, not a recommendation",
-        {"window": 1},
-    ),
-}
-
-BASELINE = "sequential"
+def _classes_in(package: ModuleType) -> dict[str, type[ShippedPolicy]]:
+    """Policy classes that the modules of a package define, by name: the baseline first, then those that can
+    be stale, bounds last."""
+    found: list[type[ShippedPolicy]] = []
+    for entry in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{entry.name}")
+        found += [
+            each
+            for each in vars(module).values()
+            if isinstance(each, type)
+            and issubclass(each, ShippedPolicy)
+            and each.__module__ == module.__name__
+        ]
+    schedules = get_args(Schedule)
+    found.sort(
+        key=lambda each: (
+            each.name != BASELINE,
+            each.oracle,
+            schedules.index(each.schedule),
+            each.carries,
+            each.name,
+        )
+    )
+    return {each.name: each for each in found}
 
 
-def check_settings(name: str, settings: Mapping[str, Any], base_dir: Path | None = None) -> None:
-    """Raise OppoError if ``name`` is unknown or ``settings`` do not fit it."""
-    if name in SHIPPED:
-        _validated(name, settings)
-    else:
-        _find_class(name, base_dir)
+SHIPPED: Final[Mapping[str, type[ShippedPolicy]]] = _classes_in(shipped)
+
+
+def policy_class(name: str, base_dir: Path | None = None) -> type[Policy]:
+    """The class of a policy: what it is stands on it. ``base_dir`` is where relative ``file.py:Class`` paths
+    start.
+
+    Raises OppoError for an unknown name, or a file that gives no policy.
+    """
+    return SHIPPED[name] if name in SHIPPED else _find_class(name, base_dir)
+
+
+def check_settings(
+    name: str, settings: Mapping[str, Any], base_dir: Path | None = None
+) -> PolicySettings | Mapping[str, Any]:
+    """``settings`` as the policy takes them: its ``Settings``, defaults filled in, or the mapping itself
+    where it has none. Raises OppoError if ``name`` is unknown or they do not fit it."""
+    model = policy_class(name, base_dir).Settings
+    return settings if model is None else _validated(name, model, settings)
 
 
 def make_policy(name: str, batch: Batch, settings: Mapping[str, Any], base_dir: Path | None = None) -> Policy:
-    """A fresh policy. ``base_dir`` is where relative ``file.py:Class`` paths start.
+    """A fresh policy. ``base_dir`` as of ``policy_class``.
 
     Raises OppoError for an unknown name, unknown or impossible settings, or a file that gives no policy.
     """
-    shipped = SHIPPED.get(name)
-    policy = (
-        shipped.build(batch, _validated(name, settings))
-        if shipped
-        else make_own(_find_class(name, base_dir), name, batch, settings)
-    )
-    # One class serves several names: the instance carries its own.
-    policy.name = name  # type: ignore[misc]
-    return policy
+    checked = check_settings(name, settings, base_dir)
+    if name in SHIPPED:
+        return SHIPPED[name](batch, checked)  # type: ignore[call-arg,arg-type]
+    return make_own(policy_class(name, base_dir), name, batch, checked)
 
 
 def source_digest(name: str, base_dir: Path | None = None) -> str | None:
@@ -114,16 +100,12 @@ def source_digest(name: str, base_dir: Path | None = None) -> str | None:
         return None
 
 
-def inherited_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def inherited_settings(
+    name: str, settings: Mapping[str, Any], base_dir: Path | None = None
+) -> dict[str, Any]:
     """The part of another policy's settings that ``name`` shares, for a comparison on equal terms."""
-    if name not in SHIPPED:
-        return {}
-    shipped = SHIPPED[name].settings
-    return {
-        key: value
-        for key, value in settings.items()
-        if key in shipped.INHERITED and key in shipped.model_fields
-    }
+    shared = policy_class(name, base_dir).inherited
+    return {key: value for key, value in settings.items() if key in shared}
 
 
 def baseline_settings(
@@ -140,7 +122,8 @@ def baseline_settings(
         return None
     if policy.stop_check == "token":
         return {}
-    chunk_size = getattr(_validated(name, settings) if name in SHIPPED else policy, "chunk_size", None)
+    checked = check_settings(name, settings, base_dir)
+    chunk_size = getattr(checked if name in SHIPPED else policy, "chunk_size", None)
     if isinstance(chunk_size, ChunkControl):
         return {"stop_check": "chunk", "chunk_size": chunk_size.model_dump(mode="json")}
     if not isinstance(chunk_size, int):
@@ -151,8 +134,7 @@ def baseline_settings(
     return {"stop_check": "chunk", "chunk_size": chunk_size}
 
 
-def _validated(name: str, settings: Mapping[str, Any]) -> s.PolicySettings:
-    model = SHIPPED[name].settings
+def _validated(name: str, model: type[PolicySettings], settings: Mapping[str, Any]) -> PolicySettings:
     for key in settings:
         if key not in model.model_fields:
             close = difflib.get_close_matches(key, model.model_fields, n=1)
@@ -184,7 +166,7 @@ def _validated(name: str, settings: Mapping[str, Any]) -> s.PolicySettings:
         ) from None
 
 
-def _find_class(name: str, base_dir: Path | None) -> PolicyClass:
+def _find_class(name: str, base_dir: Path | None) -> type[Policy]:
     path, colon, class_name = name.rpartition(":")
     if colon and path.endswith(".py"):
         return _from_file((base_dir or Path()) / path, class_name)
@@ -206,7 +188,7 @@ def _find_class(name: str, base_dir: Path | None) -> PolicyClass:
     raise OppoError(f"unknown policy '{name}': {hint}")
 
 
-def _from_file(path: Path, class_name: str) -> PolicyClass:
+def _from_file(path: Path, class_name: str) -> type[Policy]:
     if not path.is_file():
         raise OppoError(f"policy file {path} does not exist: check the path before ':{class_name}'")
     # Known to Python under a name of its own: dataclasses and pickle look a class's module up.
@@ -230,7 +212,7 @@ def _from_file(path: Path, class_name: str) -> PolicyClass:
     return _as_policy_class(getattr(module, class_name), f"{path}:{class_name}")
 
 
-def _as_policy_class(candidate: object, where: str) -> PolicyClass:
+def _as_policy_class(candidate: object, where: str) -> type[Policy]:
     if not (isinstance(candidate, type) and issubclass(candidate, Policy)):
         raise OppoError(f"{where} is not a policy: make it a subclass of oppo_sim.policies.Policy")
     return candidate

@@ -16,8 +16,6 @@ from oppo_sim.scenario.yaml_text import show_value
 
 Plain = dict[str, Any]
 
-CARRYING = frozenset({"inter", "oppo", "partial-rollout", "april", "async"})
-"""Shipped policies that go on with unfinished rollouts after an update."""
 _DEFAULTS = {"group_size": 1, "rollout.num_replicas": 1}
 
 
@@ -149,15 +147,16 @@ def _carries(alias: str, value: Any, facts: Facts) -> object:
         raise OppoError(
             f"{alias} says nothing to policy '{name}', which decides itself what it carries: remove it"
         )
-    if value and name not in CARRYING:
+    carries = SHIPPED[name].carries
+    fitting = ", ".join(each.name for each in SHIPPED.values() if each.carries == value and not each.oracle)
+    if value and not carries:
         raise OppoError(
-            f"{alias} is true but policy '{name}' carries nothing over an update: choose"
-            f" {', '.join(sorted(CARRYING))}"
+            f"{alias} is true but policy '{name}' carries nothing over an update: choose {fitting}"
         )
-    if not value and name in CARRYING:
+    if not value and carries:
         raise OppoError(
             f"{alias} is false but policy '{name}' carries unfinished rollouts over an update: choose"
-            " sequential or intra"
+            f" {fitting}"
         )
     return NOTHING
 

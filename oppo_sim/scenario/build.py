@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from oppo_sim.costs.build import build_costs
@@ -13,7 +14,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.controllers import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import SHIPPED, inherited_settings, make_policy
+from oppo_sim.policies.registry import check_settings, inherited_settings, make_policy
 from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.traces.replay import Replay, build_replay
@@ -55,7 +56,9 @@ def policy_settings_of(scenario: Scenario, policy: str) -> dict[str, Any]:
     the two share, then ``policies.<name>`` over that."""
     if policy == scenario.policy.name:
         return scenario.policy.settings
-    return inherited_settings(policy, scenario.policy.settings) | scenario.policies.get(policy, {})
+    return inherited_settings(policy, scenario.policy.settings, scenario.base_dir) | scenario.policies.get(
+        policy, {}
+    )
 
 
 def build_trace(scenario: Scenario) -> Replay:
@@ -210,7 +213,7 @@ def _warnings(
             f"policy '{name}' streams chunks, but this reward model is scored when a rollout has finished"
             " (scoring.streamable)"
         )
-    if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings):
+    if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings, scenario.base_dir):
         found.append(
             f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first"
             " value"
@@ -226,8 +229,5 @@ def _warnings(
     return found
 
 
-def _controls_overcommit(name: str, settings: Mapping[str, Any]) -> bool:
-    if name not in SHIPPED or "overcommit" not in SHIPPED[name].settings.model_fields:
-        return False
-    default = SHIPPED[name].settings.model_fields["overcommit"].default
-    return isinstance(settings.get("overcommit", default), dict | DeltaControl)
+def _controls_overcommit(name: str, settings: Mapping[str, Any], base_dir: Path | None) -> bool:
+    return isinstance(getattr(check_settings(name, settings, base_dir), "overcommit", None), DeltaControl)

@@ -216,7 +216,7 @@ def _policy_problems(
     name: str, settings: Plain, place: tuple[str, ...], name_place: tuple[str, ...]
 ) -> Iterator[ScenarioProblem]:
     if name in SHIPPED:
-        model = SHIPPED[name].settings
+        model = SHIPPED[name].Settings
         try:
             model.model_validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
@@ -261,7 +261,7 @@ def _section_fields(data: Plain) -> dict[str, frozenset[str]]:
             sections[name] = frozenset(fields)
     shipped = SHIPPED.get(policy_name(data))
     if shipped is not None:
-        sections["policy"] = frozenset(shipped.settings.model_fields)
+        sections["policy"] = frozenset(shipped.Settings.model_fields)
     return sections
 
 

@@ -243,13 +243,13 @@ def model_schema() -> Mapping[str, Any]:
 def json_schema() -> dict[str, Any]:
     """JSON schema (draft 2020-12) of scenario files, with the settings of every shipped policy."""
     _, both = models_json_schema(
-        [(Scenario, "validation"), *((shipped.settings, "validation") for shipped in SHIPPED.values())]
+        [(Scenario, "validation"), *((shipped.Settings, "validation") for shipped in SHIPPED.values())]
     )
     definitions = both["$defs"]
     schema = definitions.pop("Scenario")
     alternatives: list[dict[str, Any]] = [{"type": "string", "minLength": 1}]
     for name, shipped in SHIPPED.items():
-        settings = definitions[shipped.settings.__name__]
+        settings = definitions[shipped.Settings.__name__]
         with_name = {"name": {"const": name, "type": "string"}, **settings.get("properties", {})}
         required = [] if name == DEFAULT_POLICY else ["name"]
         definition = {
@@ -273,7 +273,7 @@ def json_schema() -> dict[str, Any]:
     }
     schema["properties"]["policies"] |= {
         "properties": {
-            name: {"$ref": f"#/$defs/{shipped.settings.__name__}"} for name, shipped in SHIPPED.items()
+            name: {"$ref": f"#/$defs/{shipped.Settings.__name__}"} for name, shipped in SHIPPED.items()
         },
     }
     schema["required"] = [*REQUIRED_IN_FILES, *schema["required"]]

@@ -205,7 +205,7 @@ def _refuse_unknown_path(path: tuple[str, ...]) -> None:
 
 
 def _refuse_unknown_setting(path: tuple[str, ...], policies: Iterable[str]) -> None:
-    models = [SHIPPED[policy].settings if policy in SHIPPED else None for policy in policies]
+    models = [SHIPPED[policy].Settings if policy in SHIPPED else None for policy in policies]
     known: dict[str, None] = {"name": None}
     for model in models:
         if model is None:

@@ -12,19 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oppo_sim.policies.knobs import Knob
     from oppo_sim.tune.advice import advice_markdown
     from oppo_sim.tune.constraints import Constraints
     from oppo_sim.tune.request import TuneRequest
     from oppo_sim.tune.result import Tuned
     from oppo_sim.tune.session import tune
-    from oppo_sim.tune.space import Knob
     from oppo_sim.tune.worlds import WorldSpec
 
 _HOME = {
     "WorldSpec": "oppo_sim.tune.worlds",
     "advice_markdown": "oppo_sim.tune.advice",
     "Constraints": "oppo_sim.tune.constraints",
-    "Knob": "oppo_sim.tune.space",
+    "Knob": "oppo_sim.policies.knobs",
     "TuneRequest": "oppo_sim.tune.request",
     "Tuned": "oppo_sim.tune.result",
     "tune": "oppo_sim.tune.session",

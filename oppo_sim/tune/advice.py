@@ -5,6 +5,8 @@ from math import isfinite
 from typing import Any
 
 from oppo_sim import columns as c
+from oppo_sim.policies.knobs import Knob
+from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
@@ -13,7 +15,7 @@ from oppo_sim.tune.constraints import MEASURED_BY, Constraints, broken, limit_sa
 from oppo_sim.tune.frameworks import Line
 from oppo_sim.tune.request import UNIT_COST, UNIT_SAID, Objective, Robust, Seeds
 from oppo_sim.tune.result import Against, Infeasible, Interaction, KnobEffect
-from oppo_sim.tune.space import Knob, Setting
+from oppo_sim.tune.space import Setting
 
 MOST_ALIKE = 6
 NEAR = 0.01
@@ -235,7 +237,8 @@ def caveats(scenario: Scenario, chosen: Setting, engines: Mapping[str, int], mea
         )
     )
     found = [f"All of this is predicted, not measured: seconds come from {where}."]
-    if chosen.policy not in ("sequential", "intra", "rollout-overlap", "tail-batching"):
+    policy = policy_class(chosen.policy, scenario.base_dir)
+    if policy.carries or policy.schedule != "synchronous":
         found.append(
             "What staleness does to learning is not simulated: compare learning curves before trusting a"
             " stale setting."
@@ -245,7 +248,7 @@ def caveats(scenario: Scenario, chosen: Setting, engines: Mapping[str, int], mea
 
 def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
     """What to run next."""
-    policies = "sequential" if policy == "sequential" else f"sequential,{policy}"
+    policies = ",".join(dict.fromkeys((BASELINE, policy)))
     real = "" if scenario.real is not None else "  # needs a real: section (docs/real.md)"
     return [f"oppo compare {best} --policies {policies}", f"oppo validate {best} --policies {policies}{real}"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.evaluate import evaluate, parts_of, scenario_of
 from oppo_sim.runs.execute import evaluate_all
 from oppo_sim.runs.journal import RunJournal
@@ -138,7 +139,7 @@ class Bench:
     def trains_all(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
         """Totals of plain sequential on the setting's machine: it trains what it admits, whenever a step
         stops."""
-        plain = Setting("sequential", machine_overrides(setting))
+        plain = Setting(BASELINE, machine_overrides(setting))
         return self.totals(plain, world, seeds)
 
     def results(self, requests: Sequence[RunRequest]) -> list[RunResult]:

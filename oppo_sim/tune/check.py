@@ -6,6 +6,7 @@ from statistics import fmean
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.statistics import alike, compared_row, paired
 from oppo_sim.tune.bench import Bench, Need
 from oppo_sim.tune.constraints import broken
@@ -20,7 +21,6 @@ MOST_TRIED = 40
 RUNNERS_UP = 8
 """Best trials that are looked at again."""
 AS_GIVEN = "as the scenario has it"
-PLAIN = "sequential"
 
 
 def candidates(problem: SearchProblem, trials: Sequence[Trial], worlds: int) -> list[Trial]:
@@ -109,7 +109,7 @@ def given_settings(bench: Bench, problem: SearchProblem, seeds: Sequence[int]) -
         tuple((f"policy.{name}", value) for name, value in scenario.policy.settings.items()),
     )
     found = []
-    for setting, why in ((own, AS_GIVEN), (Setting(PLAIN), "the baseline")):
+    for setting, why in ((own, AS_GIVEN), (Setting(BASELINE), "the baseline")):
         try:
             found.append(check(problem, bench, setting, seeds, why))
         except OppoError:

@@ -11,6 +11,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
+from oppo_sim.policies.registry import BASELINE
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
 from oppo_sim.tune.advice import advice_markdown
 from oppo_sim.tune.best_file import best_yaml
@@ -55,7 +56,7 @@ def refuse_other(folder: Path) -> None:
 
 def inputs_digest(resolvers: Sequence[Resolver]) -> str:
     """SHA-256 (hex) over the contents of all files that the worlds name, and this program."""
-    found = [resolver.resolve({POLICY_NAME: "sequential"}).request.inputs for resolver in resolvers]
+    found = [resolver.resolve({POLICY_NAME: BASELINE}).request.inputs for resolver in resolvers]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 

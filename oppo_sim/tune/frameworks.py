@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from oppo_sim.policies.interface import Policy
-from oppo_sim.policies.shipped import Refill
+from oppo_sim.policies.refill import Refill
 from oppo_sim.scenario.schema import Scenario
 
 
@@ -44,7 +44,6 @@ class Recommended:
     granularity: str
     chunk_size: int | None
     max_deferrals: int | None
-    token_budget: int | None
     max_staleness: int | None
     """The setting of asynchronous policies."""
     stalest: int
@@ -92,13 +91,11 @@ def recommended(scenario: Scenario, policy: Policy, stalest: float) -> Recommend
         settings,
         overcommit,
         controlled,
-        name in ("inter", "oppo", "partial-rollout", "april", "async")
-        and (refill is None or refill.delta is not None or refill.overcommit > 0),
+        policy.carries and (refill is None or refill.delta is not None or refill.overcommit > 0),
         policy.schedule,
         policy.score_granularity,
         fixed_chunk,
         policy.max_deferrals,
-        fixed_chunk if name == "partial-rollout" else None,
         policy.max_staleness if policy.schedule == "async" else None,
         int(stalest),
     )

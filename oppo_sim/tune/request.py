@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.policies.knobs import Knob
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.constraints import Constraints
-from oppo_sim.tune.space import Knob
 from oppo_sim.tune.worlds import WorldSpec
 
 Objective = Literal["rollouts", "tokens"]

@@ -13,9 +13,10 @@ from math import isfinite
 from typing import Any
 
 from oppo_sim.draws import draw_index, draw_uniform, stream_key
+from oppo_sim.policies.knobs import Knob
 from oppo_sim.tune.regret import least_costs, mean_cost, ranked, regrets, together
 from oppo_sim.tune.request import Robust
-from oppo_sim.tune.space import Knob, Setting, Space
+from oppo_sim.tune.space import Setting, Space
 from oppo_sim.tune.store import Trial, require_optuna
 
 BATCH = 4

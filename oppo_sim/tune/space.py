@@ -3,14 +3,15 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.controllers import ChunkControl, DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import SHIPPED, make_policy
+from oppo_sim.policies.knobs import Knob
+from oppo_sim.policies.registry import SHIPPED, check_settings, make_policy, policy_class
 from oppo_sim.policies.settings import overcommit_rollouts
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import policy_settings_of
@@ -20,135 +21,7 @@ from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.sweep.axes import grid_axis, sampled_axis, split_assignment
 
 POLICY = "policy."
-SMALLEST_CHUNK = 32
-"""Tokens; below it every piece costs more than it hides under any cost model that is shipped."""
-DEFERRALS: tuple[Any, ...] = (None, 1, 2, 3, 4, 5, 6, 8)
-SYNCHRONOUS = (
-    "sequential",
-    "rollout-overlap",
-    "intra",
-    "inter",
-    "oppo",
-    "partial-rollout",
-    "april",
-    "tail-batching",
-)
-"""Searched by default. ``oracle`` is a bound and never recommended."""
-
-Kind = Literal["int", "float", "choice"]
-
-
-@dataclass(frozen=True)
-class Knob:
-    """A scenario field and the values that it may take."""
-
-    field: str
-    """Dotted: ``policy.chunk_size``, ``rollout.num_replicas``."""
-    kind: Kind
-    low: float = 0
-    high: float = 0
-    """Inclusive."""
-    log: bool = False
-    step: int = 1
-    """Of whole numbers, from ``low`` on."""
-    choices: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.kind == "choice":
-            if not self.choices:
-                raise OppoError(f"{self.field} has no values to choose from: name at least one")
-        elif self.low > self.high:
-            raise OppoError(
-                f"the range of {self.field} begins at {self.low:g}, above its end {self.high:g}: swap them"
-            )
-        elif self.log and self.low <= 0:
-            raise OppoError(
-                f"the range of {self.field} is logarithmic and begins at {self.low:g}: begin above 0, or"
-                " leave out :log"
-            )
-
-    @property
-    def size(self) -> float:
-        """How many values; infinite for a real number."""
-        if self.kind == "choice":
-            return len(self.choices)
-        if self.kind == "float":
-            return math.inf if self.high > self.low else 1
-        return (int(self.high) - int(self.low)) // self.step + 1
-
-    def nearest(self, value: float) -> Any:
-        """The value of a range that is nearest to a number."""
-        held = min(max(value, self.low), self.high)
-        if self.kind == "float":
-            return float(held)
-        last = int(self.low) + (int(self.size) - 1) * self.step
-        return min(int(self.low) + round((held - self.low) / self.step) * self.step, last)
-
-    def grid(self, count: int, around: Any) -> list[Any]:
-        """About ``count`` values over the whole range and the neighbours of ``around``, which is among them;
-        all of a small range."""
-        if self.kind == "choice":
-            return list(self.choices)
-        if self.size <= count:
-            return (
-                [self.nearest(self.low + i * self.step) for i in range(int(self.size))]
-                if self.kind == "int"
-                else [around]
-            )
-        values = {self.nearest(self._between(i / (count - 1))) for i in range(count)} | {around}
-        place = self._share(around)
-        values |= {
-            self.nearest(self._between(min(1.0, max(0.0, place + side * 0.5 / (count - 1)))))
-            for side in (-1, 1)
-        }
-        return sorted(values)
-
-    def moved(self, value: Any, share: float) -> Any:
-        """The value so far along the range (−1 to 1) from another, held at its ends; a choice moves to a
-        neighbouring one, and around."""
-        if self.kind == "choice":
-            place = next(
-                (i for i, choice in enumerate(self.choices) if json.dumps(choice) == json.dumps(value)), 0
-            )
-            step = max(1, round(abs(share) * (len(self.choices) - 1)))
-            return self.choices[(place + (step if share > 0 else -step)) % len(self.choices)]
-        moved = self.nearest(self._between(min(1.0, max(0.0, self._share(value) + share))))
-        if moved == value and self.kind == "int":
-            return self.nearest(value + (self.step if share > 0 else -self.step))
-        return moved
-
-    def at_end(self, value: Any) -> bool:
-        """The value is the first or last of a range with more than two values."""
-        return (
-            self.kind != "choice"
-            and self.size > 2
-            and value in (self.nearest(self.low), self.nearest(self.high))
-        )
-
-    def _between(self, share: float) -> float:
-        if self.log:
-            return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
-        return self.low + share * (self.high - self.low)
-
-    def _share(self, value: float) -> float:
-        if self.high == self.low:
-            return 0.0
-        if self.log:
-            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return (value - self.low) / (self.high - self.low)
-
-    def described(self) -> dict[str, Any]:
-        """For the record of a search."""
-        if self.kind == "choice":
-            return {"field": self.field, "choices": list(self.choices)}
-        low, high = (int(self.low), int(self.high)) if self.kind == "int" else (self.low, self.high)
-        return {
-            "field": self.field,
-            "low": low,
-            "high": high,
-            "log": self.log,
-            **({"step": self.step} if self.step > 1 else {}),
-        }
+DEFERRALS = "policy.max_deferrals"
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +135,7 @@ def build_space(
             raise OppoError(f"the range of {field} is given twice: keep one")
     asked = policies is not None
     own = scenario.policy.name
-    names = list(dict.fromkeys(policies if policies is not None else (*SYNCHRONOUS, own)))
+    names = list(dict.fromkeys(policies if policies is not None else (*_searched_by_default(), own)))
     machine = [knob for knob in changed if not knob.field.startswith(POLICY)]
     for knob in machine:
         _check_machine_knob(scenario, knob)
@@ -307,21 +180,23 @@ def _built(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy
     )
 
 
+def _searched_by_default() -> list[str]:
+    return [name for name, each in SHIPPED.items() if each.schedule == "synchronous" and not each.oracle]
+
+
 def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | None:
-    if name in SHIPPED and name == "oracle":
+    if policy_class(name, scenario.base_dir).oracle:
         return (
             "it knows the lengths beforehand and is a bound, never a recommendation; compare with it by 'oppo"
             " compare'"
         )
     policy = _built(scenario, name, policy_settings_of(scenario, name))
-    if policy.oracle:
-        return "it is an oracle: a bound, never a recommendation"
     if policy.schedule != "synchronous":
         if scenario.placement.training == "rollout":
             return "it generates during training, which needs placement.training: separate"
         if scenario.rollout.batching == "static":
             return "it needs rollout.batching: continuous"
-    if max_deferrals is not None and not _keeps_deferrals(name, policy):
+    if max_deferrals is not None and policy.carries and not _bounds_deferrals(scenario, policy):
         return (
             f"it carries unfinished rollouts and has no max_deferrals, so the bound of {max_deferrals} cannot"
             " be kept"
@@ -329,12 +204,8 @@ def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | 
     return None
 
 
-def _keeps_deferrals(name: str, policy: Policy) -> bool:
-    if name in ("sequential", "intra", "rollout-overlap", "one-step-off", "tail-batching"):
-        return True  # they defer nothing: what is not trained in its step is trained in the next, or dropped
-    if name in SHIPPED:
-        return "max_deferrals" in SHIPPED[name].settings.model_fields
-    return policy.schedule == "synchronous"
+def _bounds_deferrals(scenario: Scenario, policy: Policy) -> bool:
+    return policy.schedule == "synchronous" and _has_setting(scenario, policy.name, "max_deferrals")
 
 
 def _knobs_of(
@@ -344,14 +215,21 @@ def _knobs_of(
     changed: Sequence[Knob],
     max_deferrals: int | None,
 ) -> tuple[Knob, ...]:
-    defaults = {knob.field: knob for knob in default_knobs(scenario, name, max_deferrals)}
+    policy = _built(scenario, name, settings)
+    own = policy.knobs(scenario.max_response_length)
+    defaults = {POLICY + knob.field: replace(knob, field=POLICY + knob.field) for knob in own}
+    if max_deferrals is not None and policy.carries:
+        defaults[DEFERRALS] = Knob(DEFERRALS, "int", 0, max_deferrals)
+    for knob in defaults.values():
+        for value in _ends(knob):
+            _built(scenario, name, {**settings, knob.field.removeprefix(POLICY): value})
     for knob in changed:
         if not knob.field.startswith(POLICY):
             continue
         if knob.field == "policy.name":
             raise OppoError("the policies to search are named by --policies, not by a range of policy.name")
         key = knob.field.removeprefix(POLICY)
-        if not _has_setting(scenario, name, settings, key) or (
+        if not _has_setting(scenario, name, key) or (
             key == "chunk_size" and _chunks_idle(scenario, name, settings, changed)
         ):
             continue
@@ -369,10 +247,9 @@ def _knobs_of(
     return tuple(defaults.values())
 
 
-def _has_setting(scenario: Scenario, name: str, settings: Mapping[str, Any], key: str) -> bool:
-    if name in SHIPPED:
-        return key in SHIPPED[name].settings.model_fields
-    return hasattr(_built(scenario, name, settings), key)
+def _has_setting(scenario: Scenario, name: str, key: str) -> bool:
+    found = policy_class(name, scenario.base_dir)
+    return hasattr(found, key) if found.Settings is None else key in found.Settings.model_fields
 
 
 def _chunks_idle(scenario: Scenario, name: str, settings: Mapping[str, Any], changed: Sequence[Knob]) -> bool:
@@ -400,39 +277,6 @@ def _check_machine_knob(scenario: Scenario, knob: Knob) -> None:
         scenario_from_plain(
             plain, [f"{knob.field}={show_value(value, 1000)}"], where="--space", base_dir=scenario.base_dir
         )
-
-
-def default_knobs(scenario: Scenario, name: str, max_deferrals: int | None = None) -> tuple[Knob, ...]:
-    """Knobs of a shipped policy and their ranges in a scenario; none for a policy of one's own."""
-    batch, group, longest = scenario.rollout_batch_size, scenario.group_size, scenario.max_response_length
-    shortest = min(SMALLEST_CHUNK, max(1, longest // 4))
-    chunk = Knob("policy.chunk_size", "int", shortest, longest, log=True)
-    rounds = policy_settings_of(scenario, name).get("stop_check") == "chunk" if name in SHIPPED else False
-    deferrals = (
-        Knob("policy.max_deferrals", "choice", choices=DEFERRALS)
-        if max_deferrals is None
-        else Knob("policy.max_deferrals", "int", 0, max_deferrals)
-    )
-    carried = (Knob("policy.overcommit", "int", 0, batch, step=group), deferrals)
-    known: dict[str, tuple[Knob, ...]] = {
-        "sequential": (),
-        "rollout-overlap": (chunk,) if rounds else (),
-        "intra": (chunk,),
-        "inter": (*((chunk,) if rounds else ()), *carried),
-        "oppo": (chunk, *carried),
-        "partial-rollout": (Knob("policy.token_budget", "int", shortest, longest, log=True), *carried),
-        "april": (
-            Knob("policy.overcommit", "int", _groups(batch / 2, group), 2 * batch, step=group),
-            deferrals,
-        ),
-        "tail-batching": (Knob("policy.over_issue", "float", 1.0, 2.0), *((chunk,) if rounds else ())),
-        "async": (Knob("policy.max_staleness", "int", 0, 8),),
-    }
-    return known.get(name, ())
-
-
-def _groups(rollouts: float, group: int) -> int:
-    return -int(-rollouts // group) * group
 
 
 def _start_value(scenario: Scenario, name: str, settings: Mapping[str, Any], knob: Knob) -> Any:
@@ -463,16 +307,17 @@ def _machine_value(scenario: Scenario, field: str) -> Any:
 
 def _setting_value(scenario: Scenario, name: str, settings: Mapping[str, Any], knob: Knob) -> Any:
     key = knob.field.removeprefix(POLICY)
-    if name not in SHIPPED:
-        return getattr(_built(scenario, name, settings), key, None)
-    checked = SHIPPED[name].settings.model_validate_json(json.dumps(dict(settings)), strict=True)
-    value = getattr(checked, key)
+    checked = check_settings(name, settings, scenario.base_dir)
+    holder = _built(scenario, name, settings) if isinstance(checked, Mapping) else checked
+    value = getattr(holder, key, None)
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
     if isinstance(value, DeltaControl):
         return batch.whole_groups(batch.rollout_batch_size / 16)  # half of the controller's own default bound
     if isinstance(value, ChunkControl):
         return sorted(value.candidates)[len(value.candidates) // 2]
-    return overcommit_rollouts(value, batch) if key == "overcommit" else value
+    if key == "overcommit" and holder is checked and isinstance(value, int | float):
+        return overcommit_rollouts(value, batch)
+    return value
 
 
 def _said(value: Any) -> str:

@@ -9,7 +9,8 @@ TOLERANCE = 1e-9
 
 
 def instant_tolerance(seconds: float) -> float:
-    """Largest distance (seconds) at which another time is the same instant as ``seconds``."""
+    """Largest distance (seconds) at which another time is the same instant as ``seconds``, counted from the
+    begin of the row."""
     return TOLERANCE * seconds if seconds > 1.0 else TOLERANCE
 
 

@@ -224,6 +224,46 @@ def test_tail_batching_drops_and_runs_the_dropped_again() -> None:
     assert result.column(c.STALENESS_MAX) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_what_a_stop_drops_at_an_instant_is_not_scored_at_it(replicas: int) -> None:
+    # Lengths 1, 2, 1, 1; B = 2, over-issue 2: four run. At t = 1 rollouts 0, 2 and 3 finish and the step
+    # ends with 0 and 2, so 1 and 3 are dropped, also where 1 is in the middle of two iterations on a replica
+    # of its own. Scored is what is left, rollouts 0 and 2 of one token: 1 + 2·1 = 3 s.
+    result = run(
+        "tail-batching",
+        [1, 2, 1],
+        steps=1,
+        batch=2,
+        settings={"over_issue": 2.0, "score_granularity": "rollout", "stop_check": "token"},
+        machine=MachineSetup(num_replicas=replicas),
+        costs=linear_costs(score=(1.0, 1.0, 0.0), update_weights=1.0),
+    )
+    assert result.trained() == [[0, 2]]
+    assert result.column("timing_s/gen") == [1.0]
+    assert result.column("timing_s/reward") == [3.0]
+    assert result.column(c.TOKENS_SCORED) == [2]
+
+
+@pytest.mark.parametrize("policy", ["oppo", "one-step-off", "async"])
+def test_a_step_late_in_a_run_is_like_one_at_its_begin(policy: str) -> None:
+    # An update of 4·10⁷ s must not make later instants wider: 1e-9 of that would be 40 ms, and iterations
+    # take 10 ms. Batches at the scorer are then those of a run whose updates take 4 s.
+    def columns(update_s: float) -> dict[str, list[float]]:
+        result = run(
+            policy,
+            [9, 4, 7, 12, 5, 3, 8],
+            steps=12,
+            batch=4,
+            machine=MachineSetup(num_replicas=2, max_scoring_tokens=20),
+            settings={"chunk_size": 3},
+            costs=linear_costs((0.01, 0.001, 0.0), score=(0.004, 0.0003, 0.0), update_weights=update_s),
+        )
+        counts = {name: result.column(name) for name in (c.SCORER_BATCHES, c.SCORER_PIECES, c.TOKENS_DECODED)}
+        return counts | {"gen": [round(seconds, 9) for seconds in result.column("timing_s/gen")]}
+
+    assert columns(4e7) == columns(4.0)
+
+
 def test_overdue_rollouts_are_waited_for() -> None:
     # B = 1, Δ = 1, max_deferrals 1, lengths 9, 2, 2, 2. Step 0: id 1 finishes at 2; id 0 is deferred once.
     # Step 1 admits id 2 (done after 2) but waits for id 0 (7 more): gen = 7; id 0 is trained, id 2 is

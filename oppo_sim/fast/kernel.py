@@ -142,8 +142,7 @@ RUN = _fields(
     " rewards_seen row_chunk histogram deferred surplus tokens_in_flight batch_tokens activity activities"
     " trainer_active oracle_next oracle_groups new decoded prefilled recomputed padding preemptions kv_peak"
     " pieces scored scoring_batches",
-    "now began gen_ended scored_at trainer_began trainer_end training_busy training_since "
-    "begin_rollout begin_scoring begin_training begin_inference scored_inference "
+    "origin now gen_ended scored_at trainer_began trainer_end training_busy training_since scored_inference "
     "rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
 )
 """Everything that changes once, not once a rollout, replica or worker; the last row of each part is the tally
@@ -1171,14 +1170,31 @@ def arrange_window(s: State) -> None:
 
 
 @_compiled
+def rebase(s: State) -> None:
+    """``Machine.begin_row``: seconds, busy ones too, are counted from now on."""
+    passed = s.now
+    s.origin += passed
+    s.now = s.training_busy = 0.0
+    for i in range(fire_in(s).shape[0]):
+        fire_in(s)[i] -= passed
+    for i in range(s.dead):
+        dead_in(s)[i] -= passed
+    for r in range(s.replicas):
+        replicas_in(s)[r].busy = 0.0
+    for w in range(s.workers):
+        worker = workers_in(s)[w]
+        worker.end -= passed
+        worker.busy = worker.busy_since = 0.0
+
+
+@_compiled
 def begin_step(s: State) -> None:
     """``RunState.begin_row``, ``Ledger.begin_step`` with the plan of ``Policy.refill`` or ``Oracle.plan``,
     ``RunState.place``."""
     s.new = s.decoded = s.prefilled = s.recomputed = s.padding = s.preemptions = s.kv_peak = 0
     s.pieces = s.scored = s.scoring_batches = 0
     s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
-    s.began = s.now
-    read_begin(s)
+    rebase(s)
     s.awaited = 0
     for i in range(s.flights):
         group = groups_in(s)[flights_in(s)[i]]
@@ -1446,6 +1462,10 @@ def settle(s: State) -> None:
             s.finish_seen = 0
             if not s.stopping and phase_over(s):
                 stop(s)
+                for r in range(s.replicas):
+                    replica = replicas_in(s)[r]
+                    if replica.state == DECODE and replica.end <= s.now + tolerance(s, s.now):
+                        return  # its end comes first
             if s.stopping and s.active == 0:
                 rest(s)
         if s.ready and not s.stopping and s.generating:
@@ -1487,15 +1507,6 @@ def busy_scoring(s: State, total: float) -> float:
 def busy_training(s: State) -> float:
     """Busy seconds of the training devices so far (they are never read while active)."""
     return busy_rollout(s) if s.colocated else s.training_busy
-
-
-@_compiled
-def read_begin(s: State) -> None:
-    """``read_busy`` at the begin of a row."""
-    s.begin_rollout = busy_rollout(s)
-    s.begin_scoring = busy_scoring(s, 0.0)
-    s.begin_training = busy_training(s)
-    s.begin_inference = busy_scoring(s, s.begin_rollout)
 
 
 @_compiled
@@ -1721,9 +1732,9 @@ def observe_reward(s: State, reward: float) -> None:
 
 
 @_compiled
-def share(before: float, after: float, devices: int, seconds: float) -> float:
+def share(busy: float, devices: int, seconds: float) -> float:
     """``row._share``."""
-    return (after - before) / (devices * seconds) if seconds > 0.0 else math.nan
+    return busy / (devices * seconds) if seconds > 0.0 else math.nan
 
 
 @_compiled
@@ -1783,13 +1794,13 @@ def batch_columns(s: State, row: Array) -> int:
 def close_row(s: State) -> None:
     """``RunState.close_row`` and ``row.step_row``, and what the policy learns."""
     row = out_in(s)[s.row]
-    seconds = s.now - s.began
+    seconds = s.now
     if seconds <= 0.0 and (s.knows_actor or s.knows_scorer or s.knows_training):
         s.error = ASK_MODEL
     tokens = batch_columns(s, row)
     row[STEP] = row[WEIGHT_VERSION] = s.step
-    row[START_S] = s.began
-    row[GEN_S] = s.gen_ended - s.began
+    row[START_S] = s.origin
+    row[GEN_S] = s.gen_ended
     row[REWARD_S] = max(0.0, s.scored_at - s.gen_ended)
     for i in range(STAGES):
         row[FIRST_STAGE_S + i] = passed_s_in(s)[i]
@@ -1810,12 +1821,11 @@ def close_row(s: State) -> None:
     row[TOKENS_SCORED] = s.scored
     row[SCORER_PIECES] = s.pieces
     row[SCORER_BATCHES] = s.scoring_batches
-    rollout = busy_rollout(s)
     devices = s.replicas + s.workers
-    row[BUSY_ROLLOUT] = share(s.begin_rollout, rollout, s.replicas, seconds)
-    row[BUSY_SCORING] = share(s.begin_scoring, busy_scoring(s, 0.0), s.workers, seconds)
-    row[BUSY_TRAINING] = share(s.begin_training, busy_training(s), s.replicas if s.colocated else 1, seconds)
-    row[UTILIZATION_INFERENCE] = share(s.begin_inference, s.scored_inference, devices, s.scored_at - s.began)
+    row[BUSY_ROLLOUT] = share(busy_rollout(s), s.replicas, seconds)
+    row[BUSY_SCORING] = share(busy_scoring(s, 0.0), s.workers, seconds)
+    row[BUSY_TRAINING] = share(busy_training(s), s.replicas if s.colocated else 1, seconds)
+    row[UTILIZATION_INFERENCE] = share(s.scored_inference, devices, s.scored_at)
     for i in range(FLOPS_ROLLOUT, MBU_SCORING + 1):
         row[i] = math.nan
     if s.knows_actor:

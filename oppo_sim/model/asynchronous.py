@@ -71,15 +71,14 @@ class AsyncRun:
         state, machine = self.state, self.machine
         clock = machine.clock
         for step in range(self.given.steps):
-            state.begin_row(step)
-            began = clock.now
+            self._batches.rebase(state.begin_row(step))
             plan = self._admit(step)
             self._batch_ready = clock.event()
             yield self._batch_ready
             taken = clock.now
             batch = state.ledger.take_batch(state.version)
-            last_finish = max(rollout.finished_at or 0.0 for rollout in batch)
-            stages = new_stages(max(0.0, last_finish - began), taken - max(began, last_finish))
+            last_finish = max(0.0, *(rollout.finished_at or 0.0 for rollout in batch))
+            stages = new_stages(last_finish, taken - last_finish)
             stages |= yield from state.trainer.train(step, batch)
             self._paused = clock.event()
             machine.stop(clock.now)

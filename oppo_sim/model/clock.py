@@ -2,7 +2,7 @@
 instant."""
 
 from collections.abc import Callable
-from heapq import heappush
+from heapq import heapify, heappush
 
 import simpy
 from simpy.events import NORMAL, Event
@@ -35,6 +35,22 @@ class Clock(simpy.Environment):
     def __init__(self, settle: EndOfInstant) -> None:
         super().__init__(0.0)
         self._settle = settle
+        self.origin = 0.0
+        """Seconds of the run at which ``now`` was 0: ``now`` counts from the begin of the row."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return self.origin + self._now
+
+    def rebase(self) -> float:
+        """Let ``now`` be 0, so that no instant is wider late in a run; returns what it was (seconds)."""
+        passed, self._now = self._now, 0.0
+        self.origin += passed
+        queue = self._queue
+        queue[:] = [(at - passed, priority, count, event) for at, priority, count, event in queue]
+        heapify(queue)  # two times may have become one
+        return passed
 
     def call_at(self, seconds: float, handler: Handler) -> Event:
         """Call ``handler`` at an absolute time."""

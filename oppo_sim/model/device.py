@@ -22,8 +22,13 @@ class Device:
         self.busy_total = 0.0
         self.dirty = False
 
+    def begin_row(self) -> None:
+        """Count busy seconds from now on, which is 0."""
+        self.busy_since = 0.0
+        self.busy_total = 0.0
+
     def busy_until(self, seconds: float) -> float:
-        """Seconds during which it had an activity, from 0 to ``seconds``."""
+        """Seconds during which it had an activity, from the begin of the row to ``seconds``."""
         return self.busy_total + (seconds - self.busy_since if self.active else 0.0)
 
     def rate(self) -> float:
@@ -119,6 +124,12 @@ class Runner:
             assert self._event is not None
             self._clock.cancel(self._event)
             self._event = self._clock.call_at(self.end_at, self._fire)
+
+    def rebase(self, passed: float) -> None:
+        """Seconds are counted from a moment ``passed`` seconds later."""
+        self.started -= passed
+        self._updated -= passed
+        self.end_at -= passed
 
     def rerate(self, now: float) -> None:
         """Take the rate that its devices give it now."""

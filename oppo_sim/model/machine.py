@@ -110,6 +110,7 @@ class Machine:
             for replica in self.replicas:
                 replica.on_piece = self.scorer.offer
         self.tally = Tally()
+        self._runners = [*(replica.runner for replica in self.replicas), *(w.runner for w in workers)]
         self.spans: list[Span] = []
         self.markers: list[Marker] = []
         self._timeline = timeline
@@ -121,20 +122,33 @@ class Machine:
 
     def training_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs the training stages."""
-        return Runner(self.clock, [*self.training_devices, *self._hosts], on_end)
+        return self._kept(Runner(self.clock, [*self.training_devices, *self._hosts], on_end))
 
     def sync_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs ``update_weights``, on training and rollout devices."""
         devices = dict.fromkeys((*self.training_devices, *self.rollout_devices, *self._hosts))
-        return Runner(self.clock, list(devices), on_end)
+        return self._kept(Runner(self.clock, list(devices), on_end))
+
+    def _kept(self, runner: Runner) -> Runner:
+        self._runners.append(runner)
+        return runner
 
     def _offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
         self.scorer.offer(rollout, new, past, last)
         if self._timeline:
-            self.markers.append(Marker("chunk", "rollout", rollout.replica, self.clock.now, self.scorer.step))
+            self.markers.append(
+                Marker("chunk", "rollout", rollout.replica, self.clock.elapsed, self.scorer.step)
+            )
 
-    def begin_row(self, step: int, record_timeline: bool) -> None:
-        """Start counting for a new row."""
+    def begin_row(self, step: int, record_timeline: bool) -> float:
+        """Start counting for a new row, time too: seconds are counted from now on. Returns what passed since
+        the last."""
+        passed = self.clock.rebase()
+        for device in (*self.rollout_devices, *self.scoring_devices, *self.training_devices):
+            device.begin_row()
+        for runner in self._runners:
+            runner.rebase(passed)
+        origin = self.scorer.origin = self.clock.origin
         tally = self.tally = Tally()
         self.scorer.tally = tally
         self.scorer.step = step
@@ -144,7 +158,10 @@ class Machine:
         for replica in self.replicas:
             replica.tally = tally
             replica.step = step
+            replica.origin = origin
+            replica.at -= passed
             replica.spans = spans
+        return passed
 
     def generate(self, at: float, chunk_size: int, round_size: int | None) -> None:
         """Start (or resume) generation at ``at``."""
@@ -180,6 +197,10 @@ class Machine:
         driver = self.driver
         if self.generating:
             driver.stop_check(now)
+            if self.stopping and any(replica.stops_at(now) for replica in self.replicas):
+                # An end that the stop brought forward to this instant comes before what follows from it.
+                self._rerate(now)
+                return
             if self._ready and not self.stopping and self.generating:
                 self._start_ready(now)
         self.scorer.settle(now)

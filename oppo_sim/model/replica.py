@@ -55,6 +55,8 @@ class Replica:
         self.tally = Tally()
         self.spans: list[Span] | None = None
         self.step = 0
+        self.origin = 0.0
+        """Seconds of the run at which the row began: all other times here count from there."""
         self.chunk_size = 1
         self.round_left: int | None = None
         """Iterations left in the round; None outside rounds."""
@@ -142,6 +144,11 @@ class Replica:
             if k < self._k:
                 self._k = k
                 self.runner.shorten(self._seconds(k))
+
+    def stops_at(self, now: float) -> bool:
+        """True if the iteration in progress ends at this instant."""
+        runner = self.runner
+        return self.state == DECODE and runner.progress(now + instant_tolerance(now)) >= runner.seconds
 
     def sync_generated(self) -> None:
         """Bring ``generated`` of the running rollouts up to date."""
@@ -391,9 +398,7 @@ class Replica:
     def _activity_ended(self, at: float) -> None:
         if self.state == PREFILL:
             if self.spans is not None:
-                self.spans.append(
-                    Span("rollout", self.index, "prefill", self.runner.started, at, self.step, {"n": self._k})
-                )
+                self._record("prefill", at, {"n": self._k})
         elif self._k:
             self._advance(at)
         self.at = at
@@ -406,8 +411,7 @@ class Replica:
         tally = self.tally
         tally.decoded += k * running
         if self.spans is not None:
-            args: dict[str, float | int | str] = {"n": running, "iterations": k, "kv_tokens": kv}
-            self.spans.append(Span("rollout", self.index, "decode", self.runner.started, at, self.step, args))
+            self._record("decode", at, {"n": running, "iterations": k, "kv_tokens": kv})
         if rows != running:
             tally.padding += k * (rows - running)
         if rows not in self._work_lines:
@@ -428,6 +432,11 @@ class Replica:
             self._finish_rollouts(at, iteration)
         if self._cut_iterations and self._cut_iterations[0] == iteration:
             self._cut_rollouts(iteration)
+
+    def _record(self, stage: str, at: float, args: dict[str, float | int | str]) -> None:
+        assert self.spans is not None
+        began, ended = self.origin + self.runner.started, self.origin + at
+        self.spans.append(Span("rollout", self.index, stage, began, ended, self.step, args))
 
     def _finish_rollouts(self, at: float, iteration: int) -> None:
         finishes = self._finishes

@@ -42,6 +42,7 @@ class Rollout(RolloutState):
         self.trace_row = trace_row
         self.clipped = False
         self.admitted_s = admitted_s
+        """Seconds since the run began; all other seconds here count from the begin of the row."""
         self.preemptions = 0
         self.incarnation = 0
         self.was_prefilled = False
@@ -76,6 +77,11 @@ class Rollout(RolloutState):
             self.prompt_sent = True
         self.cut = self.generated
         return new, past
+
+    def rebase(self, passed: float) -> None:
+        super().rebase(passed)
+        if self.scored_at is not None:
+            self.scored_at -= passed
 
     def restart(self) -> None:
         super().restart()

@@ -19,7 +19,7 @@ Recorded = Sequence[Mapping[str, float]] | None
 
 
 class BusyReading(NamedTuple):
-    """Busy seconds of every device since the run began, read at one moment."""
+    """Busy seconds of every device so far, read at one moment."""
 
     at: float
     rollout: tuple[float, ...]
@@ -62,6 +62,8 @@ class StepFacts(NamedTuple):
     """Meters at the last score; None where generation never pauses (then the whole row counts)."""
     end: BusyReading
     training_flops: float | None
+    origin: float = 0.0
+    """Seconds of the run at which the seconds of the readings and of the batch are 0."""
 
 
 def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: StepFacts) -> dict[str, Any]:
@@ -79,7 +81,11 @@ def step_row(tally: Tally, replicas: int, workers: int, costs: Costs, facts: Ste
     spans = [rollout.span for rollout in batch]
     scored = end if facts.scored is None else facts.scored
     inference = (*begin.rollout, *begin.scoring), (*scored.rollout, *scored.scoring)
-    row: dict[str, Any] = {c.STEP: facts.step, c.WEIGHT_VERSION: facts.weight_version, c.START_S: begin.at}
+    row: dict[str, Any] = {
+        c.STEP: facts.step,
+        c.WEIGHT_VERSION: facts.weight_version,
+        c.START_S: facts.origin + begin.at,
+    }
     for stage, value in facts.timing_s.items():
         row[_TIMING[stage]] = value
     row[c.LENGTH_MEAN] = total / size
@@ -142,7 +148,7 @@ def conclude_step(
     """Write the row of a finished step and those of its rollouts, and tell the policy. Raises OppoError past
     the end of ``recorded``."""
     sink.on_step(row)
-    sink.on_rollouts(rollout_rows(facts.step, facts.weight_version, facts.batch))
+    sink.on_rollouts(rollout_rows(facts))
     told = told_timing(recorded, facts.step, facts.timing_s)
     tokens = sum([rollout.response_length for rollout in facts.batch])
     ids = tuple([rollout.rollout_id for rollout in facts.batch])
@@ -157,8 +163,9 @@ def conclude_step(
 _TIMING = {stage: c.timing(stage) for stage in (*c.STAGES, "step")}
 
 
-def rollout_rows(step: int, weight_version: int, batch: list[Rollout]) -> list[tuple[Any, ...]]:
+def rollout_rows(facts: StepFacts) -> list[tuple[Any, ...]]:
     """One tuple a trained rollout, in the order of ``columns.ROLLOUT_COLUMNS``."""
+    origin, version = facts.origin, facts.weight_version
     return [
         (
             r.rollout_id,
@@ -169,18 +176,18 @@ def rollout_rows(step: int, weight_version: int, batch: list[Rollout]) -> list[t
             "length" if r.clipped else "stop",
             r.replica,
             r.admitted_step,
-            step,
+            facts.step,
             rank,
             r.head_version,
             r.tail_version,
-            weight_version - r.head_version if r.head_version is not None else -1,
+            version - r.head_version if r.head_version is not None else -1,
             r.span,
             r.deferrals,
             r.drops,
             r.preemptions,
             r.admitted_s,
-            r.finished_at,
-            r.scored_at,
+            None if r.finished_at is None else origin + r.finished_at,
+            None if r.scored_at is None else origin + r.scored_at,
         )
-        for rank, r in enumerate(batch)
+        for rank, r in enumerate(facts.batch)
     ]

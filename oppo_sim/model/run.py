@@ -97,16 +97,19 @@ class RunState:
             rows.response_lengths[row],
             row,
             step,
-            self.machine.clock.now,
+            self.machine.clock.elapsed,
         )
         rollout.clipped = rows.clipped[row]
         return rollout
 
-    def begin_row(self, step: int) -> None:
-        """Start counting for a row at the current moment."""
+    def begin_row(self, step: int) -> float:
+        """Start counting for a row at the current moment, seconds too; returns those since the last row
+        began."""
         shown = self.given.timeline_steps
-        self.machine.begin_row(step, shown is not None and shown[0] <= step <= shown[1])
-        self._begin = read_busy(self.machine, self.machine.clock.now)
+        passed = self.machine.begin_row(step, shown is not None and shown[0] <= step <= shown[1])
+        self.ledger.rebase(passed)
+        self._begin = read_busy(self.machine, 0.0)
+        return passed
 
     def place(self, begun: Begun[Rollout]) -> None:
         """Put rollouts on the replicas where the ledger placed them."""
@@ -185,7 +188,7 @@ class RunState:
         is generated already."""
         given = self.given
         end = read_busy(self.machine, self.machine.clock.now)
-        stages["step"] = end.at - self._begin.at
+        stages["step"] = end.at
         reward = given.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
         deferred, surplus = counts
         facts = StepFacts(
@@ -205,6 +208,7 @@ class RunState:
             last_score,
             end,
             self.trainer.flops,
+            self.machine.clock.origin,
         )
         row = step_row(
             self.machine.tally,
@@ -213,5 +217,5 @@ class RunState:
             given.costs,
             facts,
         )
-        self.mark("step_end", end.at, step)
+        self.mark("step_end", self.machine.clock.elapsed, step)
         conclude_step(self.sink, given.policy, row, facts, given.recorded_timing)

@@ -46,6 +46,8 @@ class Scorer:
         self.tally = Tally()
         self.spans: list[Span] | None = None
         self.step = 0
+        self.origin = 0.0
+        """Seconds of the run at which the row began."""
         self._cost = cost
         self._max_tokens = max_scoring_tokens
         self._capacity = kv_capacity_tokens
@@ -149,8 +151,9 @@ class Scorer:
         worker.load -= tokens
         if self.spans is not None:
             args: dict[str, float | int | str] = {"pieces": len(batch), "tokens": tokens}
+            began = self.origin + worker.runner.started
             self.spans.append(
-                Span("scoring", worker.index, "score", worker.runner.started, at, self.step, args)
+                Span("scoring", worker.index, "score", began, self.origin + at, self.step, args)
             )
 
 

@@ -21,8 +21,9 @@ class Generated(NamedTuple):
 
     plan: StepPlan
     outcome: PhaseOutcome[Rollout]
-    began: float
+    seconds: float
     ended: float
+    """Seconds since the begin of the row."""
 
 
 class PhasedRun:
@@ -110,7 +111,7 @@ class PhasedRun:
         if state.granularity == "batch":
             state.score_whole(outcome.trained)
         state.drop(outcome.dropped)
-        self._phase_over.succeed(Generated(self._plan, outcome, self._began, at))
+        self._phase_over.succeed(Generated(self._plan, outcome, at - self._began, at))
 
     def _deliver_round(self) -> None:
         """At the barrier, pieces of the round reach the scorer."""
@@ -137,15 +138,14 @@ class SynchronousRun(PhasedRun):
     def _step(self, step: int) -> Generator[Event, Any, None]:
         state, clock = self.state, self.machine.clock
         state.begin_row(step)
-        began = clock.now
         generated: Generated = yield self.begin_phase(step)
         batch = generated.outcome.trained
-        state.mark("gen_end", generated.ended, step)
+        state.mark("gen_end", clock.origin + generated.ended, step)
         scores = state.scores_of(batch)
         if scores is not None:
             yield scores
         last_score = read_busy(self.machine, clock.now)
-        stages = new_stages(generated.ended - began, max(0.0, clock.now - generated.ended))
+        stages = new_stages(generated.seconds, max(0.0, clock.now - generated.ended))
         stages |= yield from state.trainer.train(step, batch)
         stages["update_weights"] = yield from state.trainer.update_weights(step)
         outcome = generated.outcome
@@ -164,14 +164,17 @@ class OneStepOffRun(PhasedRun):
         current: Generated = yield self.begin_phase(0)
         for step in range(self.given.steps):
             if step:
-                state.begin_row(step)
+                passed = state.begin_row(step)
+                current = current._replace(ended=current.ended - passed)
+                for rollout in current.outcome.trained:
+                    rollout.rebase(passed)
             following = self.begin_phase(step)
             batch = current.outcome.trained
             scores = state.scores_of(batch)
             if scores is not None:
                 yield scores
             last_score = max(rollout.scored_at or 0.0 for rollout in batch)
-            stages = new_stages(current.ended - current.began, max(0.0, last_score - current.ended))
+            stages = new_stages(current.seconds, max(0.0, last_score - current.ended))
             stages |= yield from state.trainer.train(step, batch)
             upcoming: Generated = yield following
             stages["update_weights"] = yield from state.trainer.update_weights(step)

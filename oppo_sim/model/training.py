@@ -69,9 +69,12 @@ class Trainer:
         else:
             runner.start(began, seconds)
         yield self._done
+        passed = clock.now - began
         if self._machine.scorer.spans is not None:
-            self._machine.spans.append(Span("training", 0, stage, began, clock.now, step, {}))
-        return clock.now - began
+            self._machine.spans.append(
+                Span("training", 0, stage, clock.elapsed - passed, clock.elapsed, step, {})
+            )
+        return passed
 
     def _ended(self, at: float) -> None:
         self._done.succeed()

@@ -25,6 +25,10 @@ class WholeBatches(Generic[F]):
             del self._unfinished[rollout.group_id]
             self._finished.append((at, rollout.group_id, sorted(group, key=lambda member: member.rollout_id)))
 
+    def rebase(self, passed: float) -> None:
+        """Seconds are counted from a moment ``passed`` seconds later."""
+        self._finished = [(at - passed, group, members) for at, group, members in self._finished]
+
     def take(self) -> list[F]:
         """The rollouts of all batches that are whole, in order of (instant of the group's finish, group, id);
         each is given out once."""

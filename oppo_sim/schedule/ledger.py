@@ -73,6 +73,11 @@ class RolloutState:
         self.finished_at = None
         self.finished_step = None
 
+    def rebase(self, passed: float) -> None:
+        """Seconds are counted from a moment ``passed`` seconds later."""
+        if self.finished_at is not None:
+            self.finished_at -= passed
+
     def made_tokens_in(self, version: int) -> None:
         """Account tokens made since the last call to ``version``."""
         if self.head_version is None:
@@ -275,6 +280,13 @@ class Ledger(Generic[F]):
         self.shelved = {rollout.rollout_id: rollout for rollout in map(made, state["shelved"])}
         self._missing = dict(state["missing"])
         self._finished_count = len(self.finished)
+
+    def rebase(self, passed: float) -> None:
+        """Seconds are counted from a moment ``passed`` seconds later."""
+        self._arrivals = [(at - passed, group, members) for at, group, members in self._arrivals]
+        arrived = [rollout for _, _, members in self._arrivals for rollout in members]
+        for rollout in (*self.unfinished.values(), *self.finished, *arrived):
+            rollout.rebase(passed)
 
     def phase_over(self) -> bool:
         """True when what ends the phase has happened."""

@@ -145,7 +145,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
         if config.granularity == "batch":
             _send_whole_batches(machine, pool, sent)
         if training is None:
-            batch = _scored_batch(pool)
+            batch = _scored_batch(pool, start)
             if batch:
                 taken_at = world.now
                 training = Training(machine, batch)
@@ -176,7 +176,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
         trained=trained,
         deferred=ids_of(pool.unfinished()),
         surplus=ids_of(
-            in_order_of_instants(finished, lambda group: group.finish_time, lambda group: group.id)
+            in_order_of_instants(finished, lambda group: group.finish_time, lambda group: group.id, start)
         ),
         dropped=(),
         delta=0,
@@ -189,7 +189,9 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
 def _send_whole_batches(machine: Machine, pool: Pool, sent: list[Group]) -> None:
     """``batch`` scoring: B at a time, as soon as B finished ones wait to be sent."""
     unsent = [group for group in pool.in_flight if group.finished and group not in sent]
-    unsent = in_order_of_instants(unsent, lambda group: group.finish_time, lambda group: group.id)
+    unsent = in_order_of_instants(
+        unsent, lambda group: group.finish_time, lambda group: group.id, machine.world.row_start
+    )
     count = machine.config.rollout_batch_size // machine.config.group_size
     while len(unsent) >= count:
         for rollout in members_of(unsent[:count]):
@@ -198,10 +200,12 @@ def _send_whole_batches(machine: Machine, pool: Pool, sent: list[Group]) -> None
         unsent = unsent[count:]
 
 
-def _scored_batch(pool: Pool) -> list[Group]:
+def _scored_batch(pool: Pool, row_start: float) -> list[Group]:
     """The first B scored, or nothing yet."""
     scored = [group for group in pool.in_flight if group.scored]
     count = pool.config.rollout_batch_size // pool.config.group_size
     if len(scored) < count:
         return []
-    return in_order_of_instants(scored, lambda group: group.score_time, lambda group: group.id)[:count]
+    return in_order_of_instants(scored, lambda group: group.score_time, lambda group: group.id, row_start)[
+        :count
+    ]

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oppo_sim.instants import instant_tolerance
-
 from .config import Demand
+from .work import same_instant
 
 
 @dataclass(eq=False)
@@ -28,6 +27,7 @@ class World:
         self.now = 0.0
         self.instant = 0
         self.instant_start = 0.0
+        self.row_start = 0.0
         self.interference = interference
         self.active: list[Activity] = []
         self.busy: dict[str, float] = {}
@@ -45,9 +45,11 @@ class World:
             raise AssertionError("nothing is going on, and something is waited for")
         first = min(activity.end for activity in self.active)
         ending = [
-            activity for activity in self.active if activity.end - first <= instant_tolerance(activity.end)
+            activity
+            for activity in self.active
+            if activity.end - first <= same_instant(activity.end - self.row_start)
         ]
-        if first - self.instant_start > instant_tolerance(first):
+        if first - self.instant_start > same_instant(first - self.row_start):
             self.instant += 1
             self.instant_start = first
         before = self.now

@@ -24,6 +24,7 @@ class Machine:
         """A new step: counts from nothing."""
         self.counters = self.scorer.counters = Counters()
         self.world.busy = {}
+        self.world.row_start = self.world.now
         for replica in self.replicas:
             replica.note_kept_kv()
 

@@ -93,7 +93,9 @@ class Pool:
     def select(self) -> list[Group]:
         """The batch to train, in order; the rest of the finished becomes the surplus, in order."""
         new = [group for group in self.in_flight if group.finished and group not in self.surplus]
-        new = in_order_of_instants(new, lambda group: group.finish_time, lambda group: group.id)
+        new = in_order_of_instants(
+            new, lambda group: group.finish_time, lambda group: group.id, self.machine.world.row_start
+        )
         waited = [
             sorted((group for group in part if self._waited_for(group)), key=lambda group: group.id)
             for part in (self.surplus, new)

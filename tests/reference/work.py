@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from oppo_sim.instants import instant_tolerance
-
 T = TypeVar("T")
 
 
@@ -87,8 +85,14 @@ class Group:
         return max(member.score_time for member in self.members if member.score_time is not None)
 
 
+def same_instant(seconds: float) -> float:
+    """How far another time may lie from ``seconds`` (counted from the begin of the row) and be the same
+    instant."""
+    return 1e-9 * max(1.0, seconds)
+
+
 def in_order_of_instants(
-    items: Iterable[T], seconds: Callable[[T], float], identity: Callable[[T], int]
+    items: Iterable[T], seconds: Callable[[T], float], identity: Callable[[T], int], row_start: float
 ) -> list[T]:
     """Items by (instant, id): a time is of the instant whose first time lies within the tolerance before
     it."""
@@ -96,7 +100,7 @@ def in_order_of_instants(
     ordered: list[T] = []
     while todo:
         first = seconds(todo[0])
-        same = [item for item in todo if seconds(item) - first <= instant_tolerance(seconds(item))]
+        same = [item for item in todo if seconds(item) - first <= same_instant(seconds(item) - row_start)]
         ordered.extend(sorted(same, key=identity))
         todo = todo[len(same) :]
     return ordered

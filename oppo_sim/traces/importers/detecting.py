@@ -9,7 +9,8 @@ from typing import Final
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.figures import chosen
 from oppo_sim.traces.importers.finding import files_of, matching, natural
-from oppo_sim.traces.importers.generic import GENERIC, has_known_length
+from oppo_sim.traces.importers.formats.generic import IMPORTER as GENERIC
+from oppo_sim.traces.importers.formats.generic import has_known_length
 from oppo_sim.traces.importers.importer import Importer, Peek, peek_at
 from oppo_sim.traces.importers.metric_files import PATTERNS as METRIC_PATTERNS
 from oppo_sim.traces.importers.metric_files import read_metrics

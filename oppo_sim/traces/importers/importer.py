@@ -57,6 +57,8 @@ class Importer:
     lengths: str
     """Where lengths come from: logged, token ids, text (tokenizer), or fitted."""
     example: str
+    aliases: tuple[str, ...] = ()
+    """Other names under which it is found."""
     patterns: tuple[str, ...] = ()
     """Names of files with rollouts, in a folder."""
     recognises: Callable[[Peek], bool] = _never

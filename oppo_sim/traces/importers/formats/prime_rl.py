@@ -181,7 +181,7 @@ def _inside(record: Any, *names: str) -> Any:
     return record
 
 
-PRIME_RL: Final = Importer(
+IMPORTER: Final = Importer(
     name="prime_rl",
     what="rollouts/step_N/train/…/traces.jsonl (verifiers records)",
     lengths="token ids, or usage of the model calls",

@@ -89,7 +89,7 @@ def _generation(sampling_params: Any) -> tuple[int | None, str | None]:
     return len(ids), reason if isinstance(reason, str) else None
 
 
-ROLL: Final = Importer(
+IMPORTER: Final = Importer(
     name="roll",
     what="rollout_dump_dir (rollout_dump_data.step_N.jsonl, text); metrics: wandb, TensorBoard",
     lengths="text with a tokenizer, token ids where a dump has them, or fitted to the metrics",

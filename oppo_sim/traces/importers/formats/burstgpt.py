@@ -61,7 +61,7 @@ def _named(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     return pc.fill_null(column, pa.scalar("unknown", pa.large_string()))
 
 
-BURSTGPT: Final = Importer(
+IMPORTER: Final = Importer(
     name="burstgpt",
     what="BurstGPT (BurstGPT_*.csv)",
     lengths="logged",

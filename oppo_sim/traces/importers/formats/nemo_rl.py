@@ -87,8 +87,9 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(_single(value))
 
 
-NEMO_RL: Final = Importer(
+IMPORTER: Final = Importer(
     name="nemo_rl",
+    aliases=("nemo",),
     what="train_data_stepN.jsonl of the log folder; metrics: wandb, TensorBoard",
     lengths="token ids (sum of token_loss_mask), or fitted to the metrics",
     example="oppo trace import --from nemo_rl logs/exp_001/ --max-response-length 4096 -o nemo.parquet",

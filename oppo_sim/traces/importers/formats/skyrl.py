@@ -88,7 +88,7 @@ def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> "npt.NDArray[n
         raise OppoError(f"{path}: field {name} has {error}: {HOW_TO_CONVERT}") from None
 
 
-SKYRL: Final = Importer(
+IMPORTER: Final = Importer(
     name="skyrl",
     what=(
         "dump_data_batch (global_step_N_training_input.pkl, read without running it); metrics: wandb,"

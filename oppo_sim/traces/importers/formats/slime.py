@@ -86,8 +86,9 @@ def _count(tokens: Any) -> int | None:
     return len(tokens) if isinstance(tokens, Sequence) and not isinstance(tokens, str) and tokens else None
 
 
-SLIME: Final = Importer(
+IMPORTER: Final = Importer(
     name="slime",
+    aliases=("april",),
     what="--save-debug-rollout-data (N.pt, read without running it); metrics: console, wandb, TensorBoard",
     lengths="logged, or fitted to the metrics",
     example="oppo trace import --from slime debug_rollouts/ -o slime.parquet",

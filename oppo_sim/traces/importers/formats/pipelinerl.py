@@ -69,7 +69,7 @@ def _rollout(text: Mapping[str, Any], place: Place, reading: Reading) -> Rollout
     )
 
 
-PIPELINERL: Final = Importer(
+IMPORTER: Final = Importer(
     name="pipelinerl",
     what="file streams of training texts (*.jsonl)",
     lengths="logged",

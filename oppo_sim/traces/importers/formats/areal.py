@@ -49,7 +49,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         )
 
 
-AREAL: Final = Importer(
+IMPORTER: Final = Importer(
     name="areal",
     what="rollout.dump_to_file (VERSION/TASK.jsonl)",
     lengths="logged",

@@ -71,7 +71,7 @@ def _ids(uid: object, prompt: object) -> tuple[str | None, str | None]:
     return (short_id(str(prompt)), None) if prompt is not None else (None, None)
 
 
-VERL: Final = Importer(
+IMPORTER: Final = Importer(
     name="verl",
     what="rollout_data_dir (N.jsonl, text); metrics: file logger, console, wandb, TensorBoard",
     lengths="text with a tokenizer, or fitted to the metrics",

@@ -75,7 +75,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-TRL: Final = Importer(
+IMPORTER: Final = Importer(
     name="trl",
     what=(
         "log_completions (completions_N.parquet, text); metrics: trainer_state.json, console, wandb,"

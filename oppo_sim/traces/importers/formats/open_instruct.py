@@ -43,7 +43,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-OPEN_INSTRUCT: Final = Importer(
+IMPORTER: Final = Importer(
     name="open_instruct",
     what="rollouts_save_path (RUN_rollouts_N.jsonl); metrics: wandb, TensorBoard",
     lengths="token ids, or fitted to the metrics",

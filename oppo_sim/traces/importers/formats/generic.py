@@ -116,8 +116,9 @@ def _is_ids(value: Any) -> bool:
     )
 
 
-GENERIC: Final = Importer(
+IMPORTER: Final = Importer(
     name="generic",
+    aliases=("jsonl", "parquet", "csv"),
     what="any .jsonl, .parquet or .csv with one rollout a row; --field says which field is which",
     lengths="logged, token ids, or text with a tokenizer",
     example=(

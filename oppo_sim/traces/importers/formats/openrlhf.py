@@ -5,7 +5,7 @@ from typing import Final
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
 
-OPENRLHF: Final = Importer(
+IMPORTER: Final = Importer(
     name="openrlhf",
     what="metrics: console, wandb, TensorBoard",
     lengths="fitted to the metrics",

@@ -29,7 +29,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         )
 
 
-MOONCAKE: Final = Importer(
+IMPORTER: Final = Importer(
     name="mooncake",
     what="Mooncake traces (*_trace.jsonl)",
     lengths="logged",

@@ -55,7 +55,7 @@ def _read(path: Path, _reading: Reading) -> "Iterator[pa.Table]":
         )
 
 
-AZURE: Final = Importer(
+IMPORTER: Final = Importer(
     name="azure",
     what="Azure LLM inference traces 2023 and 2024 (AzureLLMInferenceTrace_*.csv)",
     lengths="logged",

@@ -1,0 +1,1 @@
+"""One module a framework or serving system; each has an ``IMPORTER``."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from oppo_sim.cli.main import run
 from oppo_sim.fast.choose import run_summary
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import dump_yaml
 
 TINY: dict[str, Any] = {
     "format": "oppo-scenario/1",
@@ -42,7 +42,7 @@ TINY: dict[str, Any] = {
 def write_scenario(folder: Path, file: str = "tiny.yaml", /, **changes: Any) -> Path:
     """The tiny scenario with some sections replaced, as a file."""
     path = folder / file
-    path.write_text(yaml.safe_dump({**TINY, **changes}, sort_keys=False))
+    path.write_text(dump_yaml({**TINY, **changes}))
     return path
 
 

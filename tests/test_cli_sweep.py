@@ -12,12 +12,12 @@ from typing import Any
 import jsonschema
 import pandas as pd
 import pytest
-import yaml
 
 from oppo_sim import columns as c
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import RunRequest, RunResult
+from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.sweep import run_sweep
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
@@ -150,7 +150,7 @@ def test_a_file_and_options_are_the_same_sweep(oppo: Oppo, tmp_path: Path) -> No
         "grid": {"policy.chunk_size": [4, 8], "policy.overcommit": {"from": 0, "to": 4, "add": 2}},
         "seeds": 7,
     }
-    (tmp_path / "below" / "spec.yaml").write_text(yaml.safe_dump(file))
+    (tmp_path / "below" / "spec.yaml").write_text(dump_yaml(file))
     assert (
         oppo(
             "sweep", "below/spec.yaml", "--seeds", "3", "-o", "file", "--no-figures", "--executor", "serial"
@@ -239,7 +239,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_mistake_in_a_file_is_one_sentence(case: str, oppo: Oppo, tmp_path: Path) -> None:
     changes, words = BAD_FILES[case]
     file = {"format": "oppo-sweep/1", "scenario": "tiny.yaml", "grid": {"policy.overcommit": [0, 2]}}
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(file | changes))
+    (tmp_path / "spec.yaml").write_text(dump_yaml(file | changes))
     assert_refused(oppo("sweep", "spec.yaml", "-o", "swept"), *words)
 
 

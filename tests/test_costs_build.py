@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -21,6 +20,7 @@ from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.training_config import FullExport, OnlineRefit, SharedWeights, TrainingConfig
 from oppo_sim.errors import OppoError
+from oppo_sim.scenario.yaml_text import parse_yaml
 
 ADAPTER: TypeAdapter[CostConfig] = TypeAdapter(CostConfig)
 BATCH = BatchShape((300,) * 112, (900,) * 112)
@@ -542,7 +542,9 @@ def test_stages_are_monotone_in_the_batch_and_demands_are_shares(
 
 def test_documented_sections_are_valid() -> None:
     text = (Path(__file__).parent.parent / "docs" / "costs.md").read_text(encoding="utf-8")
-    sections = [yaml.safe_load(block)["costs"] for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    sections = [
+        parse_yaml(block, "docs")["costs"] for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    ]
     assert [ADAPTER.validate_python(section).kind for section in sections] == [
         "linear",
         "roofline",

@@ -61,7 +61,8 @@ def test_whatever_is_dumped_is_read_back_unchanged(tree: Any) -> None:
         ("010", 10),
         ("1:30", "1:30"),
         ("2020-01-01", "2020-01-01"),
-        ("0x1F", "0x1F"),
+        ("0x1F", 31),
+        ("1_000", "1_000"),
         ("~", None),
     ],
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario
@@ -20,6 +19,7 @@ from oppo_sim.runs.execute import Executor, check_executor, execute
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.runs.statistics import alike, dominated, looks_of, paired
 from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.sweep import run as sweeping
 from oppo_sim.sweep import run_sweep
 from tests.cli_runs import write_scenario
@@ -432,6 +432,6 @@ def test_overrides_hold_for_every_point(tiny: Path) -> None:
         seeds=1,
         overrides={"policy.chunk_size": 4, "rollout.num_replicas": 4},
     )
-    text = yaml.safe_dump(sweep.plan.runnable[0].request.settings)
+    text = dump_yaml(sweep.plan.runnable[0].request.settings)
     assert "chunk_size" in text
     assert setup_of(sweep.plan.runnable[0].request).machine.num_replicas == 4

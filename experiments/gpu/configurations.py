@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from subjects import ACTORS, MAX_PROMPT, REWARDS, Cell, Pair
 
 from oppo_sim.errors import OppoError
+from oppo_sim.scenario.yaml_text import parse_yaml
 
 FILE: Final = Path(__file__).with_name("part2_configurations.yaml")
 FORMAT: Final = "oppo-gpu-configurations/1"
@@ -103,9 +103,9 @@ def held_out_by_hash(names: Sequence[str]) -> set[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}, not {FORMAT}")
         return dict(content)
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OppoError) as error:
         raise OppoError(f"{path} is no list of configurations ({error})") from None

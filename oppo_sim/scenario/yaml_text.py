@@ -1,94 +1,83 @@
-"""YAML in and out, as plain data: the core types of YAML 1.2, safe, no duplicate keys, no anchors.
+"""YAML 1.2 in and out, as plain data: safe, no duplicate keys, no anchors, only the core types."""
 
-PyYAML follows YAML 1.1, where ``no`` is false, ``010`` is 8, ``1:30`` is 90 and ``1e-3`` is a string; a
-scenario file means what it shows.
-"""
-
+import io
 import json
 import math
-import re
-from collections.abc import Hashable
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.resolver import VersionedResolver
 
 from oppo_sim.errors import OppoError
 
 _TAG = "tag:yaml.org,2002:"
-_RESOLVERS = (
-    ("null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
-    ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
-    ("int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789")),
-    (
-        "float",
-        re.compile(
-            r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-        ),
-        list("-+0123456789."),
-    ),
-)
+_SCALARS = {_TAG + name for name in ("null", "bool", "int", "float", "str")}
+_KNOWN = _SCALARS | {_TAG + "map", _TAG + "seq"}
 
 
-class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own registry, replaced here
+class _Resolver(VersionedResolver):
+    processing_version = (1, 2)  # whatever a %YAML line says
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not supported: write the value out", problem_mark=mark
-            )
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """No dates, merges or digit groups: YAML 1.2's core types have none."""
+        tag = super().resolve(kind, value, implicit)
+        core = kind is not ScalarNode or (str(tag) in _SCALARS and "_" not in value)
+        return tag if core else self.DEFAULT_SCALAR_TAG
+
+
+class _Composer(Composer):
+    def compose_node(self, parent: Node | None, index: Any) -> Any:
+        if self.parser.check_event(AliasEvent):
+            raise _problem("aliases (*name) are not supported: write the value out", self.parser.peek_event())
         return super().compose_node(parent, index)
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        text = self.construct_scalar(node)
-        if len(str(text)) > 30:
-            raise yaml.MarkedYAMLError(
-                problem="a number of more than 30 digits", problem_mark=node.start_mark
-            )
-        return int(str(text))
 
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        value = float(str(self.construct_scalar(node)).lower().replace(".inf", "inf").replace(".nan", "nan"))
-        if not math.isfinite(value):
-            raise yaml.MarkedYAMLError(problem="a number that is not finite", problem_mark=node.start_mark)
+class _Constructor(SafeConstructor):
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        tag = str(node.tag)
+        if tag not in _KNOWN:
+            raise _problem(f"the tag {tag} is not supported: write plain YAML", node)
+        if tag == _TAG + "int" and len(node.value) > 30:
+            raise _problem("a number of more than 30 digits", node)
+        value = super().construct_object(node, deep)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _problem("a number that is not finite", node)
         return value
 
-    def refuse_tag(self, node: yaml.Node) -> None:
-        raise yaml.MarkedYAMLError(
-            problem=f"the tag {node.tag} is not supported: write plain YAML", problem_mark=node.start_mark
-        )
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> Any:
+        names = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key!r} is not a name: quote it", problem_mark=key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key '{key}' is given twice: keep one", problem_mark=key_node.start_mark
-                )
-            seen.add(key)
+                raise _problem(f"the key {key!r} is not a name: quote it", key_node)
+            if key in names:
+                raise _problem(f"the key '{key}' is given twice: keep one", key_node)
+            names.add(key)
         return super().construct_mapping(node, deep=deep)
 
 
-class _Dumper(yaml.SafeDumper):
-    # Keeps PyYAML's own resolvers beside ours: a string that either reading would take for something else is
-    # quoted.
+class _Representer(SafeRepresenter):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-for _name, _pattern, _first in _RESOLVERS:
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(_TAG + _name, _pattern, _first)
-for _name in ("int", "float"):
-    _Loader.add_constructor(_TAG + _name, getattr(_Loader, f"construct_yaml_{_name}"))
-for _tag in (*(_TAG + name for name in ("timestamp", "binary", "omap", "pairs", "set")), None):
-    _Loader.add_constructor(_tag, _Loader.refuse_tag)
+class _Yaml(YAML):
+    def __init__(self) -> None:
+        super().__init__(typ="safe", pure=True)
+        self.Resolver, self.Composer, self.Constructor = _Resolver, _Composer, _Constructor
+        self.Representer, self.width = _Representer, 10_000
+        self.default_flow_style = False
+        self.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # the library annotates it as None
+
+    def official_plug_ins(self) -> list[str]:
+        """None: looking for some in the library's folder takes longer than reading a value."""
+        return []
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -98,8 +87,8 @@ def parse_yaml(text: str, where: str) -> Any:
     numbers that are not finite.
     """
     try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
+        return _Yaml().load(text)
+    except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         words = (
@@ -109,7 +98,7 @@ def parse_yaml(text: str, where: str) -> Any:
         )
         problem = " ".join(" ".join(map(str, words)).split())
         raise OppoError(f"{where}{place}: {problem}") from None
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise OppoError(f"{where}: not YAML ({' '.join(str(error).split())})") from None
     except RecursionError:
         raise OppoError(f"{where}: nested too deeply to be meant: flatten it") from None
@@ -119,10 +108,16 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def dump_yaml(data: Any) -> str:
     """Plain data as YAML that ``parse_yaml`` reads back unchanged; keys keep their order."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    text = io.StringIO()
+    _Yaml().dump(data, text)
+    return text.getvalue()
 
 
 def show_value(value: Any, limit: int = 60) -> str:
     """A value as one short piece of a sentence, in the spelling of the file."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _problem(sentence: str, where: Any) -> MarkedYAMLError:
+    return MarkedYAMLError(problem=sentence, problem_mark=where.start_mark)

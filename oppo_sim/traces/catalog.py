@@ -13,7 +13,7 @@ from oppo_sim.files import file_errors, sha256_of
 if TYPE_CHECKING:
     import pandas as pd
 
-CATALOG_NAME: Final = "catalog.yaml"
+CATALOG_NAME: Final = "catalog.json"
 STEP_TABLE_FORMAT: Final = "oppo-step-table/1"
 STEP_TABLE_FORMAT_KEY: Final = b"oppo_step_table_format"
 
@@ -67,13 +67,11 @@ def shipped_folder() -> Path:
 @cache
 def list_traces() -> tuple[CatalogEntry, ...]:
     """The catalog, in its own order. Raises OppoError if it is damaged."""
-    import yaml
-
     path = shipped_folder() / CATALOG_NAME
     try:
         with file_errors(path):
-            return _Catalog.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).traces
-    except (ValidationError, yaml.YAMLError) as error:
+            return _Catalog.model_validate_json(path.read_bytes()).traces
+    except ValidationError as error:
         raise OppoError(
             f"{path} is damaged ({str(error).splitlines()[0]}): install the package again"
         ) from None

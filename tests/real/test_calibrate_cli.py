@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from click.testing import CliRunner
 
 from oppo_real.calibrate import session as session_module
@@ -16,6 +15,7 @@ from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.yaml_text import dump_yaml
 
 SCENARIO: dict[str, Any] = {
     "format": "oppo-scenario/1",
@@ -43,7 +43,7 @@ def _one_thread() -> Iterator[None]:
 
 def scenario_file(folder: Path, **changes: Any) -> str:
     path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump({**SCENARIO, **changes}))
+    path.write_text(dump_yaml({**SCENARIO, **changes}))
     return str(path)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import ray
-import yaml
 
 from oppo_real.config import parse_real_config
 from oppo_real.placement.ray_worker import Mail
@@ -25,6 +24,7 @@ from oppo_real.run.start import run_real
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
+from oppo_sim.scenario.yaml_text import dump_yaml
 from tests.cli_runs import Printed, assert_refused, start_oppo
 from tests.real.real_scenario import MODEL, real_scenario
 
@@ -211,7 +211,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address: str) -> None:
 
 def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
-    scenario.write_text(yaml.safe_dump(real_scenario(placed(None)).to_plain()))
+    scenario.write_text(dump_yaml(real_scenario(placed(None)).to_plain()))
     program = (
         "import sys; sys.modules['ray'] = None; from oppo_sim.cli.main import run;"
         " sys.exit(run(sys.argv[1:]))"
@@ -232,9 +232,7 @@ def test_a_run_starts_ray_where_none_is_named_and_ends_it(mark: str, tmp_path: P
     before = marked(mark)
     scenario = tmp_path / "scenario.yaml"
     shares = {"rollout": {"num_cpus": 0.5}, "scoring": {"num_cpus": 0.5}}
-    scenario.write_text(
-        yaml.safe_dump(real_scenario(placed(None, **shares), steps=3, warmup_steps=0).to_plain())
-    )
+    scenario.write_text(dump_yaml(real_scenario(placed(None, **shares), steps=3, warmup_steps=0).to_plain()))
     process = start_oppo("run", scenario, "-o", tmp_path / "run", "--no-figures")
     assert within(
         120, lambda: len(marked(mark, "ray::RayWorker") - before) == 2 or process.poll() is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 from click.testing import CliRunner
 
 import oppo_real.cli.run as cli
@@ -18,6 +17,7 @@ from oppo_real.run.start import run_real
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
+from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.simulation import simulate
 from oppo_sim.traces.storage import load_trace
 from tests.real.real_scenario import real_scenario
@@ -37,7 +37,7 @@ class Stop(Exception):
 
 def write(tmp_path: Path, **fields: Any) -> Path:
     path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(real_scenario(**fields).to_plain()))
+    path.write_text(dump_yaml(real_scenario(**fields).to_plain()))
     return path
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from oppo_real.wrapper import rollout_stream
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.scenario.yaml_text import dump_yaml
 from tests.real.real_scenario import real_scenario
 
 DOCS = Path(__file__).parents[2] / "docs" / "real.md"
@@ -28,7 +28,7 @@ def test_the_documented_loop_runs_and_is_short(
     assert len(example.splitlines()) < 40
     real = {"mode": "train", "models": {}, "sft": {"steps": 6, "batch_size": 8}}
     (tmp_path / "scenario.yaml").write_text(
-        yaml.safe_dump(real_scenario(real, steps=3, max_prompt_length=51).to_plain())
+        dump_yaml(real_scenario(real, steps=3, max_prompt_length=51).to_plain())
     )
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "docs/real.md", "exec"), {})

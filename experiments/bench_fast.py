@@ -1,120 +1,203 @@
-"""Training steps a second of the compiled path and of the SimPy model, in one run on one core, all metrics
-on.
+"""The compiled path against the SimPy model: seconds a step, in turns, in one run, on one core, whole step
+table kept.
 
-    python experiments/bench_fast.py             # prints a table
-    python experiments/bench_fast.py --json      # a JSON line instead
-    python experiments/bench_fast.py --quick     # a tenth of the steps
+    python experiments/bench_fast.py                    # shipped scenario x policy, large set-ups, scaling
+    python experiments/bench_fast.py --quick            # two cells and the large set-ups, fewer turns
+    python experiments/bench_fast.py -o experiments/results/fast   # table as CSV and Markdown, plot as PNG
 
-The set-ups are those of ``bench_simulator.py``: B = 112 on 7 replicas (chunk 256, overcommit 8), the same
-under ``sequential``, and B = 512 on 8 replicas (overcommit 64). The two engines take turns, and the best of
-each counts, so that a busy moment of the machine touches both. Both keep the whole step table. ``start_s`` is
-what a first compiled run of one step costs a fresh process, cached and compiled.
+A cell of the table is (seconds a step on SimPy) / (seconds a step compiled), the best of a few turns of each.
+``-``: the policy cannot run on that scenario. "own" is a policy that the kernel asks from Python.
 """
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
-from dataclasses import replace
-from time import perf_counter
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import click
+import pandas as pd
 from bench_simulator import LENGTHS
 
-from oppo_sim.fast.choose import run_columns
+from oppo_sim import Policy
+from oppo_sim.errors import OppoError
+from oppo_sim.fast.choose import run_columns, why_not
 from oppo_sim.model.setup import MachineSetup
-from oppo_sim.policies.interface import Batch
-from oppo_sim.policies.registry import make_policy
+from oppo_sim.policies.interface import Batch, PoolView, StepPlan
+from oppo_sim.policies.registry import SHIPPED, make_policy
 from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.build import Setup, build_setup
-from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 from oppo_sim.traces.config import TraceConfig
 from oppo_sim.traces.replay import build_replay
 
+Engine = Literal["compiled", "simpy"]
+TURN_S = {"compiled": 0.15, "simpy": 0.4}
+"""How long a turn of an engine lasts, about."""
 
-def bench_setup(batch_size: int, replicas: int, overcommit: int, policy: str = "oppo") -> Setup:
-    """A set-up of ``bench_simulator.py`` as a built scenario."""
-    replay = build_replay(
-        TraceConfig.model_validate(LENGTHS),
-        max_prompt_length=1024,
-        max_response_length=4096,
-        group_size=1,
-        seed=0,
-    )
-    settings = {"chunk_size": 256, "overcommit": overcommit} if policy == "oppo" else {}
+
+class OldestFirst(Policy):
+    """A policy of a user's own: overcommits, and trains what was admitted first."""
+
+    name = "own"
+    score_granularity = "chunk"
+
+    def plan(self, pool: PoolView) -> StepPlan:
+        return self.refill(pool, overcommit=8 * self.batch.group_size, chunk_size=256)
+
+    def select(self, pool: PoolView) -> Sequence[int]:
+        return sorted(view.rollout_id for view in pool.finished)[: self.batch.rollout_batch_size]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Seconds of one training step."""
+
+    simpy_s: float
+    compiled_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.simpy_s / self.compiled_s
+
+
+def seconds_a_step(setup: Setup, engine: Engine, steps: int) -> float:
+    began = perf_counter()
+    run_columns(replace(setup, steps=steps, warmup_steps=0), engine=engine)
+    return (perf_counter() - began) / steps
+
+
+def measured(setup: Setup, turns: int) -> Cell:
+    """The best of ``turns`` turns of each engine."""
+    engines: tuple[Engine, ...] = ("compiled", "simpy")
+    # Loads the kernel and builds its tables; then says how many steps a turn has.
+    counts = {}
+    for engine in engines:
+        seconds_a_step(setup, engine, 2)
+        counts[engine] = max(4, int(TURN_S[engine] / seconds_a_step(setup, engine, 4)))
+    best = dict.fromkeys(engines, float("inf"))
+    for _ in range(turns):
+        for engine in engines:
+            best[engine] = min(best[engine], seconds_a_step(setup, engine, counts[engine]))
+    return Cell(best["simpy"], best["compiled"])
+
+
+def synthetic(batch_size: int, replicas: int, policy: str, **settings: Any) -> Setup:
+    """Lengths of ``bench_simulator.py``, costs and scoring of the paper's 7B set-up."""
+    config = TraceConfig.model_validate(LENGTHS)
+    limits: dict[str, Any] = {"max_prompt_length": 1024, "max_response_length": 4096, "group_size": 1}
+    replay = build_replay(config, **limits, seed=0)
     batch = Batch(batch_size)
     return replace(
         build_setup(load_scenario("paper-stackexchange-7b")),
         machine=MachineSetup(num_replicas=replicas),
-        policy_factory=lambda: make_policy(policy, batch, settings),
+        policy_factory=lambda: (
+            OldestFirst(batch) if policy == "own" else make_policy(policy, batch, settings)
+        ),
         batch=batch,
         replay=replay,
         rewards=lambda: BatchRewards(NoRewards(), 0, None),
-        warmup_steps=0,
     )
 
 
-def seconds_a_step(setup: Setup, engine: str, steps: int) -> float:
-    began = perf_counter()
-    run_columns(replace(setup, steps=steps), engine=engine)  # type: ignore[arg-type]
-    return (perf_counter() - began) / steps
+def of_scenario(name: str, policy: str) -> Setup | None:
+    """A shipped scenario under a policy; None: it cannot run there."""
+    try:
+        if policy != "own":
+            return build_setup(load_scenario(name), policy=policy)
+        setup = build_setup(load_scenario(name), policy="sequential")
+        return replace(setup, policy_factory=lambda: OldestFirst(setup.batch))
+    except OppoError:
+        return None
 
 
-def compare(name: str, setup: Setup, steps: int, rounds: int = 5) -> dict[str, object]:
-    """Best of each engine over ``rounds`` turns; the model makes a tenth of the compiled path's steps."""
-    seconds_a_step(setup, "compiled", 2)
-    best = {"compiled": float("inf"), "simpy": float("inf")}
-    for _ in range(rounds):
-        for engine, count in (("compiled", steps), ("simpy", max(10, steps // 10))):
-            best[engine] = min(best[engine], seconds_a_step(setup, engine, count))
-    rates = {f"{engine}_steps_per_s": 1.0 / seconds for engine, seconds in best.items()}
-    return {"setup": name, **rates, "ratio": best["simpy"] / best["compiled"]}
+LARGE = {
+    "B = 112, 7 replicas, chunk 256, overcommit 8": (112, 7, "oppo", {"chunk_size": 256, "overcommit": 8}),
+    "B = 112, 7 replicas, sequential": (112, 7, "sequential", {}),
+    "B = 112, 7 replicas, own": (112, 7, "own", {}),
+    "B = 512, 8 replicas, chunk 256, overcommit 64": (512, 8, "oppo", {"chunk_size": 256, "overcommit": 64}),
+    "B = 2,048, 64 replicas, chunk 256, overcommit 128": (
+        2048,
+        64,
+        "oppo",
+        {"chunk_size": 256, "overcommit": 128},
+    ),
+}
 
 
-def start_seconds(cache: str | None) -> float:
-    """Seconds of a fresh process that runs one compiled step, less those of one that only builds the
-    scenario."""
-    code = (
-        "from oppo_sim.scenario.build import build_setup; from oppo_sim.scenario.load import load_scenario; "
-    )
-    code += (
-        "from oppo_sim.fast.choose import run_summary; s ="
-        " build_setup(load_scenario('paper-stackexchange-7b'), steps=11)"
-    )
-    env = dict(os.environ) if cache is None else {**os.environ, "NUMBA_CACHE_DIR": cache}
-
-    def run(more: str) -> float:
-        began = perf_counter()
-        subprocess.run([sys.executable, "-c", code + more], check=True, env=env, capture_output=True)
-        return perf_counter() - began
-
-    return run("; run_summary(s, engine='compiled')") - run("")
-
-
-def main() -> None:
-    steps = 500 if "--quick" in sys.argv else 5000
-    rows = [
-        compare("B = 112, 7 replicas, chunk 256, overcommit 8", bench_setup(112, 7, 8), steps),
-        compare("B = 112, 7 replicas, sequential", bench_setup(112, 7, 0, "sequential"), steps),
-        compare("B = 512, 8 replicas, chunk 256, overcommit 64", bench_setup(512, 8, 64), steps // 5),
-    ]
-    start = {"cached": start_seconds(None)}
-    if "--quick" not in sys.argv:
-        with tempfile.TemporaryDirectory() as folder:
-            start["compiling"] = start_seconds(folder)
-    if "--json" in sys.argv:
-        print(json.dumps({"runs": rows, "start_s": start}))
-        return
-    print(f"{'':46} compiled      SimPy   ratio")
-    for row in rows:
-        print(
-            f"{row['setup']:46} {row['compiled_steps_per_s']:8.0f}/s {row['simpy_steps_per_s']:8.0f}/s"
-            f" {row['ratio']:6.0f}x"
+def scaling(turns: int) -> pd.DataFrame:
+    """Seconds a step against B, replicas and chunk size, one of them at a time."""
+    points = [("rollout_batch_size", b, b, 8, 256) for b in (64, 128, 256, 512, 1024, 2048)]
+    points += [("num_replicas", r, 512, r, 256) for r in (1, 4, 16, 64, 256)]
+    points += [("chunk_size", c, 512, 8, c) for c in (32, 64, 128, 256, 512, 1024)]
+    rows = []
+    for name, value, batch_size, replicas, chunk_size in points:
+        cell = measured(
+            synthetic(batch_size, replicas, "oppo", chunk_size=chunk_size, overcommit=batch_size // 16), turns
         )
-    print(
-        "start of a process that runs compiled:",
-        ", ".join(f"{what} {seconds:.1f} s" for what, seconds in start.items()),
+        rows.append({"axis": name, "value": value, "simpy_s": cell.simpy_s, "compiled_s": cell.compiled_s})
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained", sharey=True)
+    for panel, (axis, rows) in zip(panels, frame.groupby("axis", sort=False), strict=True):
+        for engine, marker in (("simpy_s", "o"), ("compiled_s", "s")):
+            panel.loglog(rows["value"], rows[engine] * 1e3, marker=marker, label=engine.removesuffix("_s"))
+        panel.set_xlabel(str(axis))
+        panel.grid(True, which="major", alpha=0.3)
+    panels[0].set_ylabel("milliseconds a step")
+    panels[0].legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Two cells and the large set-ups.")
+@click.option("--scenarios", default="", help="Comma-separated; default: all shipped ones.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Folder for CSV, Markdown and plot.")
+def main(quick: bool, scenarios: str, output: Path | None) -> None:
+    """Print ratios; with -o, keep them."""
+    turns = 2 if quick else 3
+    names = [name for name in scenarios.split(",") if name] or shipped_scenarios()
+    policies = ["oppo", "async"] if quick else [*SHIPPED, "own"]
+    table = pd.DataFrame(index=pd.Index(names[:1] if quick else names, name="scenario"), columns=policies)
+    for name in table.index:
+        for policy in policies:
+            setup = of_scenario(name, policy)
+            if setup is None:
+                table.loc[name, policy] = "-"
+            elif (reason := why_not(setup)) is not None:
+                table.loc[name, policy] = "SimPy"
+                click.echo(f"{name}, {policy}: {reason}", err=True)
+            else:
+                table.loc[name, policy] = f"{measured(setup, turns).ratio:.0f}"
+        click.echo(f"{name}: {' '.join(f'{p}={table.loc[name, p]}' for p in policies)}")
+    large = pd.DataFrame(
+        [
+            {"setup": name, "simpy_s": cell.simpy_s, "compiled_s": cell.compiled_s, "ratio": cell.ratio}
+            for name, (batch_size, replicas, policy, settings) in LARGE.items()
+            for cell in [measured(synthetic(batch_size, replicas, policy, **settings), turns)]
+        ]
     )
+    click.echo(large.round({"ratio": 1}).to_string(index=False))
+    if output is None:
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    grown = scaling(turns)
+    table.to_csv(output / "ratios.csv")
+    large.to_csv(output / "large.csv", index=False)
+    grown.to_csv(output / "scaling.csv", index=False)
+    plot(grown, output / "scaling.png")
+    click.echo(f"wrote {output}")
 
 
 if __name__ == "__main__":

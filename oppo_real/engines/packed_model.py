@@ -7,6 +7,7 @@ without padding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +100,18 @@ def prepare(model: torch.nn.Module) -> None:
             f"{name} computes something else with packed attention (largest difference {difference:.3g}); use"
             " the vllm engine."
         )
+
+
+@contextmanager
+def packed(model: torch.nn.Module) -> Iterator[None]:
+    """Packed attention inside the block; the model's own again behind it."""
+    config: Any = model.config
+    before = config._attn_implementation
+    prepare(model)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)  # type: ignore[operator]
 
 
 def _layers(model: torch.nn.Module) -> int:

@@ -1,33 +1,29 @@
 """Which rollouts go through the model together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 import torch
 
+from oppo_real.ppo.rollout import TokenRow
 from oppo_sim.draws import draw_index, stream_key
 
 
-def micro_batches(lengths: Sequence[int], max_tokens: int, pads: bool = True) -> list[list[int]]:
-    """Indices in groups of at most ``max_tokens`` tokens; a longer one goes alone. ``pads``: each counts as
-    the longest of its group.
-
-    Longest first, so that neighbours in length share a group and little is padded.
-    """
+def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Indices in groups of at most ``max_tokens`` tokens, the longest first; a longer one goes alone."""
     groups: list[list[int]] = []
-    longest = room = 0
+    room = 0
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if not groups or room < (longest if pads else lengths[index]):
+        if not groups or room < lengths[index]:
             groups.append([])
-            longest, room = lengths[index], max_tokens
+            room = max_tokens
         groups[-1].append(index)
-        room -= longest if pads else lengths[index]
+        room -= lengths[index]
     return groups
 
 
 def mini_batches(size: int, parts: int, seed: int, update: int, epoch: int) -> list[list[int]]:
-    """range(size) shuffled and dealt into ``parts`` groups, sizes differing by one at most; depends on the
-    arguments only."""
+    """range(size) shuffled and dealt into ``parts`` groups, sizes differing by one at most."""
     key = stream_key(seed, f"mini_batches/{update}/{epoch}")
     order = list(range(size))
     for last in range(size - 1, 0, -1):
@@ -38,9 +34,24 @@ def mini_batches(size: int, parts: int, seed: int, update: int, epoch: int) -> l
 
 
 def token_positions(indices: Sequence[int], lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Where the tokens of the responses ``indices`` lie in a flat tensor over all responses, in that
-    order."""
+    """Where the tokens of the responses ``indices`` lie in a flat tensor over all of them, in that order."""
     ends = list(accumulate(lengths))
     return torch.cat(
         [torch.arange(ends[index] - lengths[index], ends[index], device=device) for index in indices]
     )
+
+
+@torch.no_grad()
+def in_micro_batches(
+    run: Callable[[Sequence[TokenRow]], torch.Tensor],
+    rows: Sequence[TokenRow],
+    max_tokens: int,
+    device: torch.device,
+) -> torch.Tensor:
+    """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in
+    the order of the rows."""
+    lengths = [len(row.response) for row in rows]
+    groups = micro_batches([row.length for row in rows], max_tokens)
+    joined = torch.cat([run([rows[index] for index in group]) for group in groups], dim=-1)
+    positions = torch.cat([token_positions(group, lengths, device) for group in groups])
+    return torch.empty_like(joined).index_copy_(-1, positions, joined)

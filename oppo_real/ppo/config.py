@@ -52,12 +52,11 @@ class PPOConfig(Strict):
     critic_learning_rate: Positive | None = None
     """Of a separate critic; None: ``learning_rate``."""
     carried: Carried = "behaviour"
-    """What is done about tokens made by older weights than those being updated: see ``carried.py``."""
+    """What is done about tokens made by older weights than those being updated (docs/ppo.md)."""
     importance_clip: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = 2.0
     """Largest importance weight of a token; None: no importance correction at all."""
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16384
-    """Tokens of one forward, padding counted; a longer rollout goes alone. Changes memory and speed, not the
-    result."""
+    """Tokens of one forward; a longer rollout goes alone. Changes memory and speed, not the result."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "PPOConfig":

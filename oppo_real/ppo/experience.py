@@ -1,16 +1,14 @@
 """What a batch of rollouts teaches: old log-probabilities, rewards, values, advantages, and which tokens
 count."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from oppo_real.ppo import metrics
-from oppo_real.ppo.batching import micro_batches, token_positions
 from oppo_real.ppo.config import PPOConfig
-from oppo_real.ppo.gae import generalized_advantages, per_response
-from oppo_real.ppo.losses import kl_estimate, whiten
+from oppo_real.ppo.formulas import generalized_advantages, kl_estimate, whiten
 from oppo_real.ppo.rollout import TokenRow, TrainRollout
 from oppo_sim.errors import OppoError
 
@@ -41,10 +39,14 @@ class Experience:
 
 
 def make_batch(
-    rollouts: Sequence[TrainRollout], version: int, config: PPOConfig, device: torch.device
+    rollouts: Sequence[TrainRollout],
+    version: int,
+    config: PPOConfig,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
 ) -> ExperienceBatch:
-    """Rollouts on the device. Raises OppoError for an empty batch, for repeated ids and for tokens newer than
-    ``version``."""
+    """Rollouts on the device, numbers in ``dtype``. Raises OppoError for a batch that is too small, for
+    repeated ids and for tokens newer than ``version``."""
     if len(rollouts) < config.num_mini_batches:
         raise OppoError(
             f"a batch of {len(rollouts)} rollouts cannot fill num_mini_batches {config.num_mini_batches}:"
@@ -65,30 +67,11 @@ def make_batch(
     return ExperienceBatch(
         rows=tuple(rollout.row for rollout in rollouts),
         lengths=tuple(len(rollout.response) for rollout in rollouts),
-        behaviour_log_probs=torch.tensor(log_probs, dtype=torch.float32, device=device),
+        behaviour_log_probs=torch.tensor(log_probs, dtype=dtype, device=device),
         older=versions < version,
-        scores=torch.tensor(scores, dtype=torch.float32, device=device),
+        scores=torch.tensor(scores, dtype=dtype, device=device),
         num_eos_tokens=sum(rollout.finish_reason == "stop" for rollout in rollouts),
     )
-
-
-@torch.no_grad()
-def in_micro_batches(
-    run: Callable[[Sequence[TokenRow]], torch.Tensor],
-    rows: Sequence[TokenRow],
-    max_tokens: int,
-    device: torch.device,
-    pads: bool,
-) -> torch.Tensor:
-    """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in
-    the order of the rows."""
-    lengths = [len(row.response) for row in rows]
-    pieces, positions = [], []
-    for group in micro_batches([len(row.prompt) + len(row.response) for row in rows], max_tokens, pads):
-        pieces.append(run([rows[index] for index in group]))
-        positions.append(token_positions(group, lengths, device))
-    joined = torch.cat(pieces, dim=-1)
-    return torch.empty_like(joined).index_copy_(-1, torch.cat(positions), joined)
 
 
 def make_experience(
@@ -118,12 +101,14 @@ def make_experience(
     advantages, returns = generalized_advantages(rewards, values, batch.lengths, config.gamma, config.lam)
     if config.whiten_advantages:
         advantages = whiten(advantages, trained)
-    score, penalty = float(batch.scores.mean()), float(per_response(penalties, batch.lengths).mean())
-    found = (
-        {} if ref_log_probs is None else {metrics.OBJECTIVE_KL: float(per_response(kl, batch.lengths).mean())}
-    )
+
+    def a_response(flat: torch.Tensor) -> float:
+        return float(flat.sum()) / len(batch.lengths)
+
+    score, penalty = float(batch.scores.mean()), a_response(penalties)
+    found = {} if ref_log_probs is None else {metrics.OBJECTIVE_KL: a_response(kl)}
     return Experience(trained, values, advantages, returns), found | {
-        metrics.OBJECTIVE_ENTROPY: float(per_response(-log_probs, batch.lengths).mean()),
+        metrics.OBJECTIVE_ENTROPY: a_response(-log_probs),
         metrics.NON_SCORE_REWARD: penalty,
         metrics.RLHF_REWARD: penalty + score,
         metrics.SCORES: score,

@@ -14,6 +14,11 @@ class TokenRow(NamedTuple):
     prompt: tuple[int, ...]
     response: tuple[int, ...]
 
+    @property
+    def length(self) -> int:
+        """Of both, tokens."""
+        return len(self.prompt) + len(self.response)
+
 
 @dataclass(frozen=True)
 class TrainRollout:
@@ -41,13 +46,12 @@ class TrainRollout:
                 f" {len(self.response)}"
             )
         for name in ("log_probs", "weight_versions", "ref_log_probs"):
-            given = getattr(self, name)
-            if given is not None and len(given) != len(self.response):
+            numbers = getattr(self, name)
+            if numbers is not None and len(numbers) != len(self.response):
                 raise OppoError(
-                    f"{where}: {len(given)} {name} for {len(self.response)} response tokens; give one each"
+                    f"{where}: {len(numbers)} {name} for {len(self.response)} response tokens; give one each"
                 )
-        numbers = (self.score, *self.log_probs, *(self.ref_log_probs or ()))
-        if not all(map(math.isfinite, numbers)):
+        if not all(map(math.isfinite, (self.score, *self.log_probs, *(self.ref_log_probs or ())))):
             raise OppoError(
                 f"{where}: its score or a log-probability is not finite; look at the reward model or at the"
                 " sampling"

@@ -1,34 +1,53 @@
-"""PPO with a clipped surrogate: one call a batch. The formulas are in ``losses``, ``gae`` and ``experience``;
-docs/ppo.md explains them."""
+"""PPO with a clipped surrogate: one call a batch. docs/ppo.md has the formulas."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Final
 
 import torch
 from torch import nn
 
+from oppo_real.engines.packed_model import head_of, prepare
 from oppo_real.ppo import metrics
-from oppo_real.ppo.batching import micro_batches, mini_batches, token_positions
+from oppo_real.ppo.batching import in_micro_batches, micro_batches, mini_batches, token_positions
 from oppo_real.ppo.config import PPOConfig
-from oppo_real.ppo.experience import (
-    Experience,
-    ExperienceBatch,
-    in_micro_batches,
-    make_batch,
-    make_experience,
-)
-from oppo_real.ppo.forward import Forward, PaddedForward, check_head, output_head
-from oppo_real.ppo.losses import importance_weights, policy_losses, value_losses
+from oppo_real.ppo.experience import Experience, ExperienceBatch, make_batch, make_experience
+from oppo_real.ppo.formulas import importance_weights, policy_losses, value_losses
+from oppo_real.ppo.forward import policy_outputs, state_values
 from oppo_real.ppo.optimize import Stepper
 from oppo_real.ppo.rollout import TokenRow, TrainRollout
-from oppo_real.ppo.stopwatch import Stopwatch
-from oppo_sim.columns import TRAINING_STAGES
+from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.errors import OppoError
 
 FORMAT: Final = "oppo-ppo-trainer/1"
 _STAGES: Final = TRAINING_STAGES[:-1]  # update_weights is the driver's
+
+
+class Stopwatch:
+    """Seconds of the stages of an update, by the wall clock; a stage that never ran took 0."""
+
+    def __init__(self, stages: tuple[str, ...], device: torch.device) -> None:
+        self._seconds = dict.fromkeys(stages, 0.0)
+        self._device = device
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to the stage; work queued on the device counts, before and behind."""
+        self._wait()
+        start = perf_counter()
+        yield
+        self._wait()
+        self._seconds[name] += perf_counter() - start
+
+    def columns(self) -> dict[str, float]:
+        """``timing_s/<stage>`` of each stage."""
+        return {timing(stage): seconds for stage, seconds in self._seconds.items()}
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
 class PPOTrainer:
@@ -41,11 +60,10 @@ class PPOTrainer:
         critic: nn.Module | None,
         config: PPOConfig,
         device: torch.device | str = "cpu",
-        forward: Forward | None = None,
     ) -> None:
         """Models of transformers: ``policy`` and ``reference`` causal, ``critic`` a sequence classifier with
         one label and its head in ``score``, None with a value head. ``reference`` may be None if ``kl_coef``
-        is 0. All are moved to ``device``, without dropout.
+        is 0. All are moved to ``device``, without dropout, and keep packed attention.
 
         Raises OppoError where the models do not fit the settings.
         """
@@ -54,26 +72,22 @@ class PPOTrainer:
         self._device = torch.device(device)
         self._policy = policy.to(self._device).eval()
         self._reference = None if reference is None else reference.to(self._device).eval()
-        self._forward: Forward = forward or PaddedForward()
-        if isinstance(self._forward, PaddedForward):
-            check_head(self._policy)
         self._critic = None if critic is None else critic.to(self._device).eval()
+        for model in (self._policy, self._reference, self._critic):
+            if model is not None:
+                prepare(model)
+        double = next(policy.parameters()).dtype == torch.float64
+        self._dtype = torch.float64 if double else torch.float32
         self._value_head: nn.Linear | None = None
+        self._critic_stepper: Stepper | None = None
         actor_parameters = list(policy.parameters())
         if self._critic is None:
             self._value_head = _new_value_head(policy).to(self._device)
             actor_parameters += self._value_head.parameters()
+        else:
+            rate = config.critic_learning_rate or config.learning_rate
+            self._critic_stepper = Stepper("critic", self._critic.parameters(), rate, config)
         self._actor_stepper = Stepper("actor", actor_parameters, config.learning_rate, config)
-        self._critic_stepper = (
-            None
-            if self._critic is None
-            else Stepper(
-                "critic",
-                self._critic.parameters(),
-                config.critic_learning_rate or config.learning_rate,
-                config,
-            )
-        )
         self._updates = 0
         self._episode = 0
         self._started = perf_counter()
@@ -98,7 +112,7 @@ class PPOTrainer:
         before the step that failed.
         """
         watch = Stopwatch(_STAGES, self._device)
-        data = make_batch(batch, version, self._config, self._device)
+        data = make_batch(batch, version, self._config, self._device, self._dtype)
         factor = self._rate_factor()
         rate = self._actor_stepper.begin(factor)
         if self._critic_stepper is not None:
@@ -110,7 +124,9 @@ class PPOTrainer:
             ref_log_probs = self._ref_log_probs(batch, data)
         with watch.stage("values"):
             if values is None:
-                values = self._values(data)
+                values = in_micro_batches(
+                    self._values, data.rows, self._config.micro_batch_tokens, self._device
+                )
         with watch.stage("adv"):
             experience, found = make_experience(data, old_log_probs, ref_log_probs, values, self._config)
             deals = [
@@ -136,18 +152,15 @@ class PPOTrainer:
     def state_dict(self) -> dict[str, Any]:
         """A copy of all that the next update depends on but the reference model. Draws hang on ``seed`` and
         the number of updates."""
-        critic = self._critic if self._critic is not None else self._value_head
-        assert critic is not None
+        critic_optimizer = None if self._critic_stepper is None else self._critic_stepper.state_dict()
         return copy.deepcopy(
             {
                 "format": FORMAT,
                 "config": self._config.model_dump(mode="json"),
                 "policy": self._policy.state_dict(),
-                "critic": critic.state_dict(),
+                "critic": self._trained_critic.state_dict(),
                 "actor_optimizer": self._actor_stepper.state_dict(),
-                "critic_optimizer": (
-                    None if self._critic_stepper is None else self._critic_stepper.state_dict()
-                ),
+                "critic_optimizer": critic_optimizer,
                 "updates": self._updates,
                 "episode": self._episode,
             }
@@ -168,11 +181,9 @@ class PPOTrainer:
                 " the same"
             )
         copied = copy.deepcopy(dict(state))  # an optimizer keeps the tensors that it is given
-        critic = self._critic if self._critic is not None else self._value_head
-        assert critic is not None
         try:
             self._policy.load_state_dict(copied["policy"])
-            critic.load_state_dict(copied["critic"])
+            self._trained_critic.load_state_dict(copied["critic"])
         except RuntimeError as error:
             raise OppoError(
                 f"the trainer's state is of models of another shape: {' '.join(str(error).split())}"
@@ -181,6 +192,12 @@ class PPOTrainer:
         if self._critic_stepper is not None:
             self._critic_stepper.load_state_dict(copied["critic_optimizer"])
         self._updates, self._episode = copied["updates"], copied["episode"]
+
+    @property
+    def _trained_critic(self) -> nn.Module:
+        critic = self._critic if self._critic is not None else self._value_head
+        assert critic is not None
+        return critic
 
     def _rate_factor(self) -> float:
         total = self._config.total_episodes
@@ -196,14 +213,10 @@ class PPOTrainer:
             return data.behaviour_log_probs, None
 
         def run(rows: Sequence[TokenRow]) -> torch.Tensor:
-            outputs = self._forward.policy(self._policy, rows, self._config.temperature, self._value_head)
-            return torch.stack(
-                [outputs.log_probs] if outputs.values is None else [outputs.log_probs, outputs.values]
-            )
+            found = policy_outputs(self._policy, rows, self._config.temperature, self._value_head)
+            return torch.stack([one for one in (found.log_probs, found.values) if one is not None])
 
-        columns = in_micro_batches(
-            run, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads
-        )
+        columns = in_micro_batches(run, data.rows, self._config.micro_batch_tokens, self._device)
         return columns[0], columns[1] if len(columns) > 1 else None
 
     def _ref_log_probs(self, batch: Sequence[TrainRollout], data: ExperienceBatch) -> torch.Tensor | None:
@@ -211,30 +224,23 @@ class PPOTrainer:
         if reference is None:
             return None
         listed = [one for rollout in batch for one in rollout.ref_log_probs or (0.0,) * len(rollout.response)]
-        known = torch.tensor(listed, device=self._device)
+        known = torch.tensor(listed, dtype=self._dtype, device=self._device)
         missing = [index for index, rollout in enumerate(batch) if rollout.ref_log_probs is None]
         if missing:
 
             def run(rows: Sequence[TokenRow]) -> torch.Tensor:
-                return self._forward.policy(reference, rows, self._config.temperature).log_probs
+                return policy_outputs(reference, rows, self._config.temperature).log_probs
 
             rows = [data.rows[index] for index in missing]
-            computed = in_micro_batches(
-                run, rows, self._config.micro_batch_tokens, self._device, self._forward.pads
-            )
+            computed = in_micro_batches(run, rows, self._config.micro_batch_tokens, self._device)
             known[token_positions(missing, data.lengths, self._device)] = computed
         return known
 
-    def _values(self, data: ExperienceBatch) -> torch.Tensor:
-        return in_micro_batches(
-            self._value_forward, data.rows, self._config.micro_batch_tokens, self._device, self._forward.pads
-        )
-
-    def _value_forward(self, rows: Sequence[TokenRow]) -> torch.Tensor:
+    def _values(self, rows: Sequence[TokenRow]) -> torch.Tensor:
         if self._critic is not None:
-            return self._forward.values(self._critic, self._critic.get_submodule("score"), rows)
+            return state_values(self._critic, self._critic.get_submodule("score"), rows)
         assert self._value_head is not None
-        return self._forward.values(self._policy, self._value_head, rows)
+        return state_values(self._policy, self._value_head, rows)
 
     # ---- epochs and mini-batches ---------------------------------------------------------------------------
 
@@ -242,14 +248,12 @@ class PPOTrainer:
         self, data: ExperienceBatch, part: Sequence[int]
     ) -> list[tuple[list[TokenRow], torch.Tensor]]:
         """Rows and flat token positions of the micro-batches of a mini-batch."""
-        sizes = [len(data.rows[index].prompt) + data.lengths[index] for index in part]
-        groups = []
-        for group in micro_batches(sizes, self._config.micro_batch_tokens, self._forward.pads):
-            chosen = [part[index] for index in group]
-            groups.append(
-                ([data.rows[index] for index in chosen], token_positions(chosen, data.lengths, self._device))
-            )
-        return groups
+        groups = micro_batches([data.rows[index].length for index in part], self._config.micro_batch_tokens)
+        chosen = [[part[place] for place in group] for group in groups]
+        return [
+            ([data.rows[index] for index in group], token_positions(group, data.lengths, self._device))
+            for group in chosen
+        ]
 
     def _update_critic(
         self,
@@ -267,7 +271,7 @@ class PPOTrainer:
                 continue
             sums = torch.zeros(2, device=self._device)
             for rows, positions in groups:
-                loss, seen = self._value_loss(self._value_forward(rows), experience, positions)
+                loss, seen = self._value_loss(self._values(rows), experience, positions)
                 (self._config.vf_coef * loss / count).backward()  # type: ignore[no-untyped-call]
                 sums += seen
             norms.append(stepper.step())
@@ -302,7 +306,7 @@ class PPOTrainer:
                     continue
                 sums, value_sums = torch.zeros(5, device=self._device), torch.zeros(2, device=self._device)
                 for rows, positions in groups:
-                    outputs = self._forward.policy(self._policy, rows, config.temperature, self._value_head)
+                    outputs = policy_outputs(self._policy, rows, config.temperature, self._value_head)
                     if epoch == 0:
                         anchors[positions] = torch.where(
                             unanchored[positions], outputs.log_probs.detach(), anchors[positions]
@@ -320,13 +324,8 @@ class PPOTrainer:
                     loss.backward()  # type: ignore[no-untyped-call]
                     with torch.no_grad():
                         moved = outputs.log_probs - anchor
-                        columns = (
-                            0.5 * moved.square(),
-                            clipped.float(),
-                            losses,
-                            outputs.entropies,
-                            moved.exp(),
-                        )
+                        kl = 0.5 * moved.square()
+                        columns = (kl, clipped.to(moved), losses, outputs.entropies, moved.exp())
                         sums += torch.stack(columns)[:, trained].sum(dim=1)
                 norms.append(self._actor_stepper.step())
                 steps.append(sums / count)
@@ -361,7 +360,11 @@ class PPOTrainer:
 def _check_models(
     policy: nn.Module, reference: nn.Module | None, critic: nn.Module | None, config: PPOConfig
 ) -> None:
-    output_head(policy)
+    if getattr(policy, "get_output_embeddings", lambda: None)() is None:
+        raise OppoError(
+            f"{type(policy).__name__} has no output embeddings: give a causal language model, such as"
+            " Qwen2ForCausalLM"
+        )
     if reference is None and config.kl_coef > 0:
         raise OppoError(f"kl_coef {config.kl_coef} needs a reference model: give one, or set kl_coef to 0")
     if reference is policy:
@@ -371,9 +374,7 @@ def _check_models(
         )
     if (config.critic == "separate") != (critic is not None):
         wanted = (
-            "needs a critic model"
-            if config.critic == "separate"
-            else "is part of the policy and takes no critic model"
+            "needs a critic model" if critic is None else "is part of the policy and takes no critic model"
         )
         raise OppoError(f"critic {config.critic} {wanted}: change the settings or the model")
     if critic is not None:
@@ -392,7 +393,7 @@ def _check_models(
 
 def _new_value_head(policy: nn.Module) -> nn.Linear:
     """All zero, so that the first values are 0 whatever the policy."""
-    weight = output_head(policy).weight
+    weight = head_of(policy).weight
     assert isinstance(weight, torch.Tensor)
     head = nn.Linear(weight.shape[1], 1, dtype=weight.dtype)
     nn.init.zeros_(head.weight)

@@ -11,7 +11,6 @@ import torch
 from oppo_real.config import RealConfig
 from oppo_real.engines.models import build_causal_lm, build_value_model
 from oppo_real.ppo.config import PPOConfig
-from oppo_real.ppo.packed_forward import PackedForward
 from oppo_real.ppo.trainer import PPOTrainer
 from oppo_real.run.training import FrozenTraining, PPOTraining
 from oppo_real.task.tiny import new_actor, new_classifier, tiny_config
@@ -95,7 +94,7 @@ def build_training(
             if source is None
             else build_value_model(source, seed + 3, dtype, device)
         )
-    return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device, PackedForward()))
+    return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device))
 
 
 def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:

@@ -1,7 +1,7 @@
 """A small learned reward model: is the response right so far? Its score is the logit at the last token, as of
 any sequence classifier."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
+from oppo_real.engines.packed_model import packed
 from oppo_real.ppo.batching import micro_batches
 from oppo_real.ppo.forward import hidden_states
 from oppo_real.ppo.rollout import TokenRow
@@ -22,7 +23,7 @@ from oppo_real.task.arithmetic import (
     demonstrate,
     draw_problem,
 )
-from oppo_real.task.sft import rate_factor
+from oppo_real.task.sft import fit
 from oppo_real.task.tiny import new_classifier
 from oppo_sim.draws import draw_index, draw_uniform, stream_key
 
@@ -89,29 +90,17 @@ def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) 
     """
     settings = config or RewardModelConfig()
     language_head = _language_head(model, settings.seed)
-    parameters = [*model.parameters(), *language_head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    losses = []
-    for step in range(settings.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate_factor(step, settings.warmup_steps, settings.steps)
-        examples = [
-            training_example(settings, step * settings.batch_size + position)
-            for position in range(settings.batch_size)
-        ]
+
+    def step_loss(step: int) -> Iterator[torch.Tensor]:
+        first = step * settings.batch_size
+        examples = [training_example(settings, first + place) for place in range(settings.batch_size)]
         tokens = sum(len(example.row.response) for example in examples)
-        total = 0.0
-        for indices in micro_batches(
-            [_size(example.row) for example in examples], settings.micro_batch_tokens
-        ):
-            loss = _loss(model, language_head, [examples[index] for index in indices], settings) / tokens
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(total)
-    return losses
+        for group in micro_batches([one.row.length for one in examples], settings.micro_batch_tokens):
+            yield _loss(model, language_head, [examples[index] for index in group], settings) / tokens
+
+    with packed(model):
+        parameters = [*model.parameters(), *language_head.parameters()]
+        return fit(parameters, settings.steps, settings.learning_rate, settings.warmup_steps, step_loss)
 
 
 def reward_model_from(
@@ -126,13 +115,9 @@ def reward_model_from(
         ),
     )
     model.model.embed_tokens.load_state_dict(actor.model.embed_tokens.state_dict())
-    for own, given in zip(model.model.layers, actor.model.layers, strict=False):
-        own.load_state_dict(given.state_dict())
+    for layer, source in zip(model.model.layers, actor.model.layers, strict=False):
+        layer.load_state_dict(source.state_dict())
     return model
-
-
-def _size(row: TokenRow) -> int:
-    return len(row.prompt) + len(row.response)
 
 
 def _language_head(model: nn.Module, seed: int) -> nn.Linear:
@@ -149,19 +134,17 @@ def _loss(
     examples: Sequence[LabelledResponse],
     settings: RewardModelConfig,
 ) -> torch.Tensor:
-    """Sum over the response tokens of one padded batch."""
-    states = hidden_states(model, [example.row.prompt + example.row.response for example in examples])
-    at, before = [], []
-    labels: list[bool] = []
-    weights: list[float] = []
-    targets: list[int] = []
-    for index, (row, right_so_far) in enumerate(examples):
-        start, end = len(row.prompt), _size(row)
-        at.append(states[index, start:end])
-        before.append(states[index, start - 1 : end - 1])
-        labels += right_so_far
-        weights += _weights(right_so_far, settings)
-        targets += row.response
+    """Sum over the response tokens of one packed batch."""
+    states = hidden_states(model, [row.prompt + row.response for row, _ in examples])
+    at, before, start = [], [], 0
+    for row, _ in examples:
+        begin, end = start + len(row.prompt), start + row.length
+        at.append(states[begin:end])
+        before.append(states[begin - 1 : end - 1])
+        start = end
+    labels = [right for _, right_so_far in examples for right in right_so_far]
+    weights = [weight for _, right_so_far in examples for weight in _weights(right_so_far, settings)]
+    targets = [token for row, _ in examples for token in row.response]
     device = states.device
     right = torch.tensor(labels, device=device)
     scores = model.get_submodule("score")(torch.cat(at)).squeeze(-1).float()
@@ -183,26 +166,3 @@ def _weights(right_so_far: Sequence[bool], settings: RewardModelConfig) -> list[
         + [settings.first_error_weight] * min(wrong, 1)
         + [settings.after_error_weight] * max(wrong - 1, 0)
     )
-
-
-def token_scores(model: nn.Module, rows: Sequence[TokenRow]) -> list[torch.Tensor]:
-    """The head's output at every token of each row, prompt first, float32; one padded batch, with
-    gradients."""
-    scores = (
-        model.get_submodule("score")(hidden_states(model, [row.prompt + row.response for row in rows]))
-        .squeeze(-1)
-        .float()
-    )
-    return [scores[index, : _size(row)] for index, row in enumerate(rows)]
-
-
-@torch.no_grad()
-def score_rows(model: nn.Module, rows: Sequence[TokenRow], micro_batch_tokens: int = 16384) -> list[float]:
-    """The score of each whole row, in one go: the logit at its last token."""
-    scores = [0.0] * len(rows)
-    for indices in micro_batches([_size(row) for row in rows], micro_batch_tokens):
-        for index, row_scores in zip(
-            indices, token_scores(model, [rows[index] for index in indices]), strict=True
-        ):
-            scores[index] = float(row_scores[-1])
-    return scores

@@ -1,13 +1,15 @@
 """Fit the actor to demonstrations by supervised learning."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import nn
 
+from oppo_real.engines.packed_model import packed
 from oppo_real.ppo.batching import micro_batches
-from oppo_real.ppo.forward import Forward, PaddedForward
+from oppo_real.ppo.forward import policy_outputs
 from oppo_real.ppo.rollout import TokenRow
 from oppo_real.task.arithmetic import ANY_LENGTH, Lengths, Slips, demonstrate, draw_problem
 
@@ -36,35 +38,43 @@ def demonstration(config: SftConfig, index: int) -> TokenRow:
     return TokenRow(problem.prompt(), demonstrate(problem, config.slips, config.seed, index))
 
 
-def fit_actor(
-    model: nn.Module, config: SftConfig | None = None, forward: Forward | None = None
-) -> list[float]:
+def fit_actor(model: nn.Module, config: SftConfig | None = None) -> list[float]:
     """Train ``model`` in place, every example seen once; returns the mean loss (nats a response token) of
     each step."""
-    settings, run = config or SftConfig(), forward or PaddedForward()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-    )
-    losses = []
-    for step in range(settings.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate_factor(step, settings.warmup_steps, settings.steps)
-        rows = [
-            demonstration(settings, step * settings.batch_size + position)
-            for position in range(settings.batch_size)
-        ]
+    settings = config or SftConfig()
+
+    def step_loss(step: int) -> Iterator[torch.Tensor]:
+        first = step * settings.batch_size
+        rows = [demonstration(settings, first + place) for place in range(settings.batch_size)]
         tokens = sum(len(row.response) for row in rows)
+        for group in micro_batches([row.length for row in rows], settings.micro_batch_tokens):
+            found = policy_outputs(model, [rows[index] for index in group], temperature=1.0)
+            yield -found.log_probs.sum() / tokens
+
+    with packed(model):
+        return fit(
+            list(model.parameters()), settings.steps, settings.learning_rate, settings.warmup_steps, step_loss
+        )
+
+
+def fit(
+    parameters: list[nn.Parameter],
+    steps: int,
+    learning_rate: float,
+    warmup_steps: int,
+    step_loss: Callable[[int], Iterator[torch.Tensor]],
+) -> list[float]:
+    """Train by AdamW. ``step_loss`` gives a step's loss in parts, one a micro-batch; their sums come back."""
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    losses = []
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * rate_factor(step, warmup_steps, steps)
         total = 0.0
-        for group_of_rows in micro_batches(
-            [len(row.prompt) + len(row.response) for row in rows], settings.micro_batch_tokens
-        ):
-            loss = (
-                -run.policy(model, [rows[index] for index in group_of_rows], temperature=1.0).log_probs.sum()
-                / tokens
-            )
+        for loss in step_loss(step):
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)

@@ -101,8 +101,8 @@ def train(fitted: Any, steps: int, batch: int, overcommit: int, **changes: Any) 
     }
     config = PPOConfig(**{**settings, **changes})
     critic = critic_from(actor, 1) if config.critic == "separate" else None
-    trainer = PPOTrainer(actor, fitted, critic, config)
-    sampler = Sampler(actor)
+    trainer = PPOTrainer(actor, copy.deepcopy(fitted), critic, config)
+    sampler = Sampler(copy.deepcopy(fitted))  # the trainer's own has packed attention from now on
     flight: list[Job] = []
     admitted, rows = 0, []
     for step in range(steps):
@@ -111,6 +111,7 @@ def train(fitted: Any, steps: int, batch: int, overcommit: int, **changes: Any) 
             admitted += 1
         ready = [job for job in flight if job.finish_reason is not None]
         if len(ready) < batch:
+            sampler.model.load_state_dict(trainer.weights())
             sampler.run([job for job in flight if job.finish_reason is None], batch - len(ready), step)
         chosen = [job for job in flight if job.finish_reason is not None][:batch]
         flight = [job for job in flight if job not in chosen]

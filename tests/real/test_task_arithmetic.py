@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from oppo_real.ppo.rollout import TokenRow
 from oppo_real.task.arithmetic import (
     EOS,
     MAX_PROMPT_LENGTH,
@@ -29,7 +28,6 @@ from oppo_real.task.reward_model import (
     fit_reward_model,
     labelled,
     reward_model_from,
-    score_rows,
     training_example,
 )
 from oppo_real.task.sft import SftConfig, fit_actor, rate_factor
@@ -186,16 +184,13 @@ def test_the_learned_reward_model_tells_right_from_wrong(actor: Any) -> None:
     losses = fit_reward_model(model, settings)
     assert mean(losses[-10:]) < 0.5 * mean(losses[:10])
     fresh = [training_example(RewardModelConfig(seed=77, lengths=SHORT), index) for index in range(300)]
-    scores = score_rows(model, [example.row for example in fresh], micro_batch_tokens=1500)
+    # As any sequence classifier of transformers: the logit at the last token.
+    with torch.no_grad():
+        scores = [
+            float(model(input_ids=torch.tensor([[*example.row.prompt, *example.row.response]])).logits)
+            for example in fresh
+        ]
     right = [score for score, example in zip(scores, fresh, strict=True) if example.right_so_far[-1]]
     wrong = [score for score, example in zip(scores, fresh, strict=True) if not example.right_so_far[-1]]
     assert mean(high > low for high in right for low in wrong) > 0.7  # area under the curve: 0.5 is guessing
     assert all(torch.equal(before[name], tensor) for name, tensor in actor.state_dict().items())
-
-    # The score is what transformers itself says of the sequence, alone.
-    for example, score in list(zip(fresh, scores, strict=True))[:5]:
-        own = model(input_ids=torch.tensor([[*example.row.prompt, *example.row.response]])).logits
-        assert float(own.detach()) == pytest.approx(score, abs=1e-4)
-    assert score_rows(model, [TokenRow((1,), (2,))]) == pytest.approx(
-        score_rows(model, [TokenRow((1,), (2,)), fresh[0].row])[:1], abs=1e-5
-    )

@@ -1,5 +1,6 @@
-"""The formulas of PPO on flat tensors: one number a response token, [tokens]."""
+"""The formulas of PPO on flat tensors: one number a response token, [tokens], one response after another."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ def policy_losses(
 
     r = exp(log_probs - old_log_probs); loss = max(-A r, -A clip(r, 1 - cliprange, 1 + cliprange)), times
     ``weights``: constants, the importance of old over behaviour policy, as in the decoupled objective of
-    Hilton et al., "ExperienceBatch size-invariance for policy optimization" (2022).
+    Hilton et al., "Batch size-invariance for policy optimization" (2022).
     """
     ratio = torch.exp(log_probs - old_log_probs)
     free = -advantages * ratio
@@ -69,12 +70,6 @@ def importance_weights(
     return weights.clamp(max=importance_clip), weights > importance_clip
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the tokens where ``mask``; 0 when there are none."""
-    chosen = values[mask]
-    return chosen.mean() if chosen.numel() else values.new_zeros(())
-
-
 def whiten(values: torch.Tensor, mask: torch.Tensor, shift_mean: bool = True) -> torch.Tensor:
     """Values with the mean and (unbiased) variance of the tokens where ``mask`` taken out; the mean stays
     when ``shift_mean`` is false."""
@@ -84,3 +79,36 @@ def whiten(values: torch.Tensor, mask: torch.Tensor, shift_mean: bool = True) ->
     variance = chosen.var() if chosen.numel() > 1 else chosen.new_zeros(())
     whitened = (values - chosen.mean()) * torch.rsqrt(variance + 1e-8)
     return whitened if shift_mean else whitened + chosen.mean()
+
+
+def generalized_advantages(
+    rewards: torch.Tensor, values: torch.Tensor, lengths: Sequence[int], gamma: float, lam: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns of response tokens; ``rewards`` and ``values`` are flat, [sum of lengths], one
+    response after another.
+
+    Schulman et al., "High-dimensional continuous control using generalized advantage estimation" (2016), eq.
+    16, with an end after the last token (value 0), cut responses included: delta_t = r_t + gamma V_{t+1} -
+    V_t, A_t = delta_t + gamma lam A_{t+1}. Returns are A + V, the targets of the critic (the lambda-return).
+    """
+    grid = to_grid(values, lengths)
+    deltas = to_grid(rewards, lengths) - grid
+    deltas[:, :-1] += gamma * grid[:, 1:]
+    advantages = torch.zeros_like(grid)
+    following = grid.new_zeros(grid.shape[0])
+    for position in range(grid.shape[1] - 1, -1, -1):
+        # Beyond a response's end rewards and values are 0, so what follows its last token is 0 too.
+        following = deltas[:, position] + gamma * lam * following
+        advantages[:, position] = following
+    flat = from_grid(advantages, lengths)
+    return flat, flat + values
+
+
+def to_grid(flat: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    """[sum of lengths] to [responses, longest], zeros behind each end."""
+    return torch.nn.utils.rnn.pad_sequence(list(torch.split(flat, list(lengths))), batch_first=True)
+
+
+def from_grid(grid: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    """[responses, longest] to [sum of lengths]."""
+    return torch.cat([row[:length] for row, length in zip(grid, lengths, strict=True)])

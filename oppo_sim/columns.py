@@ -157,6 +157,7 @@ LENGTH_BIAS: Final = "length_bias"  # mean response length trained / mean of the
 DEFERRED: Final = "deferred"  # rollouts a step
 UTILIZATION: Final = "utilization"
 HOURS_PER_10K: Final = "hours_per_10k_rollouts"
+BOUND_ONLY: Final = "bound_only"  # the policy knows what no real run can: never the best
 
 # ---- sweep rows: one a configuration; the varied fields under their dotted names, the columns of a compariso
 STATUS: Final = "status"  # ok | failed | stopped

@@ -1,46 +1,32 @@
 """Compare policies on one scenario: paired seeds, speed-up with confidence intervals, attribution by
 counterfactual replay.
 
-A comparison is a list of cells (policy, seed, variant); each is one simulated run reduced to its totals, and
-each is independent of the others, so cells can run in any order, in several processes, and be kept from an
-interrupted comparison.
+A comparison is a grid of policy × variant × seed: each cell is one simulated run, kept and executed as the
+runs of a sweep are.
 """
 
-import hashlib
 import json
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from multiprocessing import active_children, parent_process
-from multiprocessing.connection import wait
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.fast.choose import run_summary
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
-from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import BASELINE, SHIPPED, baseline_settings, make_policy
-from oppo_sim.results.summary import run_totals
+from oppo_sim.policies.interface import Batch
+from oppo_sim.policies.registry import BASELINE, baseline_settings
+from oppo_sim.runs.evaluate import checked_request, forget
+from oppo_sim.runs.execute import Executor, ExecutorName, Runner
+from oppo_sim.runs.request import ACTUAL, RunRequest
 from oppo_sim.runs.statistics import compared_row
-from oppo_sim.scenario.build import build_setup, policy_settings_of
+from oppo_sim.runs.store import RunStore
+from oppo_sim.scenario.build import Setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Totals = dict[str, float]
-
-LOSSES: Mapping[str, Counterfactual] = {
-    "free_recompute": Counterfactual(free_recompute=True),
-    "no_contention": Counterfactual(no_contention=True),
-    "free_padding": Counterfactual(free_padding=True),
-}
 LOSS_COLUMNS = {
     "free_recompute": c.LOST_TO_RECOMPUTATION_S,
     "no_contention": c.LOST_TO_CONTENTION_S,
@@ -48,26 +34,40 @@ LOSS_COLUMNS = {
 }
 ATTRIBUTION_COLUMNS = (c.HIDDEN_BY_OVERLAP_S, c.SAVED_BY_SHORTER_TAIL_S, *LOSS_COLUMNS.values())
 
+OnProgress = Callable[[int, int], None]
+"""Runs that are finished, of how many."""
+
 
 @dataclass(frozen=True)
 class Cell:
-    """One simulated run of a comparison."""
+    """One run of a comparison."""
 
     label: str
     """Row of the comparison it belongs to: a policy, or a baseline."""
-    policy: str
-    settings: str
-    """JSON of the policy's settings."""
-    seed: int
     variant: str
-    """``actual``, ``batch_scoring``, ``no_tail``, or a key of LOSSES."""
+    """``no_tail``, or that of the request."""
+    request: RunRequest
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Everything that a comparison simulates, checked."""
+
+    scenario: Scenario
+    cells: tuple[Cell, ...]
+    """Baselines first."""
+    setups: Mapping[str, Setup]
+    """Each policy, and the plain baseline, built under the scenario's seed."""
+    policies: tuple[str, ...]
+    baselines: Mapping[str, str]
+    """Policy → label of its baseline."""
+    seeds: tuple[int, ...]
     steps: int
 
-    def key(self, inputs: str) -> str:
-        """Content key: the same inputs give the same key, whatever the order or machine. ``inputs`` stands
-        for all that cells share."""
-        content = json.dumps([inputs, self.policy, self.settings, self.seed, self.variant, self.steps])
-        return hashlib.sha256(content.encode()).hexdigest()[:24]
+    @property
+    def runs(self) -> int:
+        """How many are simulated; cells that are the same run share it."""
+        return len({cell.request.key for cell in self.cells})
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Comparison:
     attribution: "pd.DataFrame"
     """One row a policy: seconds a step hidden, saved and lost (NaN: not applicable)."""
     cells: "pd.DataFrame"
-    """One row a simulated run."""
+    """One row a cell."""
 
 
-def plan_cells(
-    scenario: Scenario, policies: Sequence[str], seeds: int, steps: int, attribution: bool
-) -> list[Cell]:
-    """Every run that the comparison needs, baselines first. Raises OppoError for an unknown policy or one
-    that cannot run here."""
+def plan_comparison(
+    scenario: Scenario, policies: Sequence[str], seeds: int, steps: int | None, attribution: bool
+) -> ComparisonPlan:
+    """Check everything that the comparison needs. Raises OppoError for an unknown policy or one that cannot
+    run here."""
     if isinstance(policies, str) or not policies:
         raise OppoError(f"policies are {policies!r}: give a list of at least one name")
     if len(set(policies)) != len(policies):
@@ -100,24 +100,31 @@ def plan_cells(
             "trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling"
             " resample"
         )
-    cells: dict[tuple[str, str, int, str], Cell] = {}
-    for policy in (BASELINE, *policies):
-        settings = policy_settings_of(scenario, policy)
-        build_setup(scenario, policy=policy, policy_settings=settings, steps=steps)
-        label, baseline = baseline_of(scenario, policy)
-        wanted = [(label, BASELINE, baseline, "actual")]
+    forget()
+    numbers = range(scenario.seed, scenario.seed + seeds)
+    cells: dict[tuple[str, str, str], Cell] = {}
+    setups, baselines = {}, {}
+    for policy in dict.fromkeys((BASELINE, *policies)):
+        request, setups[policy] = checked_request(scenario, policy, steps=steps)
+        baselines[policy], settings = baseline_of(scenario, policy)
+        base = replace(request, policy=BASELINE, settings=_text(settings), source="")
+        wanted = [Cell(baselines[policy], ACTUAL, base)]
         if policy != BASELINE:
-            wanted.append((policy, policy, settings, "actual"))
-        if attribution and policy != BASELINE:
-            wanted += [
-                (policy, policy, changed, variant)
-                for variant, changed in _variants(scenario, policy, settings)
-            ]
-        for label, name, changed, variant in wanted:
-            text = json.dumps(changed, sort_keys=True)
-            for seed in range(scenario.seed, scenario.seed + seeds):
-                cells.setdefault((label, text, seed, variant), Cell(label, name, text, seed, variant, steps))
-    return list(cells.values())
+            wanted.append(Cell(policy, ACTUAL, request))
+            wanted += _variants(policy, request, setups[policy]) if attribution else []
+        for cell in wanted:
+            for seed in numbers:
+                placed = replace(cell, request=cell.request.at(seed))
+                cells.setdefault((cell.label, cell.variant, placed.request.key), placed)
+    return ComparisonPlan(
+        scenario,
+        tuple(cells.values()),
+        setups,
+        tuple(policies),
+        {policy: baselines[policy] for policy in policies},
+        tuple(numbers),
+        setups[BASELINE].steps,
+    )
 
 
 def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
@@ -143,79 +150,31 @@ def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _variants(scenario: Scenario, policy: str, settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
-    built = make_policy(policy, batch, settings, scenario.base_dir)
-    variants = [] if built.score_granularity == "batch" else [("batch_scoring", settings)]
-    without_tail = SHIPPED[policy].without_tail if policy in SHIPPED else None
-    if without_tail is not None:
-        variants.append(("no_tail", settings | dict(without_tail)))
-    if _can_recompute(built):
-        variants.append(("free_recompute", settings))
-    if scenario.placement.scoring != "separate" or scenario.placement.shares_host:
-        variants.append(("no_contention", settings))
-    if scenario.rollout.batching == "static" or scenario.costs.kind == "roofline":
-        variants.append(("free_padding", settings))
-    return variants
+def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
+    """The counterfactuals that say something about a policy."""
+    built, machine, scenario = setup.policy_factory(), setup.machine, setup.scenario
+    variants = [] if built.score_granularity == "batch" else ["batch_scoring"]
+    if built.without_tail is not None:
+        variants.append("no_tail")
+    # Where KV is short, whatever is preempted is prefilled again.
+    if built.recomputes or machine.kv_capacity_tokens is not None:
+        variants.append("free_recompute")
+    if machine.scoring_on != "separate" or scenario.placement.shares_host:
+        variants.append("no_contention")
+    if machine.batching == "static" or scenario.costs.kind == "roofline":
+        variants.append("free_padding")
+    cells = []
+    for variant in variants:
+        if variant == "no_tail":
+            settings = json.loads(request.settings) | dict(built.without_tail or {})
+            cells.append(Cell(policy, variant, replace(request, settings=_text(settings))))
+        else:
+            cells.append(Cell(policy, variant, replace(request, variant=variant)))
+    return cells
 
 
-def _can_recompute(policy: Policy) -> bool:
-    return policy.name not in {BASELINE, "intra", "rollout-overlap", "one-step-off"}
-
-
-def run_cell(scenario: Scenario, cell: Cell) -> Totals:
-    """Simulate one cell. A pure function of its arguments."""
-    setup = build_setup(
-        scenario,
-        policy=cell.policy,
-        policy_settings=json.loads(cell.settings),
-        seed=cell.seed,
-        steps=cell.steps,
-    )
-    granularity = "batch" if cell.variant == "batch_scoring" else None
-    summary, _ = run_summary(
-        setup, counterfactual=LOSSES.get(cell.variant, ACTUAL), score_granularity=granularity
-    )
-    return run_totals(summary, scenario.rollout_batch_size)
-
-
-def run_cells(scenario: Scenario, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Totals]]:
-    """Simulate cells as they come; with ``jobs`` > 1 in that many processes. The totals do not depend on
-    ``jobs``."""
-    if jobs <= 1 or len(cells) <= 1:
-        for cell in cells:
-            yield cell, run_cell(scenario, cell)
-        return
-    others = set(active_children())
-    with ProcessPoolExecutor(max_workers=min(jobs, len(cells)), initializer=_begin_worker) as pool:
-        running = {pool.submit(run_cell, scenario, cell): cell for cell in cells}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(active_children()) - others:
-                worker.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise OppoError(
-                    "a process of the comparison was ended from outside (out of memory?): run it with fewer"
-                    " jobs"
-                ) from error
-            raise
-
-
-def _begin_worker() -> None:
-    """Ctrl-C goes to the whole terminal: only the main process answers it. A worker whose main process was
-    killed ends too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    main = parent_process()
-    if main is not None:
-        Thread(target=_end_with, args=(main.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
-    signal.raise_signal(signal.SIGTERM)
+def _text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(dict(settings), sort_keys=True)
 
 
 def compare(
@@ -225,35 +184,59 @@ def compare(
     seeds: int = 5,
     steps: int | None = None,
     attribution: bool = True,
-    jobs: int = 1,
+    executor: ExecutorName = "processes",
+    jobs: int | None = 1,
+    ray_address: str | None = None,
     overrides: Sequence[str] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress = lambda done, total: None,
 ) -> Comparison:
     """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
     on.
 
-    ``scenario`` is an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the
-    latter two; ``progress(done, total)`` counts simulated runs. Raises OppoError for anything that cannot
-    run.
+    Args:
+        scenario: an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the latter
+            two.
+        attribution: replay without one cost to say where time went.
+        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
+            does not depend on it.
+
+    Raises OppoError for anything that cannot run.
     """
-    loaded = loaded_scenario(scenario, overrides)
-    cells = plan_cells(loaded, policies, seeds, loaded.steps if steps is None else steps, attribution)
-    totals: dict[Cell, Totals] = {}
-    for cell, result in run_cells(loaded, cells, jobs):
-        totals[cell] = result
-        if progress is not None:
-            progress(len(totals), len(cells))
-    return comparison_of(loaded, policies, {cell: totals[cell] for cell in cells})
+    plan = plan_comparison(loaded_scenario(scenario, overrides), policies, seeds, steps, attribution)
+    with RunStore() as store:
+        make_cells(plan, store, Executor(executor, jobs, ray_address), progress)
+        return comparison_of(plan, store)
 
 
-def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[Cell, Totals]) -> Comparison:
-    """Tables from finished cells."""
+def make_cells(plan: ComparisonPlan, store: RunStore, executor: Executor, progress: OnProgress) -> None:
+    """Make the runs that the store does not hold. Raises OppoError for the first that cannot go on."""
+    requests = [cell.request for cell in plan.cells]
+    done = plan.runs - len(store.missing(requests))
+    if done:
+        progress(done, plan.runs)
+    with Runner(executor) as runner:
+        for finished in store.run(requests, runner):
+            if error := next((result.error for _, result in finished if result.error), None):
+                raise OppoError(error)
+            done += len(finished)
+            progress(done, plan.runs)
+    if error := next((found for each in requests if (found := store[each.key].error)), None):
+        raise OppoError(error)
+
+
+def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
+    """Tables from finished runs."""
     import pandas as pd
 
     cells = pd.DataFrame(
         [
-            {"policy": cell.label, "seed": cell.seed, "variant": cell.variant, **result}
-            for cell, result in totals.items()
+            {
+                "policy": cell.label,
+                "seed": cell.request.seed,
+                "variant": cell.variant,
+                **(store[cell.request.key].totals or {}),
+            }
+            for cell in plan.cells
         ]
     )
 
@@ -262,15 +245,14 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
             cells[(cells["policy"] == label) & (cells["variant"] == variant)].set_index("seed").sort_index()
         )
 
-    baselines = {policy: baseline_of(scenario, policy)[0] for policy in policies}
-    labels = list(dict.fromkeys([*baselines.values(), *policies]))
+    baselines = plan.baselines
+    labels = list(dict.fromkeys([*baselines.values(), *plan.policies]))
     rows, shares = [], []
     for label in labels:
-        actual, base = (
-            of(name, "actual").to_dict("records") for name in (label, baselines.get(label, label))
-        )
-        rows.append({"policy": label, **compared_row(actual, base)})
-        if label in policies and label != BASELINE:
+        actual, base = (of(name, ACTUAL).to_dict("records") for name in (label, baselines.get(label, label)))
+        bound_only = label in plan.setups and plan.setups[label].policy_factory().oracle
+        rows.append({"policy": label, **compared_row(actual, base), c.BOUND_ONLY: bound_only})
+        if label in plan.policies and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
     table = pd.DataFrame(rows).set_index("policy")
     attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")
@@ -278,7 +260,7 @@ def comparison_of(scenario: Scenario, policies: Sequence[str], totals: Mapping[C
 
 
 def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[str, float]:
-    actual = of(label, "actual")[c.TIMING_STEP]
+    actual = of(label, ACTUAL)[c.TIMING_STEP]
 
     def difference(variant: str) -> float:
         without = of(label, variant)

@@ -1,11 +1,8 @@
 """What stands beside every result: scenario, trace, costs, seed and versions, so that it can be made
 again."""
 
-import hashlib
 from collections.abc import Mapping
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from platform import python_version
 from typing import Any
 
@@ -24,16 +21,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-@cache
-def code_digest() -> str:
-    """SHA-256 (hex) over this package's Python files: tells apart two states of one version."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def run_manifest(

@@ -17,6 +17,9 @@ from oppo_sim import columns as c
 from oppo_sim import compare, comparison
 from oppo_sim.cli.main import run
 from oppo_sim.run_folder import read_run_folder
+from oppo_sim.runs import execute as execution
+from oppo_sim.runs.evaluate import evaluate
+from oppo_sim.runs.request import RunRequest, RunResult
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
 ARGUMENTS = (
@@ -46,18 +49,17 @@ def oppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Cell]:
-    """Every cell that is simulated from here on."""
-    cells: list[comparison.Cell] = []
-    run_cell = comparison.run_cell
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
+    """Every run that is simulated from here on, in this process."""
+    made: list[RunRequest] = []
 
-    def counted(scenario: Any, cell: comparison.Cell) -> comparison.Totals:
-        totals = run_cell(scenario, cell)
-        cells.append(cell)
-        return totals
+    def counted(request: RunRequest) -> RunResult:
+        result = evaluate(request)
+        made.append(request)
+        return result
 
-    monkeypatch.setattr(comparison, "run_cell", counted)
-    return cells
+    monkeypatch.setattr(execution, "evaluate", counted)
+    return made
 
 
 # ---- what a comparison leaves ------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def test_results_do_not_depend_on_the_number_of_processes(oppo: Oppo) -> None:
     assert contents(Path("cmp")) == contents(Path("two"))
 
 
-def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[comparison.Cell]) -> None:
+def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[RunRequest]) -> None:
     assert oppo(*ARGUMENTS, "--no-attribution").code == 0
     assert len(simulated) == 2 * 3
     attribution = read_run_folder("cmp").frame("attribution.parquet").set_index("policy")
@@ -179,7 +181,7 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_sentence_before_anything_is_simulated(
-    case: str, oppo: Oppo, tmp_path: Path, simulated: list[comparison.Cell]
+    case: str, oppo: Oppo, tmp_path: Path, simulated: list[RunRequest]
 ) -> None:
     arguments, changes, words = BAD[case]
     write_scenario(tmp_path, **changes)
@@ -238,20 +240,20 @@ def whole_long(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     """Ctrl-C when that many cells have been simulated."""
-    run_cell, done = comparison.run_cell, 0
+    evaluated, done = execution.evaluate, 0
 
-    def interrupted(scenario: Any, cell: comparison.Cell) -> comparison.Totals:
+    def interrupted(request: RunRequest) -> RunResult:
         nonlocal done
         if done == cells:
             raise KeyboardInterrupt
         done += 1
-        return run_cell(scenario, cell)
+        return evaluated(request)
 
-    monkeypatch.setattr(comparison, "run_cell", interrupted)
+    monkeypatch.setattr(execution, "evaluate", interrupted)
 
 
 def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(
-    oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell]
+    oppo: Oppo, whole: dict[str, bytes], simulated: list[RunRequest]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(patch, 5)
@@ -268,7 +270,7 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_goes_on(
 
 
 def test_a_torn_last_line_is_run_again_however_often(
-    oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell]
+    oppo: Oppo, whole: dict[str, bytes], simulated: list[RunRequest]
 ) -> None:
     journal = Path("cmp.cells.jsonl")
     for finished in (3, 2):
@@ -292,7 +294,7 @@ def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
         b"{}\n",
         b"\xff\xfe\n",
         b"[1]\n",
-        b'{"key": "a", "totals": {"steps": "x"}}\n',
+        b'{"key": "a", "engine": "x", "totals": {"steps": "x"}}\n',
         lines[1][:20] + b"\n",
     ):
         journal.write_bytes(lines[0] + damaged + lines[2])
@@ -303,7 +305,7 @@ def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
 
 @pytest.mark.parametrize("change", ["trace file", "policy file", "scenario", "steps"])
 def test_finished_runs_of_other_inputs_are_not_taken(
-    change: str, oppo: Oppo, tmp_path: Path, simulated: list[comparison.Cell]
+    change: str, oppo: Oppo, tmp_path: Path, simulated: list[RunRequest]
 ) -> None:
     trace, policy = tmp_path / "lengths.csv", tmp_path / "mine.py"
     trace.write_text("prompt_length,response_length\n4,7\n4,30\n4,12\n")
@@ -344,7 +346,7 @@ def test_finished_runs_of_other_inputs_are_not_taken(
 
 
 def test_killed_while_the_folder_is_written_the_same_command_writes_it_again(
-    oppo: Oppo, whole: dict[str, bytes], simulated: list[comparison.Cell], monkeypatch: pytest.MonkeyPatch
+    oppo: Oppo, whole: dict[str, bytes], simulated: list[RunRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("oppo_sim.comparison_folder._timelines", lambda _: signal.raise_signal(signal.SIGINT))
@@ -394,11 +396,11 @@ def test_a_comparison_in_two_processes_goes_on_after(
     oppo: Oppo,
     tmp_path: Path,
     whole_long: dict[str, bytes],
-    simulated: list[comparison.Cell],
+    simulated: list[RunRequest],
 ) -> None:
     process = start_oppo(*LONG, "-o", "cmp", "--jobs", "2", cwd=tmp_path, start_new_session=True)
     journal = tmp_path / "cmp.cells.jsonl"
-    wait_for_lines(journal, 2)
+    wait_for_lines(journal, 1 + 2)
     if number == signal.SIGKILL:
         process.kill()
     else:
@@ -414,7 +416,7 @@ def test_a_comparison_in_two_processes_goes_on_after(
     while alive(process.pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(process.pid)  # no worker is left behind
-    kept = journal.read_bytes().count(b"\n")
+    kept = journal.read_bytes().count(b"\n") - 1
     assert 2 <= kept < 8
     assert oppo(*LONG, "-o", "cmp", "--jobs", "1").code == 0
     assert len(simulated) == 8 - kept

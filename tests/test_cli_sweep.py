@@ -110,7 +110,7 @@ def test_the_folder_holds_runs_tables_the_best_point_and_what_made_them(oppo: Op
     assert list(again.columns) == list(points.columns)
     assert list(again[c.STEP_S]) == list(points[c.STEP_S])
     lines = [json.loads(line) for line in Path("swept/runs.jsonl").read_text().splitlines()]
-    assert lines[0]["format"] == "oppo-sweep-runs/1"
+    assert lines[0]["format"] == "oppo-runs/1"
     assert len(lines) == 1 + RUNS
     assert len({line["key"] for line in lines[1:]}) == RUNS
     best, sweep = record("swept", "best.json"), record("swept")
@@ -363,7 +363,7 @@ def test_a_sweep_that_is_killed_goes_on_and_gives_the_same_numbers(
     assert len(simulated) == LONG_RUNS
     # Runs are slowed down, so that the kill falls in the middle whatever the machine.
     (tmp_path / "sitecustomize.py").write_text(SLOW)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment = slowed(tmp_path)
     process = start_oppo(
         *LONG,
         "-o",
@@ -427,6 +427,11 @@ sys.meta_path.insert(0, Slow())
 """
 
 
+def slowed(folder: Path) -> dict[str, str]:
+    """The environment, with ``sitecustomize.py`` of a folder found first."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
 def test_two_sweeps_do_not_write_one_folder(oppo: Oppo, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SLOW)
     process = start_oppo(
@@ -436,7 +441,7 @@ def test_two_sweeps_do_not_write_one_folder(oppo: Oppo, tmp_path: Path) -> None:
         "--executor",
         "serial",
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=slowed(tmp_path),
     )
     try:
         wait_for_lines(tmp_path / "swept" / "runs.jsonl", 2)

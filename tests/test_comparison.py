@@ -14,7 +14,7 @@ from scipy import stats
 
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario, simulate
-from oppo_sim.comparison import baseline_of, plan_cells
+from oppo_sim.comparison import baseline_of, plan_comparison
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.statistics import interval, ratio_interval
@@ -292,9 +292,8 @@ def test_lost_to_padding(tmp_path: Path) -> None:
 
 def test_only_what_a_policy_can_lose_is_replayed(tiny: Path) -> None:
     variants: dict[str, set[str]] = {}
-    for cell in plan_cells(
-        load_scenario(tiny), ["intra", "inter", "oppo", "one-step-off", "async"], 1, 6, True
-    ):
+    compared = ["intra", "inter", "oppo", "one-step-off", "async"]
+    for cell in plan_comparison(load_scenario(tiny), compared, 1, 6, True).cells:
         variants.setdefault(cell.label, set()).add(cell.variant)
     assert variants == {
         "sequential": {"actual"},
@@ -304,4 +303,6 @@ def test_only_what_a_policy_can_lose_is_replayed(tiny: Path) -> None:
         "one-step-off": {"actual"},
         "async": {"actual", "batch_scoring", "free_recompute"},
     }
-    assert {cell.variant for cell in plan_cells(load_scenario(tiny), ["oppo"], 1, 6, False)} == {"actual"}
+    assert {cell.variant for cell in plan_comparison(load_scenario(tiny), ["oppo"], 1, 6, False).cells} == {
+        "actual"
+    }

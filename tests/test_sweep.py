@@ -15,7 +15,7 @@ from oppo_sim import compare, load_scenario
 from oppo_sim.errors import OppoError
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate, setup_of
-from oppo_sim.runs.execute import Executor, check_executor, execute
+from oppo_sim.runs.execute import Executor, Runner, check_executor
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.runs.statistics import alike, dominated, looks_of, paired
 from oppo_sim.scenario.build import build_setup
@@ -372,7 +372,7 @@ def test_processes_give_what_this_process_gives(tiny: Path, monkeypatch: pytest.
     here, there = (
         {
             result.key: json.dumps([result.totals, result.engine])
-            for finished in execute(requests, executor)
+            for finished in Runner(executor).run(requests)
             for _, result in finished
         }
         for executor in (Executor("serial"), Executor("processes", 2))

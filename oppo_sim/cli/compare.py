@@ -1,12 +1,15 @@
 """``oppo compare``: several policies on the same rollouts."""
 
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.main import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from oppo_sim.runs.execute import ExecutorName
 
 
 @click.command(epilog="Example: oppo compare paper-stackexchange-7b --policies intra,inter,oppo --seeds 5")
@@ -36,12 +39,9 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
     show_default=True,
     help="Replay without one cost to say where time went.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=None,
-    help="Processes. Default: one a core. Results do not depend on it.",
-)
+@options.EXECUTOR
+@options.JOBS
+@options.RAY_ADDRESS
 @options.JSON
 def command(
     scenario: str,
@@ -53,7 +53,9 @@ def command(
     force: bool,
     figures: bool,
     attribution: bool,
+    executor: "ExecutorName",
     jobs: int | None,
+    ray_address: str | None,
     as_json: bool,
 ) -> int:
     """Compare policies on SCENARIO with the sequential baseline: speed-up with 95 % intervals over paired
@@ -62,14 +64,15 @@ def command(
     An interrupted comparison continues when the same command is run again.
     """
     from oppo_sim.cli.present import show_comparison
+    from oppo_sim.comparison import plan_comparison
     from oppo_sim.comparison_folder import (
-        CompareRequest,
         compare_to_folder,
         default_policies,
         journal_path,
         left_unfinished,
     )
     from oppo_sim.run_folder import read_run_folder
+    from oppo_sim.runs.execute import Executor, check_executor
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
@@ -81,21 +84,18 @@ def command(
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"
     if not left_unfinished(folder):
         options.refuse_taken(folder, force)
-    request = CompareRequest(
-        loaded,
-        chosen,
-        seeds,
-        steps or loaded.steps,
-        attribution,
-        jobs or os.cpu_count() or 1,
-        folder,
-        force,
-        figures,
-    )
+    where = Executor(executor, jobs, ray_address)
+    check_executor(where)
+    plan = plan_comparison(loaded, chosen, seeds, steps, attribution)
     try:
-        with options.progress_bar(f"{loaded.name}: simulated runs", 1, as_json) as (bar, task):
+        with options.progress_bar(f"{loaded.name}: simulated runs", plan.runs, as_json) as (bar, task):
             comparison = compare_to_folder(
-                request, lambda done, total: bar.update(task, completed=done, total=total)
+                plan,
+                folder,
+                where,
+                lambda done, total: bar.update(task, completed=done, total=total),
+                force=force,
+                figures=figures,
             )
     except KeyboardInterrupt:
         if not journal_path(folder).is_file():
@@ -107,8 +107,7 @@ def command(
         )
         return EXIT_INTERRUPTED
     title = (
-        f"{loaded.name}: {seeds} seed(s) × {request.steps} steps, {loaded.warmup_steps} of warm-up"
-        " (simulated)"
+        f"{loaded.name}: {seeds} seed(s) × {plan.steps} steps, {loaded.warmup_steps} of warm-up (simulated)"
     )
     show_comparison(comparison, title, folder, read_run_folder(folder).manifest, as_json)
     return 0

@@ -32,6 +32,19 @@ FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG fi
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on standard output instead of a table."
 )
+EXECUTOR = click.option(
+    "--executor",
+    type=click.Choice(["serial", "processes", "ray"]),
+    default="processes",
+    show_default=True,
+    help="Where to simulate. Results do not depend on it.",
+)
+JOBS = click.option("--jobs", type=click.IntRange(1, 10_000), help="Processes. Default: one a core.")
+RAY_ADDRESS = click.option(
+    "--ray-address",
+    metavar="ADDRESS",
+    help="Of a running Ray cluster. Default: RAY_ADDRESS, else a local one.",
+)
 
 
 class StepRange(click.ParamType[tuple[int, int]]):

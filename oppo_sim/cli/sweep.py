@@ -62,15 +62,9 @@ help="What is best: seconds a trained rollout, or speed-up over each "
     is_flag=True,
     help="Give no further seeds to points that are significantly worse than the best so far.",
 )
-@click.option("--executor", type=click.Choice(["serial", "processes", "ray"]), default="processes",
-show_default=True,
-              help="Where to run. Results do not depend on it.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core.")
-@click.option(
-    "--ray-address",
-    metavar="ADDRESS",
-    help="Of a running Ray cluster. Default: RAY_ADDRESS, else a local one.",
-)
+@options.EXECUTOR
+@options.JOBS
+@options.RAY_ADDRESS
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -252,11 +246,12 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     from collections import Counter
 
     from oppo_sim.plain_json import plain
-    from oppo_sim.sweep.folder import known_runs
+    from oppo_sim.runs.journal import known_keys
+    from oppo_sim.sweep.folder import RUNS
     from oppo_sim.sweep.run import estimate
 
     cores = jobs or os.cpu_count() or 1
-    known = known_runs(folder)
+    known = known_keys(folder / RUNS)
     found = estimate(plan, known.__contains__, cores)
     reasons = Counter(point for point in plan.resolved if isinstance(point, str))
     if as_json:
@@ -305,11 +300,11 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
         _show_warnings(record)
         return
     from oppo_sim.cli.present import show_provenance, table_console
-    from oppo_sim.sweep.show import best_table, said
+    from oppo_sim.sweep.show import best_table, notes
 
     console = table_console()
     console.print(best_table(sweep, top))
-    for sentence in said(sweep):
+    for sentence in notes(sweep):
         click.echo(sentence)
     show_provenance(record)
     click.echo(f"wrote {folder}")

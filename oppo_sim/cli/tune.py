@@ -1,7 +1,6 @@
 """``oppo tune``: the best policy and its knobs under constraints."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,12 +109,9 @@ help="A further measured profile that may "
 @click.option(
     "--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=None,
-    help="Processes. Default: one a core. Results do not depend on it.",
-)
+@options.EXECUTOR
+@options.JOBS
+@options.RAY_ADDRESS
 @options.STEPS
 @options.OVERRIDES
 @options.OUTPUT
@@ -143,7 +139,9 @@ def command(
     fresh_seeds: int | None,
     sampler_seed: int,
     timeout_s: float | None,
+    executor: str,
     jobs: int | None,
+    ray_address: str | None,
     steps: int | None,
     overrides: tuple[str, ...],
     output: Path | None,
@@ -189,7 +187,9 @@ def command(
         steps=steps,
         sampler_seed=sampler_seed,
         timeout_s=timeout_s,
-        jobs=jobs or os.cpu_count() or 1,
+        executor=executor,  # type: ignore[arg-type]
+        jobs=jobs,
+        ray_address=ray_address,
         force=force,
         figures=figures,
     )

@@ -1,23 +1,51 @@
-"""One simulated run of a sweep: from plain data to totals, a pure function that any process can compute.
+"""From the plain data of a run to its totals: a pure function that any process can compute.
 
 What many runs share (the trace, the cost models, the checked scenario) is built once a process and kept.
 """
 
+import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
+import oppo_sim
 from oppo_sim.errors import OppoError
+from oppo_sim.manifest import versions
+from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.plain_json import plain
+from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
-from oppo_sim.runs.request import RunRequest, RunResult
+from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace
 from oppo_sim.scenario.schema import Scenario, remember_origin
 from oppo_sim.traces.replay import Replay
 
-_KEPT = 8  # scenarios, traces and costs a process keeps; each may hold a whole trace
+
+@dataclass(frozen=True)
+class Variant:
+    """What a counterfactual run leaves out or does otherwise."""
+
+    counterfactual: Counterfactual = ACTUAL
+    score_granularity: str | None = None
+    """None: the policy's own."""
+
+
+VARIANTS: Final[Mapping[str, Variant]] = {
+    "actual": Variant(),
+    "batch_scoring": Variant(score_granularity="batch"),
+    "free_recompute": Variant(Counterfactual(free_recompute=True)),
+    "no_contention": Variant(Counterfactual(no_contention=True)),
+    "free_padding": Variant(Counterfactual(free_padding=True)),
+}
+
+_KEPT = 64  # scenarios and costs a process keeps
+_KEPT_TRACES = 8  # each may hold a whole trace
+_NO_RESULT = ("cli/", "report/", "sweep/", "tune/", "traces/importers/")
 
 _Built = TypeVar("_Built")
 
@@ -27,18 +55,45 @@ def evaluate(request: RunRequest) -> RunResult:
     it."""
     began = perf_counter()
     try:
-        totals, engine = simulate(setup_of(request))
+        totals, engine = simulate(setup_of(request), request.variant)
     except OppoError as error:
         return RunResult(request.key, None, error=str(error), seconds=perf_counter() - began)
     return RunResult(request.key, totals, engine, seconds=perf_counter() - began)
 
 
-def simulate(setup: Setup) -> tuple[dict[str, float], str]:
+def simulate(setup: Setup, variant: str = "actual") -> tuple[dict[str, float], str]:
     """Totals of a built run, and the engine that ran it. Raises OppoError for a run that cannot go on."""
     from oppo_sim.fast.choose import run_summary
 
-    summary, engine = run_summary(setup)
+    chosen = VARIANTS[variant]
+    summary, engine = run_summary(
+        setup, counterfactual=chosen.counterfactual, score_granularity=chosen.score_granularity
+    )
     return run_totals(summary, setup.batch.rollout_batch_size), engine
+
+
+def checked_request(
+    scenario: Scenario,
+    policy: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    steps: int | None = None,
+) -> tuple[RunRequest, Setup]:
+    """A run of a scenario as plain data, with digests of all that it depends on, and the same built.
+
+    None as in ``request_of``. What files hold is read once, until ``forget``. Raises OppoError for whatever
+    cannot run: the trace, the cost model, the memory, the policy and its settings.
+    """
+    bare = request_of(scenario, policy, settings, steps=steps)
+    setup = setup_in(scenario, bare)
+    source = _kept(
+        _sources,
+        (bare.policy, bare.base_dir),
+        lambda: source_digest(bare.policy, scenario.base_dir) or "",
+    )
+    request = replace(bare, inputs=_kept(_inputs, _parts_key(bare), lambda: _inputs_of(setup)), source=source)
+    _kept(_parts, _parts_key(request), lambda: parts_of(scenario, bare))
+    return request, setup
 
 
 def setup_of(request: RunRequest) -> Setup:
@@ -90,16 +145,30 @@ def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
     return _kept(
         _parts,
         _parts_key(request),
-        lambda: build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario))),
+        lambda: build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario), _KEPT_TRACES)),
     )
 
 
-def keep_parts(request: RunRequest, parts: Parts) -> None:
-    """Let runs like this one, in this process, use parts that were built already."""
-    _kept(_parts, _parts_key(request), lambda: parts)
+@cache
+def simulator_digest() -> str:
+    """SHA-256 (hex) over the files of this package that decide what a run gives and the versions of what they
+    use: an altered figure or command spoils no finished run."""
+    root = Path(oppo_sim.__file__).parent
+    digest = hashlib.sha256(json.dumps(versions(), sort_keys=True).encode())
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith(_NO_RESULT):
+            digest.update(f"{name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
-def _parts_key(request: RunRequest) -> object:
+def _inputs_of(setup: Setup) -> str:
+    """Digest of the trace, and of all else that a run of this scenario is built from."""
+    rest = json.dumps([plain(setup.costs.provenance), simulator_digest()], sort_keys=True)
+    return f"{setup.replay.content_hash}:{hashlib.sha256(rest.encode()).hexdigest()}"
+
+
+def _parts_key(request: RunRequest) -> tuple[str, str | None, str]:
     # A file that has changed gives other inputs: what was built from its old contents is not taken.
     return request.scenario, request.base_dir, request.inputs
 
@@ -109,21 +178,25 @@ def _parts_key(request: RunRequest) -> object:
 _scenarios: OrderedDict[object, Scenario] = OrderedDict()
 _parts: OrderedDict[object, Parts] = OrderedDict()
 _traces: OrderedDict[object, Replay] = OrderedDict()
+_inputs: OrderedDict[object, str] = OrderedDict()
+_sources: OrderedDict[object, str] = OrderedDict()
 
 
-def _kept(kept: OrderedDict[object, _Built], key: object, build: Callable[[], _Built]) -> _Built:
-    """The value under ``key``, built if it is not there; of the oldest ones only ``_KEPT`` stay, so that
+def _kept(
+    kept: OrderedDict[object, _Built], key: object, build: Callable[[], _Built], most: int = _KEPT
+) -> _Built:
+    """The value under ``key``, built if it is not there; of the oldest ones only ``most`` stay, so that
     memory stays flat."""
     if key in kept:
         kept.move_to_end(key)
         return kept[key]
     value = kept[key] = build()
-    while len(kept) > _KEPT:
+    while len(kept) > most:
         kept.popitem(last=False)
     return value
 
 
 def forget() -> None:
     """Forget what was kept: a file that a scenario names may have changed since."""
-    for kept in (_scenarios, _parts, _traces):
+    for kept in (_scenarios, _parts, _traces, _inputs, _sources):
         kept.clear()

@@ -7,24 +7,27 @@ tasks finish.
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from threading import Thread
 from time import sleep
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import evaluate
-from oppo_sim.runs.request import RunRequest, RunResult
+from oppo_sim.runs.request import Finished, RunRequest
 
 ExecutorName = Literal["serial", "processes", "ray"]
 EXECUTORS: Final = get_args(ExecutorName)
 TASK_SECONDS: Final = 0.5
 WORTHWHILE_SECONDS: Final = 4.0
 """Less work than this is done before other processes have started."""
+HANDING_SECONDS: Final = 0.3
+"""Less work than this is done here when they have: handing it out would cost as much."""
 MOST_RUNS_A_TASK: Final = 500
 _TASKS_A_ROUND = 4  # for each process of a cluster
 
@@ -39,9 +42,6 @@ class Executor:
     ray_address: str | None = None
     """Of a running cluster; None: that of the environment variable RAY_ADDRESS, else a local one is
     started."""
-
-
-Finished = list[tuple[RunRequest, RunResult]]
 
 
 def check_executor(executor: Executor) -> None:
@@ -59,107 +59,117 @@ def check_executor(executor: Executor) -> None:
         )
 
 
-def execute(requests: Sequence[RunRequest], executor: Executor) -> Iterator[Finished]:
-    """Evaluate every request; yields finished ones, several at a time, in any order.
+class Runner:
+    """Evaluates requests where an executor says; processes and connections last until it is left. A context
+    manager."""
 
-    Raises OppoError when the executor is not there, or a process of it was ended from outside.
-    """
-    check_executor(executor)
-    jobs = executor.jobs or os.cpu_count() or 1
-    if not requests:
-        return
-    if executor.name == "serial" or (executor.name == "processes" and (jobs == 1 or len(requests) == 1)):
-        for request in requests:
-            yield [(request, evaluate(request))]
-        return
-    tasks = _Tasks(requests, jobs)
-    # Some runs here first: they say how long a run takes, and leave the compiled kernel in the cache for all
-    # processes.
-    yield from tasks.first()
-    if executor.name == "processes" and tasks.seconds_left() < WORTHWHILE_SECONDS:
-        for task in tasks:
-            yield evaluate_all(task)
-    elif executor.name == "processes":
-        yield from _in_processes(tasks, jobs)
-    else:
-        yield from _on_ray(tasks, executor)
+    def __init__(self, executor: Executor) -> None:
+        """Raises OppoError as ``check_executor``."""
+        check_executor(executor)
+        self._executor = executor
+        self._jobs = executor.jobs or os.cpu_count() or 1
+        self._seconds: list[float] = []
+        """What a run took so far: nothing, the first, then a mean in which recent ones count more."""
+        self._spent = 0.0
+        self._started = False
+        self._resources = ExitStack()
+        self._ray_cores = 0
 
+    def run(self, requests: Sequence[RunRequest]) -> Iterator[Finished]:
+        """Evaluate every request; yields finished ones, several at a time, in any order.
 
-class _Tasks:
-    """Cuts requests into tasks of about TASK_SECONDS, by how long runs took so far."""
-
-    def __init__(self, requests: Sequence[RunRequest], jobs: int) -> None:
-        self._requests = requests
-        self._jobs = jobs
-        self._given = 0
-        self._seconds: float | None = None
-
-    def first(self) -> Iterator[Finished]:
-        """The first two requests, run in this process: the first builds and may compile, the second says how
-        long a run takes."""
-        for request in self._requests[:2]:
-            self._given += 1
+        Raises OppoError when the executor is not there, or a process of it was ended from outside.
+        """
+        left = deque(requests)
+        while left and self._worth_here(len(left)):
+            request = left.popleft()
             result = evaluate(request)
-            self._seconds = result.seconds
+            self._learn([(request, result)])
+            self._spent += result.seconds
             yield [(request, result)]
+        if left:
+            self._started = True
+            yield from self._in_processes(left) if self._executor.name == "processes" else self._on_ray(left)
 
-    def seconds_left(self) -> float:
-        """What is left would take about this long in one process."""
-        return (self._seconds or 0.0) * (len(self._requests) - self._given)
+    def __enter__(self) -> Self:
+        return self
 
-    def learn(self, finished: Finished) -> None:
-        """Take the times of finished runs into account; recent ones count more."""
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def _worth_here(self, left: int) -> bool:
+        """Run the next one in this process. The first two always are: the first builds and may compile, for
+        the cache of all processes, and the second says how long a run takes."""
+        name = self._executor.name
+        if name == "serial" or (name == "processes" and (self._jobs == 1 or left == 1)):
+            return True
+        if len(self._seconds) < 2:
+            return True
+        seconds = left * self._seconds[-1]
+        if self._started:
+            return seconds < HANDING_SECONDS
+        # What was done here counts: a search that has gone on for so long will go on.
+        return name == "processes" and self._spent + seconds < WORTHWHILE_SECONDS
+
+    def _learn(self, finished: Finished) -> None:
         mean = sum(result.seconds for _, result in finished) / len(finished)
-        self._seconds = mean if self._seconds is None else 0.7 * self._seconds + 0.3 * mean
+        self._seconds.append(mean if len(self._seconds) < 2 else 0.7 * self._seconds[-1] + 0.3 * mean)
+        del self._seconds[:-2]
 
-    def __iter__(self) -> Iterator[Sequence[RunRequest]]:
-        while self._given < len(self._requests):
-            left = len(self._requests) - self._given
-            wanted = int(TASK_SECONDS / max(self._seconds or TASK_SECONDS, 1e-6))
+    def _tasks(self, left: deque[RunRequest], jobs: int) -> Iterator[list[RunRequest]]:
+        """Requests cut into tasks of about TASK_SECONDS, by how long runs took so far."""
+        while left:
+            wanted = int(TASK_SECONDS / max(self._seconds[-1], 1e-6))
             # The last tasks are small, so that no process waits long for another.
-            size = max(1, min(wanted, MOST_RUNS_A_TASK, -(-left // (2 * self._jobs))))
-            yield self._requests[self._given : self._given + size]
-            self._given += size
+            size = max(1, min(wanted, MOST_RUNS_A_TASK, -(-len(left) // (2 * jobs))))
+            yield [left.popleft() for _ in range(size)]
+
+    def _in_processes(self, left: deque[RunRequest]) -> Iterator[Finished]:
+        from joblib import Parallel, delayed
+        from joblib.externals.loky.process_executor import BrokenProcessPool
+
+        parallel = Parallel(
+            n_jobs=self._jobs,
+            backend="loky",
+            return_as="generator_unordered",
+            batch_size=1,
+            pre_dispatch="2*n_jobs",
+        )
+        results = parallel(
+            delayed(_evaluate_all)(task, os.getpid()) for task in self._tasks(left, self._jobs)
+        )
+        try:
+            for finished in results:
+                self._learn(finished)
+                yield finished
+        except BrokenProcessPool as error:
+            raise OppoError(
+                "a process was ended from outside (out of memory?): finished runs are kept, run it again with"
+                " fewer jobs"
+            ) from error
+        finally:
+            _close(results)
+
+    def _on_ray(self, left: deque[RunRequest]) -> Iterator[Finished]:
+        """Rounds of tasks: joblib gives no results as they come on Ray's backend."""
+        from joblib import Parallel, delayed, parallel_config
+
+        if not self._ray_cores:
+            self._ray_cores = self._resources.enter_context(_ray(self._executor))
+        cores = self._ray_cores
+        with parallel_config("ray"), Parallel(n_jobs=cores, batch_size=1) as parallel:
+            waiting = self._tasks(left, cores)
+            while tasks := list(islice(waiting, _TASKS_A_ROUND * cores)):
+                for finished in parallel(delayed(_evaluate_all)(task) for task in tasks):
+                    self._learn(finished)
+                    yield finished
 
 
-def evaluate_all(requests: Sequence[RunRequest], main: int | None = None) -> Finished:
+def _evaluate_all(requests: Sequence[RunRequest], main: int | None = None) -> Finished:
     """One task. ``main``: process whose end ends this one, too."""
     if main is not None and main != os.getpid():
         _follow(main)
     return [(request, evaluate(request)) for request in requests]
-
-
-def _in_processes(tasks: _Tasks, jobs: int) -> Iterator[Finished]:
-    from joblib import Parallel, delayed
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    parallel = Parallel(
-        n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs"
-    )
-    results = parallel(delayed(evaluate_all)(task, os.getpid()) for task in tasks)
-    try:
-        for finished in results:
-            tasks.learn(finished)
-            yield finished
-    except BrokenProcessPool as error:
-        raise OppoError(
-            "a process of the sweep was ended from outside (out of memory?): finished runs are kept, run it"
-            " again with fewer jobs"
-        ) from error
-    finally:
-        _close(results)
-
-
-def _on_ray(tasks: _Tasks, executor: Executor) -> Iterator[Finished]:
-    """Rounds of tasks: joblib gives no results as they come on Ray's backend."""
-    from joblib import Parallel, delayed, parallel_config
-
-    with _ray(executor) as cores, parallel_config("ray"), Parallel(n_jobs=cores, batch_size=1) as parallel:
-        waiting = iter(tasks)
-        while task_list := list(islice(waiting, _TASKS_A_ROUND * cores)):
-            for finished in parallel(delayed(evaluate_all)(task) for task in task_list):
-                tasks.learn(finished)
-                yield finished
 
 
 @contextmanager

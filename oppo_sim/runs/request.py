@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from oppo_sim.scenario.schema import Scenario
 
+ACTUAL: Final = "actual"
 NOT_OF_A_RUN: Final = ("name", "description", "real", "policy", "policies", "seed", "steps")
 """Fields of a scenario that a request leaves out or names beside it: what is left is what runs of one machine
 and trace share."""
@@ -29,13 +30,28 @@ class RunRequest:
     """Folder in which the scenario's relative paths start; None: the working directory."""
     inputs: str = ""
     """Digests of what the text does not hold, ``trace:rest``: the contents of files that it names, this
-    program (``sweep/points.py``)."""
+    program (``runs/evaluate.py``)."""
+    source: str = ""
+    """Digest of the file of a policy of a user's own."""
+    variant: str = ACTUAL
+    """``actual``, or the counterfactual that is simulated: a key of ``runs.evaluate.VARIANTS``."""
 
     @property
     def key(self) -> str:
-        """Content key: the same run has the same key, whatever sweep, machine or order it belongs to; the
+        """Content key: the same run has the same key, whatever search, machine or order it belongs to; the
         folder is no part of it."""
-        content = json.dumps([self.scenario, self.policy, self.settings, self.seed, self.steps, self.inputs])
+        content = json.dumps(
+            [
+                self.scenario,
+                self.policy,
+                self.settings,
+                self.seed,
+                self.steps,
+                self.inputs,
+                self.source,
+                self.variant,
+            ]
+        )
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
     def at(self, seed: int) -> "RunRequest":
@@ -55,6 +71,10 @@ class RunResult:
     error: str | None = None
     seconds: float = field(default=0.0, compare=False)
     """Real seconds that it took, for estimates; no part of the result."""
+
+
+Finished = list[tuple[RunRequest, RunResult]]
+"""Runs that were finished together."""
 
 
 def scenario_text(scenario: Scenario) -> str:

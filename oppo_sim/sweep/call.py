@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.runs.execute import Executor, check_executor
-from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
@@ -83,8 +83,8 @@ def run_sweep(
     plan = plan_sweep(spec, loaded)
     if folder is not None:
         return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=progress)
-    with RunJournal.in_memory() as journal:
-        return finish(plan, make_runs(plan, journal, where, progress))
+    with RunStore() as store:
+        return finish(plan, make_runs(plan, store, where, progress))
 
 
 def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ finished runs.
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +17,8 @@ from oppo_sim.manifest import versions
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
-from oppo_sim.runs.journal import FORMAT as RUNS_FORMAT
-from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.journal import read_head
+from oppo_sim.runs.store import RunStore
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Sweep, SweepPlan, finish, make_runs
 
@@ -54,15 +53,15 @@ def sweep_to_folder(
     refuse_taken(plan, folder, force)
     if force:
         remove_sweep(folder)
-    with open_journal(plan, folder) as journal:
-        sweep = finish(plan, make_runs(plan, journal, executor, on_progress))
+    with open_store(plan, folder) as store:
+        sweep = finish(plan, make_runs(plan, store, executor, on_progress))
         write_tables(sweep, folder, figures)
     return sweep
 
 
-def open_journal(plan: SweepPlan, folder: Path) -> RunJournal:
-    """The runs that the folder holds. Raises OppoError as ``RunJournal``."""
-    return RunJournal(folder / RUNS, _about(plan), lambda head: _difference(plan, head, folder))
+def open_store(plan: SweepPlan, folder: Path) -> RunStore:
+    """The runs that the folder holds. Raises OppoError as ``Journal``."""
+    return RunStore(folder / RUNS, "sweep", _about(plan), lambda head: _difference(plan, head, folder))
 
 
 def refuse_taken(plan: SweepPlan, folder: Path, force: bool) -> None:
@@ -81,28 +80,10 @@ def refuse_taken(plan: SweepPlan, folder: Path, force: bool) -> None:
         )
     if force:
         return
-    with (folder / RUNS).open("rb") as file:
-        line = file.readline()
-    head = _head(line)
+    head = read_head(folder / RUNS)
     sentence = _difference(plan, head, folder) if head is not None else None
     if sentence is not None:
         raise OppoError(sentence)
-
-
-def known_runs(folder: Path) -> set[str]:
-    """Keys of the runs that a folder holds, read without holding the folder; empty where it holds no
-    sweep."""
-    path = folder / RUNS
-    if not path.is_file():
-        return set()
-    found = set()
-    with write_errors(path), path.open("rb") as file:
-        for line in file:
-            try:
-                found.add(str(json.loads(line)["key"]))
-            except (ValueError, KeyError, TypeError):
-                continue
-    return found
 
 
 def remove_sweep(folder: Path) -> None:
@@ -206,14 +187,6 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
         "scenario_sha256": plan.scenario.content_hash,
         "fields": sorted(plan.fields),
     }
-
-
-def _head(line: bytes) -> Mapping[str, Any] | None:
-    try:
-        head = json.loads(line)
-    except ValueError:
-        return None
-    return head if isinstance(head, dict) and head.get("format") == RUNS_FORMAT else None
 
 
 def _difference(plan: SweepPlan, head: Mapping[str, Any], folder: Path) -> str | None:

@@ -1,32 +1,24 @@
 """From the values of a point to a run that can be made: checked by the same code as a scenario file."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import oppo_sim
 from oppo_sim.comparison import baseline_of
 from oppo_sim.errors import OppoError
-from oppo_sim.manifest import versions
-from oppo_sim.plain_json import plain
-from oppo_sim.policies.registry import BASELINE, SHIPPED, source_digest
-from oppo_sim.runs.evaluate import keep_parts
-from oppo_sim.runs.request import RunRequest, request_of
+from oppo_sim.policies.registry import BASELINE, SHIPPED
+from oppo_sim.runs.evaluate import checked_request
+from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
-from oppo_sim.scenario.build import Parts, build_parts, build_setup, build_trace, policy_settings_of
+from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
 from oppo_sim.sweep.axes import Axis, GridAxis
-from oppo_sim.traces.replay import Replay
 
 POLICY_NAME = "policy.name"
 _WHERE = "the point"
-_NO_RESULT = ("cli/", "report/", "sweep/", "tune/", "traces/importers/")
 
 _NOT_SWEPT = {
     "format": "it is the version of the file format",
@@ -47,6 +39,8 @@ class Resolved:
     """The sequential baseline that stops as the point's policy does, on the same machine and trace."""
     baseline_label: str
     warnings: tuple[str, ...]
+    bound_only: bool = False
+    """Its policy knows what no real run can: in the tables, never the best."""
 
 
 class Resolver:
@@ -60,9 +54,6 @@ class Resolver:
         self._steps = steps
         self._seeds = seeds
         self._switched: dict[str, dict[str, Any]] = {}
-        self._inputs: dict[str, tuple[Parts, str]] = {}
-        self._traces: dict[object, Replay] = {}
-        self._sources: dict[str, str] = {}
 
     def resolve(self, values: Mapping[str, Any]) -> Resolved:
         """Check a point: fields and values, trace, costs, memory, the policy and its settings. Raises
@@ -73,20 +64,10 @@ class Resolver:
                 "trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling"
                 " resample"
             )
-        policy = scenario.policy.name
-        bare = request_of(scenario, steps=self._steps)
-        parts, inputs = self._shared(scenario, bare)
-        setup = build_setup(
-            scenario, policy=policy, policy_settings=scenario.policy.settings, steps=bare.steps, parts=parts
-        )
-        label, settings = baseline_of(scenario, policy)
-        baseline = replace(
-            bare, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), inputs=inputs
-        )
-        request = replace(bare, inputs=inputs + self._source(policy, scenario))
-        keep_parts(request, parts)
-        keep_parts(baseline, parts)
-        return Resolved(request, baseline, label, setup.warnings)
+        request, setup = checked_request(scenario, steps=self._steps)
+        label, settings = baseline_of(scenario, request.policy)
+        baseline = replace(request, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), source="")
+        return Resolved(request, baseline, label, setup.warnings, setup.policy_factory().oracle)
 
     def _scenario(self, values: Mapping[str, Any]) -> Scenario:
         """The base scenario with the values in it.
@@ -128,49 +109,6 @@ class Resolver:
             for prefix in (*(f"--set {text}" for text in overrides), together, _WHERE):
                 sentence = sentence.removeprefix(f"{prefix}: ")
             raise OppoError(sentence) from None
-
-    def _shared(self, scenario: Scenario, bare: RunRequest) -> tuple[Parts, str]:
-        """Parts of the scenario, and the digest of all that they were built from."""
-        if bare.scenario not in self._inputs:
-            if len(self._inputs) >= 64:
-                self._inputs.pop(next(iter(self._inputs)))
-            parts = build_parts(scenario, self._trace(scenario))
-            rest = [plain(parts.costs.provenance), versions(), simulator_digest()]
-            digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-            self._inputs[bare.scenario] = parts, f"{parts.replay.content_hash}:{digest}"
-        return self._inputs[bare.scenario]
-
-    def _trace(self, scenario: Scenario) -> Replay:
-        key = (
-            scenario.trace.model_dump_json(),
-            scenario.group_size,
-            scenario.max_prompt_length,
-            scenario.max_response_length,
-        )
-        if key not in self._traces:
-            if len(self._traces) >= 4:
-                self._traces.pop(next(iter(self._traces)))
-            self._traces[key] = build_trace(scenario)
-        return self._traces[key]
-
-    def _source(self, policy: str, scenario: Scenario) -> str:
-        if policy not in self._sources:
-            digest = source_digest(policy, scenario.base_dir)
-            self._sources[policy] = "" if digest is None else f":{digest}"
-        return self._sources[policy]
-
-
-@cache
-def simulator_digest() -> str:
-    """SHA-256 (hex) over the files of this package that decide what a run gives: an altered figure or command
-    spoils no finished run."""
-    root = Path(oppo_sim.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        if not name.startswith(_NO_RESULT):
-            digest.update(f"{name}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def refuse_unknown(scenario: Scenario, axes: Sequence[Axis]) -> None:

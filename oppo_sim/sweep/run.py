@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from time import perf_counter
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import evaluate, forget
-from oppo_sim.runs.execute import Executor, check_executor, execute
-from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.runs.statistics import FIRST_LOOK, dominated, looks_of
+from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.axes import Axis
 from oppo_sim.sweep.points import Values, points_of
@@ -52,21 +52,12 @@ class SweepPlan:
         """Points that can run."""
         return [point for point in self.resolved if not isinstance(point, str)]
 
-    def requests(self, numbers: Sequence[int], seeds: Sequence[int]) -> dict[str, RunRequest]:
+    def requests(self, numbers: Iterable[int], seeds: Sequence[int]) -> list[RunRequest]:
         """Runs of some points and of their baselines under some seeds, each once, baselines first."""
         resolved = [point for number in numbers if not isinstance(point := self.resolved[number], str)]
-        bases = {
-            request.key: request
-            for point in resolved
-            for seed in seeds
-            for request in (point.baseline.at(seed),)
-        }
-        return bases | {
-            request.key: request
-            for point in resolved
-            for seed in seeds
-            for request in (point.request.at(seed),)
-        }
+        bases = [point.baseline.at(seed) for point in resolved for seed in seeds]
+        runs = [point.request.at(seed) for point in resolved for seed in seeds]
+        return list({request.key: request for request in (*bases, *runs)}.values())
 
 
 @dataclass(frozen=True)
@@ -160,27 +151,25 @@ def plan_sweep(
 
 
 def make_runs(
-    plan: SweepPlan, journal: RunJournal, executor: Executor, on_progress: OnProgress | None = None
+    plan: SweepPlan, store: RunStore, executor: Executor, on_progress: OnProgress | None = None
 ) -> list[PointRuns]:
-    """Make all runs that the journal does not hold, keeping each at once; gives every point with its runs."""
-    check_executor(executor)
-    watch = _Watch(plan, journal, on_progress)
+    """Make all runs that the store does not hold, keeping each at once; gives every point with its runs."""
+    watch = _Watch(plan, store, on_progress)
     alive = [number for number, point in enumerate(plan.resolved) if not isinstance(point, str)]
     stopped: dict[int, int] = {}
-    for seeds in _rounds(plan):
-        requests = plan.requests(alive, seeds)
-        missing = [request for key, request in requests.items() if key not in journal.runs]
-        watch.known(len(requests) - len(missing))
-        for finished in execute(missing, executor):
-            journal.add(finished)
-            watch.finished(finished)
-        done = plan.seeds.index(seeds[-1]) + 1
-        if plan.spec.stop_dominated and done < len(plan.seeds):
-            out = _dominated(plan, journal, alive, done)
-            stopped |= dict.fromkeys(out, done)
-            alive = [number for number in alive if number not in out]
-            watch.stopped(len(out) * (len(plan.seeds) - done))
-    return [_point_runs(plan, journal, number, stopped.get(number)) for number in range(len(plan.points))]
+    with Runner(executor) as runner:
+        for seeds in _rounds(plan):
+            requests = plan.requests(alive, seeds)
+            watch.known(len(requests) - len(store.missing(requests)))
+            for finished in store.run(requests, runner):
+                watch.finished(finished)
+            done = plan.seeds.index(seeds[-1]) + 1
+            if plan.spec.stop_dominated and done < len(plan.seeds):
+                out = _dominated(plan, store, alive, done)
+                stopped |= dict.fromkeys(out, done)
+                alive = [number for number in alive if number not in out]
+                watch.stopped(len(out) * (len(plan.seeds) - done))
+    return [_point_runs(plan, store, number, stopped.get(number)) for number in range(len(plan.points))]
 
 
 def finish(plan: SweepPlan, points: Sequence[PointRuns]) -> Sweep:
@@ -223,7 +212,7 @@ class Estimate:
 def estimate(plan: SweepPlan, known: Callable[[str], bool], jobs: int) -> Estimate:
     """Count the runs that are left and time one of them here."""
     requests = plan.requests(range(len(plan.points)), plan.seeds)
-    missing = [request for key, request in requests.items() if not known(key)]
+    missing = [request for request in requests if not known(request.key)]
     steps = sum(request.steps for request in missing)
     if not missing:
         return Estimate(len(requests), len(requests), 0, None, "")
@@ -251,13 +240,13 @@ def _rounds(plan: SweepPlan) -> Iterator[tuple[int, ...]]:
         yield (seed,)
 
 
-def _dominated(plan: SweepPlan, journal: RunJournal, alive: Sequence[int], done: int) -> set[int]:
+def _dominated(plan: SweepPlan, store: RunStore, alive: Sequence[int], done: int) -> set[int]:
     """Points that are significantly worse than the best so far, after ``done`` seeds."""
-    points = {number: _point_runs(plan, journal, number, done) for number in alive}
+    points = {number: _point_runs(plan, store, number, done) for number in alive}
     losses = {
         number: found for number, point in points.items() if (found := point.losses(plan.spec.objective))
     }
-    candidates = [number for number in losses if points[number].policy != "oracle"] or list(losses)
+    candidates = [number for number in losses if not points[number].bound_only] or list(losses)
     if not candidates:
         return set()
     best = min(candidates, key=lambda number: (fmean(losses[number]), number))
@@ -265,22 +254,16 @@ def _dominated(plan: SweepPlan, journal: RunJournal, alive: Sequence[int], done:
     return {number for number, found in losses.items() if dominated(found, losses[best], looks)}
 
 
-def _point_runs(plan: SweepPlan, journal: RunJournal, number: int, stopped_after: int | None) -> PointRuns:
+def _point_runs(plan: SweepPlan, store: RunStore, number: int, stopped_after: int | None) -> PointRuns:
     point = plan.resolved[number]
     if isinstance(point, str):
-        return PointRuns(plan.points[number], "", (), (), (), error=point)
+        return PointRuns(plan.points[number], (), (), (), error=point)
     seeds = plan.seeds if stopped_after is None else plan.seeds[:stopped_after]
-    runs = tuple(_held(journal, point.request.at(seed)) for seed in seeds)
-    baselines = tuple(_held(journal, point.baseline.at(seed)) for seed in seeds)
+    runs = tuple(store[point.request.at(seed).key] for seed in seeds)
+    baselines = tuple(store[point.baseline.at(seed).key] for seed in seeds)
     return PointRuns(
-        plan.points[number], point.request.policy, seeds, runs, baselines, stopped_after is not None
+        plan.points[number], seeds, runs, baselines, stopped_after is not None, bound_only=point.bound_only
     )
-
-
-def _held(journal: RunJournal, request: RunRequest) -> RunResult:
-    result = journal.runs.get(request.key)
-    assert result is not None
-    return result
 
 
 def _grouped(failed: Sequence[tuple[Values, str]]) -> list[Failure]:
@@ -306,8 +289,8 @@ def _none_can_run(failures: Sequence[Failure], points: int) -> OppoError:
 class _Watch:
     """Keeps count while runs finish, and knows the best point so far."""
 
-    def __init__(self, plan: SweepPlan, journal: RunJournal, tell: OnProgress | None) -> None:
-        self._plan, self._journal, self._tell = plan, journal, tell
+    def __init__(self, plan: SweepPlan, store: RunStore, tell: OnProgress | None) -> None:
+        self._plan, self._store, self._tell = plan, store, tell
         self._done = self._steps = 0
         self._total = len(plan.requests(range(len(plan.points)), plan.seeds))
         self._began = perf_counter()
@@ -322,7 +305,7 @@ class _Watch:
             keys = {
                 request.at(seed).key for seed in plan.seeds for request in (point.request, point.baseline)
             }
-            missing = [key for key in keys if key not in journal.runs]
+            missing = [key for key in keys if key not in store]
             self._left[number] = len(missing)
             for key in missing:
                 self._point_of.setdefault(key, []).append(number)
@@ -350,9 +333,9 @@ class _Watch:
         self._say()
 
     def _look(self, number: int) -> None:
-        point = _point_runs(self._plan, self._journal, number, None)
+        point = _point_runs(self._plan, self._store, number, None)
         losses = point.losses(self._plan.spec.objective)
-        if losses and fmean(losses) < self._least and point.policy != "oracle":
+        if losses and fmean(losses) < self._least and not point.bound_only:
             self._least = fmean(losses)
             step = fmean([run[c.TIMING_STEP] for run in point.totals])
             self._best = (

@@ -69,7 +69,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
     return shown
 
 
-def said(sweep: Sweep) -> list[str]:
+def notes(sweep: Sweep) -> list[str]:
     """Sentences below the table: the region, stopped and failed points, the engines."""
     found = []
     others = len(sweep.region) - 1

@@ -20,9 +20,6 @@ OK: Final = "ok"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 
-BOUND_ONLY: Final = "oracle"
-"""A policy that no real run can have: in the table, never the best."""
-
 MEANS: Final = (
     c.S_PER_ROLLOUT,
     c.TOKENS_PER_S,
@@ -42,8 +39,6 @@ class PointRuns:
     """A point and what its seeds gave."""
 
     values: Values
-    policy: str
-    """Empty: it could not be resolved."""
     seeds: tuple[int, ...]
     """Those that it was run with, from the first seed on."""
     runs: tuple[RunResult, ...]
@@ -52,6 +47,8 @@ class PointRuns:
     stopped: bool = False
     error: str | None = None
     """Why nothing was run."""
+    bound_only: bool = False
+    """Its policy knows what no real run can: in the table, never the best."""
 
     @property
     def status(self) -> Status:
@@ -97,7 +94,7 @@ def ranked(points: Sequence[PointRuns], objective: str) -> Ranking:
     """Find the best point: least mean loss among those that ran all their seeds."""
     losses = {number: found for number, point in enumerate(points) if (found := point.losses(objective))}
     complete = [number for number in losses if points[number].status == OK]
-    real = [number for number in complete if points[number].policy != BOUND_ONLY]
+    real = [number for number in complete if not points[number].bound_only]
     if not complete:
         return Ranking(None, (), {})
     best = min(real or complete, key=lambda number: (fmean(losses[number]), number))
@@ -162,6 +159,7 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
         c.STATUS: point.status,
         c.ERROR: point.sentence,
         c.ENGINE: None,
+        c.BOUND_ONLY: point.bound_only,
     }
     if point.sentence is not None:
         return row
@@ -199,4 +197,14 @@ def _columns() -> list[str]:
         c.COMPARED_STALENESS_MEAN,
         c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.DEFERRED, c.UTILIZATION, c.HOURS_PER_10K,
     )  # fmt: skip
-    return [*compared, c.COMPARED_KV_PEAK_TOKENS, *MEANS, *_DIFFERENCES, c.SEEDS, c.ENGINE, c.STATUS, c.ERROR]
+    return [
+        *compared,
+        c.COMPARED_KV_PEAK_TOKENS,
+        *MEANS,
+        *_DIFFERENCES,
+        c.BOUND_ONLY,
+        c.SEEDS,
+        c.ENGINE,
+        c.STATUS,
+        c.ERROR,
+    ]

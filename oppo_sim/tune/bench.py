@@ -1,27 +1,22 @@
-"""Runs of settings in worlds under seeds, each simulated once: earlier ones come from the journal."""
+"""Runs of settings in worlds under seeds, each simulated once: earlier ones come from the store."""
 
 import json
-import os
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
-from oppo_sim.runs.evaluate import evaluate, parts_of, scenario_of
-from oppo_sim.runs.execute import evaluate_all
-from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.evaluate import parts_of, scenario_of
+from oppo_sim.runs.execute import Runner
 from oppo_sim.runs.request import RunRequest, RunResult
+from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolved, Resolver
 from oppo_sim.tune.space import Setting, machine_overrides
 from oppo_sim.tune.worlds import World
-
-WORTH_A_PROCESS_S = 0.3
-"""A batch of runs that is shorter is run here: handing it out would cost as much."""
 
 Totals = dict[str, float]
 
@@ -43,10 +38,10 @@ class Baseline:
 
 
 class Bench:
-    """Simulates settings. Results do not depend on ``jobs``."""
+    """Simulates settings. Results do not depend on where runs are made."""
 
     def __init__(
-        self, worlds: Sequence[World], resolvers: Sequence[Resolver], journal: RunJournal, jobs: int
+        self, worlds: Sequence[World], resolvers: Sequence[Resolver], store: RunStore, runner: Runner
     ) -> None:
         """``resolvers``: one a world; they know the training steps of every run."""
         self.worlds = worlds
@@ -54,12 +49,11 @@ class Bench:
         """Told after every run that was simulated now: how many of those that are wanted together are
         done."""
         self.engines: dict[str, int] = {}
-        """Engine → runs, those from the journal included."""
-        self._journal = journal
-        self._jobs = jobs
+        """Engine → runs, earlier ones included."""
+        self._store = store
+        self._runner = runner
         self._resolvers = resolvers
         self._resolved: dict[tuple[int, Setting], Resolved | str] = {}
-        self._seconds = 0.0
         self._counted: set[str] = set()
 
     def resolve(self, setting: Setting, world: int) -> Resolved:
@@ -143,64 +137,19 @@ class Bench:
         return self.totals(plain, world, seeds)
 
     def results(self, requests: Sequence[RunRequest]) -> list[RunResult]:
-        """Results in the order of ``requests``, each kept in the journal as it comes."""
-        wanted = {request.key: request for request in requests}
-        missing = [request for key, request in wanted.items() if key not in self._journal.runs]
-        done = 0
-        for finished in self._execute(missing):
-            self._journal.add(finished)
+        """Results in the order of ``requests``, each kept as it comes."""
+        missing, done = len(self._store.missing(requests)), 0
+        for finished in self._store.run(requests, self._runner):
             done += len(finished)
-            self.on_run(done, len(missing))
+            self.on_run(done, missing)
         found = []
         for request in requests:
-            result = self._journal.runs.get(request.key)
-            assert result is not None
+            result = self._store[request.key]
             if result.key not in self._counted and result.engine:
                 self._counted.add(result.key)
                 self.engines[result.engine] = self.engines.get(result.engine, 0) + 1
             found.append(result)
         return found
-
-    def _execute(self, requests: Sequence[RunRequest]) -> Iterable[list[tuple[RunRequest, RunResult]]]:
-        left = list(requests)
-        while left and (self._jobs == 1 or len(left) * self._seconds < WORTH_A_PROCESS_S or len(left) == 1):
-            # Also the first of all: it says how long a run takes, and leaves a compiled kernel for the other
-            # processes.
-            request = left.pop(0)
-            result = evaluate(request)
-            self._seconds = result.seconds
-            yield [(request, result)]
-            if self._jobs > 1 and len(left) * self._seconds >= WORTH_A_PROCESS_S:
-                break
-        if left:
-            yield from _in_processes(left, self._jobs)
-
-
-def _in_processes(requests: Sequence[RunRequest], jobs: int) -> Iterable[list[tuple[RunRequest, RunResult]]]:
-    from joblib import Parallel, delayed
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    parallel = Parallel(
-        n_jobs=jobs,
-        backend="loky",
-        return_as="generator_unordered",
-        batch_size="auto",
-        pre_dispatch="2*n_jobs",
-    )
-    results = parallel(delayed(evaluate_all)([request], os.getpid()) for request in requests)
-    try:
-        yield from results
-    except BrokenProcessPool as error:
-        raise OppoError(
-            "a process of the search was ended from outside (out of memory?): finished runs are kept, run it"
-            " again with fewer jobs"
-        ) from error
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # joblib warns of runs that are given up, which is what Ctrl-C asks for
-            results.close()
 
 
 def _totals(result: RunResult) -> Totals:

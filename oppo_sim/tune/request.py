@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.constraints import Constraints
 from oppo_sim.tune.worlds import WorldSpec
@@ -25,8 +26,8 @@ DEFAULT_FRESH_SEEDS = 10
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A search. Its result depends on everything here but ``trials``, ``timeout_s``, ``jobs``, ``folder``,
-    ``force`` and ``figures``: with more trials or time the same search goes on."""
+    """A search. Its result depends on everything here but ``trials``, ``timeout_s``, where it runs,
+    ``folder``, ``force`` and ``figures``: with more trials or time the same search goes on."""
 
     scenario: Scenario | str | Path
     folder: Path | None = None
@@ -53,8 +54,12 @@ class TuneRequest:
     sampler_seed: int = 0
     timeout_s: float | None = None
     """Of the search; what comes after it (fresh seeds, sensitivity) is done in any case."""
-    jobs: int = 1
-    """Processes. Results do not depend on it."""
+    executor: ExecutorName = "processes"
+    """Where to simulate: ``serial``, ``processes`` or ``ray``. Results do not depend on it."""
+    jobs: int | None = 1
+    """Processes; None: one a core."""
+    ray_address: str | None = None
+    """Of a running cluster; None: RAY_ADDRESS, else a local one."""
     force: bool = False
     """Begin anew where the folder holds another search."""
     figures: bool = True
@@ -64,7 +69,6 @@ class TuneRequest:
             ("trials", self.trials, 1, 100_000),
             ("seeds", self.seeds, 1, 1000),
             ("fresh_seeds", self.fresh_seeds, 1, 1000),
-            ("jobs", self.jobs, 1, 1024),
         ):
             if value is not None and not low <= value <= high:
                 raise OppoError(f"{name} {value} is out of range: give {low:,} to {high:,}")

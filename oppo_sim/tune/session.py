@@ -11,7 +11,9 @@ from typing import Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.runs.journal import RunJournal
+from oppo_sim.runs.evaluate import forget
+from oppo_sim.runs.execute import Executor, Runner, check_executor
+from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
@@ -61,6 +63,9 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     nothing keeps the bounds is a result (``infeasible``).
     """
     store.require_optuna()
+    executor = Executor(request.executor, request.jobs, request.ray_address)
+    check_executor(executor)
+    forget()
     scenario = loaded_scenario(request.scenario, request.overrides)
     seeds = seeds_of(request, scenario)
     space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals)
@@ -76,11 +81,10 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
         store.claim(place, known, force=request.force, written=files.WRITTEN)
         if request.force:  # another search's worlds went with it
             worlds = build_worlds(scenario, request.worlds, place / files.WORLDS)
-        journal = stack.enter_context(
-            RunJournal(place / store.RUNS, {"tune": digest_of(dict(known))}, lambda head: None)
-        )
+        runs = stack.enter_context(RunStore(place / store.RUNS, "search", {"tune": digest_of(dict(known))}))
+        runner = stack.enter_context(Runner(executor))
         trials = TrialStore(place / store.JOURNAL)
-        bench = Bench(worlds, resolvers, journal, request.jobs)
+        bench = Bench(worlds, resolvers, runs, runner)
         problem = SearchProblem(
             space, request.constraints, request.objective, request.robust, seeds.search, request.sampler_seed
         )

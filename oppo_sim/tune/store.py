@@ -1,9 +1,8 @@
 """Where a search is kept: one trial a line in Optuna's journal file, durable, of one process at a time."""
 
-import fcntl
 import json
 import logging
-import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
+from oppo_sim.runs.journal import lock, whole_lines
 from oppo_sim.tune.space import Setting
 
 JOURNAL = "trials.journal"
@@ -93,7 +93,8 @@ class TrialStore:
         optuna = require_optuna()
         self._path = path
         with write_errors(path):
-            _cut_torn_line(path)
+            with path.open("a+b") as file:
+                deque(whole_lines(file), maxlen=0)  # half a line that a killed process left is cut off
             backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_HeldLock())
         try:
             storage = optuna.storages.JournalStorage(backend)
@@ -130,31 +131,16 @@ class _HeldLock:
         """Nothing to give back."""
 
 
-def _cut_torn_line(path: Path) -> None:
-    with path.open("a+b") as file:
-        file.seek(0)
-        *_, torn = file.read().split(b"\n")
-        if torn:
-            file.truncate(file.tell() - len(torn))
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process; the lock ends with it, however it ends. Raises OppoError while another
     one holds it."""
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise OppoError(
-                f"another process is tuning in {folder}: wait for it, or choose another folder with -o"
-            ) from None
+        file = (folder / LOCK).open("ab")
+    with file:
+        lock(file, f"another process is tuning in {folder}: wait for it, or choose another folder with -o")
         yield
-    finally:
-        os.close(handle)
 
 
 def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tuple[str, ...]) -> None:

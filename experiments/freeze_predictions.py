@@ -6,6 +6,7 @@ python experiments/freeze_predictions.py --write   # accept the new ones (say wh
 
 import json
 import sys
+from math import isclose, isnan
 from pathlib import Path
 
 from oppo_sim.columns import (
@@ -73,7 +74,7 @@ def differences(
         before, after = (table.get(scenario, {}).get(policy, {}).get(column) for table in (old, new))
         if before is None or after is None:
             lines.append(f"{scenario} / {policy} / {column}: {before} → {after}")
-        elif abs(after - before) > tolerance * max(abs(before), abs(after)):
+        elif not (isclose(before, after, rel_tol=tolerance) or (isnan(before) and isnan(after))):
             change = f" ({after / before - 1:+.3%})" if before else ""
             lines.append(f"{scenario} / {policy} / {column}: {before:.9g} → {after:.9g}{change}")
     return lines

@@ -116,6 +116,15 @@ def test_results_do_not_depend_on_the_number_of_processes(oppo: Oppo) -> None:
     assert contents(Path("cmp")) == contents(Path("two"))
 
 
+def test_ray_gives_what_one_process_gives(oppo: Oppo, tmp_path: Path) -> None:
+    """Needs Ray (extra ``ray``); in a process of its own, since Ray warns of things that are not ours."""
+    assert oppo(*ARGUMENTS).code == 0
+    process = start_oppo(*ARGUMENTS[:-1], "2", "-o", "ray", "--executor", "ray", cwd=tmp_path)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert contents(Path("cmp")) == contents(Path("ray"))
+
+
 def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[RunRequest]) -> None:
     assert oppo(*ARGUMENTS, "--no-attribution").code == 0
     assert len(simulated) == 2 * 3
@@ -169,6 +178,7 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "negative lengths": ([], {"trace": {"path": "negative.csv"}}, ["negative.csv", "-5"]),
     "folder with other files": (["-o", "thesis"], {}, ["thesis holds no run"]),
     "folder with other files, by force": (["-o", "thesis", "--force"], {}, ["thesis holds no run"]),
+    "a cluster without ray": (["--ray-address", "auto"], {}, ["executor ray"]),
     "output below a file": (
         ["-o", "tiny.yaml/cmp"],
         {},
@@ -301,6 +311,15 @@ def test_a_damaged_line_is_refused_with_its_number(oppo: Oppo) -> None:
         assert_refused(oppo(*ARGUMENTS), "cmp.cells.jsonl, line 2 is no finished run", "delete the file")
         assert journal.read_bytes() == lines[0] + damaged + lines[2]
     assert not Path("cmp").exists()
+
+
+def test_runs_that_an_older_version_kept_are_refused_in_one_sentence(oppo: Oppo) -> None:
+    journal = Path("cmp.cells.jsonl")
+    journal.write_text('{"key": "00c1", "totals": {"steps": 5.0}}\n')
+    assert_refused(
+        oppo(*ARGUMENTS), "cmp.cells.jsonl does not begin as the runs of a comparison", "delete it"
+    )
+    assert journal.read_text().startswith('{"key"')
 
 
 @pytest.mark.parametrize("change", ["trace file", "policy file", "scenario", "steps"])

@@ -15,9 +15,12 @@ from scipy import stats
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario, simulate
 from oppo_sim.comparison import baseline_of, plan_comparison
+from oppo_sim.comparison_folder import compare_to_folder
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
+from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import interval, ratio_interval
+from oppo_sim.scenario import build
 from tests.cli_runs import write_scenario
 
 
@@ -305,4 +308,47 @@ def test_only_what_a_policy_can_lose_is_replayed(tiny: Path) -> None:
     }
     assert {cell.variant for cell in plan_comparison(load_scenario(tiny), ["oppo"], 1, 6, False).cells} == {
         "actual"
+    }
+
+
+@pytest.mark.parametrize("policy", ["intra", "rollout-overlap", "one-step-off"])
+def test_what_is_preempted_under_a_small_kv_is_lost_to_recomputation(policy: str, tmp_path: Path) -> None:
+    rollout = {"num_replicas": 1, "kv_capacity_tokens": 60, "kv_block_tokens": 1}
+    scenario = write_scenario(tmp_path, rollout=rollout)
+    result = compare(scenario, [policy], seeds=2)
+    assert simulate(scenario, policy=policy).steps[c.TOKENS_RECOMPUTED].sum() > 0
+    assert result.attribution.loc[policy, c.LOST_TO_RECOMPUTATION_S] > 0
+
+
+# ---- the run store -----------------------------------------------------------------------------------------
+
+
+def test_a_comparison_reads_its_trace_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lengths.csv").write_text("prompt_length,response_length\n4,7\n4,30\n4,12\n")
+    scenario = load_scenario(write_scenario(tmp_path, trace={"path": "lengths.csv"}))
+    built, opened = build.build_replay, []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        opened.append(arguments)
+        return built(*arguments, **named)
+
+    monkeypatch.setattr(build, "build_replay", counted)
+    plan = plan_comparison(scenario, ["rollout-overlap", "intra", "inter", "oppo"], 2, None, True)
+    compare_to_folder(plan, tmp_path / "cmp", Executor("serial"), lambda done, total: None)
+    assert plan.runs > 20
+    assert len(opened) == 1
+
+
+def test_a_bound_is_marked_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    oracle = True\n\nclass Fair(Policy):\n    pass\n"
+    )
+    policies = ["oppo", "oracle", "mine.py:Mine", "mine.py:Fair"]
+    table = compare(write_scenario(tmp_path), policies, seeds=1, attribution=False).table
+    assert table[c.BOUND_ONLY].to_dict() == {
+        "sequential": False,
+        "oppo": False,
+        "oracle": True,
+        "mine.py:Mine": True,
+        "mine.py:Fair": False,
     }

@@ -15,3 +15,12 @@ def test_predictions_of_the_shipped_scenarios_stand() -> None:
         "predictions moved; if that is meant, run 'python experiments/freeze_predictions.py --write':\n"
         + "\n".join(moved[:20])
     )
+
+
+def test_a_prediction_that_is_no_longer_a_number_has_moved() -> None:
+    differences = runpy.run_path(str(SCRIPT))["differences"]
+    table = {"s": {"p": {"c": 2.0}}}
+    for other in (float("nan"), float("inf"), 2.1):
+        moved = {"s": {"p": {"c": other}}}
+        assert len(differences(table, moved, 1e-9)) == len(differences(moved, table, 1e-9)) == 1
+        assert differences(moved, moved, 1e-9) == []

@@ -122,6 +122,22 @@ def test_the_oracle_is_no_choice(tiny: Path) -> None:
     assert run_sweep(tiny, grid={"policy.name": ["oracle"]}, seeds=1, overrides={"policy": "intra"}).best == 0
 
 
+def test_a_bound_of_a_users_own_is_no_choice_either(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    oracle = True\n\n    def plan(self, pool):\n"
+        "        return self.refill(pool, overcommit=4, chunk_size=8)\n"
+    )
+    tiny = write_scenario(tmp_path)
+    seen: list[sweeping.Progress] = []
+    sweep = run_sweep(
+        tiny, grid={"policy.name": ["mine.py:Mine", "sequential"]}, seeds=3, progress=seen.append
+    )
+    assert sweep.points[c.STEP_S].idxmin() == 0
+    assert sweep.best == 1
+    assert list(sweep.points[c.BOUND_ONLY]) == [True, False]
+    assert seen[-1].best.endswith("policy.name sequential")
+
+
 def test_by_speed_up_each_point_is_held_against_its_own_baseline(tiny: Path) -> None:
     grid = {"trace.synth.parameters.mu": [1.5, 2.5]}
     by_time = run_sweep(tiny, grid=grid, seeds=3)

@@ -36,7 +36,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
-    from oppo_real.validate.measure import MeasuredRun, RunJournal
+    from oppo_real.validate.measure import MeasuredRun, RealRuns
 
 BUDGET_S: Final = 540.0
 START_S: Final = 60.0
@@ -87,15 +87,15 @@ def scenario_of(configuration: Configuration) -> Scenario:
     )
 
 
-def journal_of(place: Workplace, configuration: Configuration) -> "RunJournal":
+def journal_of(place: Workplace, configuration: Configuration) -> "RealRuns":
     """Finished runs of a configuration on this hardware with these versions. Raises OppoError."""
     from oppo_real.run.setup import build_real_setup
-    from oppo_real.validate.measure import RunJournal, inputs_digest
+    from oppo_real.validate.measure import RealRuns, inputs_digest
 
     scenario = scenario_of(configuration)
     trace = build_real_setup(scenario).base.replay.content_hash
     digest = inputs_digest(scenario, trace, configuration.steps, place.hardware, place.versions)
-    return RunJournal(place.journal(configuration.name), digest)
+    return RealRuns(place.journal(configuration.name), digest)
 
 
 def profile_of(place: Workplace, configuration: Configuration) -> Profile:
@@ -240,7 +240,7 @@ def _chosen(
     return found
 
 
-def _run(jobs: Sequence[Job], journals: "Mapping[str, RunJournal]", budget_s: float) -> int:
+def _run(jobs: Sequence[Job], journals: "Mapping[str, RealRuns]", budget_s: float) -> int:
     """Runs what the journals lack while the budget holds; returns how many are left."""
     from oppo_real.validate.measure import measure_runs
     from oppo_real.validate.plan import Turn
@@ -275,7 +275,7 @@ def _run(jobs: Sequence[Job], journals: "Mapping[str, RunJournal]", budget_s: fl
 
 def _report(
     configurations: Sequence[Configuration],
-    journals: "Mapping[str, RunJournal]",
+    journals: "Mapping[str, RealRuns]",
     profiles: Mapping[str, Profile],
     repeats: int,
 ) -> None:

@@ -18,7 +18,7 @@ CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True)
-class Cell:
+class Prediction:
     """A number predicted and measured; seconds, lock-step iterations, or a count."""
 
     predicted: float
@@ -74,14 +74,14 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PredictionAccuracy:
     """All of it, by policy in the order of the request; the first policy is the baseline of the speed-ups."""
 
-    stages: Mapping[str, Mapping[str, Cell]]
+    stages: Mapping[str, Mapping[str, Prediction]]
     """Mean of the steps after the warm-up, by stage."""
-    steps: Mapping[str, Sequence[Mapping[str, Cell]]]
+    steps: Mapping[str, Sequence[Mapping[str, Prediction]]]
     """Every step, warm-up included."""
-    work: Mapping[str, Mapping[str, Cell]]
+    work: Mapping[str, Mapping[str, Prediction]]
     """Counts a step, after the warm-up."""
     speedups: Sequence[Speedup]
     rank_agreement: float
@@ -102,13 +102,13 @@ class Comparison:
         return worst, shares[worst]
 
 
-def compare(
+def compare_predictions(
     predicted: Mapping[str, Sequence[Views]],
     measured: Mapping[str, Sequence[Views]],
     warmup_steps: int,
     alternatives: Sequence[Mapping[str, Views]] = (),
     seed: int = 0,
-) -> Comparison:
+) -> PredictionAccuracy:
     """Compare runs of each policy with their predictions.
 
     Args:
@@ -129,7 +129,7 @@ def compare(
                 f"runs of policy '{policy}' have unlike numbers of steps, or none after the warm-up: validate"
                 " anew"
             )
-    return Comparison(
+    return PredictionAccuracy(
         stages={policy: _means(predicted[policy], measured[policy], warmup_steps) for policy in measured},
         steps={policy: _by_step(predicted[policy], measured[policy]) for policy in measured},
         work={policy: _work(predicted[policy], measured[policy], warmup_steps) for policy in measured},
@@ -156,11 +156,11 @@ def _kept(runs: Sequence[Views], warmup_steps: int) -> list[tuple[StepView, ...]
     return list(zip(*(views[warmup_steps:] for views in runs), strict=True))
 
 
-def _means(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Cell]:
+def _means(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Prediction]:
     cells = {}
     for stage in STAGES:
         alone = [mean_seconds([views], stage, warmup) for views in measured]
-        cells[stage] = Cell(
+        cells[stage] = Prediction(
             mean_seconds(predicted, stage, warmup),
             mean_seconds(measured, stage, warmup),
             min(alone),
@@ -169,27 +169,27 @@ def _means(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -
     return cells
 
 
-def _by_step(predicted: Sequence[Views], measured: Sequence[Views]) -> list[dict[str, Cell]]:
+def _by_step(predicted: Sequence[Views], measured: Sequence[Views]) -> list[dict[str, Prediction]]:
     rows = []
     for there, here in zip(_kept(predicted, 0), _kept(measured, 0), strict=True):
         row = {}
         for stage in STAGES:
             repeats = [step.seconds[stage] for step in here]
-            row[stage] = Cell(
+            row[stage] = Prediction(
                 median(step.seconds[stage] for step in there), median(repeats), min(repeats), max(repeats)
             )
         rows.append(row)
     return rows
 
 
-def _work(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Cell]:
+def _work(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Prediction]:
     def mean(views: Views, name: str) -> float:
         return fmean(step.work[name] for step in views[warmup:])
 
     cells = {}
     for name in WORK:
         repeats = [mean(views, name) for views in measured]
-        cells[name] = Cell(
+        cells[name] = Prediction(
             median(mean(views, name) for views in predicted), median(repeats), min(repeats), max(repeats)
         )
     return cells

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from oppo_real.validate.compare import Comparison
+from oppo_real.validate.compare import PredictionAccuracy
 from oppo_real.validate.views import STAGES
 from oppo_sim.report.style import FAINT, INK, TRAINED, legend_below, new_figure, stage_colour
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LEAST = 0.002  # of the longest step; thinner stages are not drawn
 
 
-def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
+def stages_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Figure":
     """Two bars a policy, predicted over measured, stacked by stage; the line at the measured one is the
     spread of its repeats."""
     from matplotlib.patches import Patch
@@ -57,7 +57,7 @@ def stages_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
     return figure
 
 
-def speedups_figure(found: Comparison, baseline: str, title: str = "") -> "Figure":
+def speedups_figure(found: PredictionAccuracy, baseline: str, title: str = "") -> "Figure":
     """Predicted against measured speed-up with 95 % intervals; the band is ±10 %."""
     figure, (axis,) = new_figure([4.2])
     values = [1.0, *(number for one in found.speedups for number in (one.predicted, one.measured))]
@@ -88,7 +88,7 @@ def speedups_figure(found: Comparison, baseline: str, title: str = "") -> "Figur
     return figure
 
 
-def steps_figure(found: Comparison, unit: str, title: str = "") -> "Figure":
+def steps_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Figure":
     """Each policy's steps: measured with the spread of the repeats, and predicted."""
     policies = list(found.steps)
     columns = 2

@@ -19,8 +19,8 @@ from oppo_real.validate.plan import Turn
 from oppo_real.validate.views import StepView, view_from_plain, views_of
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import make_durable, write_errors
 from oppo_sim.results.sinks import FrameSink
+from oppo_sim.runs.journal import Entry, Journal
 from oppo_sim.scenario.schema import Scenario
 
 _PROBE_S: Final = 0.25
@@ -79,38 +79,21 @@ def run_from_plain(plain: Mapping[str, Any]) -> MeasuredRun:
     )
 
 
-class RunJournal:
-    """Finished runs, one JSON line each, appended durably."""
+class RealRuns(Journal):
+    """Finished real runs by turn: of this attempt, and of earlier ones that the file holds. A context
+    manager."""
 
     def __init__(self, path: Path, inputs: str) -> None:
-        """Read what is there; ``inputs`` stands for all that the runs depend on, and runs that others gave
-        are not taken.
-
-        Raises OppoError for a damaged file, and for a disk that refuses.
-        """
-        self.path = path
+        """As ``Journal``; ``inputs`` stands for all that the runs depend on, and runs that others gave are
+        not taken."""
         self._inputs = inputs
         self._done: dict[Turn, MeasuredRun] = {}
-        with write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a+b") as file:
-                file.seek(0)
-                *lines, torn = file.read().split(b"\n")
-                if torn:  # a process that was killed leaves half a line
-                    file.truncate(file.tell() - len(torn))
-        for number, line in enumerate(lines, 1):
-            self._take(line, number)
+        super().__init__(path, "validation", self._take)
 
-    def _take(self, line: bytes, number: int) -> None:
-        try:
-            entry = json.loads(line)
-            if entry["inputs"] == self._inputs:
-                run = run_from_plain(entry["run"])
-                self._done[run.turn] = run
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise OppoError(
-                f"{self.path}, line {number} is no finished run: delete the file to start the validation anew"
-            ) from None
+    def _take(self, entry: Entry) -> None:
+        if entry["inputs"] == self._inputs:
+            run = run_from_plain(entry["run"])
+            self._done[run.turn] = run
 
     def known(self, turn: Turn) -> MeasuredRun | None:
         """A run that an earlier attempt finished."""
@@ -119,14 +102,7 @@ class RunJournal:
     def add(self, run: MeasuredRun) -> None:
         """Keep a finished run. Raises OppoError when the disk refuses."""
         self._done[run.turn] = run
-        with write_errors(self.path), self.path.open("ab") as file:
-            file.write(json.dumps({"inputs": self._inputs, "run": run.to_plain()}).encode() + b"\n")
-            make_durable(file)
-
-    def remove(self) -> None:
-        """Delete the file."""
-        with write_errors(self.path):
-            self.path.unlink(missing_ok=True)
+        self.append([{"inputs": self._inputs, "run": run.to_plain()}])
 
 
 def inputs_digest(
@@ -145,15 +121,15 @@ def measure_runs(
     scenario: Scenario,
     turns: Sequence[Turn],
     steps: int,
-    journal: RunJournal,
+    finished: RealRuns,
     progress: Progress = lambda *_: None,
 ) -> list[MeasuredRun]:
-    """Run every turn that the journal does not have. Raises OppoError for engines that fail; what is finished
-    stays in the journal."""
+    """Run every turn that is not finished. Raises OppoError for engines that fail; what is finished
+    is kept."""
     runs = []
     total = len(turns) * steps
     for index, turn in enumerate(turns):
-        run = journal.known(turn)
+        run = finished.known(turn)
         label = f"{turn.policy}, repeat {turn.repeat + 1}"
         if run is None:
             progress(label, index * steps, total)
@@ -163,7 +139,7 @@ def measure_runs(
                 steps,
                 lambda done, at=index * steps, label=label: progress(label, at + done, total),  # type: ignore[misc]
             )
-            journal.add(run)
+            finished.add(run)
         runs.append(run)
         progress(label, (index + 1) * steps, total)
     return runs

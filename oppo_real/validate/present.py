@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oppo_real.validate.compare import Cell, Comparison, Speedup
+from oppo_real.validate.compare import Prediction, PredictionAccuracy, Speedup
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
 from oppo_sim.plain_json import plain
@@ -93,7 +93,7 @@ def record(validated: Validated) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell) -> dict[str, float]:
+def _cell(cell: Prediction) -> dict[str, float]:
     return {
         "predicted": cell.predicted,
         "measured": cell.measured,
@@ -126,7 +126,7 @@ STEP_HEADS: Final = ("policy", "step", "predicted", "measured", "error", "spread
 DECISION_HEADS: Final = ("policy", "repeat", "steps alike", "trained in the same step", "first difference")
 
 
-def speedup_rows(found: Comparison) -> Rows:
+def speedup_rows(found: PredictionAccuracy) -> Rows:
     """One a policy."""
     return [
         (
@@ -141,7 +141,7 @@ def speedup_rows(found: Comparison) -> Rows:
     ]
 
 
-def stage_rows(found: Comparison) -> Rows:
+def stage_rows(found: PredictionAccuracy) -> Rows:
     """One a policy and stage that takes time."""
     rows: Rows = []
     for policy, cells in found.stages.items():
@@ -166,7 +166,7 @@ def stage_rows(found: Comparison) -> Rows:
     return rows
 
 
-def step_rows(found: Comparison) -> Rows:
+def step_rows(found: PredictionAccuracy) -> Rows:
     """One a policy and step: the whole, and the errors of gen and reward."""
     rows: Rows = []
     for policy, steps in found.steps.items():
@@ -184,7 +184,7 @@ def step_rows(found: Comparison) -> Rows:
     return rows
 
 
-def decision_rows(found: Comparison) -> Rows:
+def decision_rows(found: PredictionAccuracy) -> Rows:
     """One a real run."""
     return [
         (

@@ -13,10 +13,10 @@ from oppo_real.calibrate.session import Effort, calibrate_to
 from oppo_real.calibrate.subject import hardware, software_versions, subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
-from oppo_real.validate.compare import Comparison, compare
+from oppo_real.validate.compare import PredictionAccuracy, compare_predictions
 from oppo_real.validate.measure import (
     MeasuredRun,
-    RunJournal,
+    RealRuns,
     inputs_digest,
     load_now,
     measure_runs,
@@ -63,7 +63,7 @@ class Validated:
     """A finished validation."""
 
     request: ValidateRequest
-    comparison: Comparison
+    comparison: PredictionAccuracy
     runs: tuple[MeasuredRun, ...]
     profile: Profile | None
     hardware: str
@@ -99,18 +99,16 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     given = _given_profile(request, config, here)
     trace = setups[request.policies[0]].base.replay.content_hash
     versions = software_versions()
-    journal = RunJournal(
-        request.beside(".runs.jsonl"), inputs_digest(scenario, trace, request.steps, here, versions)
-    )
+    inputs = inputs_digest(scenario, trace, request.steps, here, versions)
     calibrating = Calibrating(request, config) if given is None and not config.lock_step else None
     runs: list[MeasuredRun] = []
-    for repeat in range(request.repeats):
-        # A pass before each round: a machine that grows slower does so for the profile and for the runs.
-        if calibrating is not None:
-            calibrating.next_pass(progress)
-        runs += measure_runs(
-            scenario, [turn for turn in turns if turn.repeat == repeat], request.steps, journal, progress
-        )
+    with RealRuns(request.beside(".runs.jsonl"), inputs) as finished:
+        for repeat in range(request.repeats):
+            # A pass before each round: a machine that grows slower does so for the profile and for the runs.
+            if calibrating is not None:
+                calibrating.next_pass(progress)
+            round_turns = [turn for turn in turns if turn.repeat == repeat]
+            runs += measure_runs(scenario, round_turns, request.steps, finished, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
     profile, visits = (given, ()) if calibrating is None else calibrating.result()
     if calibrating is not None:
@@ -155,7 +153,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
                 "predicted speed-ups have no interval: this needs a calibration of the same command, with two"
                 " visits a point"
             )
-    comparison = compare(
+    comparison = compare_predictions(
         predicted,
         {policy: [run.views for run in own] for policy, own in measured.items()},
         scenario.warmup_steps,

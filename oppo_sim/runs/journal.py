@@ -162,7 +162,7 @@ def known_keys(path: Path) -> set[str]:
 
 
 def _line(entry: Entry) -> bytes:
-    return json.dumps(entry, allow_nan=False).encode() + b"\n"
+    return json.dumps(entry).encode() + b"\n"
 
 
 def _head(line: bytes) -> Entry | None:

@@ -7,7 +7,7 @@ import pytest
 from oppo_real.validate.compare import (
     agreement,
     bootstrap_speedup,
-    compare,
+    compare_predictions,
     difference,
     mean_seconds,
     percentile_interval,
@@ -43,7 +43,7 @@ def test_a_step_is_the_median_of_its_repeats_and_warm_up_is_left_out() -> None:
 def test_errors_spread_and_speed_ups() -> None:
     measured = {"sequential": [run(50, 10, 10), run(50, 12, 12)], "oppo": [run(50, 5, 5), run(50, 6, 6)]}
     predicted = {"sequential": [run(7, 11, 11)], "oppo": [run(7, 5, 5)]}
-    found = compare(predicted, measured, 1)
+    found = compare_predictions(predicted, measured, 1)
     whole = found.stages["sequential"]["step"]
     assert (whole.predicted, whole.measured, whole.low, whole.high) == (11, 11, 10, 12)
     assert whole.error == 0
@@ -66,7 +66,7 @@ def test_errors_spread_and_speed_ups() -> None:
 def test_the_interval_of_a_predicted_speed_up_is_that_of_resampled_calibrations() -> None:
     measured = {"a": [run(4)], "b": [run(2)]}
     others = [{"a": run(4), "b": run(4 / ratio)} for ratio in (1.0, 2.0, 3.0)]
-    (speedup,) = compare({"a": [run(4)], "b": [run(2)]}, measured, 0, others).speedups
+    (speedup,) = compare_predictions({"a": [run(4)], "b": [run(2)]}, measured, 0, others).speedups
     assert (speedup.predicted_low, speedup.predicted_high) == pytest.approx((1.05, 2.95))
 
 
@@ -102,7 +102,7 @@ def test_the_first_other_decision_is_named_with_its_cause() -> None:
 
 def test_runs_of_unlike_length_are_refused() -> None:
     with pytest.raises(OppoError, match="unlike numbers of steps"):
-        compare({"a": [run(1, 2)], "b": [run(1, 2)]}, {"a": [run(1, 2)], "b": [run(1)]}, 0)
+        compare_predictions({"a": [run(1, 2)], "b": [run(1, 2)]}, {"a": [run(1, 2)], "b": [run(1)]}, 0)
 
 
 def test_rounds_hold_every_policy_once_in_changing_order() -> None:

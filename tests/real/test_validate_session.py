@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from oppo_real.cli.validate import command
 from oppo_real.run import start
 from oppo_real.validate import measure
-from oppo_real.validate.measure import RunJournal, core_share
+from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
@@ -196,10 +196,22 @@ def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "out.runs.jsonl"
-    path.write_text('{"inputs": "x", "run": 3}\n')
-    RunJournal(path, "other inputs")
-    with pytest.raises(OppoError, match="line 1 is no finished run"):
-        RunJournal(path, "x")
+    with RealRuns(path, "x"):
+        pass
+    with path.open("a") as file:
+        file.write('{"inputs": "x", "run": 3}\n')
+    with RealRuns(path, "other inputs"):
+        pass
+    with pytest.raises(OppoError, match="line 2 is no finished run"):
+        RealRuns(path, "x")
+
+
+def test_a_journal_of_an_older_version_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "out.runs.jsonl"
+    path.write_text('{"inputs": "x", "run": {}}\n')
+    with pytest.raises(OppoError, match="does not begin as the runs of a validation of this version do"):
+        RealRuns(path, "x")
+    assert path.read_text() == '{"inputs": "x", "run": {}}\n'
 
 
 @pytest.mark.parametrize(

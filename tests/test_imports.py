@@ -51,3 +51,11 @@ def test_nothing_below_the_pictures_imports_them() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("oppo_sim.report")
     ]
     assert not found
+
+
+def test_runs_do_not_know_who_makes_them() -> None:
+    modules = ("evaluate", "execute", "journal", "request", "statistics", "store")
+    loaded = modules_after("import " + ", ".join(f"oppo_sim.runs.{name}" for name in modules))
+    above = ("oppo_sim.comparison", "oppo_sim.sweep", "oppo_sim.tune", "oppo_sim.cli", "oppo_sim.report")
+    assert not {name for name in loaded if name.startswith(above)}
+    assert not loaded & {"torch", "ray", "joblib", "numba", "matplotlib", "pandas", "scipy"}

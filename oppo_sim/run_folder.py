@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path, whole_file, write_errors
@@ -94,7 +94,7 @@ class RunFolder:
         refuses."""
         path = self.path(name)
         with whole_file(path) as file:
-            figure.savefig(file, format="png", dpi=figure.dpi, metadata={"Software": None})
+            write_png(figure, file)
         return path
 
     def withdraw(self) -> None:
@@ -129,6 +129,16 @@ class RunFolder:
         self._finished = True
         with write_errors(self.root / JOURNAL):
             (self.root / JOURNAL).unlink()
+
+
+def write_png(figure: "Figure", file: BinaryIO) -> None:
+    """The figure as PNG at its own resolution, without a date or version. Drawn once: ``savefig`` draws twice
+    where texts are measured for the layout."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure).print_png(  # type: ignore[no-untyped-call]
+        file, metadata={"Software": None}, pil_kwargs={"compress_level": 3}
+    )
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def test_the_bare_package_and_the_help_text_need_no_data_frames() -> None:
 
 def test_nothing_below_the_pictures_imports_them() -> None:
     root = Path(__file__).parents[1] / "oppo_sim"
-    above = {"cli", "sweep", "tune", "runs", "report", "simulation_folder.py", "comparison_folder.py"}
+    above = {"cli", "sweep", "tune", "report", "simulation_folder.py", "comparison_folder.py"}
     found = [
         f"{path.relative_to(root)}: {node.module}"
         for path in root.rglob("*.py")

@@ -8,7 +8,18 @@ from numpy.typing import NDArray
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import format_seconds, significant, time_unit
-from oppo_sim.report.style import FAINT, GAINS, INK, LOSSES, TRAINED, legend_below, new_figure, stage_colour
+from oppo_sim.report.style import (
+    FAINT,
+    GAINS,
+    INK,
+    LOSSES,
+    TRAINED,
+    beside,
+    legend_below,
+    new_figure,
+    set_title,
+    stage_colour,
+)
 from oppo_sim.tables import largest, numbers
 
 if TYPE_CHECKING:
@@ -59,7 +70,7 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
     _labels(axis, reach, [format_seconds(seconds, unit) for seconds in steps])
     axis.set_xlim(0, (largest(reach) or 1.0) * 1.16)
     axis.set_xlabel(f"step time ({unit.name})")
-    _title(axis, title)
+    set_title(axis, title)
     legend_below(figure, handles, labels)
     return figure
 
@@ -81,7 +92,7 @@ def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -
     _labels(axis, reach, [f"{significant(value)}×" if np.isfinite(value) else "n/a" for value in speedup])
     axis.set_xlim(0, max(1.1, largest(reach) * 1.12))
     axis.set_xlabel(f"speed-up against {baseline} (95 % interval)")
-    _title(axis, title)
+    set_title(axis, title)
     return figure
 
 
@@ -129,7 +140,7 @@ def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure"
     margin = 0.06 * (float(right.max() - left.min()) or 1.0)
     axis.set_xlim(float(left.min()) - margin, float(right.max()) + margin)
     axis.set_xlabel(f"lost  ←  {unit.name} a step  →  won")
-    _title(axis, title)
+    set_title(axis, title)
     legend_below(figure, handles, labels, columns=3)
     return figure
 
@@ -165,17 +176,4 @@ def _intervals(
 def _labels(axis: "Axes", at: NDArray[np.float64], texts: list[str]) -> None:
     for row, (x, text) in enumerate(zip(at, texts, strict=True)):
         if text:
-            axis.annotate(
-                text,
-                (x if np.isfinite(x) else 0.0, row),
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9,
-                color=INK,
-            )
-
-
-def _title(axis: "Axes", title: str) -> None:
-    if title:
-        axis.set_title(title, loc="left", fontsize=10.5)
+            beside(axis, x if np.isfinite(x) else 0.0, row, text)

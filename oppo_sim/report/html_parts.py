@@ -27,6 +27,8 @@ from oppo_sim.report.labels import (
 )
 from oppo_sim.report.points import Points, heat_axes, is_grid
 from oppo_sim.report.style import FAINT, IDLE, INK
+from oppo_sim.run_folder import write_png
+from oppo_sim.runs.statistics import alike
 from oppo_sim.scenario.yaml_text import dump_yaml
 
 if TYPE_CHECKING:
@@ -121,23 +123,26 @@ def picture(name: str, figure: "Figure", title: str, alt: str) -> Picture:
     svg = svg_text(figure)
     if len(svg) <= MOST_SVG_BYTES:
         return Picture(name, title, alt, svg=in_page(svg, name))
-    return Picture(name, title, alt, png_base64=base64.b64encode(png_bytes(figure, _PNG_DPI)).decode())
+    figure.set_dpi(_PNG_DPI)
+    return Picture(name, title, alt, png_base64=base64.b64encode(png_bytes(figure)).decode())
 
 
 def svg_text(figure: "Figure") -> str:
     """The figure as a stand-alone SVG document; the same figure gives the same text, free of dates."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "oppo", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        canvas = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
-def png_bytes(figure: "Figure", dpi: float | None = None) -> bytes:
-    """The figure as PNG; at its own resolution if none is given."""
+def png_bytes(figure: "Figure") -> bytes:
+    """The figure as PNG, at its own resolution."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi or figure.dpi, metadata={"Software": None})
+    write_png(figure, buffer)
     return buffer.getvalue()
 
 
@@ -255,31 +260,19 @@ def scenario_section(manifest: Mapping[str, Any]) -> Section | None:
 
 
 def not_told_apart(values: "pd.DataFrame", best: str) -> list[str]:
-    """Columns whose paired difference from column ``best`` is not significant at 5 % (t-test of log ratios
-    over rows); without ``best``.
+    """Columns whose paired difference from column ``best`` is not significant at 5 %; without ``best``.
 
     ``values``: one row a seed, positive. With fewer than two seeds nothing can be told apart: then the list
     is empty.
     """
-    from scipy.stats import ttest_rel
-
     if len(values) < 2:
         return []
-    found = []
-    there: NDArray[np.float64] = np.log(values[best].to_numpy(dtype=np.float64))
-    for name in values.columns:
-        here = np.log(values[name].to_numpy(dtype=np.float64))
-        if name == best or not np.isfinite(here).all():
-            continue
-        difference = here - there
-        if (
-            np.ptp(difference) <= 1e-12
-        ):  # equal on every seed by the same amount: no test is needed, and none is possible
-            if abs(float(difference[0])) <= 1e-12:
-                found.append(str(name))
-        elif float(ttest_rel(here, there).pvalue) > 0.05:
-            found.append(str(name))
-    return found
+    fastest = values[best].tolist()
+    return [
+        str(name)
+        for name in values.columns
+        if name != best and values[name].notna().all() and alike(values[name].tolist(), fastest)
+    ]
 
 
 def safe_stem(path: Path) -> str:

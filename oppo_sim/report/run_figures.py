@@ -8,7 +8,18 @@ from numpy.typing import ArrayLike, NDArray
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import format_percent, format_seconds, significant, time_unit
-from oppo_sim.report.style import FAINT, INK, LOSSES, TRACE, TRAINED, legend_below, new_figure, stage_colour
+from oppo_sim.report.style import (
+    FAINT,
+    INK,
+    LOSSES,
+    TRACE,
+    TRAINED,
+    legend_below,
+    new_figure,
+    set_title,
+    stage_colour,
+    whole_numbers,
+)
 from oppo_sim.tables import largest, numbers
 
 if TYPE_CHECKING:
@@ -62,7 +73,7 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     axis.set_ylabel(f"stage time ({unit.name})")
     axis.set_ylim(bottom=0)
     _step_axis(axis, edges)
-    _title(axis, title)
+    set_title(axis, title)
     legend_below(figure, handles, labels, columns=5)
     return figure
 
@@ -132,7 +143,7 @@ def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, t
     right.set_ylabel("trained against trace (%)")
     right.set_xlim(0, 1)
     _at_least(right, 2.0)
-    _title(left, title)
+    set_title(left, title)
     return figure
 
 
@@ -161,11 +172,11 @@ def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
         )
         axis.set_ylabel(label, fontsize=9.5)
         if name != c.REWARD_MEAN:
-            _whole_numbers(axis, "y")
+            whole_numbers(axis.yaxis)
             highest = largest(values)
             axis.set_ylim(-0.04 * highest, 1.08 * highest)
     _step_axis(axes[-1], edges)
-    _title(axes[0], title)
+    set_title(axes[0], title)
     return figure
 
 
@@ -201,8 +212,8 @@ def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     axis.set_ylabel("trained rollouts (%)")
     axis.set_xlim(-0.6, max(3.6, len(counts) - 0.4))
     axis.set_ylim(0, min(109.0, float(portions.max()) * 118))
-    _whole_numbers(axis, "x")
-    _title(axis, title)
+    whole_numbers(axis.xaxis)
+    set_title(axis, title)
     return figure
 
 
@@ -224,9 +235,9 @@ def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
         base = base + values
     axis.set_ylabel("rollouts at the end of gen")
     axis.set_ylim(0, max(1.0, float(base.max()) * 1.08))
-    _whole_numbers(axis, "y")
+    whole_numbers(axis.yaxis)
     _step_axis(axis, edges)
-    _title(axis, title)
+    set_title(axis, title)
     legend_below(figure, handles, labels)
     return figure
 
@@ -246,22 +257,10 @@ def _present(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _step_axis(axis: "Axes", edges: NDArray[np.float64]) -> None:
     axis.set_xlim(edges[0], edges[-1])
     axis.set_xlabel("step")
-    _whole_numbers(axis, "x")
-
-
-def _whole_numbers(axis: "Axes", which: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    chosen = axis.xaxis if which == "x" else axis.yaxis
-    chosen.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10]))
+    whole_numbers(axis.xaxis)
 
 
 def _at_least(axis: "Axes", reach: float) -> None:
     """Keep noise from filling the picture: show at least ± ``reach`` around 0."""
     low, high = axis.get_ylim()
     axis.set_ylim(min(low, -reach), max(high, reach))
-
-
-def _title(axis: "Axes", title: str) -> None:
-    if title:
-        axis.set_title(title, loc="left", fontsize=10.5)

@@ -5,32 +5,41 @@ beyond eight.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import LayoutEngine
 
 DPI: Final = 150
 WIDTH_IN: Final = 8.0
+_LEGEND_SIZE: Final = 8.5  # points
 
 
 def new_figure(
-    heights: Sequence[float], *, columns: int = 1, share_x: bool = False, below: float = 0.0
+    heights: Sequence[float],
+    *,
+    columns: int = 1,
+    share_x: bool = False,
+    below: float = 0.0,
+    measured: bool = True,
 ) -> "tuple[Figure, list[Axes]]":
     """A figure with one row of axes per height (inches), ``columns`` in each; axes row by row.
 
-    ``below`` (inches) is left for a legend under them.
+    ``below`` (inches) is left for a legend under them. ``measured``: texts are measured when the figure is
+    drawn, and axes make room for them; otherwise the caller places the axes.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_IN, sum(heights) + below), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + below), dpi=DPI, layout=_layout() if measured else None)
     FigureCanvasAgg(figure)
-    grid = figure.subplots(
-        len(heights), columns, squeeze=False, sharex=share_x, gridspec_kw={"height_ratios": list(heights)}
-    )
+    # Near where the layout will put the axes, so that it measures the ticks that will be drawn.
+    figure.subplots_adjust(left=0.1, right=0.98, bottom=0.15, top=0.95)
+    grid = figure.subplots(len(heights), columns, squeeze=False, sharex=share_x, height_ratios=heights)
     axes = [axis for row in grid for axis in row]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
@@ -38,21 +47,68 @@ def new_figure(
     return figure, axes
 
 
+def _layout() -> "LayoutEngine":
+    """Makes room for texts when a figure is first drawn. Measures each once; constrained layout does so
+    twice, half of the time that a figure takes."""
+    from matplotlib.layout_engine import TightLayoutEngine
+
+    class LayoutOnce(TightLayoutEngine):
+        def execute(self, fig: Any) -> None:
+            super().execute(fig)
+            fig.set_layout_engine("none")
+
+    return LayoutOnce(pad=0.5, h_pad=0.9, w_pad=0.9)
+
+
+def set_title(axis: "Axes", *parts: str, pad: float = 6.0) -> None:
+    """What axes show, flush left, as one line; nothing where every part is empty. ``pad`` in points."""
+    text = "; ".join(part for part in parts if part)
+    if text:
+        axis.set_title(cut(text, 110), loc="left", fontsize=10.5, y=1.0, pad=pad)
+
+
+def cut(text: str, most: int) -> str:
+    """At most that many letters, the last an ellipsis if some were left out."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def beside(axis: "Axes", x: float, y: float, text: str, *, size: float = 9.0, at_edge: bool = False) -> None:
+    """A text six points to the right of a place; ``at_edge``: ``x`` is a share of the axes' width."""
+    place = ("axes fraction", "data") if at_edge else "data"
+    axis.annotate(
+        text, (x, y), (6, 0), place, "offset points", va="center", fontsize=size, color=INK, in_layout=False
+    )
+
+
+def whole_numbers(axis: "Axis") -> None:
+    """Ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10]))
+
+
 def legend_below(
     figure: "Figure", handles: "Sequence[Artist]", labels: Sequence[str], *, columns: int = 6
 ) -> None:
     """One legend for the whole figure, under its axes."""
-    if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=min(columns, len(labels)),
-            fontsize=8.5,
-            frameon=False,
-            handlelength=1.4,
-            columnspacing=1.4,
-        )
+    if not handles:
+        return
+    columns = min(columns, len(labels))
+    rows = -(-len(labels) // columns)
+    figure.legend(
+        handles,
+        labels,
+        loc="lower center",
+        ncols=columns,
+        fontsize=_LEGEND_SIZE,
+        frameon=False,
+        handlelength=1.4,
+        columnspacing=1.4,
+    )
+    room = (1.5 * rows + 1.0) * _LEGEND_SIZE / 72
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.set(rect=(0, room / figure.get_figheight(), 1, 1))  # type: ignore[call-arg]
 
 
 _COLOURS: Final[Mapping[str, str]] = {

@@ -37,7 +37,19 @@ from oppo_sim.report.points import (
     heat_axes,
     is_grid,
 )
-from oppo_sim.report.style import FAINT, IDLE, INK, LOSSES, TRAINED, legend_below, new_figure
+from oppo_sim.report.style import (
+    FAINT,
+    IDLE,
+    INK,
+    LOSSES,
+    TRAINED,
+    beside,
+    cut,
+    legend_below,
+    new_figure,
+    set_title,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -159,7 +171,7 @@ def heat_figure(
         Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none")
     )
     labels.append(f"best: {measured_label(float(values[best]), measure.kind)}")
-    _title(axis, title, _held(points, best, (x, y)))
+    set_title(axis, title, _held(points, best, (x, y)))
     legend_below(figure, handles, labels, columns=3)
     return figure
 
@@ -231,7 +243,7 @@ def curve_figure(
     )
     axis.set_ylabel(_with_unit(measure, unit, scale))
     axis.margins(y=0.12)
-    _title(axis, title, ", ".join(notes))
+    set_title(axis, title, ", ".join(notes))
     legend_below(figure, handles, labels, columns=1 if max(map(len, labels)) > 45 else 3)
     return figure
 
@@ -323,7 +335,7 @@ def scatter_figure(
         Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none")
     )
     labels.append(f"best: {measured_label(float(values[best]), measure.kind)}")
-    _title(panels[0], title, "")
+    set_title(panels[0], title)
     legend_below(figure, handles, labels, columns=4)
     return figure
 
@@ -406,7 +418,7 @@ def tradeoff_figure(
     axis.set_ylabel("speed-up")
     axis.margins(0.07)
     _number_labels(axis, [(float(paid[row] / scale), float(won[row])) for row in labelled])
-    _title(axis, title, "")
+    set_title(axis, title)
     legend_below(figure, handles, labels, columns=4)
     lines = [axis.get_xlabel(), ""]
     for number, row in enumerate(labelled, 1):
@@ -414,7 +426,7 @@ def tradeoff_figure(
             f"{measured_label(float(won[row]), 'ratio')}, {measure.label}"
             f" {measured_label(float(paid[row]), measure.kind)}"
         )
-        lines.append(_cut(f"{number}  {reached}: {settings_label(*_split(points.label_of(row)))}", 125))
+        lines.append(cut(f"{number}  {reached}: {settings_label(*_split(points.label_of(row)))}", 125))
     axis.set_xlabel("\n".join(lines), fontsize=9, loc="left", linespacing=1.45)
     return figure
 
@@ -472,8 +484,8 @@ def convergence_figure(
     )
     axis.set_xlabel("trial")
     axis.set_ylabel(f"{label} ({unit.name})")
-    _whole(axis)
-    _title(axis, title, "")
+    whole_numbers(axis.xaxis)
+    set_title(axis, title)
     legend_below(figure, handles, labels)
     return figure
 
@@ -500,19 +512,11 @@ def sensitivity_figure(
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(order) - 0.45, -0.55)
     for place, at in enumerate(order):
-        said = f"+{shares[at] * 100:.1f} %" + (f"  {labels[at]}" if len(labels) else "")
-        axis.annotate(
-            said,
-            (max(0.0, shares[at]) * 100, place),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=INK,
-        )
+        text = f"+{shares[at] * 100:.1f} %" + (f"  {labels[at]}" if len(labels) else "")
+        beside(axis, max(0.0, shares[at]) * 100, place, text)
     axis.set_xlim(0, max(0.1, float(shares.max()) * 100) * (1.7 if len(labels) else 1.15))
     axis.set_xlabel(axis_label or "step time above the best (%)")
-    _title(axis, title, "")
+    set_title(axis, title)
     return figure
 
 
@@ -564,18 +568,8 @@ def _split(pairs: Sequence[tuple[str, Any]]) -> tuple[list[str], list[Any]]:
 
 
 def _held(points: Points, row: int, free: Sequence[str]) -> str:
-    said = settings_label(*_split(points.label_of(row, without=free)))
-    return f"at {said}" if said else ""
-
-
-def _title(axis: "Axes", title: str, note: str) -> None:
-    said = "; ".join(part for part in (title, note) if part)
-    if said:
-        axis.set_title(_cut(said, 110), loc="left", fontsize=10.5)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+    held = settings_label(*_split(points.label_of(row, without=free)))
+    return f"at {held}" if held else ""
 
 
 def _thin_out(axis: "Axes", count: int, widest: int) -> None:
@@ -700,12 +694,6 @@ def _spread(rows: Sequence[int], most: int) -> list[int]:
     if len(rows) <= most:
         return list(rows)
     return [rows[round(at)] for at in np.linspace(0, len(rows) - 1, most)]
-
-
-def _whole(axis: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10]))
 
 
 def _unit_of(measure: Measure, values: NDArray[np.float64]) -> tuple[Unit | None, float]:

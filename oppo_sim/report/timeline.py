@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import Unit, format_seconds, time_unit
-from oppo_sim.report.style import FAINT, IDLE, INK, in_stage_order, legend_below, new_figure, stage_colour
+from oppo_sim.report.style import (
+    FAINT,
+    IDLE,
+    INK,
+    WIDTH_IN,
+    beside,
+    in_stage_order,
+    legend_below,
+    new_figure,
+    set_title,
+    stage_colour,
+)
 from oppo_sim.results.spans import Marker, Span
 
 if TYPE_CHECKING:
@@ -161,6 +172,9 @@ LANE_HEIGHT: Final = 0.8
 """Of the distance between lanes."""
 
 _LEAST_DECODE_HEIGHT: Final = 0.1  # one rollout of hundreds is still seen
+_LEAST_WIDTH: Final = 1e-3  # of the axes: what is scored within a pixel is still seen
+_OVER_IN: Final = 0.54  # inches for a title and the numbers of the steps
+_BELOW_IN: Final = 1.2  # inches for the time axis and the legend
 _MOST_CHUNK_TICKS: Final = 400  # more would be a grey smear
 _MOST_STEP_LABELS: Final = 12
 _TAIL_COLOUR: Final = "#EBA98A"
@@ -190,14 +204,25 @@ def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> "Figu
     views = [_View(name, spans, markers, steps) for name, (spans, markers) in runs.items()]
     # Many lanes get thinner, down to what can still be read.
     lane_in = min(0.32, max(0.17, 10.0 / sum(len(view.lanes) for view in views)))
-    heights = [max(0.9, 0.75 + lane_in * len(view.lanes)) for view in views]
-    figure, axes = new_figure(heights, share_x=True, below=1.1)
+    heights = [max(0.4, 0.15 + lane_in * len(view.lanes)) for view in views]
+    font_size = min(9.0, 36.0 * lane_in)
+    widest = max(len(name) for view in views for name in view.lane_names)
+    # Every size is known, and measuring a hundred texts takes as long as drawing them.
+    total = sum(heights) + _OVER_IN * len(views) + _BELOW_IN
+    figure, axes = new_figure(heights, share_x=True, below=total - sum(heights), measured=False)
+    figure.subplots_adjust(
+        left=(0.58 * font_size * widest / 72 + 0.1) / WIDTH_IN,
+        right=1.0 - 0.45 / WIDTH_IN,
+        bottom=_BELOW_IN / total,
+        top=1.0 - _OVER_IN / total,
+        hspace=_OVER_IN * len(heights) / sum(heights),
+    )
     longest = max(view.length_s for view in views)
     unit = time_unit(longest)
     stages: set[str] = set()
     extras: set[str] = set()
     for view, axis in zip(views, axes, strict=True):
-        stages |= view.draw(axis, unit, min(9.0, 36.0 * lane_in), extras)
+        stages |= view.draw(axis, unit, font_size, extras, longest * _LEAST_WIDTH)
         axis.label_outer()
     axes[-1].set_xlim(0, longest / unit.seconds)
     axes[-1].set_xlabel(f"{unit.name} since the start of step {views[0].first_step}", fontsize=9.5)
@@ -218,6 +243,8 @@ class _View:
         self.name = name
         self.window: Window = window_of(spans, markers, steps)
         self.lanes = lanes_of(spans)
+        groups = [group for group, _ in self.lanes]
+        self.lane_names = [lane_name(lane, alone=groups.count(lane[0]) == 1) for lane in self.lanes]
         self.markers = markers
         self.length_s = self.window.end_s - self.window.start_s
         self.first_step = min(self.window.step_starts)
@@ -238,8 +265,9 @@ class _View:
             default=1.0,
         )
 
-    def draw(self, axis: "Axes", unit: Unit, font_size: float, extras: set[str]) -> set[str]:
-        """Draw everything; returns the stages that occur and adds to ``extras`` what else needs a legend."""
+    def draw(self, axis: "Axes", unit: Unit, font_size: float, extras: set[str], least_s: float) -> set[str]:
+        """Draw everything; returns the stages that occur and adds to ``extras`` what else needs a
+        legend. What took less than ``least_s`` is drawn as wide."""
         scale = 1.0 / unit.seconds
         self._lanes_and_labels(axis, unit, font_size, extras)
         self._waits(axis, scale, extras)
@@ -249,7 +277,7 @@ class _View:
             places = shares([(start, end) for start, end, _ in drawn])
             for (start, end, span), (slot, slots) in zip(drawn, places, strict=True):
                 top, bottom = self._heights(span, row, slot, slots)
-                left, right = start * scale, end * scale
+                left, right = start * scale, max(end, start + least_s) * scale
                 bars.setdefault(span.stage, []).append(
                     [(left, bottom), (left, top), (right, top), (right, bottom)]
                 )
@@ -268,12 +296,10 @@ class _View:
         return bottom - full, bottom
 
     def _lanes_and_labels(self, axis: "Axes", unit: Unit, font_size: float, extras: set[str]) -> None:
-        groups = [group for group, _ in self.lanes]
-        names = [lane_name(lane, alone=groups.count(lane[0]) == 1) for lane in self.lanes]
         rows = range(len(self.lanes))
-        axis.set_yticks(list(rows), names, fontsize=font_size)
+        axis.set_yticks(list(rows), self.lane_names, fontsize=font_size)
         axis.tick_params(axis="y", length=0)
-        axis.set_ylim(len(names) - 0.45, -0.55)
+        axis.set_ylim(len(self.lanes) - 0.45, -0.55)
         axis.spines["left"].set_visible(False)
         width = self.length_s / unit.seconds
         _add_bars(
@@ -285,34 +311,12 @@ class _View:
         extras.add("idle")
         for row, lane in enumerate(self.lanes):
             busy = covered([(start, end) for start, end, _ in self.by_lane[lane]]) / self.length_s
-            axis.annotate(
-                f"{busy:.0%}",
-                (1.0, row),
-                xycoords=("axes fraction", "data"),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=font_size,
-                color=INK,
-            )
-        axis.annotate(
-            "busy",
-            (1.0, 1.0),
-            xycoords="axes fraction",
-            xytext=(5, 3),
-            textcoords="offset points",
-            fontsize=8.5,
-            color=FAINT,
-        )
+            beside(axis, 1.0, row, f"{busy:.0%}", size=font_size, at_edge=True)
+        axis.annotate("busy", (1, 1), (6, 3), "axes fraction", "offset points", fontsize=8.5, color=FAINT)
         count = len(self.window.step_starts)
-        said = f"{count} steps" if count > 1 else "1 step"
-        label = f"{said} in {format_seconds(self.length_s, unit)}"
-        axis.set_title(
-            f"{self.name}: {label}" if self.name else label,
-            loc="left",
-            fontsize=10.5,
-            pad=16 if count <= _MOST_STEP_LABELS else 6,
-        )
+        label = f"{count} step{'s' if count > 1 else ''} in {format_seconds(self.length_s, unit)}"
+        title = f"{self.name}: {label}" if self.name else label
+        set_title(axis, title, pad=16 if count <= _MOST_STEP_LABELS else 6)
 
     def _waits(self, axis: "Axes", scale: float, extras: set[str]) -> None:
         """Replicas that have nothing left to do while others still generate."""
@@ -360,12 +364,13 @@ class _View:
                 axis.annotate(
                     f"step {step}",
                     (middle * scale, 1.0),
-                    xycoords=("data", "axes fraction"),
-                    xytext=(0, 3),
-                    textcoords="offset points",
+                    (0, 3),
+                    ("data", "axes fraction"),
+                    "offset points",
                     ha="center",
                     fontsize=8.5,
                     color=FAINT,
+                    in_layout=False,
                 )
         rows = {lane: row for row, lane in enumerate(self.lanes)}
         chunks = [

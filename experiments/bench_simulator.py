@@ -14,9 +14,8 @@ from time import perf_counter
 
 import simpy
 
-from oppo_sim.model.run import ModelInput
+from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.model.setup import MachineSetup
-from oppo_sim.model.simulate import run_model
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink, SummarySink

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from oppo_real.run.given import Training
+from oppo_real.run.inputs import Training
+from oppo_real.run.plant import EnginePlant
 from oppo_real.run.record import Record
 from oppo_real.run.rollout import RealRollout
 from oppo_real.run.setup import RealSetup
-from oppo_real.run.state import RunState
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.results.sinks import Sink
@@ -23,7 +23,7 @@ _KEPT: Final = (
     "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before",
     "group_id", "head_version",
     "prompt_length", "replica", "rollout_id", "span", "tail_version",
-    "admitted_s", "clipped", "cut", "incarnation", "next_cut", "preemptions",
+    "admitted_s", "clipped", "cut", "next_cut", "preemptions",
     "prompt_sent", "response_length", "scored_at", "sent_to_scorer", "trace_row", "was_prefilled", "withheld",
     "finish_reason", "forced_length", "log_probs", "prompt", "ref_log_probs", "score", "tokens", "versions",
 )  # fmt: skip
@@ -73,7 +73,7 @@ class Checkpoints:
             self._saved = read_checkpoint(self._path, self._hash, self._steps)
         return self._saved
 
-    def after_step(self, step: int, state: RunState, training: Trains, record: Record) -> None:
+    def after_step(self, step: int, plant: EnginePlant, training: Trains, record: Record) -> None:
         """Write one if it is time for it. Raises OppoError when the disk refuses."""
         if (step + 1) % self._every and step + 1 != self._steps:
             return
@@ -83,10 +83,10 @@ class Checkpoints:
             "format": FORMAT,
             "run": self._hash,
             "next_step": step + 1,
-            "elapsed_s": state.worker_group.now(),
-            "version": state.version,
-            "policy": state.given.policy.state_dict(),
-            "ledger": ledger_state(state),
+            "elapsed_s": plant.now(),
+            "version": plant.scheduler.version,
+            "policy": plant.inputs.policy.state_dict(),
+            "ledger": ledger_state(plant),
             "training": training.state_dict(),
             "steps": record.step_rows,
             "rollouts": record.rollout_rows,
@@ -96,26 +96,31 @@ class Checkpoints:
         with whole_file(self._path) as file:
             torch.save(body, file)
 
-    def restore(self, saved: Saved, state: RunState, training: Trains, record: Record, sink: Sink) -> None:
+    def restore(self, saved: Saved, plant: EnginePlant, training: Trains, record: Record, sink: Sink) -> None:
         """Put everything back, and give ``sink`` the rows of the steps that were done."""
         body = saved.body
-        state.version = int(body["version"])
-        state.given.policy.load_state_dict(body["policy"])
+        inputs, ledger = plant.inputs, plant.scheduler.ledger
+        version = plant.scheduler.version = int(body["version"])
+        inputs.policy.load_state_dict(body["policy"])
         for admitted_step in body["ledger"]["admitted_steps"]:
             # The source deals prompts in order of admission: repeat what was dealt.
-            state.given.source.draw(len(state.admitted_steps), int(admitted_step))
-            state.admitted_steps.append(int(admitted_step))
-        restore_ledger(state, body["ledger"])
+            inputs.source.draw(len(plant.admitted_steps), int(admitted_step))
+            plant.admitted_steps.append(int(admitted_step))
+        restore_ledger(plant, body["ledger"])
         training.load_state_dict(body["training"])
-        state.worker_group.load_weights(training.weights(), state.version, True)
+        inputs.worker_group.load_weights(training.weights(), version, True)
         record.step_rows, record.rollout_rows = list(body["steps"]), list(body["rollouts"])
         record.trace_rows, record.metric_rows = list(body["trace"]), list(body["metrics"])
         for row in record.step_rows:
             sink.on_step(row)
         sink.on_rollouts(record.rollout_rows)
-        for rollout in (*state.ledger.finished, *state.ledger.unfinished.values()):
+        for rollout in (*ledger.finished, *ledger.unfinished.values()):
             if rollout.prompt_sent and rollout.scored_at is None:
-                state.router.send_again(rollout)
+                # Workers begin anew: one piece with all that was handed over before.
+                sent = rollout.prompt_length + rollout.cut - rollout.withheld
+                last = rollout.finished_at is not None and rollout.cut == len(rollout.tokens)
+                if sent > 0:
+                    plant.router.offer(rollout, sent, 0, last)
 
 
 def run_hash(setup: RealSetup) -> str:
@@ -160,14 +165,14 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
     return Saved(body)
 
 
-def ledger_state(state: RunState) -> dict[str, Any]:
+def ledger_state(plant: EnginePlant) -> dict[str, Any]:
     """The ledger between two steps, as plain values."""
-    return state.ledger.state_dict(_plain) | {"admitted_steps": list(state.admitted_steps)}
+    return plant.scheduler.ledger.state_dict(_plain) | {"admitted_steps": list(plant.admitted_steps)}
 
 
-def restore_ledger(state: RunState, saved: Mapping[str, Any]) -> None:
+def restore_ledger(plant: EnginePlant, saved: Mapping[str, Any]) -> None:
     """Put a ledger back; its rollouts are with no engine yet."""
-    state.ledger.load_state_dict(saved, _rollout)
+    plant.scheduler.ledger.load_state_dict(saved, _rollout)
 
 
 def _plain(rollout: RealRollout) -> dict[str, Any]:

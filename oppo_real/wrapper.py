@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oppo_real.ppo.rollout import TrainRollout
-from oppo_real.run.schedules import SynchronousRun
+from oppo_real.run.plant import make_plant
 from oppo_real.run.setup import OpenRun, OwnLoop, build_real_setup, open_run
-from oppo_sim.columns import TRAINING_STAGES
+from oppo_real.run.signals import CallerSignal
+from oppo_sim.columns import timing
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.load import load_scenario
@@ -39,7 +40,7 @@ class _YourTraining:
 
     def train(self, batch: Sequence[TrainRollout], version: int) -> Mapping[str, float]:
         """Done by the caller."""
-        return {}
+        raise AssertionError("the caller trains")
 
     def weights(self) -> "Mapping[str, torch.Tensor]":
         return self.given
@@ -55,47 +56,46 @@ class RolloutStream:
         name."""
         self._frames = FrameSink()
         self._training = _YourTraining(opened.training.weights())
-        self._run = SynchronousRun(opened.given(training=self._training), self._frames)
-        self._steps = opened.setup.base.steps
-        self._rewards: Sequence[float] | None = None
-        self._updated = True
+        self._plant = make_plant(opened.inputs(training=self._training), self._frames)
+        self._run = self._plant.drive()
+        self._batch: CallerSignal | None = None
+        """Handed out and not trained yet."""
+        self._began = 0.0
 
     def __iter__(self) -> Iterator[StepBatch]:
         """One batch a step. Raises OppoError where a round ended without ``update``, and for a worker that
         fails."""
-        state = self._run.state
-        for step in range(self._steps):
-            collected = self._run.collect(step)
-            batch = collected.generated.outcome.trained
-            self._updated = False
-            began = state.worker_group.now()
-            yield StepBatch(step, state.version, tuple([rollout.for_training() for rollout in batch]))
-            if not self._updated:
+        plant = self._plant
+        for step, batch in enumerate(self._run):
+            self._batch, self._began = batch, plant.now()
+            rollouts = tuple([rollout.for_training() for rollout in plant.batch])
+            yield StepBatch(step, plant.scheduler.version, rollouts)
+            if self._batch is not None:
                 raise OppoError(
                     f"step {step} was not trained: call stream.update(weights) once for every batch"
                 )
-            if self._rewards is not None:
-                for rollout, reward in zip(batch, self._rewards, strict=True):
-                    rollout.score = reward
-            stages = dict.fromkeys(TRAINING_STAGES, 0.0)
-            stages["update_actor"] = state.worker_group.now() - began
-            self._run.conclude(step, collected, stages)
 
     def update(self, weights: "Mapping[str, torch.Tensor]", rewards: Sequence[float] | None = None) -> None:
         """New weights for the replicas, by the names of ``policy.state_dict()``; ``rewards``: of the batch,
-        in its order, if they are not its scores (the policy's controllers see their mean). Raises OppoError
-        for a wrong number of rewards, or a second call.
+        in its order, if they are not its scores (the policy's controllers see their mean). Ends the step.
+
+        Raises OppoError for a wrong number of rewards, a second call, and a worker that fails.
         """
-        if self._updated:
+        if self._batch is None:
             raise OppoError("there is no batch to update for: call update once, inside the loop")
-        batch_size = self._run.given.batch.rollout_batch_size
-        if rewards is not None and len(rewards) != batch_size:
-            raise OppoError(
-                f"{len(rewards)} rewards for a batch of {batch_size} rollouts: give one for each, in order"
-            )
+        batch = self._plant.batch
+        if rewards is not None:
+            if len(rewards) != len(batch):
+                raise OppoError(
+                    f"{len(rewards)} rewards for a batch of {len(batch)} rollouts: give one for each, in"
+                    " order"
+                )
+            for rollout, reward in zip(batch, rewards, strict=True):
+                rollout.score = reward
         self._training.given = weights
-        self._rewards = rewards
-        self._updated = True
+        trained, self._batch = self._batch, None
+        trained.succeed({timing("update_actor"): self._plant.now() - self._began})
+        next(self._run)
 
     def steps(self) -> "pd.DataFrame":
         """The step table so far, as ``oppo run`` writes it; your training counts as ``update_actor``."""

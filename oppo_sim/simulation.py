@@ -10,8 +10,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import run_columns
 from oppo_sim.manifest import run_manifest
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
-from oppo_sim.model.run import ModelInput
-from oppo_sim.model.simulate import run_model
+from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise

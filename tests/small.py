@@ -10,9 +10,8 @@ import pandas as pd
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearStage, LinearTraining
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
-from oppo_sim.model.run import ModelInput
+from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.model.setup import MachineSetup
-from oppo_sim.model.simulate import run_model
 from oppo_sim.policies import Batch, Policy
 from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink

@@ -2,7 +2,7 @@
 
 from oppo_sim.policies.interface import Batch
 from oppo_sim.schedule.batches import WholeBatches
-from oppo_sim.schedule.ledger import RolloutState
+from oppo_sim.schedule.rollout import RolloutState
 
 
 def flight(rollout_id: int, group_size: int = 1) -> RolloutState:

@@ -8,7 +8,8 @@ import pytest
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies import Arrangement, Batch, Policy, PoolView, StepPlan
-from oppo_sim.schedule.ledger import Ledger, RolloutState
+from oppo_sim.schedule.ledger import Ledger
+from oppo_sim.schedule.rollout import RolloutState
 
 
 class Told(Policy):

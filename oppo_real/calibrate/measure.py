@@ -242,9 +242,10 @@ def _append(bench: Bench, scorer: Scorer, point: Point, number: int) -> Visit:
             for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True)
         ]
     )
+    worker.take()
     bench.synchronize()
     start = perf_counter()
-    scored = worker.serve(perf_counter)
+    scored = worker.score(perf_counter)
     bench.synchronize()
     seconds = perf_counter() - start
     scorer.release(ids)

@@ -107,12 +107,15 @@ class ConnectedWorkerGroup:
             replica.send("generate", self.now(), chunk_size, round_size)
         self._decoding = set(range(len(self._replicas)))
 
-    def stop(self) -> None:
-        for index in self._decoding:
+    def stop(self) -> list[Event]:
+        stopping = sorted(self._decoding)
+        for index in stopping:
             self._replicas[index].send("stop")
+        events: list[Event] = []
         if self._lock_step:
-            for index in self._decoding:
-                self._early.extend(self._replicas[index].receive()[1])
+            for index in stopping:
+                self._receive(self._replicas[index], events)
+        return events
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         self._unscored[worker] += len(pieces)
@@ -151,7 +154,7 @@ class ConnectedWorkerGroup:
         if isinstance(event, Rested):
             self._decoding.discard(event.replica)
         elif isinstance(event, Scored):
-            self._unscored[event.worker] -= len(event.pieces)
+            self._unscored[event.worker] -= event.pieces
 
     def _next_instant(self) -> list[Event]:
         """Scores of this instant; when there are none to come, one iteration of every replica that

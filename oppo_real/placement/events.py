@@ -63,14 +63,23 @@ class Rested:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """A scoring worker begins a batch."""
+
+    worker: int
+    keys: tuple[int, ...]
+    """Of each piece, in the order in which they were queued."""
+
+
+@dataclass(frozen=True)
 class Scored:
     """A scoring worker has finished a batch."""
 
     worker: int
     began: float
     at: float
-    pieces: tuple[tuple[int, int], ...]
-    """(key, tokens) of each."""
+    pieces: int
+    tokens: int
     scores: dict[int, float]
     """By key."""
     ref_log_probs: dict[int, tuple[float, ...]]
@@ -78,7 +87,7 @@ class Scored:
     counts: ScorerCounts
 
 
-Event = Delivered | Rested | Scored
+Event = Delivered | Rested | Taken | Scored
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from oppo_real.engines.interface import Actor, FinishReason, NewTokens, Scorer
-from oppo_real.placement.events import DecodeInterval, Delivered, Job, QueuedPiece, Rested, Scored, TokenDelta
+from oppo_real.placement.events import (
+    DecodeInterval,
+    Delivered,
+    Job,
+    QueuedPiece,
+    Rested,
+    Scored,
+    Taken,
+    TokenDelta,
+)
+from oppo_sim.schedule.scoring import next_batch
 
 if TYPE_CHECKING:
     import torch
@@ -72,9 +82,14 @@ class ReplicaHost:
         self._left = round_size
         self._open = None
 
+    @property
+    def idle(self) -> bool:
+        """There is nothing to do, or the round is over."""
+        return self._left == 0 or not self._buffers
+
     def iterate(self, began: float, clock: Clock) -> bool:
         """One decode iteration. False: there was nothing to do, or the round is over."""
-        if self._left == 0:
+        if self.idle:
             return False
         made = self.actor.step()
         if not made:
@@ -161,14 +176,14 @@ class ReplicaHost:
 
 
 class ScorerHost:
-    """A scoring worker: takes what is queued, in order, up to ``max_scoring_tokens``; an oversized piece goes
-    alone."""
+    """A scoring worker and its queue."""
 
     def __init__(self, index: int, scorer: Scorer, max_scoring_tokens: int) -> None:
         self.scorer = scorer
         self._index = index
         self._most = max_scoring_tokens
         self._queue: deque[QueuedPiece] = deque()
+        self._batch: list[QueuedPiece] = []
 
     @property
     def waiting(self) -> bool:
@@ -185,13 +200,19 @@ class ScorerHost:
         self._queue = deque(queued for queued in self._queue if queued.piece.rollout_id not in gone)
         self.scorer.release(keys)
 
-    def serve(self, clock: Clock) -> Scored:
-        """Score one batch."""
-        batch = [self._queue.popleft()]
-        tokens = len(batch[0].piece.tokens)
-        while self._queue and tokens + len(self._queue[0].piece.tokens) <= self._most:
-            batch.append(self._queue.popleft())
-            tokens += len(batch[-1].piece.tokens)
+    def take(self) -> Taken:
+        """Begin the next batch, which ``score`` is to compute."""
+        self._batch = next_batch(self._queue, self._most, _tokens)
+        return Taken(self._index, tuple([queued.piece.rollout_id for queued in self._batch]))
+
+    @property
+    def tokens(self) -> int:
+        """Of the batch taken."""
+        return sum(map(_tokens, self._batch))
+
+    def score(self, clock: Clock) -> Scored:
+        """Compute the batch taken."""
+        batch = self._batch
         began = clock()
         reference = self.scorer.reference_stream()
         if reference is not None:
@@ -200,5 +221,10 @@ class ScorerHost:
         references = (
             {} if reference is None else {key: reference.pop_reference_log_probs(key) for key in scores}
         )
-        pieces = tuple([(queued.piece.rollout_id, len(queued.piece.tokens)) for queued in batch])
-        return Scored(self._index, began, clock(), pieces, scores, references, self.scorer.counts())
+        return Scored(
+            self._index, began, clock(), len(batch), self.tokens, scores, references, self.scorer.counts()
+        )
+
+
+def _tokens(queued: QueuedPiece) -> int:
+    return len(queued.piece.tokens)

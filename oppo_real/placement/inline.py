@@ -1,22 +1,22 @@
 """All engines in the driver's process, one after the other: the simplest placement, and the one for
 lock-step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.engines.interface import Actor, Scorer
-from oppo_real.placement.events import Event, Job, QueuedPiece
-from oppo_real.placement.host import ReplicaHost, ScorerHost
+from oppo_real.placement.events import Event, Job, QueuedPiece, Scored
+from oppo_real.placement.host import Clock, ReplicaHost, ScorerHost
 
 if TYPE_CHECKING:
     import torch
 
 
 class InlineWorkerGroup:
-    """A ``WorkerGroup`` without processes. Nothing overlaps: an iteration of each replica, then a batch "
-    "of each
-    scoring worker, in turn."""
+    """A ``WorkerGroup`` without processes. Nothing overlaps: a batch of each scoring worker, then an
+    iteration of each replica, in turn."""
 
     concurrent = False
 
@@ -29,20 +29,24 @@ class InlineWorkerGroup:
         max_scoring_tokens: int,
         lock_step: bool,
         elapsed: float = 0.0,
+        scoring_time: Callable[[int], float] = lambda tokens: 0.0,
     ) -> None:
-        """``lock_step``: one clock counts iterations; scoring takes none. ``elapsed``: what the clock shows
-        at first."""
+        """``lock_step``: one clock counts iterations; a scoring batch of so many tokens takes
+        ``scoring_time`` of them. ``elapsed``: what the clock shows at first."""
         self._replicas = [ReplicaHost(index, actor, stream) for index, actor in enumerate(actors)]
         self._workers = [
             ScorerHost(index, scorer, max_scoring_tokens) for index, scorer in enumerate(scorers)
         ]
         self._lock_step = lock_step
-        self._iterations = elapsed
         self._origin = monotonic() - elapsed
-        self._stopped: list[Event] = []
+        # Lock-step: the clock, when the iteration in progress began, batches in service by worker.
+        self._now = self._began = elapsed
+        self._stopping = False
+        self._scoring: dict[int, Scored] = {}
+        self._scoring_time = scoring_time
 
     def now(self) -> float:
-        return self._iterations if self._lock_step else monotonic() - self._origin
+        return self._now if self._lock_step else monotonic() - self._origin
 
     def submit(self, replica: int, jobs: Sequence[Job]) -> None:
         self._replicas[replica].submit(jobs)
@@ -51,13 +55,16 @@ class InlineWorkerGroup:
         self._replicas[replica].abort(rollout_ids)
 
     def generate(self, chunk_size: int, round_size: int | None) -> None:
+        self._began, self._stopping = self._now, False
         for replica in self._replicas:
             replica.begin(self.now(), chunk_size, round_size)
 
-    def stop(self) -> None:
-        for replica in self._replicas:
-            if replica.active:
-                self._stopped.extend(replica.rest())
+    def stop(self) -> list[Event]:
+        active = [replica for replica in self._replicas if replica.active]
+        if self._lock_step and self._now > self._began:
+            self._stopping = True
+            return []
+        return [event for replica in active for event in replica.rest()]
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         self._workers[worker].queue(pieces)
@@ -70,35 +77,49 @@ class InlineWorkerGroup:
             replica.load_weights(weights, version, keep_kv)
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        events, self._stopped = self._stopped, []
-        for worker in self._workers:
-            while worker.waiting:
-                events.append(worker.serve(self.now))
-                if not self._lock_step:
-                    break
-        if self._lock_step and events:
-            return events
-        active = [replica for replica in self._replicas if replica.active]
-        if self._lock_step and active:
-            self._iterations += 1
-        began = self.now() - self._lock_step
-        idle = [replica for replica in active if not self._iterate(replica, began, events)]
-        if self._lock_step and active and len(idle) == len(active):
-            self._iterations -= 1  # nobody had anything to do: no iteration has passed
-        for replica in idle:
-            events.extend(replica.rest())
-        assert events or active or timeout is not None, (
+        events = self._next_instant() if self._lock_step else self._next_turn()
+        assert events or timeout is not None or any(replica.active for replica in self._replicas), (
             "nothing is left to generate or to score, but the driver waits"
         )
         return events
 
-    def _iterate(self, replica: ReplicaHost, began: float, events: list[Event]) -> bool:
-        if not replica.iterate(began if self._lock_step else self.now(), self.now):
-            return False
-        delivered = replica.delivered()
-        if delivered is not None:
-            events.append(delivered)
-        return True
+    def _next_turn(self) -> list[Event]:
+        events: list[Event] = []
+        for worker in self._workers:
+            if worker.waiting:
+                events += [worker.take(), worker.score(self.now)]
+        for replica in self._replicas:
+            if replica.active:
+                events += _iterate(replica, self.now(), self.now)
+        return events
+
+    def _next_instant(self) -> list[Event]:
+        events: list[Event] = []
+        for replica in self._replicas:
+            if replica.active and replica.idle:
+                events += replica.rest()
+        if events:
+            return events
+        for index, worker in enumerate(self._workers):
+            if worker.waiting and index not in self._scoring:
+                events.append(worker.take())
+                ended = worker.score(self.now)
+                self._scoring[index] = replace(ended, at=self._now + self._scoring_time(ended.tokens))
+        active = [replica for replica in self._replicas if replica.active]
+        ends = [ended.at for ended in self._scoring.values()] + [self._began + 1] * bool(active)
+        if not ends:
+            return events
+        self._now = min(ends)
+        for index, ended in list(self._scoring.items()):
+            if ended.at == self._now:
+                events.append(self._scoring.pop(index))
+        if active and self._began + 1 == self._now:
+            for replica in active:
+                events += _iterate(replica, self._began, self.now)
+                if self._stopping and replica.active:
+                    events += replica.rest()
+            self._began, self._stopping = self._now, False
+        return events
 
     def resolved_configs(self) -> dict[str, Any]:
         return {
@@ -111,3 +132,10 @@ class InlineWorkerGroup:
             replica.actor.close()
         for worker in self._workers:
             worker.scorer.close()
+
+
+def _iterate(replica: ReplicaHost, began: float, clock: Clock) -> Sequence[Event]:
+    if not replica.iterate(began, clock):
+        return replica.rest()
+    delivered = replica.delivered()
+    return () if delivered is None else (delivered,)

@@ -29,8 +29,8 @@ class WorkerGroup(Protocol):
         """All replicas decode from now on (``round_size``: that many iterations each); each sends ``Rested``
         in the end."""
 
-    def stop(self) -> None:
-        """Iterations in progress complete, no other begins."""
+    def stop(self) -> Sequence[Event]:
+        """Iterations in progress complete, no other begins. Returns what is known of it at once."""
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         """Queue pieces at a scoring worker."""

@@ -153,7 +153,8 @@ def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:
                 host.queue(arguments[1])
             elif name == "forget":
                 host.forget(*arguments)
-        _send(channel, (host.serve(clock),))
+        _send(channel, (host.take(),))
+        _send(channel, (host.score(clock),))
 
 
 def _send(channel: Channel, events: Sequence[Event], always: bool = False) -> None:

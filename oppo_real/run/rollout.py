@@ -36,27 +36,17 @@ class RealRollout(Rollout):
         )
         self.prompt = prompt
         self.forced_length = forced_length
+
+    def _begin(self) -> None:
+        super()._begin()
         self.host = -1
         """Replica whose engine knows it; -1: none does."""
-        self._without_tokens()
-
-    def restart(self) -> None:
-        super().restart()
-        self.host = -1
-        self._without_tokens()
-
-    def _without_tokens(self) -> None:
         self.tokens: list[int] = []
         self.log_probs: list[float] = []
         self.versions: list[int] = []
         self.score: float | None = None
         self.ref_log_probs: tuple[float, ...] | None = None
         self.finish_reason: str | None = None
-
-    @property
-    def key(self) -> int:
-        """What scoring workers call it: another one each time it starts anew."""
-        return self.incarnation << 40 | self.rollout_id
 
     def span_of(self, start: int, count: int) -> tuple[int, ...]:
         """``count`` token ids from position ``start`` of prompt and response."""

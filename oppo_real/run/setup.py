@@ -19,7 +19,7 @@ from oppo_real.placement.engines import (
     require_ray,
 )
 from oppo_real.placement.interface import WorkerGroup
-from oppo_real.run.given import RunInput, Training
+from oppo_real.run.inputs import RunInput, Training
 from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
 from oppo_sim.columns import STAGES, timing
 from oppo_sim.errors import OppoError
@@ -78,7 +78,7 @@ class OpenRun:
     recorded_timing: Sequence[Mapping[str, float]] | None
     resolved: dict[str, Any] = field(default_factory=dict)
 
-    def given(
+    def inputs(
         self,
         timeline: tuple[int, int] | None = None,
         first_step: int = 0,
@@ -104,6 +104,7 @@ class OpenRun:
             self.recorded_timing,
             first_step,
             after_step or (lambda step: None),
+            own_loop=training is not None,
         )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.checkpoint import Checkpoints
+from oppo_real.run.plant import make_plant
 from oppo_real.run.record import Record
-from oppo_real.run.schedules import start_run
 from oppo_real.run.setup import RealSetup, build_real_setup, open_run
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import run_manifest
@@ -101,20 +101,20 @@ def execute(
         first = 0 if state is None else state.next_step
 
         def after_step(step: int) -> None:
-            record.after_step(step, run.state.batch, run.state.metrics)
+            record.after_step(step, plant.batch, plant.metrics)
             if checkpoints is not None:
-                checkpoints.after_step(step, run.state, opened.training, record)
+                checkpoints.after_step(step, plant, opened.training, record)
             if progress is not None:
                 progress(step + 1, record.step_rows[-1])
 
-        run = start_run(opened.given(timeline, first, after_step), sinks)
+        plant = make_plant(opened.inputs(timeline, first, after_step), sinks)
         if state is not None and checkpoints is not None:
-            checkpoints.restore(state, run.state, opened.training, record, sink)
+            checkpoints.restore(state, plant, opened.training, record, sink)
             if progress is not None:
                 progress(first, {})
         record.resolved = opened.resolved
-        record.spans, record.markers = run.state.spans, run.state.markers
-        run.run()
+        record.spans, record.markers = plant.spans, plant.markers
+        plant.run()
     return record
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from oppo_real.engines.interface import NewTokens, Request, ScorePiece
-from oppo_sim.schedule.ledger import RolloutState
+from oppo_sim.schedule.rollout import RolloutState
 
 _ATTEMPT_SHIFT = 40
 

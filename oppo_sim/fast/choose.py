@@ -11,8 +11,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fast.cost_tables import not_covered, range_counter
 from oppo_sim.fast.state import Memory, make_state, most_in_flight
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
-from oppo_sim.model.run import ModelInput
-from oppo_sim.model.simulate import run_model
+from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.policies.interface import Policy
 from oppo_sim.policies.refill import Refill
 from oppo_sim.policies.shipped.oracle import Oracle

@@ -1,7 +1,6 @@
 """Replicas, scoring workers and training devices on one clock, and the order of decisions at an instant."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.clock import Clock
@@ -9,30 +8,12 @@ from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
 from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
-from oppo_sim.model.scorer import Scorer, Worker
+from oppo_sim.model.scorer import Scorer
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Marker, Span
-
-
-class Driver(Protocol):
-    """The schedule that drives the machine (synchronous, one-step-off or async)."""
-
-    def finished(self, rollout: Rollout, at: float) -> None:
-        """A rollout made its last token."""
-
-    def scored(self, rollout: Rollout, at: float) -> None:
-        """A rollout's score exists."""
-
-    def stop_check(self, now: float) -> None:
-        """First decision of an instant: does generation stop?"""
-
-    def all_idle(self, now: float) -> None:
-        """Generation is on, nobody is stopping it, and no replica has anything left to do."""
-
-    def instant_over(self, now: float) -> None:
-        """Last decision of an instant, after the scoring workers took work (only where ``every_instant`` is
-        set)."""
+from oppo_sim.schedule.plant import BusyReading
+from oppo_sim.schedule.schedules import Scheduler
 
 
 class Machine:
@@ -42,18 +23,17 @@ class Machine:
         self,
         setup: MachineSetup,
         costs: Costs,
-        driver: Driver,
+        scheduler: Scheduler[Rollout],
         *,
         stream: bool,
         counterfactual: Counterfactual,
         timeline: bool,
     ) -> None:
         self.clock = Clock(self.settle)
-        self.driver = driver
+        self._scheduler = scheduler
+        self._every_instant = scheduler.every_instant
         self.generating = False
         self.stopping = False
-        self.every_instant = False
-        """The driver wants ``instant_over``."""
         self._ready: list[Replica] = []
         shares = setup.scoring_on != "separate" and not counterfactual.no_contention
         self.rollout_devices = [
@@ -96,21 +76,28 @@ class Machine:
         )
         self.replicas = [
             Replica(
-                index, self._runner_on(index, device), actor, rules, driver.finished, self._offer, self._ready
+                index,
+                self._runner_on(index, device),
+                actor,
+                rules,
+                scheduler.finished,
+                self._offer,
+                self._ready,
             )
             for index, device in enumerate(self.rollout_devices)
         ]
-        workers = [
-            Worker(index, self._runner_on(index, device)) for index, device in enumerate(self.scoring_devices)
-        ]
         self.scorer = Scorer(
-            workers, costs.scorer, setup.max_scoring_tokens, setup.scorer_kv_capacity_tokens, driver.scored
+            [self._runner_on(index, device) for index, device in enumerate(self.scoring_devices)],
+            costs.scorer,
+            setup.max_scoring_tokens,
+            setup.scorer_kv_capacity_tokens,
+            scheduler.scored,
         )
         if not timeline:
             for replica in self.replicas:
                 replica.on_piece = self.scorer.offer
         self.tally = Tally()
-        self._runners = [*(replica.runner for replica in self.replicas), *(w.runner for w in workers)]
+        self._runners = [*(replica.runner for replica in self.replicas), *self.scorer.runners]
         self.spans: list[Span] = []
         self.markers: list[Marker] = []
         self._timeline = timeline
@@ -163,6 +150,22 @@ class Machine:
             replica.spans = spans
         return passed
 
+    def read_busy(self) -> BusyReading:
+        """The meters now."""
+        now = self.clock.now
+
+        def busy(devices: Sequence[Device]) -> tuple[float, ...]:
+            return tuple([device.busy_until(now) for device in devices])
+
+        return BusyReading(
+            now, busy(self.rollout_devices), busy(self.scoring_devices), busy(self.training_devices)
+        )
+
+    def mark(self, name: str, at: float, step: int) -> None:
+        """A moment on the timeline, ``at`` seconds from the begin of the row."""
+        if self._timeline:
+            self.markers.append(Marker(name, "training", 0, self.clock.origin + at, step))
+
     def generate(self, at: float, chunk_size: int, round_size: int | None) -> None:
         """Start (or resume) generation at ``at``."""
         self.generating = True
@@ -170,6 +173,20 @@ class Machine:
         for replica in self.replicas:
             replica.chunk_size = chunk_size
             replica.begin_phase(at, round_size)
+
+    def next_round(self, round_size: int) -> None:
+        """From the barrier on, another round."""
+        barrier = max(replica.at for replica in self.replicas)
+        for replica in self.replicas:
+            replica.begin_round(barrier, round_size)
+            replica.next_activity()
+
+    def end_round(self) -> Iterator[Rollout]:
+        """Rollouts that may have made tokens in the round, ``generated`` current."""
+        for replica in self.replicas:
+            replica.sync_generated()
+            finished, replica.made_in_round = replica.made_in_round, []
+            yield from dict.fromkeys((*finished, *replica.running))
 
     def stop(self, now: float) -> None:
         """Complete iterations and prefills in progress; start no others."""
@@ -194,18 +211,18 @@ class Machine:
 
     def settle(self, now: float) -> None:
         """The decisions of one instant, in their order."""
-        driver = self.driver
+        scheduler = self._scheduler
         if self.generating:
-            driver.stop_check(now)
+            scheduler.stop_check()
             if self.stopping and any(replica.stops_at(now) for replica in self.replicas):
                 # An end that the stop brought forward to this instant comes before what follows from it.
                 self._rerate(now)
                 return
             if self._ready and not self.stopping and self.generating:
                 self._start_ready(now)
-        self.scorer.settle(now)
-        if self.every_instant:
-            driver.instant_over(now)
+        self.scorer.work(now)
+        if self._every_instant:
+            scheduler.instant_over()
         if self._shared:
             self._rerate(now)
 
@@ -220,7 +237,7 @@ class Machine:
                 idle = True
         ready.clear()
         if idle and self.stopped():
-            self.driver.all_idle(now)
+            self._scheduler.all_idle()
 
     def _rerate(self, now: float) -> None:
         runners = {id(runner): runner for device in self._shared if device.dirty for runner in device.active}

@@ -1,4 +1,4 @@
-"""What every schedule shares: rows drawn from the trace, the ledger, rewards, reports and sinks."""
+"""One simulated run: a schedule over the machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,17 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
-from oppo_sim.model.row import BusyReading, Recorded, StepFacts, conclude_step, read_busy, step_row
+from oppo_sim.model.row import Recorded, StepRows
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.model.training import Trainer
-from oppo_sim.policies.interface import KEEP, Batch, Policy, StepPlan
+from oppo_sim.policies.interface import KEEP, Batch, Policy
 from oppo_sim.results.sinks import Sink
-from oppo_sim.results.spans import Marker
+from oppo_sim.results.spans import Marker, Span
 from oppo_sim.rewards import BatchRewards
-from oppo_sim.schedule.ledger import Begun, Ledger
-from oppo_sim.schedule.rules import Stages, effective_granularity
+from oppo_sim.schedule.ledger import Begun
+from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
+from oppo_sim.schedule.rules import Stages, streams_pieces
+from oppo_sim.schedule.schedules import Scheduler, Task, make_scheduler
 
 
 class Rows(Protocol):
@@ -64,35 +66,68 @@ class ModelInput:
     """Lock-step: stage times that the policy is told instead of the simulated ones, one mapping a step."""
 
 
-class RunState:
-    """The parts a schedule works with."""
+def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]:
+    """Simulate ``inputs.steps`` training steps; rows go to ``sink``. Returns the timeline of
+    ``inputs.timeline_steps``."""
+    machine = inputs.machine
+    task = Task(inputs.policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps)
+    scheduler = make_scheduler(
+        task,
+        lambda scheduler: SimulatedPlant(inputs, sink, scheduler),
+        lambda rollout: rollout.response_length,
+    )
+    plant = scheduler.plant
+    assert isinstance(plant, SimulatedPlant)
+    clock = plant.machine.clock
+    clock.drive(clock.process(scheduler.process()))
+    return plant.machine.spans, plant.machine.markers
 
-    def __init__(self, given: ModelInput, sink: Sink, machine: Machine) -> None:
-        self.given = given
-        self.sink = sink
-        self.machine = machine
-        self.version = 0
-        self.granularity = effective_granularity(given.policy, given.machine.streamable)
-        self.ledger: Ledger[Rollout] = Ledger(
-            given.policy,
-            given.batch,
-            given.machine.num_replicas,
-            self._make_rollout,
-            lambda rollout: rollout.response_length,
+
+class SimulatedPlant:
+    """The machine as a schedule's ``Plant``; its signals are SimPy events."""
+
+    def __init__(self, inputs: ModelInput, sink: Sink, scheduler: Scheduler[Rollout]) -> None:
+        self._inputs = inputs
+        self._scheduler = scheduler
+        self.machine = machine = Machine(
+            inputs.machine,
+            inputs.costs,
+            scheduler,
+            stream=streams_pieces(inputs.policy, inputs.machine.streamable),
+            counterfactual=inputs.counterfactual,
+            timeline=inputs.timeline_steps is not None,
         )
-        self.trainer = Trainer(machine, given.costs.training)
+        self.signal = machine.clock.event
+        self.stopped = machine.stopped
+        self.rest = machine.rest
+        self.next_round = machine.next_round
+        self.end_round = machine.end_round
+        self._trainer = Trainer(machine, inputs.costs.training)
+        self._rows = StepRows(
+            sink,
+            inputs.policy,
+            inputs.costs,
+            lambda step, batch: inputs.rewards.batch_mean(step, [rollout.trace_row for rollout in batch]),
+            inputs.rows.mean_response_length,
+            inputs.recorded_timing,
+            machine.read_busy(),
+        )
         self._held = False
-        self._awaited: set[int] = set()
-        self._all_scored = machine.clock.event()
-        self._begin = read_busy(machine, 0.0)
 
-    def _make_rollout(self, rollout_id: int, step: int) -> Rollout:
-        given = self.given
-        row = given.cursor.draw(rollout_id, step)
-        rows = given.rows
+    @property
+    def stopping(self) -> bool:
+        return self.machine.stopping
+
+    def now(self) -> float:
+        return self.machine.clock.now
+
+    def admit(self, rollout_id: int, step: int) -> Rollout:
+        inputs = self._inputs
+        row = inputs.cursor.draw(rollout_id, step)
+        rows = inputs.rows
         rollout = Rollout(
             rollout_id,
-            rollout_id // given.batch.group_size,
+            rollout_id // inputs.batch.group_size,
             rows.prompt_lengths[row],
             rows.response_lengths[row],
             row,
@@ -103,16 +138,12 @@ class RunState:
         return rollout
 
     def begin_row(self, step: int) -> float:
-        """Start counting for a row at the current moment, seconds too; returns those since the last row
-        began."""
-        shown = self.given.timeline_steps
+        shown = self._inputs.timeline_steps
         passed = self.machine.begin_row(step, shown is not None and shown[0] <= step <= shown[1])
-        self.ledger.rebase(passed)
-        self._begin = read_busy(self.machine, 0.0)
+        self._rows.begin(self.machine.read_busy(), self.machine.clock.origin)
         return passed
 
     def place(self, begun: Begun[Rollout]) -> None:
-        """Put rollouts on the replicas where the ledger placed them."""
         replicas = self.machine.replicas
         hold = begun.arrangement.hold
         for rollout, left in begun.moved:
@@ -120,7 +151,7 @@ class RunState:
                 replicas[left].remove(rollout)
         if begun.arrangement is not KEEP or self._held:
             self._held = bool(hold)
-            for rollout in self.ledger.unfinished.values():
+            for rollout in self._scheduler.ledger.unfinished.values():
                 if rollout.rollout_id in hold:
                     if rollout.queued:
                         replicas[rollout.replica].remove(rollout)
@@ -129,93 +160,41 @@ class RunState:
         else:
             for rollout in begun.admitted:
                 replicas[rollout.replica].enqueue(rollout)
-        self.machine.tally.admitted += begun.new
 
-    def score_whole(self, rollouts: Sequence[Rollout]) -> None:
-        """Hand over what has not been handed over yet (``batch`` and ``rollout`` granularity)."""
-        for rollout in rollouts:
-            if not rollout.sent_to_scorer:
-                rollout.sent_to_scorer = True
-                self.machine.replicas[rollout.replica].hand_over(rollout, True)
+    def generate(self, chunk_size: int, round_size: int | None) -> None:
+        self.machine.generate(self.machine.clock.now, chunk_size, round_size)
 
-    def scores_of(self, batch: list[Rollout]) -> Any:
-        """An event for the moment all of ``batch`` is scored, or None if it is."""
-        self._awaited = {rollout.rollout_id for rollout in batch if rollout.scored_at is None}
-        if not self._awaited:
-            return None
-        self._all_scored = self.machine.clock.event()
-        return self._all_scored
+    def stop(self) -> None:
+        self.machine.stop(self.machine.clock.now)
 
-    def note_score(self, rollout: Rollout) -> None:
-        """A score exists."""
-        if self._awaited:
-            self._awaited.discard(rollout.rollout_id)
-            if not self._awaited:
-                self._all_scored.succeed()
+    def hand_over(self, rollout: Rollout, last: bool) -> None:
+        self.machine.replicas[rollout.replica].hand_over(rollout, last)
 
-    def release_kv(self) -> None:
-        """At a weight sync, free the actor's KV if the scenario says so."""
-        if self.given.machine.clear_kv_cache_on_weight_sync:
+    def drop(self, rollout: Rollout) -> None:
+        if rollout.queued:
+            self.machine.replicas[rollout.replica].remove(rollout)
+        self.machine.scorer.forget(rollout)
+
+    def read_last_score(self, batch: Sequence[Rollout], ended: float) -> BusyReading:
+        return self.machine.read_busy()
+
+    def train(self, step: int, batch: list[Rollout], version: int) -> Wait[Stages]:
+        return self._trainer.train(step, batch)
+
+    def update_weights(self, step: int, version: int) -> Wait[float]:
+        seconds = yield from self._trainer.update_weights(step)
+        if self._inputs.machine.clear_kv_cache_on_weight_sync:
             for replica in self.machine.replicas:
                 replica.release_kv()
-
-    def drop(self, dropped: Sequence[Rollout]) -> None:
-        """Remove dropped rollouts from replicas and scorer."""
-        tally = self.machine.tally
-        for rollout in dropped:
-            if rollout.queued:
-                self.machine.replicas[rollout.replica].remove(rollout)
-            self.machine.scorer.forget(rollout)
-            tally.dropped += 1
-            tally.dropped_tokens += rollout.generated
+        return seconds
 
     def mark(self, name: str, at: float, step: int) -> None:
-        """A moment on the timeline."""
-        if self.machine.scorer.spans is not None:
-            self.machine.markers.append(Marker(name, "training", 0, at, step))
+        self.machine.mark(name, at, step)
 
-    def close_row(
-        self,
-        step: int,
-        stages: Stages,
-        batch: list[Rollout],
-        plan: StepPlan,
-        counts: tuple[int, int],
-        last_score: BusyReading | None,
-        next_batch: Sequence[Rollout] = (),
-    ) -> None:
-        """Write the row that ends now and tell the policy. ``counts`` is (deferred, surplus); ``next_batch``
-        is generated already."""
-        given = self.given
-        end = read_busy(self.machine, self.machine.clock.now)
-        stages["step"] = end.at
-        reward = given.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
-        deferred, surplus = counts
-        facts = StepFacts(
-            step,
-            self.version,
-            stages,
-            batch,
-            self.machine.tally.admitted,
-            deferred,
-            surplus,
-            self.ledger.tokens_in_flight() + sum([rollout.generated for rollout in next_batch]),
-            plan.overcommit,
-            plan.chunk_size,
-            reward,
-            given.rows.mean_response_length(step),
-            self._begin,
-            last_score,
-            end,
-            self.trainer.flops,
-            self.machine.clock.origin,
-        )
-        row = step_row(
-            self.machine.tally,
-            len(self.machine.replicas),
-            len(self.machine.scorer.workers),
-            given.costs,
-            facts,
-        )
-        self.mark("step_end", self.machine.clock.elapsed, step)
-        conclude_step(self.sink, given.policy, row, facts, given.recorded_timing)
+    def close_row(self, end: StepEnd[Rollout]) -> None:
+        reading = self.machine.read_busy()
+        self.mark("step_end", reading.at, end.step)
+        self._rows.close(end, self.machine.tally, reading, self._trainer.flops)
+
+    def end_step(self, step: int) -> Any:
+        return ()

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 class Tally:
     """Sums over one step. Tokens, floating-point operations, bytes."""
 
-    admitted: int = 0
     decoded: int = 0
     prefilled: int = 0
     recomputed: int = 0
     padding: int = 0
-    dropped_tokens: int = 0
-    dropped: int = 0
     preemptions: int = 0
     kv_peak: int = 0
     pieces: int = 0

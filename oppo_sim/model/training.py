@@ -1,16 +1,12 @@
 """The training part of a step, as a SimPy process fragment."""
 
-from collections.abc import Generator
-from typing import Any
-
-from simpy.events import Event
-
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.model.device import Runner
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.results.spans import Span
+from oppo_sim.schedule.plant import Wait
 from oppo_sim.schedule.rules import Stages
 
 PARALLEL = ("old_log_prob", "ref", "values")
@@ -30,7 +26,7 @@ class Trainer:
         self._alone: Stages = {}
         self.flops: float | None = None
 
-    def train(self, step: int, batch: list[Rollout]) -> Generator[Event, Any, Stages]:
+    def train(self, step: int, batch: list[Rollout]) -> Wait[Stages]:
         """Everything from ``old_log_prob`` to ``update_actor``; returns the seconds of each stage as they
         passed."""
         shape = BatchShape(tuple([r.prompt_length for r in batch]), tuple([r.response_length for r in batch]))
@@ -54,11 +50,11 @@ class Trainer:
             passed[stage] = yield from self._run(self._train, step, stage, alone[stage])
         return passed
 
-    def update_weights(self, step: int) -> Generator[Event, Any, float]:
+    def update_weights(self, step: int) -> Wait[float]:
         """Bring the new weights to the rollout engine; returns the seconds that passed."""
         return (yield from self._run(self._sync, step, SYNC, self._alone[SYNC]))
 
-    def _run(self, runner: Runner, step: int, stage: str, seconds: float) -> Generator[Event, Any, float]:
+    def _run(self, runner: Runner, step: int, stage: str, seconds: float) -> Wait[float]:
         if seconds <= 0.0:
             return 0.0
         clock = self._machine.clock

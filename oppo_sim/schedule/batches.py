@@ -5,7 +5,7 @@ from typing import Generic
 
 from oppo_sim.instants import by_instant_then_id
 from oppo_sim.policies.interface import Batch
-from oppo_sim.schedule.ledger import F
+from oppo_sim.schedule.rollout import F
 
 
 class WholeBatches(Generic[F]):

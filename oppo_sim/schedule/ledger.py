@@ -7,7 +7,7 @@ answers. It holds no time costs and never looks at the length of a response that
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from oppo_sim.errors import OppoError
 from oppo_sim.instants import by_instant_then_id
@@ -21,87 +21,7 @@ from oppo_sim.policies.interface import (
     RolloutView,
     StepPlan,
 )
-
-
-class RolloutState:
-    """A rollout in flight. A backend keeps what it needs in a subclass."""
-
-    __slots__ = (
-        "admitted_step",
-        "deferrals",
-        "drops",
-        "finished_at",
-        "finished_step",
-        "generated",
-        "generated_before",
-        "group_id",
-        "head_version",
-        "prompt_length",
-        "replica",
-        "rollout_id",
-        "span",
-        "tail_version",
-    )
-
-    def __init__(self, rollout_id: int, group_id: int, prompt_length: int, admitted_step: int) -> None:
-        self.rollout_id = rollout_id
-        self.group_id = group_id
-        self.prompt_length = prompt_length
-        self.admitted_step = admitted_step
-        self.replica = -1
-        self.deferrals = 0
-        self.drops = 0
-        self.generated = 0
-        """Response tokens so far; the backend keeps it current at the end of a phase and before a change of
-        version."""
-        self.generated_before = 0
-        self.head_version: int | None = None
-        self.tail_version = -1
-        self.span = 0
-        self.finished_at: float | None = None
-        self.finished_step: int | None = None
-
-    def restart(self) -> None:
-        """Forget everything generated (a dropped rollout that runs again)."""
-        self.deferrals = 0
-        self.drops += 1
-        self.generated = 0
-        self.generated_before = 0
-        self.head_version = None
-        self.tail_version = -1
-        self.span = 0
-        self.finished_at = None
-        self.finished_step = None
-
-    def rebase(self, passed: float) -> None:
-        """Seconds are counted from a moment ``passed`` seconds later."""
-        if self.finished_at is not None:
-            self.finished_at -= passed
-
-    def made_tokens_in(self, version: int) -> None:
-        """Account tokens made since the last call to ``version``."""
-        if self.head_version is None:
-            self.head_version = version
-        if self.tail_version != version:
-            self.tail_version = version
-            self.span += 1
-
-    def view(self) -> RolloutView:
-        """What a policy may know about it."""
-        return RolloutView(
-            self.rollout_id,
-            self.group_id,
-            self.prompt_length,
-            self.generated,
-            self.replica,
-            self.admitted_step,
-            self.deferrals,
-            self.head_version,
-            self.finished_step,
-        )
-
-
-F = TypeVar("F", bound=RolloutState)
+from oppo_sim.schedule.rollout import F
 
 
 @dataclass(frozen=True)

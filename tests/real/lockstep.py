@@ -14,8 +14,8 @@ from oppo_real.engines.models import build_causal_lm, build_reward_model
 from oppo_real.engines.torch_actor import ActorLimits, TorchActor
 from oppo_real.engines.torch_scorer import TorchScorer
 from oppo_real.placement.inline import InlineWorkerGroup
-from oppo_real.run.given import RunInput
-from oppo_real.run.schedules import start_run
+from oppo_real.run.inputs import RunInput
+from oppo_real.run.plant import make_plant
 from oppo_real.run.source import ReplaySource
 from oppo_sim import columns as c
 from oppo_sim.draws import draw_index, stream_key
@@ -164,7 +164,7 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
         replays=True,
     )
     sink = FrameSink()
-    start_run(given, sink).run()
+    make_plant(given, sink).run()
     worker_group.close()
     return RealResult(sink.steps(), sink.rollouts())
 

@@ -52,3 +52,5 @@ class RunInput:
     """Steps before it were done in an earlier run."""
     after_step: Callable[[int], None] = lambda step: None
     """Called when a step is done and its row written (for checkpoints)."""
+    own_loop: bool = False
+    """The caller trains: the run pauses for him with every batch, and after every step."""

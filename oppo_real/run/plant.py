@@ -1,0 +1,393 @@
+"""Real engines as a schedule's ``Plant``: rollouts to replicas, pieces to scoring workers, and what they tell
+back."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from oppo_real.engines.interface import ActorCounts, Request, ScorePiece, ScorerCounts
+from oppo_real.placement.events import Delivered, Event, Job, QueuedPiece, Rested, Scored, Taken, TokenDelta
+from oppo_real.run.inputs import Metrics, RunInput
+from oppo_real.run.rollout import RealRollout
+from oppo_real.run.signals import Background, CallerSignal, Signal
+from oppo_sim.columns import TRAINING_STAGES, timing
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.linear import LinearEngine, LinearTraining
+from oppo_sim.errors import OppoError
+from oppo_sim.model.row import StepRows
+from oppo_sim.model.tally import Tally
+from oppo_sim.results.sinks import Sink
+from oppo_sim.results.spans import Marker, Span
+from oppo_sim.schedule.ledger import Begun
+from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
+from oppo_sim.schedule.rules import Stages, effective_granularity, runs_in_rounds, streams_pieces
+from oppo_sim.schedule.schedules import Scheduler, Task, make_scheduler
+from oppo_sim.schedule.scoring import Piece, ScoringRouter
+
+UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {})
+"""No datasheet rates: achieved rates are left empty."""
+
+
+def make_plant(inputs: RunInput, sink: Sink) -> "EnginePlant":
+    """A run, ready for ``run`` or ``drive``. Raises OppoError for engines that cannot overlap with training
+    where the policy needs it."""
+    policy, machine = inputs.policy, inputs.machine
+    if policy.schedule != "synchronous" and not inputs.worker_group.concurrent and not inputs.lock_step:
+        raise OppoError(
+            f"the {policy.schedule} policy generates during training, which needs engines in processes"
+            " of their own: set real.placement.kind to processes or ray (or real.lock_step to true)"
+        )
+    scheduler = make_scheduler(
+        Task(policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps, inputs.first_step),
+        lambda scheduler: EnginePlant(inputs, sink, scheduler),
+        _forced_length if inputs.replays else None,
+    )
+    assert isinstance(scheduler.plant, EnginePlant)
+    return scheduler.plant
+
+
+class EnginePlant:
+    """One run over a worker group."""
+
+    signal = Signal
+
+    def __init__(self, inputs: RunInput, sink: Sink, scheduler: Scheduler[RealRollout]) -> None:
+        machine = inputs.machine
+        self.inputs = inputs
+        self.scheduler = scheduler
+        self.router: ScoringRouter[RealRollout] = ScoringRouter(
+            machine.num_workers, machine.scorer_kv_capacity_tokens
+        )
+        self.admitted_steps: list[int] = []
+        """Step of each admission, by id: what a resumed run repeats to its source."""
+        self.spans: list[Span] = []
+        self.markers: list[Marker] = []
+        self.metrics: Metrics = {}
+        """Of the last update."""
+        self.batch: list[RealRollout] = []
+        """Trained last."""
+        self.stopping = False
+        self._group = inputs.worker_group
+        self._rounds = runs_in_rounds(inputs.policy)
+        self._streams = streams_pieces(inputs.policy, machine.streamable)
+        self._keeps_round = effective_granularity(inputs.policy, machine.streamable) != "batch"
+        self._generating = False
+        self._decoding: set[int] = set()
+        self._rested_at = 0.0
+        self._round: dict[int, RealRollout] = {}
+        self._step = inputs.first_step
+        self._tally = Tally()
+        self._rollout_s = [0.0] * machine.num_replicas
+        self._scoring_s = [0.0] * machine.num_workers
+        self._training_s = 0.0
+        self._actor_counts = [ActorCounts()] * machine.num_replicas
+        self._scorer_counts = [ScorerCounts()] * machine.num_workers
+        self._resubmitted = 0
+        self._pieces = 0
+        self._rows = StepRows(
+            sink,
+            inputs.policy,
+            UNKNOWN_PEAKS,
+            self._reward,
+            inputs.source.mean_response_length,
+            inputs.recorded_timing,
+            self._read_busy(),
+        )
+
+    # ---- driving -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """All steps."""
+        for _ in self.drive():
+            raise AssertionError("nobody is there to train")
+
+    def drive(self) -> Iterator[CallerSignal]:
+        """All steps, handling events while the schedule waits; gives out the signals that the caller is to
+        give."""
+        process = self.scheduler.process()
+        value = None
+        while True:
+            try:
+                signal: Signal = process.send(value)
+            except StopIteration:
+                return
+            if isinstance(signal, CallerSignal):
+                yield signal
+            self._settle()
+            while not signal.happened:
+                self._handle(self._group.events(signal.patience))
+                self._settle()
+            value = signal.value
+
+    def _settle(self) -> None:
+        """The decisions of an instant, in the order of the simulator's."""
+        scheduler = self.scheduler
+        if self._generating:
+            scheduler.stop_check()
+            if self._generating and not self.stopping and not self._decoding:
+                scheduler.all_idle()
+        pieces: dict[int, list[QueuedPiece]] = {}
+        for worker, piece in self.router.settle():
+            pieces.setdefault(worker.index, []).append(_queued(piece))
+        for index, queued in pieces.items():
+            self._group.score(index, queued)
+        if scheduler.every_instant:
+            scheduler.instant_over()
+
+    # ---- rollouts to machines ------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self._group.now()
+
+    def admit(self, rollout_id: int, step: int) -> RealRollout:
+        drawn = self.inputs.source.draw(rollout_id, step)
+        self.admitted_steps.append(step)
+        group = rollout_id // self.inputs.batch.group_size
+        rollout = RealRollout(
+            rollout_id, group, drawn.prompt, drawn.forced_length, drawn.trace_row, step, self.now()
+        )
+        rollout.clipped = drawn.clipped
+        return rollout
+
+    def place(self, begun: Begun[RealRollout]) -> None:
+        leaving: dict[int, list[int]] = {}
+        joining: dict[int, list[RealRollout]] = {}
+        for rollout in self.scheduler.ledger.unfinished.values():
+            if rollout.finished_at is not None:
+                continue
+            wanted = -1 if rollout.rollout_id in begun.arrangement.hold else rollout.replica
+            if wanted == rollout.host:
+                continue
+            if rollout.host >= 0:
+                leaving.setdefault(rollout.host, []).append(rollout.rollout_id)
+            if wanted >= 0:
+                joining.setdefault(wanted, []).append(rollout)
+            rollout.host = wanted
+        for replica, ids in leaving.items():
+            self._group.abort(replica, ids)
+        for replica, rollouts in joining.items():
+            rollouts.sort(key=lambda rollout: rollout.rollout_id)
+            self._group.submit(replica, [self._job(rollout) for rollout in rollouts])
+
+    def _job(self, rollout: RealRollout) -> Job:
+        if rollout.tokens:
+            self._resubmitted += rollout.prompt_length + len(rollout.tokens)
+        request = Request(
+            rollout.rollout_id,
+            rollout.prompt,
+            self.inputs.max_response_length,
+            rollout.forced_length,
+            tuple(rollout.tokens),
+        )
+        return Job(request, rollout.next_cut)
+
+    def generate(self, chunk_size: int, round_size: int | None) -> None:
+        self._generating, self.stopping = True, False
+        self._rested_at = self.now()
+        self._decode(chunk_size, round_size)
+
+    def next_round(self, round_size: int) -> None:
+        self._decode(round_size, round_size)
+
+    def _decode(self, chunk_size: int, round_size: int | None) -> None:
+        self._decoding = set(range(self.inputs.machine.num_replicas))
+        self._group.generate(chunk_size, round_size)
+
+    def end_round(self) -> Iterable[RealRollout]:
+        decoded, self._round = self._round, {}
+        return decoded.values()
+
+    def stop(self) -> None:
+        self.stopping = True
+        self._handle(self._group.stop())
+
+    def stopped(self) -> bool:
+        return not self._decoding
+
+    def rest(self) -> float:
+        self._generating = self.stopping = False
+        return self._rested_at
+
+    def hand_over(self, rollout: RealRollout, last: bool) -> None:
+        self.router.offer(rollout, *rollout.take_piece(), last)
+
+    def drop(self, rollout: RealRollout) -> None:
+        if rollout.host >= 0:
+            self._group.abort(rollout.host, [rollout.rollout_id])
+            rollout.host = -1
+        worker = self.router.forget(rollout)
+        if worker is not None:
+            self._group.forget(worker.index, [rollout.key])
+
+    def read_last_score(self, batch: Sequence[RealRollout], ended: float) -> BusyReading:
+        last = max(rollout.scored_at or 0.0 for rollout in batch)
+        return self._read_busy()._replace(at=max(last, ended))
+
+    # ---- events --------------------------------------------------------------------------------------------
+
+    def _handle(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Delivered):
+                for delta in event.made:
+                    self._take(delta)
+                self._account_decoding(event)
+            elif isinstance(event, Rested):
+                self._decoding.discard(event.replica)
+                self._rested_at = max(self._rested_at, event.at)
+                self._account_counts(event.replica, event.counts)
+            elif isinstance(event, Taken):
+                self.router.take(self.router.workers[event.worker], event.keys)
+                self._tally.scoring_batches += 1
+            else:
+                self._account_scoring(event)
+                for rollout in self.router.end_batch(self.router.workers[event.worker], event.at):
+                    rollout.score = event.scores[rollout.key]
+                    rollout.ref_log_probs = event.ref_log_probs.get(rollout.key)
+                    self.scheduler.scored(rollout, event.at)
+
+    def _take(self, delta: TokenDelta) -> None:
+        rollout = self.scheduler.ledger.unfinished[delta.rollout_id]
+        rollout.tokens.extend(delta.tokens)
+        rollout.log_probs.extend(delta.log_probs)
+        rollout.versions.extend([delta.weight_version] * len(delta.tokens))
+        rollout.generated = len(rollout.tokens)
+        rollout.next_cut = delta.next_cut
+        if self._rounds and self._keeps_round:
+            self._round[rollout.rollout_id] = rollout
+        last = delta.finish_reason is not None
+        if last:
+            rollout.response_length = rollout.generated
+            rollout.finish_reason = delta.finish_reason
+            rollout.host = -1
+            if not self.inputs.replays:
+                rollout.clipped = delta.finish_reason == "length"
+        if delta.cut and self._streams:
+            self.hand_over(rollout, last)
+            if self._shown:
+                self.markers.append(Marker("chunk", "rollout", rollout.replica, delta.at, self._step))
+        if last:
+            self.scheduler.finished(rollout, delta.at)
+
+    def _account_decoding(self, event: Delivered) -> None:
+        for interval in event.intervals:
+            self._rollout_s[event.replica] += interval.end - interval.start
+            self._tally.kv_peak = max(self._tally.kv_peak, interval.kv_tokens)
+            if self._shown:
+                args: dict[str, float | int | str] = {
+                    "n": interval.running,
+                    "iterations": interval.iterations,
+                    "kv_tokens": interval.kv_tokens,
+                }
+                self.spans.append(
+                    Span("rollout", event.replica, "decode", interval.start, interval.end, self._step, args)
+                )
+
+    def _account_counts(self, replica: int, counts: ActorCounts) -> None:
+        before, tally = self._actor_counts[replica], self._tally
+        tally.decoded += counts.decoded - before.decoded
+        tally.prefilled += counts.prefilled - before.prefilled
+        tally.recomputed += counts.recomputed - before.recomputed
+        tally.preemptions += counts.preemptions - before.preemptions
+        self._actor_counts[replica] = counts
+
+    def _account_scoring(self, event: Scored) -> None:
+        self._scoring_s[event.worker] += event.at - event.began
+        self._tally.scored += event.counts.prefilled - self._scorer_counts[event.worker].prefilled
+        self._scorer_counts[event.worker] = event.counts
+        if self._shown:
+            args: dict[str, float | int | str] = {"pieces": event.pieces, "tokens": event.tokens}
+            self.spans.append(Span("scoring", event.worker, "score", event.began, event.at, self._step, args))
+
+    # ---- training ------------------------------------------------------------------------------------------
+
+    def train(self, step: int, batch: list[RealRollout], version: int) -> Wait[Stages]:
+        """In a thread where engines work by themselves meanwhile; by the caller under ``own_loop``. Stage
+        times are those that the training says; none in lock-step."""
+        began = self.now()
+        self.batch = batch
+        if self.inputs.own_loop:
+            self.metrics = yield CallerSignal()
+        else:
+            rollouts = [rollout.for_training() for rollout in batch]
+            training = self.inputs.training
+            if self._group.concurrent and not self.inputs.lock_step:
+                self.metrics = yield Background(lambda: training.train(rollouts, version))
+            else:
+                self.metrics = training.train(rollouts, version)
+        stages = dict.fromkeys(TRAINING_STAGES, 0.0)
+        if self.inputs.lock_step:
+            return stages
+        at = began
+        for stage in TRAINING_STAGES[:-1]:
+            seconds = stages[stage] = self.metrics.get(timing(stage), 0.0)
+            if seconds and self._shown:
+                self.spans.append(Span("training", 0, stage, at, at + seconds, step, {}))
+            at += seconds
+        self._training_s += at - began
+        return stages
+
+    def update_weights(self, step: int, version: int) -> Wait[float]:
+        began = self.now()
+        keep_kv = not self.inputs.machine.clear_kv_cache_on_weight_sync
+        self._group.load_weights(self.inputs.training.weights(), version, keep_kv)
+        seconds = self.now() - began
+        self._training_s += seconds
+        self._rollout_s = [busy + seconds for busy in self._rollout_s]
+        if self._shown and seconds:
+            self.spans.append(Span("training", 0, "update_weights", began, began + seconds, step, {}))
+        yield from ()
+        return seconds
+
+    # ---- rows ----------------------------------------------------------------------------------------------
+
+    @property
+    def _shown(self) -> bool:
+        """The step in progress is on the timeline."""
+        shown = self.inputs.timeline_steps
+        return shown is not None and shown[0] <= self._step <= shown[1]
+
+    def _read_busy(self) -> BusyReading:
+        return BusyReading(self.now(), tuple(self._rollout_s), tuple(self._scoring_s), (self._training_s,))
+
+    def _reward(self, step: int, batch: Sequence[RealRollout]) -> float | None:
+        if self.inputs.rewards is not None:
+            return self.inputs.rewards.batch_mean(step, [rollout.trace_row for rollout in batch])
+        return sum([rollout.score or 0.0 for rollout in batch]) / len(batch)
+
+    def begin_row(self, step: int) -> float:
+        self._step = step
+        self._tally = Tally()
+        self._resubmitted = 0
+        self._pieces = self.router.pieces
+        self._rows.begin(self._read_busy())
+        return 0.0
+
+    def mark(self, name: str, at: float, step: int) -> None:
+        if self._shown:
+            self.markers.append(Marker(name, "training", 0, at, step))
+
+    def close_row(self, end: StepEnd[RealRollout]) -> None:
+        tally, reading = self._tally, self._read_busy()
+        # An engine that is given a partial response counts it as new.
+        moved = min(self._resubmitted, tally.prefilled)
+        tally.prefilled -= moved
+        tally.recomputed += moved
+        tally.pieces = self.router.pieces - self._pieces
+        self.mark("step_end", reading.at, end.step)
+        self._rows.close(end, tally, reading, None)
+
+    def end_step(self, step: int) -> Wait[None]:
+        self.inputs.after_step(step)
+        if self.inputs.own_loop:
+            over = CallerSignal()
+            over.succeed()
+            yield over
+
+
+def _queued(piece: Piece[RealRollout]) -> QueuedPiece:
+    rollout = piece.rollout
+    tokens = rollout.span_of(piece.past, piece.new)
+    return QueuedPiece(ScorePiece(piece.key, tokens, piece.last), rollout.prompt_length)
+
+
+def _forced_length(rollout: RealRollout) -> int:
+    assert rollout.forced_length is not None
+    return rollout.forced_length

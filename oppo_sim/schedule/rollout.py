@@ -1,0 +1,123 @@
+"""A rollout in flight: what the ledger keeps of it, and how far it is scored."""
+
+from typing import TypeVar
+
+from oppo_sim.policies.interface import RolloutView
+
+
+class RolloutState:
+    """A backend keeps what else it needs in a subclass."""
+
+    __slots__ = (
+        "admitted_step",
+        "cut",
+        "deferrals",
+        "drops",
+        "finished_at",
+        "finished_step",
+        "generated",
+        "generated_before",
+        "group_id",
+        "head_version",
+        "held_by_scorer",
+        "next_cut",
+        "prompt_length",
+        "prompt_sent",
+        "replica",
+        "rollout_id",
+        "scored_at",
+        "sent_to_scorer",
+        "span",
+        "tail_version",
+        "withheld",
+        "worker",
+    )
+
+    def __init__(self, rollout_id: int, group_id: int, prompt_length: int, admitted_step: int) -> None:
+        self.rollout_id = rollout_id
+        self.group_id = group_id
+        self.prompt_length = prompt_length
+        self.admitted_step = admitted_step
+        self.replica = -1
+        self.drops = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.deferrals = 0
+        self.generated = 0
+        """Response tokens so far; the backend keeps it current at the end of a phase and before a change of
+        version."""
+        self.generated_before = 0
+        self.head_version: int | None = None
+        self.tail_version = -1
+        self.span = 0
+        self.finished_at: float | None = None
+        self.finished_step: int | None = None
+        self.cut = 0
+        """Response tokens at the last cut."""
+        self.next_cut = 0
+        """Response tokens at the next cut; 0 before its first prefill."""
+        self.prompt_sent = False
+        self.sent_to_scorer = False
+        """As a whole."""
+        self.scored_at: float | None = None
+        self.worker = -1
+        """The scoring worker that has its pieces."""
+        self.withheld = 0
+        """Tokens the scorer's KV had no room for; they are scored at the finish."""
+        self.held_by_scorer = 0
+
+    def restart(self) -> None:
+        """Forget everything generated (a dropped rollout that runs again)."""
+        self.drops += 1
+        self._begin()
+
+    @property
+    def key(self) -> int:
+        """What scoring workers call it: another one each time it starts anew."""
+        return self.drops << 40 | self.rollout_id
+
+    def rebase(self, passed: float) -> None:
+        """Seconds are counted from a moment ``passed`` seconds later."""
+        if self.finished_at is not None:
+            self.finished_at -= passed
+            if self.scored_at is not None:
+                self.scored_at -= passed
+
+    def made_tokens_in(self, version: int) -> None:
+        """Account tokens made since the last call to ``version``."""
+        if self.head_version is None:
+            self.head_version = version
+        if self.tail_version != version:
+            self.tail_version = version
+            self.span += 1
+
+    def take_piece(self) -> tuple[int, int]:
+        """(new, past): tokens made since the last cut, with the prompt in the first piece, and what the
+        scorer has had before."""
+        past = self.cut
+        new = self.generated - past
+        if self.prompt_sent:
+            past += self.prompt_length
+        else:
+            new += self.prompt_length
+            self.prompt_sent = True
+        self.cut = self.generated
+        return new, past
+
+    def view(self) -> RolloutView:
+        """What a policy may know about it."""
+        return RolloutView(
+            self.rollout_id,
+            self.group_id,
+            self.prompt_length,
+            self.generated,
+            self.replica,
+            self.admitted_step,
+            self.deferrals,
+            self.head_version,
+            self.finished_step,
+        )
+
+
+F = TypeVar("F", bound=RolloutState)

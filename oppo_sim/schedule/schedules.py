@@ -1,0 +1,370 @@
+"""The schedules, once for simulated and real machines: what a plant is asked to do, and when.
+
+``process`` is a generator that yields what it waits for: SimPy runs it as a process, a real run handles
+events until the signal has come.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from oppo_sim.policies.interface import Batch, Policy, StepPlan
+from oppo_sim.schedule.batches import WholeBatches
+from oppo_sim.schedule.ledger import Begun, Ledger, PhaseOutcome
+from oppo_sim.schedule.plant import BusyReading, Plant, Signal, StepEnd, Wait
+from oppo_sim.schedule.rollout import F
+from oppo_sim.schedule.rules import Stages, effective_granularity, new_stages, runs_in_rounds
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be scheduled."""
+
+    policy: Policy
+    batch: Batch
+    num_replicas: int
+    streamable: bool
+    steps: int
+    first_step: int = 0
+    """Steps before it were done in an earlier run."""
+
+
+@dataclass(frozen=True)
+class Generated(Generic[F]):
+    """A phase that has ended."""
+
+    outcome: PhaseOutcome[F]
+    seconds: float
+    ended: float
+
+
+class Scheduler(ABC, Generic[F]):
+    """What all schedules share: ledger, weight version, what a row counts of the ledger's decisions."""
+
+    every_instant = False
+    """``instant_over`` is wanted."""
+
+    def __init__(
+        self,
+        task: Task,
+        plant_of: "Callable[[Scheduler[F]], Plant[F]]",
+        oracle_length: Callable[[F], int] | None = None,
+    ) -> None:
+        """``plant_of`` makes the plant that tells this object what happens; ``oracle_length``: as for the
+        ledger."""
+        self.task = task
+        self.version = 0
+        """Updates done."""
+        self.granularity = effective_granularity(task.policy, task.streamable)
+        self.plant: Plant[F] = plant_of(self)
+        self.ledger: Ledger[F] = Ledger(
+            task.policy, task.batch, task.num_replicas, self.plant.admit, oracle_length
+        )
+        self._plan = StepPlan(0, 1)
+        self._admitted = 0
+        self._dropped: list[int] = []
+
+    @abstractmethod
+    def process(self) -> Wait[None]:
+        """All steps."""
+
+    # ---- what the plant tells ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def finished(self, rollout: F, at: float) -> None:
+        """A rollout made its last token."""
+
+    @abstractmethod
+    def scored(self, rollout: F, at: float) -> None:
+        """A rollout's score exists."""
+
+    @abstractmethod
+    def stop_check(self) -> None:
+        """First decision of an instant: does generation stop?"""
+
+    @abstractmethod
+    def all_idle(self) -> None:
+        """Generation is on, nobody is stopping it, and no replica has anything left to do."""
+
+    @abstractmethod
+    def instant_over(self) -> None:
+        """Last decision of an instant, after the scoring workers took work."""
+
+    # ---- what schedules share ------------------------------------------------------------------------------
+
+    def _begin_row(self, step: int) -> float:
+        """Returns by how much seconds are fewer from now on."""
+        self._admitted = 0
+        self._dropped = []
+        passed = self.plant.begin_row(step)
+        if passed:
+            self.ledger.rebase(passed)
+        return passed
+
+    def _begin_step(self, step: int) -> Begun[F]:
+        begun = self.ledger.begin_step(step, self.version)
+        self._plan = begun.plan
+        self._admitted += begun.new
+        self.plant.place(begun)
+        return begun
+
+    def _score_whole(self, rollouts: Iterable[F]) -> None:
+        """Hand over what has not been handed over yet (``batch`` and ``rollout`` granularity)."""
+        for rollout in rollouts:
+            if not rollout.sent_to_scorer:
+                rollout.sent_to_scorer = True
+                self.plant.hand_over(rollout, True)
+
+    def _close_row(
+        self,
+        step: int,
+        stages: Stages,
+        batch: list[F],
+        left: tuple[int, int],
+        last_score: BusyReading | None,
+        next_batch: Sequence[F] = (),
+    ) -> None:
+        """``left``: (deferred, surplus); ``next_batch`` is generated already."""
+        in_flight = self.ledger.tokens_in_flight() + sum([rollout.generated for rollout in next_batch])
+        self.plant.close_row(
+            StepEnd(
+                step,
+                self.version,
+                stages,
+                batch,
+                self._plan,
+                self._admitted,
+                *left,
+                len(self._dropped),
+                sum(self._dropped),
+                in_flight,
+                last_score,
+            )
+        )
+
+
+class _Phased(Scheduler[F]):
+    """Phases that end when B rollouts have finished."""
+
+    def __init__(
+        self,
+        task: Task,
+        plant_of: Callable[[Scheduler[F]], Plant[F]],
+        oracle_length: Callable[[F], int] | None = None,
+    ) -> None:
+        self.rounds = runs_in_rounds(task.policy)
+        super().__init__(task, plant_of, oracle_length)
+        self._finish_seen = False
+        self._began = 0.0
+        self._phase_over = self.plant.signal()
+        self._awaited: set[int] = set()
+        self._all_scored = self._phase_over
+
+    # ---- what the plant tells ------------------------------------------------------------------------------
+
+    def finished(self, rollout: F, at: float) -> None:
+        ledger = self.ledger
+        ledger.finish(rollout, at, self.version)
+        ledger.ready(rollout, at)
+        self._finish_seen = True
+        if self.granularity == "rollout" and not self.rounds:
+            self._score_whole((rollout,))
+
+    def scored(self, rollout: F, at: float) -> None:
+        if self._awaited:
+            self._awaited.discard(rollout.rollout_id)
+            if not self._awaited:
+                self._all_scored.succeed()
+
+    def stop_check(self) -> None:
+        plant = self.plant
+        if self.rounds or not (self._finish_seen or plant.stopping):
+            return
+        self._finish_seen = False
+        if not plant.stopping and self.ledger.phase_over():
+            plant.stop()
+        if plant.stopping and plant.stopped():
+            self._end_phase(plant.rest())
+
+    def all_idle(self) -> None:
+        if not self.rounds:
+            raise AssertionError("no replica has work, but the phase has not ended")
+        self._deliver_round()
+        if self.ledger.phase_over():
+            self._end_phase(self.plant.rest())
+        else:
+            self.plant.next_round(self._plan.chunk_size)
+
+    def instant_over(self) -> None:
+        pass
+
+    # ---- a phase -------------------------------------------------------------------------------------------
+
+    def _begin_phase(self, step: int) -> Signal:
+        """Admit and start generating; the signal's value is a ``Generated``."""
+        plant = self.plant
+        self._began = plant.now()
+        self._begin_step(step)
+        over = self._phase_over = plant.signal()
+        if self.ledger.phase_over():
+            self._end_phase(self._began)
+        else:
+            chunk_size = self._plan.chunk_size
+            plant.generate(chunk_size, chunk_size if self.rounds else None)
+        return over
+
+    def _end_phase(self, at: float) -> None:
+        outcome = self.ledger.end_phase(self.version)
+        if self.granularity == "batch":
+            self._score_whole(outcome.trained)
+        for rollout in outcome.dropped:
+            self.plant.drop(rollout)
+            self._dropped.append(rollout.generated)
+        self._phase_over.succeed(Generated(outcome, at - self._began, at))
+
+    def _deliver_round(self) -> None:
+        """At the barrier, pieces of the round reach the scorer."""
+        for rollout in self.plant.end_round():
+            finished = rollout.finished_at is not None
+            if self.granularity == "chunk" and rollout.generated > rollout.cut:
+                self.plant.hand_over(rollout, finished)
+            elif self.granularity == "rollout" and finished:
+                self._score_whole((rollout,))
+
+    def _await_scores(self, batch: list[F]) -> Wait[None]:
+        self._awaited = {rollout.rollout_id for rollout in batch if rollout.scored_at is None}
+        if self._awaited:
+            self._all_scored = self.plant.signal()
+            yield self._all_scored
+
+
+class Synchronous(_Phased[F]):
+    """One phase a step, then scoring, then training."""
+
+    def process(self) -> Wait[None]:
+        plant = self.plant
+        for step in range(self.task.first_step, self.task.steps):
+            self._begin_row(step)
+            generated: Generated[F] = yield self._begin_phase(step)
+            outcome, ended = generated.outcome, generated.ended
+            batch = outcome.trained
+            plant.mark("gen_end", ended, step)
+            yield from self._await_scores(batch)
+            last_score = plant.read_last_score(batch, ended)
+            stages = new_stages(generated.seconds, max(0.0, last_score.at - ended))
+            stages |= yield from plant.train(step, batch, self.version)
+            stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
+            self._close_row(step, stages, batch, (outcome.deferred, outcome.surplus), last_score)
+            self.version += 1
+            yield from plant.end_step(step)
+
+
+class OneStepOff(_Phased[F]):
+    """Step t trains batch t while batch t+1 is generated (docs/asynchronous.md)."""
+
+    def process(self) -> Wait[None]:
+        plant = self.plant
+        self._begin_row(0)
+        current: Generated[F] = yield self._begin_phase(0)
+        for step in range(self.task.steps):
+            batch, ended = current.outcome.trained, current.ended
+            if step:
+                passed = self._begin_row(step)
+                ended -= passed
+                for rollout in batch:
+                    rollout.rebase(passed)
+            following = self._begin_phase(step)
+            yield from self._await_scores(batch)
+            last_score = max(rollout.scored_at or 0.0 for rollout in batch)
+            stages = new_stages(current.seconds, max(0.0, last_score - ended))
+            stages |= yield from plant.train(step, batch, self.version)
+            current = yield following
+            stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
+            self._close_row(step, stages, batch, (0, 0), None, current.outcome.trained)
+            self.version += 1
+            yield from plant.end_step(step)
+
+
+class Asynchronous(Scheduler[F]):
+    """Generation goes on during training and pauses only for ``update_weights`` (docs/asynchronous.md)."""
+
+    every_instant = True
+
+    def __init__(
+        self,
+        task: Task,
+        plant_of: Callable[[Scheduler[F]], Plant[F]],
+        oracle_length: Callable[[F], int] | None = None,
+    ) -> None:
+        super().__init__(task, plant_of, oracle_length)
+        self._batches: WholeBatches[F] = WholeBatches(task.batch)
+        self._batch_ready: Signal | None = None
+        self._paused = self.plant.signal()
+
+    # ---- what the plant tells ------------------------------------------------------------------------------
+
+    def finished(self, rollout: F, at: float) -> None:
+        self.ledger.finish(rollout, at, self.version)
+        if self.granularity == "rollout":
+            self._score_whole((rollout,))
+        elif self.granularity == "batch":
+            self._batches.add(rollout, at)
+
+    def scored(self, rollout: F, at: float) -> None:
+        self.ledger.ready(rollout, at)
+
+    def stop_check(self) -> None:
+        self._score_whole(self._batches.take())
+        if self.plant.stopping and self.plant.stopped():
+            self.plant.rest()
+            self._paused.succeed()
+
+    def all_idle(self) -> None:
+        """Nothing to generate until the next update admits more."""
+
+    def instant_over(self) -> None:
+        if self._batch_ready and self.ledger.finished_count >= self.task.batch.rollout_batch_size:
+            ready, self._batch_ready = self._batch_ready, None
+            ready.succeed()
+
+    # ---- the trainer ---------------------------------------------------------------------------------------
+
+    def process(self) -> Wait[None]:
+        plant, ledger = self.plant, self.ledger
+        for step in range(self.task.steps):
+            self._batches.rebase(self._begin_row(step))
+            began = plant.now()
+            self._begin_step(step)
+            plant.generate(self._plan.chunk_size, None)
+            self._batch_ready = plant.signal()
+            yield self._batch_ready
+            taken = plant.now()
+            batch = ledger.take_batch(self.version)
+            last_finish = max(began, *(rollout.finished_at or 0.0 for rollout in batch))
+            stages = new_stages(last_finish - began, max(0.0, taken - last_finish))
+            stages |= yield from plant.train(step, batch, self.version)
+            self._paused = plant.signal()
+            plant.stop()
+            yield self._paused
+            stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
+            unfinished = ledger.unfinished_count()
+            self._close_row(step, stages, batch, (unfinished, ledger.in_flight - unfinished), None)
+            ledger.close_version(self.version)
+            ledger.begin_version()
+            self.version += 1
+            yield from plant.end_step(step)
+
+
+def make_scheduler(
+    task: Task,
+    plant_of: Callable[[Scheduler[F]], Plant[F]],
+    oracle_length: Callable[[F], int] | None,
+) -> Scheduler[F]:
+    """The schedule that the policy asks for, over a plant that is made for it."""
+    kinds: dict[str, type[Scheduler[F]]] = {
+        "synchronous": Synchronous,
+        "one-step-off": OneStepOff,
+        "async": Asynchronous,
+    }
+    return kinds[task.policy.schedule](task, plant_of, oracle_length)

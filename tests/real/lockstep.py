@@ -25,7 +25,7 @@ from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.schedule.rules import streams_pieces
-from tests.small import Lengths, run
+from tests.small import Lengths, linear_costs, run
 
 VOCABULARY = 32
 MODEL = {
@@ -47,6 +47,8 @@ class LockstepCase:
     batch: int = 4
     group_size: int = 1
     steps: int = 8
+    scoring: tuple[float, float] = (0.0, 0.0)
+    """What a scoring batch costs, and what a token of it: iterations."""
 
 
 TWO = MachineSetup(num_replicas=2, num_workers=2, max_scoring_tokens=20)
@@ -78,6 +80,24 @@ LOCKSTEP_CASES = [
     LockstepCase("async", "async", {"max_staleness": 1, "score_granularity": "chunk", "chunk_size": 5}, TWO),
     LockstepCase("async, batch scoring", "async", {"max_staleness": 2, "score_granularity": "batch"}, TWO),
 ]  # fmt: skip
+
+COSTLY = (1.0, 0.5)
+COSTLY_CASES = [
+    LockstepCase("intra", "intra", {"chunk_size": 5}, TWO, scoring=COSTLY),
+    LockstepCase("oppo", "oppo", FIXED, TWO, scoring=COSTLY),
+    LockstepCase("oppo, slow scorer", "oppo", FIXED, TWO, scoring=(2.0, 1.0)),
+    LockstepCase("oppo, three workers", "oppo", FIXED, MachineSetup(num_replicas=2, num_workers=3), scoring=(0.0, 1.0)),
+    LockstepCase("oppo, scorer's KV", "oppo", FIXED, MachineSetup(num_workers=2, scorer_kv_capacity_tokens=30), scoring=COSTLY),
+    LockstepCase("oppo, rounds", "oppo", {"overcommit": 2, "chunk_size": 6, "stop_check": "chunk"}, TWO, scoring=COSTLY),
+    LockstepCase("rollout-overlap", "rollout-overlap", {}, TWO, scoring=COSTLY),
+    LockstepCase("tail-batching", "tail-batching", {"over_issue": 1.5, "score_granularity": "chunk", "chunk_size": 4}, TWO, steps=12, scoring=(0.0, 1.0)),
+    LockstepCase("tail-batching, drops in service", "tail-batching", {"over_issue": 2.0, "score_granularity": "chunk", "chunk_size": 2}, MachineSetup(num_replicas=2, num_workers=3, max_scoring_tokens=60), steps=12, scoring=(0.0, 0.5)),
+    LockstepCase("tail-batching, rollouts", "tail-batching", {"over_issue": 1.5, "score_granularity": "rollout"}, TWO, steps=12, scoring=(2.0, 1.0)),
+    LockstepCase("one-step-off", "one-step-off", {}, TWO, scoring=COSTLY),
+    LockstepCase("async", "async", {"max_staleness": 1, "score_granularity": "chunk", "chunk_size": 5}, TWO, scoring=COSTLY),
+    LockstepCase("async, batch scoring", "async", {"max_staleness": 2, "score_granularity": "batch"}, TWO, scoring=COSTLY),
+]  # fmt: skip
+"""Pieces take time here, so that the load of a worker decides where the next rollout goes."""
 
 ALIKE = (
     c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")),
@@ -148,6 +168,7 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
         stream=streams_pieces(policy, case.machine.streamable),
         max_scoring_tokens=case.machine.max_scoring_tokens,
         lock_step=True,
+        scoring_time=lambda tokens: case.scoring[0] + case.scoring[1] * tokens,
     )
     reward_model = BatchRewards(SeriesRewards(values=tuple(rewards())), 0, None)
     given = RunInput(
@@ -171,7 +192,7 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
 
 def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.Module | None = None) -> None:
     """Same rollouts in the same steps and order, and the same rows, as the simulator at one second an
-    iteration and no other cost."""
+    iteration and no other cost but that of scoring."""
     real = run_real(case, engines, model)
     rows = lengths()
     simulated = run(
@@ -183,10 +204,14 @@ def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.
         group_size=case.group_size,
         settings=case.settings,
         machine=case.machine,
+        costs=linear_costs(score=(*case.scoring, 0.0)),
         rewards=rewards(),
     )
     # An engine tells how often it preempted, not whom.
     pd.testing.assert_frame_equal(
         real.rollouts.drop(columns=c.PREEMPTIONS), simulated.rollouts.drop(columns=c.PREEMPTIONS)
     )
-    pd.testing.assert_frame_equal(real.steps[list(ALIKE)], simulated.steps[list(ALIKE)])
+    alike = [*ALIKE]
+    if any(case.scoring) and simulated.policy.schedule == "synchronous":
+        alike.append(c.SCORER_BATCHES)
+    pd.testing.assert_frame_equal(real.steps[alike], simulated.steps[alike])

@@ -2,9 +2,20 @@
 
 import pytest
 
-from tests.real.lockstep import LOCKSTEP_CASES, LockstepCase, assert_same_decisions, torch_engines
+from tests.real.lockstep import (
+    COSTLY_CASES,
+    LOCKSTEP_CASES,
+    LockstepCase,
+    assert_same_decisions,
+    torch_engines,
+)
 
 
 @pytest.mark.parametrize("case", LOCKSTEP_CASES, ids=lambda case: case.name)
 def test_simulator_and_torch_engines_decide_alike(case: LockstepCase) -> None:
+    assert_same_decisions(case, torch_engines)
+
+
+@pytest.mark.parametrize("case", COSTLY_CASES, ids=lambda case: case.name)
+def test_worker_choice_is_the_simulator_s_where_pieces_take_time(case: LockstepCase) -> None:
     assert_same_decisions(case, torch_engines)

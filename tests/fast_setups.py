@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from oppo_sim.costs.build import CostContext, build_costs
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.config import RooflineCostConfig
+from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.training_config import TrainingConfig
@@ -161,7 +161,7 @@ def costs_of(case: Case, kind: str) -> Costs:
         "reward_model": reward,
         "rollout": {"tensor_parallel": 2, "host": launches},
     }
-    return build_costs(RooflineCostConfig.model_validate_json(_json(config)), shape=context)
+    return RooflineCostConfig.model_validate_json(_json(config)).build(context)
 
 
 def _json(plain: Any) -> str:

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_sim.costs.build import CostContext, build_costs
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.config import ProfileCostConfig
+from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import BatchShape, Costs, Demand
 from oppo_sim.costs.linear import LinearEngine
-from oppo_sim.costs.profile import Profile, load_profile, save_profile
-from oppo_sim.costs.ranges import ProfileRangeWarning
+from oppo_sim.costs.profile import Profile, ProfileRangeWarning, load_profile, save_profile
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import Setup, build_setup
@@ -97,11 +96,7 @@ def test_round_trip_is_exact_and_stable(tmp_path: Path) -> None:
 
 def test_scenario_gives_costs_with_the_measurement_in_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "profile.json").write_text(json.dumps(content()))
-    built = build_costs(
-        ProfileCostConfig(kind="profile", path="profile.json"),
-        shape=context(num_ppo_epochs=1),
-        base_dir=tmp_path,
-    )
+    built = ProfileCostConfig(kind="profile", path="profile.json").build(context(num_ppo_epochs=1), tmp_path)
     assert built.provenance["measured"] == content()["measured"]
     assert built.provenance["path"] == "profile.json"
     assert built.provenance["contention_factor"] == 1.1

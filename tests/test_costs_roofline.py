@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_sim.costs.config import Achievable, HostOverheads
+from oppo_sim.costs.config import HOSTS, VLLM_BATCH_SIZES, Achievable, HostOverheads
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.models import MODELS, ModelShape
-from oppo_sim.costs.roofline_engine import HOSTS, VLLM_BATCH_SIZES, RooflineEngine
+from oppo_sim.costs.roofline_engine import RooflineEngine
 
 TINY = ModelShape(
     num_hidden_layers=1,

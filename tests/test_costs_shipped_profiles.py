@@ -7,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from oppo_sim.costs import shipped_profiles as module
-from oppo_sim.costs.build import build_costs
 from oppo_sim.costs.config import ProfileCostConfig
 from oppo_sim.costs.interface import BatchShape
 from oppo_sim.costs.shipped_profiles import load_shipped, register_profile, shipped_profiles
@@ -36,11 +35,11 @@ def test_a_registered_profile_is_found_by_its_name(tmp_path: Path, monkeypatch: 
     register_profile(profile_file(tmp_path), "h200/other/vllm", shipped)
     assert shipped_profiles(shipped) == ["h200/other/vllm", NAME]
     monkeypatch.setattr(module, "SHIPPED_FOLDER", shipped)
-    costs = build_costs(ProfileCostConfig(kind="profile", name=NAME), shape=context())
+    costs = ProfileCostConfig(kind="profile", name=NAME).build(context())
     assert costs.provenance["path"] == f"shipped: {NAME}"
     assert costs.actor.decode_time(8, 8 * 1024) == pytest.approx(0.005 + 8 * 2e-5 + 8 * 1024 * 4e-9)
     with pytest.raises(OppoError, match=r"did you mean h200/qwen2.5-7b\+1.5b/torch"):
-        build_costs(ProfileCostConfig(kind="profile", name="h200/qwen2.5-7b+1.5b/tosch"), shape=context())
+        ProfileCostConfig(kind="profile", name="h200/qwen2.5-7b+1.5b/tosch").build(context())
 
 
 def test_an_edited_profile_is_refused_and_registering_again_replaces_it(tmp_path: Path) -> None:
@@ -91,13 +90,13 @@ def test_a_scenario_names_one_source() -> None:
 def test_a_profile_without_training_is_refused_unless_a_roofline_stands_in(tmp_path: Path) -> None:
     path = profile_file(tmp_path, training={"tokens": []})
     with pytest.raises(OppoError, match=r"training was not measured .* costs.roofline_training"):
-        build_costs(ProfileCostConfig(kind="profile", path=str(path)), shape=context())
+        ProfileCostConfig(kind="profile", path=str(path)).build(context())
     mixed = ProfileCostConfig.model_validate(
         {"kind": "profile", "path": str(path), "roofline_training": ROOFLINE}
     )
     batch = BatchShape((100,) * 16, (900,) * 16)
-    costs = build_costs(mixed, shape=context())
-    alone = build_costs(mixed.roofline_training, shape=context())  # type: ignore[arg-type]
+    costs = mixed.build(context())
+    alone = mixed.roofline_training.build(context())  # type: ignore[union-attr]
     assert costs.training.stage_times(batch) == alone.training.stage_times(batch)
     assert costs.actor.decode_time(8, 8 * 1024) != alone.actor.decode_time(8, 8 * 1024)
     assert costs.provenance["training"]["measured"] is False  # type: ignore[index]
@@ -106,4 +105,4 @@ def test_a_profile_without_training_is_refused_unless_a_roofline_stands_in(tmp_p
 def test_a_training_table_has_the_update_or_nothing(tmp_path: Path) -> None:
     path = profile_file(tmp_path, training={"tokens": [1, 2], "ref": [1, 2]})
     with pytest.raises(OppoError, match="update_actor is missing"):
-        build_costs(ProfileCostConfig(kind="profile", path=str(path)), shape=context())
+        ProfileCostConfig(kind="profile", path=str(path)).build(context())

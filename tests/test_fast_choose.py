@@ -16,10 +16,10 @@ import pytest
 
 from oppo_sim import columns as c
 from oppo_sim.comparison import compare
-from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.interface import Costs, DecodeLines, Demand, EngineCost, Line
 from oppo_sim.costs.linear import LinearEngine
-from oppo_sim.costs.profile import Profile, save_profile
-from oppo_sim.costs.ranges import ProfileRangeWarning
+from oppo_sim.costs.lowering import Lowering
+from oppo_sim.costs.profile import Profile, ProfileRangeWarning, save_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.fast import choose
 from oppo_sim.fast.choose import run_columns, run_summary, why_not
@@ -67,15 +67,80 @@ def test_without_contention_a_shared_device_is_covered() -> None:
     assert list(fast.columns[c.TIMING_STEP]) == pytest.approx(list(slow.columns[c.TIMING_STEP]), rel=1e-9)
 
 
-class Own(LinearEngine):
-    """Somebody's cost model."""
+class Quadratic(LinearEngine):
+    """Somebody's change of a shipped model: what it inherits in numbers is no longer what it answers."""
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        return super().prefill_time(tokens, pairs) + 1e-9 * tokens * tokens
+
+
+class Own:
+    """Somebody's cost model: what the simulator asks for, and nothing else."""
+
+    peak = None
+
+    def decode_time(self, n_running: int, kv_tokens: float) -> float:
+        return 0.01
+
+    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
+        return Line(0.01, 0.0, float("inf"))
+
+    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
+        return Demand(1.0, 0.0)
+
+    def decode_work(self, n_running: int, kv_tokens: float) -> None:
+        return None
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        return 0.02
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        return Demand(0.0, 1.0)
+
+    def prefill_work(self, tokens: float, pairs: float) -> None:
+        return None
+
+    def without_padding(self) -> Own:
+        return self
+
+
+class Lowered(Own):
+    """The same, which says itself in numbers, too."""
+
+    decode_time, decode_line, decode_demand, decode_work = (
+        Own.decode_time, Own.decode_line, Own.decode_demand, Own.decode_work,
+    )  # fmt: skip
+    prefill_time, prefill_demand, prefill_work = Own.prefill_time, Own.prefill_demand, Own.prefill_work
+
+    def decode_lines(self, n_running: int) -> DecodeLines:
+        return DecodeLines((self.decode_line(n_running, 0.0),))
+
+    def lower_prefill(self, to: Lowering) -> None:
+        to.linear(0.02)
+
+
+def with_actor(setup: Setup, actor: EngineCost) -> Setup:
+    return replace(setup, costs=Costs(actor, setup.costs.scorer, setup.costs.training, {}))
+
+
+def test_a_cost_model_that_says_itself_in_numbers_is_compiled() -> None:
+    setup = shipped(SCENARIO, "oppo", 3, "warmup_steps=0")
+    alone, lowered = with_actor(setup, Own()), with_actor(setup, Lowered())
+    assert why_not(lowered) is None
+    fast, slow = run_columns(lowered, engine="compiled"), run_columns(alone)
+    assert slow.engine == "simpy"
+    assert list(fast.columns[c.TIMING_STEP]) == pytest.approx(list(slow.columns[c.TIMING_STEP]), rel=1e-9)
 
 
 def test_cost_models_and_policies_of_ones_own_run_on_the_model(tmp_path: Path) -> None:
     setup = shipped(SCENARIO, "oppo", 2, "warmup_steps=0")
-    own = replace(setup, costs=Costs(Own(0.01), setup.costs.scorer, setup.costs.training, {}))
-    assert "cost models" in (why_not(own) or "")
-    assert run_summary(own)[1] == "simpy"
+    for actor, words in (
+        (Own(), "cost model Own has no decode_lines() of its own"),
+        (Quadratic(0.01), "cost model Quadratic has no lower_prefill() of its own"),
+    ):
+        own = with_actor(setup, actor)
+        assert words in (why_not(own) or "")
+        assert run_summary(own)[1] == "simpy"
     (tmp_path / "mine.py").write_text(
         "from oppo_sim.policies import Policy\n\nclass Mine(Policy):\n    name = 'mine'\n"
     )

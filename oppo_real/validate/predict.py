@@ -9,12 +9,10 @@ from typing import Any
 from oppo_real.config import RealConfig
 from oppo_real.validate.measure import MeasuredRun
 from oppo_real.validate.views import StepView, views_of
-from oppo_sim.costs.build import build_costs
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.config import LinearCostConfig, LinearDecode
 from oppo_sim.costs.context import CostContext
-from oppo_sim.costs.profile import Profile, TrainingTable
-from oppo_sim.costs.ranges import ProfileRangeWarning
+from oppo_sim.costs.profile import Profile, ProfileRangeWarning, TrainingTable
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
@@ -67,11 +65,8 @@ def predict(
     machine = _limited(setup.machine, limits_of(run.resolved))
     machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)
     if profile is None:
-        costs = build_costs(
-            LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)),
-            shape=cost_context(scenario),
-            base_dir=None,
-        )
+        lock_step = LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0))
+        costs = lock_step.build(cost_context(scenario))
     else:
         machine = _with_interference(machine, profile, scenario, schedule)
         costs = costs_from_profile(as_run(profile, config), cost_context(scenario))

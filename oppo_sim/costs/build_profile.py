@@ -4,19 +4,19 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from oppo_sim.costs.config import DemandShares, ProfileCostConfig
-from oppo_sim.costs.context import CostContext
-from oppo_sim.costs.interface import Costs, Demand, EngineCost, TrainingCost
-from oppo_sim.costs.profile import PrefillTable, Profile, load_profile, profile_text
-from oppo_sim.costs.profile_engine import ProfileEngine, ProfileTraining
+from oppo_sim.costs.config import CostFactors, ProfileCostConfig
+from oppo_sim.costs.context import CostContext, stages_run, unused_fields
+from oppo_sim.costs.interface import Costs, PrefillCost, TrainingCost
+from oppo_sim.costs.linear import demand_of
+from oppo_sim.costs.profile import DecodeTable, PrefillTable, Profile, load_profile, profile_text
+from oppo_sim.costs.profile_engine import ProfileEngine, ProfilePrefill, ProfileTraining
 from oppo_sim.costs.scoring import SummedPrefill
 from oppo_sim.costs.shipped_profiles import load_shipped
-from oppo_sim.costs.stages import stages_run, unused_fields
 from oppo_sim.errors import OppoError
 
 
 def profile_costs(config: ProfileCostConfig, context: CostContext, base_dir: Path | None) -> Costs:
-    """See ``build.build_costs``."""
+    """See ``ProfileCostConfig.build``."""
     profile = configured_profile(config, base_dir)
     source = config.path if config.path is not None else f"shipped: {config.name}"
     if config.roofline_training is None:
@@ -30,11 +30,32 @@ def profile_costs(config: ProfileCostConfig, context: CostContext, base_dir: Pat
 
 
 def configured_profile(config: ProfileCostConfig, base_dir: Path | None) -> Profile:
-    """The profile that a scenario names, from its file or from the package. Raises OppoError."""
+    """The profile that a scenario names, from its file or from the package, and scaled as it says. Raises
+    OppoError."""
     if config.name is not None:
-        return load_shipped(config.name)
-    assert config.path is not None, "the section has one of the two"
-    return load_profile((base_dir or Path()) / config.path)
+        profile = load_shipped(config.name)
+    else:
+        assert config.path is not None, "the section has one of the two"
+        profile = load_profile((base_dir or Path()) / config.path)
+    return profile if config.scale is None else scaled_profile(profile, config.scale)
+
+
+def scaled_profile(profile: Profile, factors: CostFactors) -> Profile:
+    """The profile with its tables multiplied. Its name says so, for every manifest."""
+    training, host = profile.training, profile.host
+    changed = {
+        "name": f"{profile.name} ({factors})",
+        "decode": DecodeTable(rows=tuple(row.scaled(factors.decode) for row in profile.decode.rows)),
+        "prefill": profile.prefill.scaled(factors.prefill),
+        "score": profile.score.scaled(factors.score),
+        "score_ref": profile.score_ref and profile.score_ref.scaled(factors.score),
+        "training": training.scaled(factors.training),
+        "update_weights": profile.update_weights * factors.training,
+        "host": host.times(factors.decode, "decode_per_iteration", "decode_per_rollout")
+        .times(factors.prefill, "prefill")
+        .times(factors.score, "score"),
+    }
+    return Profile.model_validate(dict(profile) | changed)
 
 
 def costs_from_profile(
@@ -69,15 +90,14 @@ def costs_from_profile(
             )
     return Costs(
         actor=ProfileEngine(
-            profile.decode,
-            profile.prefill,
-            profile.ranges,
-            "prefill",
-            profile.host.decode_per_iteration,
-            profile.host.decode_per_rollout,
-            profile.host.prefill,
-            _demand(profile.demands.decode),
-            _demand(profile.demands.prefill),
+            decode=profile.decode,
+            prefill=profile.prefill,
+            ranges=profile.ranges,
+            host_per_iteration=profile.host.decode_per_iteration,
+            host_per_rollout=profile.host.decode_per_rollout,
+            host_prefill=profile.host.prefill,
+            decode_shares=demand_of(profile.demands.decode),
+            prefill_shares=demand_of(profile.demands.prefill),
         ),
         scorer=_scorer(profile, context.training.stream_ref),
         training=training
@@ -87,8 +107,8 @@ def costs_from_profile(
             profile.update_weights,
             profile.ranges,
             context.training.parallel_inference,
-            _demand(profile.demands.training),
-            _demand(profile.demands.update_weights),
+            demand_of(profile.demands.training),
+            demand_of(profile.demands.update_weights),
         ),
         provenance={
             "kind": "profile",
@@ -107,19 +127,12 @@ def costs_from_profile(
     )
 
 
-def _scorer(profile: Profile, stream_ref: bool) -> EngineCost:
-    def engine(table: PrefillTable, name: str) -> ProfileEngine:
-        shares = _demand(profile.demands.score)
-        return ProfileEngine(
-            profile.decode,
-            table,
-            profile.ranges,
-            name,
-            host_prefill=profile.host.score,
-            prefill_shares=shares,
-        )
+def _scorer(profile: Profile, stream_ref: bool) -> PrefillCost:
+    def forward(table: PrefillTable, name: str) -> ProfilePrefill:
+        shares = demand_of(profile.demands.score)
+        return ProfilePrefill(table, profile.ranges, name, profile.host.score, shares)
 
-    score = engine(profile.score, "score")
+    score = forward(profile.score, "score")
     if not stream_ref:
         return score
     if profile.score_ref is None:
@@ -127,8 +140,4 @@ def _scorer(profile: Profile, stream_ref: bool) -> EngineCost:
             f"cost profile {profile.name}: score_ref was not measured and training.stream_ref is true;"
             " measure it"
         )
-    return SummedPrefill((score, engine(profile.score_ref, "score_ref")))
-
-
-def _demand(shares: DemandShares) -> Demand:
-    return Demand(shares.memory, shares.arithmetic)
+    return SummedPrefill((score, forward(profile.score_ref, "score_ref")))

@@ -5,10 +5,18 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from oppo_sim.costs.config import ModelRef, RewardModel, RolloutEngine, RooflineCostConfig, Verifier
-from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.config import (
+    ModelRef,
+    RewardModel,
+    RolloutEngine,
+    RooflineCostConfig,
+    Verifier,
+    find_host,
+)
+from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.devices import Device, find_device
-from oppo_sim.costs.interface import BatchShape, Costs, EngineCost
+from oppo_sim.costs.interface import BatchShape, Costs, PrefillCost
+from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import (
     gathered_bytes,
     gigabytes,
@@ -20,10 +28,9 @@ from oppo_sim.costs.memory import (
     weight_bytes,
 )
 from oppo_sim.costs.models import ModelShape, find_model
-from oppo_sim.costs.roofline_engine import Logits, RooflineEngine, find_host
+from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
-from oppo_sim.costs.scoring import SummedPrefill, VerifierScorer
-from oppo_sim.costs.stages import stages_run
+from oppo_sim.costs.scoring import SummedPrefill
 from oppo_sim.errors import OppoError
 
 
@@ -49,7 +56,7 @@ class _Devices(NamedTuple):
 
 
 def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: Path | None) -> Costs:
-    """See ``build.build_costs``."""
+    """See ``RooflineCostConfig.build``."""
     models, devices = _models(config, base_dir), _devices(config, context)
     if context.training.weight_sync.kind == "shared" and not context.colocated_training:
         raise OppoError(
@@ -242,7 +249,7 @@ def _kv_capacity(
 
 def _scorer(
     config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices
-) -> EngineCost:
+) -> PrefillCost:
     reward = config.reward_model
     items = _scoring_items(config, context, models)
     if items:
@@ -261,9 +268,9 @@ def _scorer(
             logits,
         )
 
-    parts: list[EngineCost] = []
+    parts: list[PrefillCost] = []
     if isinstance(reward, Verifier):
-        parts.append(VerifierScorer(reward.fixed_s, reward.per_token_s))
+        parts.append(verifier(reward.fixed_s, reward.per_token_s))
     elif models.reward is not None:
         parts.append(engine(models.reward, "none"))
     if context.training.stream_ref:

@@ -1,12 +1,20 @@
-"""The ``costs:`` section of a scenario."""
+"""The ``costs:`` section of a scenario: one class a kind, which builds its cost models and scales itself."""
 
-from typing import Annotated, Literal
+from abc import ABC, abstractmethod
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from oppo_sim.costs.devices import Device, Dtype
+from oppo_sim.costs.devices import Device, Dtype, find_device
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
+from oppo_sim.draws import draw_normal, stream_key
+
+if TYPE_CHECKING:
+    from oppo_sim.costs.context import CostContext
+    from oppo_sim.costs.interface import Costs
 
 ModelRef = str | ModelShape
 """A preset ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"), a path to a Hugging Face ``config.json`` or its
@@ -34,6 +42,56 @@ class Demands(Strict):
     score: DemandShares = COMPUTE_BOUND
     training: DemandShares = COMPUTE_BOUND
     update_weights: DemandShares = MEMORY_BOUND
+
+
+class CostFactors(Strict):
+    """What the seconds of an activity are multiplied by."""
+
+    decode: Positive = 1.0
+    prefill: Positive = 1.0
+    """Of the actor."""
+    score: Positive = 1.0
+    training: Positive = 1.0
+    """All training stages and the weight sync."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} × {value:.2f}" for name, value in self)
+
+
+def drawn_factors(seed: int, number: int, sigma: float) -> CostFactors:
+    """The ``number``-th draw: each factor exp(sigma · N(0, 1)), independent of the others."""
+    return CostFactors(
+        **{
+            name: exp(sigma * draw_normal(stream_key(seed, f"tune/cost/{name}"), number))
+            for name in CostFactors.model_fields
+        }
+    )
+
+
+class CostSection(Strict, ABC):
+    """What every kind answers. A new kind: a class here and in ``CostConfig``, with its models beside it."""
+
+    evidence: ClassVar[str]
+    """Where its seconds come from, for advice: "seconds come from …"."""
+    pads_batches: ClassVar[bool] = False
+    """It knows what padded rows cost."""
+
+    @abstractmethod
+    def build(self, context: "CostContext", base_dir: Path | None = None) -> "Costs":
+        """The cost models; paths are relative to ``base_dir``.
+
+        Raises OppoError for an unknown model or device, for a model that does not fit its devices (saying
+        what and by how much), for a profile that cannot be read or lacks a table that the scenario needs.
+        """
+
+    @abstractmethod
+    def scaled(self, factors: CostFactors) -> "CostSection":
+        """The same with every second of an activity times its factor."""
+
+    @property
+    def streamable(self) -> bool:
+        """The reward model can score a growing prefix."""
+        return True
 
 
 # ---- linear ------------------------------------------------------------------------------------------------
@@ -66,8 +124,15 @@ class LinearStages(Strict):
     update_actor: LinearForward = LinearForward()
     update_weights: NonNegative = 0.0
 
+    def scaled(self, factor: float) -> "LinearStages":
+        stages = {name: getattr(self, name) for name in LinearStages.model_fields}
+        return LinearStages(
+            update_weights=stages.pop("update_weights") * factor,
+            **{name: stage.times(factor) for name, stage in stages.items()},
+        )
 
-class LinearCostConfig(Strict):
+
+class LinearCostConfig(CostSection):
     """Coefficients in seconds. Stages that ``training:`` switches off cost nothing whatever is written
     here."""
 
@@ -80,6 +145,22 @@ class LinearCostConfig(Strict):
     """The reference model over the same batch; asked for by ``training.stream_ref``."""
     stages: LinearStages = LinearStages()
     demands: Demands = Demands()
+    evidence: ClassVar[str] = "coefficients that the scenario gives"
+
+    def build(self, context: "CostContext", base_dir: Path | None = None) -> "Costs":
+        from oppo_sim.costs.linear import linear_costs
+
+        return linear_costs(self, context)
+
+    def scaled(self, factors: CostFactors) -> "LinearCostConfig":
+        changed = {
+            "decode": self.decode.times(factors.decode),
+            "prefill": self.prefill.times(factors.prefill),
+            "score": self.score.times(factors.score),
+            "score_ref": self.score_ref and self.score_ref.times(factors.score),
+            "stages": self.stages.scaled(factors.training),
+        }
+        return self.model_copy(update=changed)
 
 
 # ---- roofline ----------------------------------------------------------------------------------------------
@@ -114,7 +195,24 @@ class HostOverheads(Strict):
     not padded."""
 
 
+VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+"""Batch sizes that vLLM captures as CUDA graphs by default."""
+
+HOSTS = {
+    "vllm": HostOverheads(per_iteration_s=4e-4, per_rollout_s=4e-6, captured_batch_sizes=VLLM_BATCH_SIZES),
+    "generate": HostOverheads(
+        per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0
+    ),
+}
+"""``vllm``: graphs and a paged KV cache. ``generate``: a Python loop, a launch per kernel, a KV cache
+concatenated anew each time."""
+
 HostRef = Literal["vllm", "generate"] | HostOverheads
+
+
+def find_host(host: HostRef) -> HostOverheads:
+    """A preset, or overheads given inline."""
+    return host if isinstance(host, HostOverheads) else HOSTS[host]
 
 
 class RolloutEngine(Strict):
@@ -178,7 +276,7 @@ class TrainingDevices(Strict):
     adv_per_token_s: NonNegative = 2e-8
 
 
-class RooflineCostConfig(Strict):
+class RooflineCostConfig(CostSection):
     """Seconds from shapes and datasheets. Nothing in it is measured."""
 
     kind: Literal["roofline"]
@@ -190,12 +288,63 @@ class RooflineCostConfig(Strict):
     critic_model: ModelRef | None = None
     rollout: RolloutEngine = RolloutEngine()
     training: TrainingDevices = TrainingDevices()
+    evidence: ClassVar[str] = "datasheets and assumed efficiencies, which nobody measured"
+    pads_batches: ClassVar[bool] = True
+
+    @property
+    def streamable(self) -> bool:
+        return self.reward_model.kind != "verifier"
+
+    def build(self, context: "CostContext", base_dir: Path | None = None) -> "Costs":
+        from oppo_sim.costs.build_roofline import roofline_costs
+
+        return roofline_costs(self, context, base_dir)
+
+    def scaled(self, factors: CostFactors) -> "RooflineCostConfig":
+        """Rates of the devices divided, overheads of the host multiplied: decode's factor is on memory
+        traffic and the host, prefill's on arithmetic, so that a decode that is bound by arithmetic follows
+        prefill's."""
+        decode, score, training = factors.decode, factors.score, factors.training
+        rollout, reward, group = self.rollout, self.reward_model, self.training
+
+        def device(ref: DeviceRef | None) -> Device:
+            return find_device(self.device if ref is None else ref)
+
+        rollout_parts = {
+            "device": device(rollout.device).slower(memory=decode, arithmetic=factors.prefill),
+            "host": find_host(rollout.host).times(decode, *_HOST_SECONDS),
+            "achievable": rollout.achievable.times(decode, "layer_latency_s"),
+        }
+        reward_parts = {
+            "device": device(reward.device).slower(memory=score, arithmetic=score),
+            "host": find_host(reward.host).times(score, *_HOST_SECONDS),
+            "achievable": reward.achievable.times(score, "layer_latency_s"),
+        }
+        if isinstance(reward, Verifier):
+            reward = reward.times(score, "fixed_s", "per_token_s")
+        group_parts: dict[str, Any] = {
+            "device": device(group.device).slower(memory=training, arithmetic=training, link=training),
+            "achievable": group.achievable.times(training, "layer_latency_s"),
+        }
+        if group.link_bytes_per_s is not None:
+            group_parts["link_bytes_per_s"] = group.link_bytes_per_s / training
+        group = group.times(training, "micro_batch_overhead_s", "adv_fixed_s", "adv_per_token_s")
+        return self.model_copy(
+            update={
+                "rollout": rollout.model_copy(update=rollout_parts),
+                "reward_model": reward.model_copy(update=reward_parts),
+                "training": group.model_copy(update=group_parts),
+            }
+        )
+
+
+_HOST_SECONDS = ("per_iteration_s", "per_rollout_s", "launch_per_layer_s")
 
 
 # ---- profile -----------------------------------------------------------------------------------------------
 
 
-class ProfileCostConfig(Strict):
+class ProfileCostConfig(CostSection):
     """Measured tables of format ``oppo-profile/1``: a file of one's own, or one that comes with the
     package."""
 
@@ -206,12 +355,26 @@ class ProfileCostConfig(Strict):
     """Instead of ``path``: of a shipped profile, such as ``h200/qwen2.5-7b+1.5b/torch``."""
     roofline_training: RooflineCostConfig | None = None
     """The training part and the weight sync by a roofline instead, where training was not measured."""
+    scale: CostFactors | None = None
+    """Multiplies what was measured; None: as it was measured."""
+    evidence: ClassVar[str] = "a profile that was measured; the steps themselves were simulated"
 
     @model_validator(mode="after")
     def _one_source(self) -> "ProfileCostConfig":
         if (self.path is None) == (self.name is None):
             raise ValueError("a profile has either a path or a name: give one of them")
         return self
+
+    def build(self, context: "CostContext", base_dir: Path | None = None) -> "Costs":
+        from oppo_sim.costs.build_profile import profile_costs
+
+        return profile_costs(self, context, base_dir)
+
+    def scaled(self, factors: CostFactors) -> "ProfileCostConfig":
+        before = self.scale or CostFactors()
+        both = {name: value * getattr(factors, name) for name, value in before}
+        stand_in = self.roofline_training and self.roofline_training.scaled(factors)
+        return self.model_copy(update={"scale": CostFactors(**both), "roofline_training": stand_in})
 
 
 CostConfig = Annotated[LinearCostConfig | RooflineCostConfig | ProfileCostConfig, Field(discriminator="kind")]

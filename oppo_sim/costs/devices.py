@@ -35,6 +35,12 @@ class Device(Strict):
             raise OppoError(f"device {self.name} has no fp8 arithmetic; use dtype bf16")
         return self.fp8_flops
 
+    def slower(self, *, memory: float, arithmetic: float, link: float = 1.0) -> "Device":
+        """With rates divided."""
+        device = self.times(1.0 / memory, "hbm_bytes_per_s")
+        device = device.times(1.0 / arithmetic, "bf16_flops", "fp8_flops")
+        return device.times(1.0 / link, "link_bytes_per_s", "host_link_bytes_per_s")
+
 
 def _device(
     name: str, gib: float, gb_s: float, bf16: float, fp8: float | None, link: float, host: float, source: str

@@ -39,12 +39,19 @@ class Peak(NamedTuple):
     bytes: float
 
 
-class EngineCost(Protocol):
-    """An engine (one replica of the actor, or one scoring worker): decode and prefill."""
+class DecodeLines(NamedTuple):
+    """Decode of one batch size at any KV, as lines one after the other from no KV on; the last has no end."""
 
-    @property
-    def peak(self) -> Peak | None:
-        """Peak rates of the engine's devices; None where the model does not know them."""
+    lines: tuple[Line, ...]
+    measured: tuple[float, float] | None = None
+    """Lowest and highest KV tokens that were measured; None: nothing was."""
+
+
+class DecodeCost(Protocol):
+    """Decode iterations of an engine.
+
+    ``decode_lines(n_running) -> DecodeLines`` beside these, in the same class, makes it compiled.
+    """
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
         """Seconds (> 0) of one decode iteration of ``n_running`` >= 1 rollouts with ``kv_tokens`` tokens in
@@ -54,21 +61,36 @@ class EngineCost(Protocol):
         """The line on which ``decode_time(n_running, kv)`` lies for kv from ``kv_tokens`` up to
         ``Line.kv_until``."""
 
-    def prefill_time(self, tokens: float, pairs: float) -> float:
-        """Seconds of one forward over ``tokens`` > 0 new tokens and ``pairs`` query-key pairs, Σ (n·p +
-        n²/2)."""
-
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
         """Demand of a decode iteration on the device."""
-
-    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
-        """Demand of a prefill on the device."""
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         """Work of one decode iteration, affine in kv_tokens; None where the model does not know it."""
 
+
+class PrefillCost(Protocol):
+    """Forwards over new tokens: a scoring worker, or the prefill of an engine.
+
+    ``lower_prefill(to: Lowering)`` beside these, in the same class, makes it compiled.
+    """
+
+    @property
+    def peak(self) -> Peak | None:
+        """Peak rates of the devices it runs on; None where the model does not know them."""
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        """Seconds of one forward over ``tokens`` > 0 new tokens and ``pairs`` query-key pairs, Σ (n·p +
+        n²/2)."""
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        """Demand of a prefill on the device."""
+
     def prefill_work(self, tokens: float, pairs: float) -> Work | None:
         """Work of one prefill, None where the model does not know it."""
+
+
+class EngineCost(DecodeCost, PrefillCost, Protocol):
+    """A replica of the actor: both."""
 
     def without_padding(self) -> "EngineCost":
         """The same engine with no batch padding (for the attribution of lost time)."""
@@ -108,7 +130,10 @@ class StageTimes(NamedTuple):
 
 
 class TrainingCost(Protocol):
-    """The training group: everything from the end of scoring to the new weights in the rollout engine."""
+    """The training group: everything from the end of scoring to the new weights in the rollout engine.
+
+    ``lower_stages(to: Lowering)`` beside these, in the same class, makes it compiled.
+    """
 
     @property
     def peak(self) -> Peak | None:
@@ -138,7 +163,7 @@ class Costs:
 
     actor: EngineCost
     """One rollout replica."""
-    scorer: EngineCost
+    scorer: PrefillCost
     """One scoring worker (reward model, plus the reference model with ``stream_ref``)."""
     training: TrainingCost
     provenance: dict[str, object]

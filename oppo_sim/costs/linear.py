@@ -1,12 +1,59 @@
 """Cost models made of linear coefficients: exact, transparent, and what every test compares against."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from oppo_sim.costs.interface import BatchShape, Demand, Line, Peak, StageTimes, Work
+from oppo_sim.costs.config import DemandShares, LinearCostConfig, LinearForward
+from oppo_sim.costs.context import CostContext, stages_run, unused_fields
+from oppo_sim.costs.interface import (
+    NO_DEMAND,
+    BatchShape,
+    Costs,
+    DecodeLines,
+    Demand,
+    Line,
+    Peak,
+    StageTimes,
+    Work,
+)
+from oppo_sim.costs.lowering import Lowering
+from oppo_sim.errors import OppoError
 
 _UNBOUNDED = float("inf")
 MEMORY_BOUND = Demand(1.0, 0.0)
 COMPUTE_BOUND = Demand(0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class LinearPrefill:
+    """Seconds = fixed + per_token·Σn + per_pair·Σ(n·p + n²/2)."""
+
+    fixed: float = 0.0
+    per_token: float = 0.0
+    per_pair: float = 0.0
+    demand_shares: Demand = COMPUTE_BOUND
+    work: Work | None = None
+    """Of every forward; None: unknown."""
+
+    @property
+    def peak(self) -> Peak | None:
+        return None
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        return self.fixed + self.per_token * tokens + self.per_pair * pairs
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        return self.demand_shares
+
+    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
+        return self.work
+
+    def lower_prefill(self, to: Lowering) -> None:
+        to.linear(self.fixed, self.per_token, self.per_pair)
+
+
+def verifier(fixed_s: float, per_token_s: float) -> LinearPrefill:
+    """Rules on a host: seconds, and no work for the device."""
+    return LinearPrefill(fixed_s, per_token_s, 0.0, NO_DEMAND, Work(0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -51,7 +98,13 @@ class LinearEngine:
         return None
 
     def without_padding(self) -> "LinearEngine":
-        return replace(self)
+        return self
+
+    def decode_lines(self, n_running: int) -> DecodeLines:
+        return DecodeLines((self.decode_line(n_running, 0.0),))
+
+    def lower_prefill(self, to: Lowering) -> None:
+        to.linear(self.prefill_fixed, self.prefill_per_token, self.prefill_per_pair)
 
 
 @dataclass(frozen=True)
@@ -105,3 +158,77 @@ class LinearTraining:
 
     def work(self, batch: BatchShape) -> Work | None:
         return None
+
+    def lower_stages(self, to: Lowering) -> None:
+        for stage in (
+            self.old_log_prob,
+            self.ref,
+            self.values,
+            self.adv,
+            self.update_critic,
+            self.update_actor,
+        ):
+            to.linear_stage(stage.fixed, stage.per_token, stage.per_pair)
+        to.training_group(self.update_weights)
+
+
+def linear_costs(config: LinearCostConfig, context: CostContext) -> Costs:
+    """See ``LinearCostConfig.build``. ``stages`` are whole stages: epochs and mini-batches do not multiply
+    them."""
+    training = context.training
+    score = config.score
+    if training.stream_ref:
+        if config.score_ref is None:
+            raise OppoError(
+                "costs: training.stream_ref needs costs.score_ref, the reference model's coefficients; add it"
+            )
+        score = LinearForward(
+            fixed=score.fixed + config.score_ref.fixed,
+            per_token=score.per_token + config.score_ref.per_token,
+            per_pair=score.per_pair + config.score_ref.per_pair,
+        )
+    demands, stages, run = config.demands, config.stages, stages_run(training)
+    return Costs(
+        actor=LinearEngine(
+            decode_fixed=config.decode.fixed,
+            decode_per_rollout=config.decode.per_rollout,
+            decode_per_kv_token=config.decode.per_kv_token,
+            prefill_fixed=config.prefill.fixed,
+            prefill_per_token=config.prefill.per_token,
+            prefill_per_pair=config.prefill.per_pair,
+            decode_demand_shares=demand_of(demands.decode),
+            prefill_demand_shares=demand_of(demands.prefill),
+        ),
+        scorer=LinearPrefill(score.fixed, score.per_token, score.per_pair, demand_of(demands.score)),
+        training=LinearTraining(
+            old_log_prob=_stage(stages.old_log_prob, run.old_log_prob),
+            ref=_stage(stages.ref, run.ref),
+            values=_stage(stages.values, run.values),
+            adv=_stage(stages.adv, True),
+            update_critic=_stage(stages.update_critic, run.update_critic),
+            update_actor=_stage(stages.update_actor, True),
+            update_weights=stages.update_weights,
+            parallel_inference=training.parallel_inference,
+            demand_shares=demand_of(demands.training),
+            sync_demand_shares=demand_of(demands.update_weights),
+        ),
+        provenance={
+            "kind": "linear",
+            "measured": False,
+            "parameters": config.model_dump(mode="json"),
+            "unused_training_fields": unused_fields(training),
+        },
+    )
+
+
+def demand_of(shares: DemandShares) -> Demand:
+    """As the simulator asks for it."""
+    return Demand(shares.memory, shares.arithmetic)
+
+
+def _stage(coefficients: LinearForward, runs: bool) -> LinearStage:
+    return (
+        LinearStage(coefficients.fixed, coefficients.per_token, coefficients.per_pair)
+        if runs
+        else LinearStage()
+    )

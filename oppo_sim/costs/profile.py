@@ -1,7 +1,9 @@
 """Measured cost tables: the ``oppo-profile/1`` file format."""
 
 import json
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +12,6 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from oppo_sim.costs.config import Demands
 from oppo_sim.costs.models import first_problem
-from oppo_sim.costs.ranges import RangeCounter
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict
 from oppo_sim.errors import OppoError
 
@@ -21,6 +22,10 @@ Seconds = Annotated[tuple[Positive, ...], Field(strict=False, min_length=2)]
 SecondsOrZero = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=2)]
 
 
+def _times(values: Sequence[float], factor: float) -> tuple[float, ...]:
+    return tuple(value * factor for value in values)
+
+
 def _check_grid(name: str, grid: Sequence[float]) -> None:
     if any(b <= a for a, b in pairwise(grid)):
         raise ValueError(f"{name} must rise strictly")
@@ -29,6 +34,28 @@ def _check_grid(name: str, grid: Sequence[float]) -> None:
 def _check_length(name: str, values: Sequence[object], wanted: int) -> None:
     if len(values) != wanted:
         raise ValueError(f"{name} has {len(values)} entries for a grid of {wanted}")
+
+
+class ProfileRangeWarning(UserWarning):
+    """A profile was asked outside its measured range and answered by linear extrapolation."""
+
+
+@dataclass
+class RangeCounter:
+    """Extrapolated answers by table."""
+
+    counts: dict[str, int] = field(default_factory=dict, compare=False)
+
+    def note(self, table: str, asked: str) -> None:
+        """Count one; the first of a table warns, saying what was ``asked``."""
+        before = self.counts.get(table, 0)
+        self.counts[table] = before + 1
+        if not before:
+            message = (
+                f"cost profile: {table} asked at {asked}, outside the measured range; extrapolated linearly"
+                " (counted, said once)"
+            )
+            warnings.warn(message, ProfileRangeWarning, stacklevel=4)
 
 
 class Measured(Strict):
@@ -61,6 +88,10 @@ class DecodeRow(Strict):
         _check_length(f"seconds of n_running {self.n_running}", self.seconds, len(self.kv_tokens))
         return self
 
+    def scaled(self, factor: float) -> "DecodeRow":
+        """With every second multiplied."""
+        return self.model_copy(update={"seconds": _times(self.seconds, factor)})
+
 
 class DecodeTable(Strict):
     """Rows by rising batch size; each row has its own KV grid."""
@@ -89,6 +120,10 @@ class PrefillTable(Strict):
             _check_length(f"seconds of {tokens:g} tokens", row, len(self.mean_context))
         return self
 
+    def scaled(self, factor: float) -> "PrefillTable":
+        """With every second multiplied."""
+        return self.model_copy(update={"seconds": tuple(_times(row, factor) for row in self.seconds)})
+
 
 class TrainingTable(Strict):
     """Whole stages by the tokens of the trained batch (prompts and responses). Stages left out were not
@@ -109,11 +144,20 @@ class TrainingTable(Strict):
             raise ValueError(
                 "update_actor is missing: give its seconds, or leave all of training out (tokens: [])"
             )
-        for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
-            seconds = getattr(self, name)
-            if seconds is not None:
-                _check_length(name, seconds, len(self.tokens))
+        for name, seconds in self.stages.items():
+            _check_length(name, seconds, len(self.tokens))
         return self
+
+    @property
+    def stages(self) -> dict[str, tuple[float, ...]]:
+        """Seconds of the stages that were measured."""
+        return {name: value for name, value in self if name != "tokens" and value is not None}
+
+    def scaled(self, factor: float) -> "TrainingTable":
+        """With every second multiplied."""
+        return self.model_copy(
+            update={name: _times(seconds, factor) for name, seconds in self.stages.items()}
+        )
 
     @property
     def measured(self) -> bool:

@@ -6,65 +6,36 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from oppo_sim.costs.interface import BatchShape, Demand, Line, Peak, StageTimes, Work
-from oppo_sim.costs.interpolate import bilinear, inside, line_at, linear, merged
+from oppo_sim.costs.context import StagesRun
+from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak, StageTimes, Work
 from oppo_sim.costs.linear import COMPUTE_BOUND, MEMORY_BOUND
-from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, TrainingTable
-from oppo_sim.costs.ranges import RangeCounter
-from oppo_sim.costs.stages import StagesRun
+from oppo_sim.costs.lowering import Lowering
+from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, RangeCounter, TrainingTable
 from oppo_sim.errors import OppoError
 
 _INFINITE = float("inf")
 
 
-class Lines(NamedTuple):
-    """Decode of one batch size: line i answers KV up to knot i, the last one beyond. ``low`` to ``high`` is
-    measured."""
+class _Knots(NamedTuple):
+    """Decode of one batch size: line i answers KV up to knot i, the last one beyond."""
 
     knots: tuple[float, ...]
-    lines: tuple[Line, ...]
-    low: float
-    high: float
+    found: DecodeLines
 
 
 @dataclass(frozen=True)
-class ProfileEngine:
-    """Decode and prefill from tables. A table's own padding and interference are in its numbers; ``table``
-    names them in counts."""
+class ProfilePrefill:
+    """Forwards from a table, named ``table`` in counts. Its padding and interference are in its numbers."""
 
-    decode: DecodeTable
     prefill: PrefillTable
     ranges: RangeCounter
     table: str = "prefill"
-    host_per_iteration: float = 0.0
-    host_per_rollout: float = 0.0
     host_prefill: float = 0.0
-    decode_shares: Demand = MEMORY_BOUND
     prefill_shares: Demand = COMPUTE_BOUND
-    _lines: dict[int, Lines] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def peak(self) -> Peak | None:
         return None
-
-    def decode_time(self, n_running: int, kv_tokens: float) -> float:
-        line = self.decode_line(n_running, kv_tokens)
-        return line.fixed + line.per_kv_token * kv_tokens
-
-    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
-        """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
-        OppoError for a time <= 0."""
-        found = self.lines(n_running)
-        line = found.lines[bisect_left(found.knots, kv_tokens)]
-        if not inside(found.low, found.high, kv_tokens):
-            self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
-        furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
-        if line.fixed + line.per_kv_token * furthest <= 0:
-            asked = f"n_running {n_running}, kv_tokens {kv_tokens:g}"
-            raise OppoError(
-                f"cost profile: decode extrapolates to no time at all at {asked}; measure nearer to it"
-            )
-        return line
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         """Bilinear in tokens and pairs per token. Raises OppoError for a time <= 0."""
@@ -82,23 +53,59 @@ class ProfileEngine:
             )
         return seconds + self.host_prefill
 
-    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
-        return self.decode_shares
-
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
         return self.prefill_shares
 
-    def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
+    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
         return None
 
-    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
+    def lower_prefill(self, to: Lowering) -> None:
+        grid = self.prefill
+        to.table(self.table, grid.tokens, grid.mean_context, grid.seconds, self.host_prefill, self.ranges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileEngine(ProfilePrefill):
+    """Decode, too."""
+
+    decode: DecodeTable
+    host_per_iteration: float = 0.0
+    host_per_rollout: float = 0.0
+    decode_shares: Demand = MEMORY_BOUND
+    _lines: dict[int, _Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def decode_time(self, n_running: int, kv_tokens: float) -> float:
+        line = self.decode_line(n_running, kv_tokens)
+        return line.fixed + line.per_kv_token * kv_tokens
+
+    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
+        """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
+        OppoError for a time <= 0."""
+        knots, (lines, measured) = self._knots(n_running)
+        line = lines[bisect_left(knots, kv_tokens)]
+        if measured is None or not inside(*measured, kv_tokens):
+            self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
+        furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
+        if line.fixed + line.per_kv_token * furthest <= 0:
+            asked = f"n_running {n_running}, kv_tokens {kv_tokens:g}"
+            raise OppoError(
+                f"cost profile: decode extrapolates to no time at all at {asked}; measure nearer to it"
+            )
+        return line
+
+    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
+        return self.decode_shares
+
+    def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         return None
 
     def without_padding(self) -> "ProfileEngine":
         return self
 
-    def lines(self, n_running: int) -> Lines:
-        """Decode of ``n_running`` rollouts at any KV."""
+    def decode_lines(self, n_running: int) -> DecodeLines:
+        return self._knots(n_running).found
+
+    def _knots(self, n_running: int) -> _Knots:
         found = self._lines.get(n_running)
         if found is None:
             host = self.host_per_iteration + self.host_per_rollout * n_running
@@ -106,7 +113,7 @@ class ProfileEngine:
         return found
 
 
-def _decode_lines(table: DecodeTable, n_running: int, host: float) -> Lines:
+def _decode_lines(table: DecodeTable, n_running: int, host: float) -> _Knots:
     """Lines of one batch size from the rows on both sides of it (the two nearest outside the measured
     sizes)."""
     weighted = _rows_of(table, n_running)
@@ -128,7 +135,7 @@ def _decode_lines(table: DecodeTable, n_running: int, host: float) -> Lines:
     last = lines[-1]
     if last.per_kv_token < 0:  # noise at the end of a row must not lead to negative times far beyond it
         lines[-1] = Line(last.fixed + last.per_kv_token * knots[-1], 0.0, _INFINITE)
-    return Lines(tuple(knots), tuple(lines), low, high)
+    return _Knots(tuple(knots), DecodeLines(tuple(lines), (low, high)))
 
 
 def _rows_of(table: DecodeTable, n_running: int) -> list[tuple[DecodeRow, float]]:
@@ -199,3 +206,60 @@ class ProfileTraining:
 
     def work(self, batch: BatchShape) -> Work | None:
         return None
+
+    def lower_stages(self, to: Lowering) -> None:
+        for seconds in self.measured().values():
+            if seconds is None:
+                to.linear_stage()
+            else:
+                to.table_stage(self.table.tokens, seconds, self.ranges)
+        to.training_group(self.update_weights)
+
+
+# ---- piecewise linear and bilinear tables with linear extrapolation ----------------------------------------
+
+_SLACK = 1e-9
+"""Relative: grids that are scaled, and means of lengths, meet the ends of a range only up to rounding."""
+
+
+def segment(grid: Sequence[float], x: float) -> int:
+    """Index i of the segment grid[i]..grid[i+1] that answers x: the first or last one outside, the left one
+    on a knot."""
+    return min(max(bisect_left(grid, x) - 1, 0), len(grid) - 2)
+
+
+def line_at(grid: Sequence[float], values: Sequence[float], x: float) -> tuple[float, float]:
+    """(value at 0, slope) of the segment that answers x."""
+    i = segment(grid, x)
+    slope = (values[i + 1] - values[i]) / (grid[i + 1] - grid[i])
+    return values[i] - slope * grid[i], slope
+
+
+def linear(grid: Sequence[float], values: Sequence[float], x: float) -> float:
+    """The table at x; knots give the table's value to the last digit."""
+    i = segment(grid, x)
+    weight = (x - grid[i]) / (grid[i + 1] - grid[i])
+    return values[i] * (1.0 - weight) + values[i + 1] * weight
+
+
+def bilinear(
+    grid: Sequence[float], inner: Sequence[float], values: Sequence[Sequence[float]], x: float, y: float
+) -> float:
+    """values[x][y] between the four surrounding points."""
+    i = segment(grid, x)
+    weight = (x - grid[i]) / (grid[i + 1] - grid[i])
+    return linear(inner, values[i], y) * (1.0 - weight) + linear(inner, values[i + 1], y) * weight
+
+
+def inside(low: float, high: float, x: float) -> bool:
+    """True for low <= x <= high up to rounding."""
+    return low - _SLACK * abs(low) <= x <= high + _SLACK * abs(high)
+
+
+def merged(*grids: Sequence[float]) -> list[float]:
+    """All knots, rising, those that differ by rounding only once."""
+    knots: list[float] = []
+    for knot in sorted(x for grid in grids for x in grid):
+        if not knots or knot - knots[-1] > _SLACK * abs(knot):
+            knots.append(knot)
+    return knots

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from oppo_sim.costs.config import Achievable, HostOverheads, HostRef
+from oppo_sim.costs.config import HOSTS, Achievable, HostOverheads
 from oppo_sim.costs.devices import Device, Dtype
-from oppo_sim.costs.interface import Demand, Line, Peak, Work
+from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
+from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
@@ -26,26 +27,9 @@ from oppo_sim.costs.operators import (
 
 _INFINITE = float("inf")
 
-VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Batch sizes that vLLM captures as CUDA graphs by default."""
-
-HOSTS = {
-    "vllm": HostOverheads(per_iteration_s=4e-4, per_rollout_s=4e-6, captured_batch_sizes=VLLM_BATCH_SIZES),
-    "generate": HostOverheads(
-        per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0
-    ),
-}
-"""``vllm``: graphs and a paged KV cache. ``generate``: a Python loop, a launch per kernel, a KV cache
-concatenated anew each time."""
-
 ASSUMED = Achievable()
 
 Logits = Literal["last", "all", "none"]
-
-
-def find_host(host: HostRef) -> HostOverheads:
-    """A preset, or overheads given inline."""
-    return host if isinstance(host, HostOverheads) else HOSTS[host]
 
 
 def _affine_total(terms: tuple[Terms, ...], attention: Group, tokens: float) -> tuple[float, Group]:
@@ -187,20 +171,25 @@ class RooflineEngine:
         none = collectives_seconds(self.split, 0.0)
         return self._layer_latency() + none, collectives_seconds(self.split, 1.0) - none
 
-    def forward_terms(self) -> ForwardTerms:
-        """A prefill in numbers, for a compiled loop: what ``prefill_time`` and ``prefill_work`` evaluate."""
+    def decode_lines(self, n_running: int) -> DecodeLines:
+        found = self._decodes.get(n_running) or self._decode(n_running)
+        return DecodeLines((found.above,) if found.knee < 0 else (found.below, found.above))
+
+    def lower_prefill(self, to: Lowering) -> None:
         shape = self.shape
         latency, per_row = self._collective_terms
-        return ForwardTerms(
-            self._row_terms,
-            self._attention_terms,
-            latency,
-            per_row,
-            self._launches(),
-            self.host.per_iteration_s,
-            shape.num_experts,
-            shape.num_experts_per_tok,
-            self.tensor_parallel,
+        to.roofline(
+            ForwardTerms(
+                self._row_terms,
+                self._attention_terms,
+                latency,
+                per_row,
+                self._launches(),
+                self.host.per_iteration_s,
+                shape.num_experts,
+                shape.num_experts_per_tok,
+                self.tensor_parallel,
+            )
         )
 
     def _row_groups(self, tokens: float, touched: float | None = None) -> tuple[Group, ...]:

@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from oppo_sim.costs.config import TrainingDevices
+from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.devices import Device
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
+from oppo_sim.costs.lowering import Lowering, StagePlan
 from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, model_parameters
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.operators import (
@@ -23,7 +25,6 @@ from oppo_sim.costs.operators import (
     prefill_attention,
     total,
 )
-from oppo_sim.costs.stages import stages_run
 from oppo_sim.costs.training_config import TrainingConfig
 
 
@@ -43,43 +44,13 @@ class TrainedModel:
         return model_parameters(self.shape, self.has_head)
 
 
-class StagePlan(NamedTuple):
-    """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
-
-    seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a
-    mini-batch is run in ``count`` micro-batches of max(passes · forward / speed, gather_s) + overhead_s
-    seconds each.
-    """
-
+class _Stage(NamedTuple):
     model: TrainedModel
-    micro_batch: int
-    mini_batches: int = 1
-    steps: int = 1
-    """Mini-batches of all epochs."""
-    passes: float = 1.0
-    """Forwards that a micro-batch costs (a backward is two)."""
-    speed: float = 1.0
-    gather_s: float = 0.0
-    """Of a micro-batch, beside its arithmetic."""
-    overhead_s: float = 0.0
-    reduction_s: float = 0.0
-    optimizer_s: float = 0.0
-    optimizer_bytes: float = 0.0
-    offload_s: float = 0.0
+    plan: StagePlan
 
 
-class StagesInNumbers(NamedTuple):
-    """Everything that ``stage_times`` and ``work`` evaluate, for a compiled loop."""
-
-    plans: tuple[StagePlan | None, ...]
-    """old_log_prob, ref, values, adv, update_critic, update_actor; None: no model runs."""
-    forwards: tuple[ForwardTerms | None, ...]
-    """One micro-batch of each plan's model."""
-    adv_fixed_s: float
-    adv_per_token_s: float
-    sync_s: float
-    data_parallel: int
-    num_gpus: int
+_ADV = 3
+"""Place of the stage without a model."""
 
 
 class _Part(NamedTuple):
@@ -174,28 +145,25 @@ class RooflineTraining:
             assert self._last is not None
         return self._last[1]
 
-    def in_numbers(self) -> StagesInNumbers:
-        """The stages for a compiled loop."""
-        plans = self._plans
-        return StagesInNumbers(
-            plans,
-            tuple(None if plan is None else self._forward_terms(plan.model) for plan in plans),
-            self.devices.adv_fixed_s,
-            self.devices.adv_per_token_s,
-            self.sync_seconds(),
-            self._data_parallel,
-            self.num_gpus,
-        )
+    def lower_stages(self, to: Lowering) -> None:
+        for number, stage in enumerate(self._plans):
+            if number == _ADV:
+                to.linear_stage(self.devices.adv_fixed_s, self.devices.adv_per_token_s)
+            elif stage is None:
+                to.linear_stage()
+            else:
+                to.roofline_stage(stage.plan, self._forward_terms(stage.model))
+        to.training_group(self.sync_seconds(), self._data_parallel, self.num_gpus)
 
     def _computed_stages(self, batch: BatchShape) -> tuple[_Part, ...]:
         old_log_prob, ref, values, _, critic, actor = (
-            _Part() if plan is None else self._part(plan, batch) for plan in self._plans
+            _Part() if stage is None else self._part(stage, batch) for stage in self._plans
         )
         adv = self.devices.adv_fixed_s + self.devices.adv_per_token_s * batch.tokens
         return old_log_prob, ref, values, _Part(adv), critic, actor
 
     @cached_property
-    def _plans(self) -> tuple[StagePlan | None, ...]:
+    def _plans(self) -> tuple[_Stage | None, ...]:
         """One a stage, in their order."""
         run = stages_run(self.training)
         separate = self.training.critic == "separate"
@@ -264,17 +232,17 @@ class RooflineTraining:
             self.training.tensor_parallel,
         )
 
-    def _forward(self, model: TrainedModel) -> StagePlan:
+    def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
-        return StagePlan(
-            model,
+        plan = StagePlan(
             model.inference_micro_batch,
             gather_s=gather,
             overhead_s=self.devices.micro_batch_overhead_s,
         )
+        return _Stage(model, plan)
 
-    def _update(self, model: TrainedModel) -> StagePlan:
+    def _update(self, model: TrainedModel) -> _Stage:
         """All epochs: per mini-batch its micro-batches (a backward is two forwards), gradient reduction and
         optimizer step."""
         training = self.training
@@ -287,8 +255,7 @@ class RooflineTraining:
             if training.offload
             else 0.0
         )
-        return StagePlan(
-            model,
+        plan = StagePlan(
             model.training_micro_batch,
             mini_batches=training.num_mini_batches,
             steps=training.num_ppo_epochs * training.num_mini_batches,
@@ -303,13 +270,15 @@ class RooflineTraining:
             optimizer_bytes=step_bytes,
             offload_s=offload,
         )
+        return _Stage(model, plan)
 
-    def _part(self, plan: StagePlan, batch: BatchShape) -> _Part:
+    def _part(self, stage: _Stage, batch: BatchShape) -> _Part:
         """A stage of a batch."""
+        plan = stage.plan
         tokens = batch.tokens / self._data_parallel / plan.mini_batches
         pairs = batch.pairs / self._data_parallel / plan.mini_batches
         count = max(1, math.ceil(tokens / plan.micro_batch))
-        collectives, one = self._micro_batch(plan.model, tokens / count, pairs / count)
+        collectives, one = self._micro_batch(stage.model, tokens / count, pairs / count)
         micro = max(plan.passes * (one.seconds + collectives) / plan.speed, plan.gather_s) + plan.overhead_s
         passes = plan.passes * count * plan.steps
         return _Part(

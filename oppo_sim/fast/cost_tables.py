@@ -5,26 +5,19 @@ A *part* is one forward (the actor's prefill, each model of a scoring worker, ea
 group), a *stage* one training stage. Decode is a list of lines for each number of running rollouts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.costs.interface import Costs, EngineCost, Peak, TrainingCost
-from oppo_sim.costs.linear import LinearEngine, LinearTraining
+from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Peak
+from oppo_sim.costs.lowering import NotLoweredError, StagePlan, decode_lines, lower_prefill, lower_stages
 from oppo_sim.costs.operators import ForwardTerms
-from oppo_sim.costs.profile_engine import ProfileEngine, ProfileTraining
-from oppo_sim.costs.ranges import RangeCounter
-from oppo_sim.costs.roofline_engine import RooflineEngine
-from oppo_sim.costs.roofline_training import RooflineTraining
-from oppo_sim.costs.scoring import SummedPrefill, VerifierScorer
+from oppo_sim.costs.profile import RangeCounter
 
 if TYPE_CHECKING:
     import numpy as np
 
-ENGINES = (LinearEngine, RooflineEngine, ProfileEngine)
-SCORERS = (*ENGINES, VerifierScorer)
-TRAININGS = (LinearTraining, RooflineTraining, ProfileTraining)
 _TERM = 12
 _KEPT = 16
 
@@ -45,59 +38,59 @@ class CostTables:
 
 
 def not_covered(costs: Costs) -> str | None:
-    """A cost model that has no table, as a phrase; None: all have."""
-    parts = _scorer_parts(costs.scorer)
-    kinds = {type(part) for part in parts}
-    known = type(costs.actor) in ENGINES and kinds <= set(SCORERS) and type(costs.training) in TRAININGS
-    mixed = len(kinds - {VerifierScorer}) > 1
-    if not known or mixed or len(_counters(costs)) > 1:
-        return "its cost models are none of linear, roofline and profile"
-    return None
+    """What has no table, as a phrase; None: everything has."""
+    try:
+        return _lowered(costs, False).mixed
+    except NotLoweredError as error:
+        return str(error)
 
 
 def range_counter(costs: Costs) -> RangeCounter | None:
     """Where answers outside the measured tables are counted; None: there are no tables."""
-    return next(iter(_counters(costs)), None)
+    return next(iter(_lowered(costs, False).counters.values()), None)
 
 
 def cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTables:
     """Tables for up to ``most_running`` rollouts on a replica. The last few are kept, by the cost models'
     identity."""
     key = (id(costs), free_padding, most_running)
-    if key not in _made:
-        while len(_made) >= _KEPT:
-            del _made[next(iter(_made))]
+    if key not in _kept_tables:
+        while len(_kept_tables) >= _KEPT:
+            del _kept_tables[next(iter(_kept_tables))]
         # The costs are kept too, so that their id stays theirs.
-        _made[key] = (costs, _cost_tables(costs, free_padding, most_running))
-    return _made[key][1]
+        _kept_tables[key] = (costs, _cost_tables(costs, free_padding, most_running))
+    return _kept_tables[key][1]
 
 
-_made: dict[tuple[int, bool, int], tuple[Costs, CostTables]] = {}
+_kept_tables: dict[tuple[int, bool, int], tuple[Costs, CostTables]] = {}
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _counters(costs: Costs) -> list[RangeCounter]:
-    models = (costs.actor, *_scorer_parts(costs.scorer), costs.training)
-    return list(
-        {id(m.ranges): m.ranges for m in models if isinstance(m, ProfileEngine | ProfileTraining)}.values()
-    )
-
-
-def _scorer_parts(scorer: EngineCost) -> tuple[EngineCost, ...]:
-    return scorer.parts if isinstance(scorer, SummedPrefill) else (scorer,)
+def _lowered(costs: Costs, free_padding: bool) -> "_Lowered":
+    """The cost models as they say themselves. Raises NotLoweredError."""
+    to = _Lowered()
+    actor = costs.actor.without_padding() if free_padding else costs.actor
+    to.decode = decode_lines(actor)
+    lower_prefill(actor, to)
+    own = to.forwards
+    lower_prefill(costs.scorer, to)
+    to.scorer_parts = to.forwards - own
+    lower_stages(costs.training, to)
+    if own != 1:
+        to.mixed = "a prefill of its actor is more than one forward"
+    elif len(to.counters) > 1:
+        to.mixed = "its tables come from more than one profile"
+    elif costs.scorer.peak is not None and costs.scorer.prefill_work(1.0, 0.5) is None:
+        to.mixed = "only some models of its scorer know their work"
+    return to
 
 
 def _cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTables:
+    to = _lowered(costs, free_padding)
     actor = costs.actor.without_padding() if free_padding else costs.actor
-    made = _Maker()
-    scorers = _scorer_parts(costs.scorer)
-    made.part(actor)
-    for scorer in scorers:
-        made.part(scorer)
-    update_weights, data_parallel, gpus = made.training(costs.training)
-    lines, line_at, line_range = _decode(actor, most_running)
+    lines, line_at, line_range = _decode(to.decode, most_running)
     peaks: dict[str, float] = {}
     # A peak belongs to the model as it is, padded or not.
     for name, peak in (
@@ -108,15 +101,13 @@ def _cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTab
         peaks |= _peak(name, peak)
     del peaks["training_bytes"]
     settings = {
-        "scorer_parts": len(scorers),
-        "has_lines_checked": isinstance(actor, ProfileEngine),
+        "scorer_parts": to.scorer_parts,
+        "has_lines_checked": to.decode(1).measured is not None,
         "parallel_inference": costs.training.parallel_inference,
-        "update_weights": update_weights,
-        "data_parallel": data_parallel,
-        "gpus": gpus,
+        **to.group,
         **peaks,
     }
-    parts, terms, tables, stages = made.arrays()
+    parts, terms, tables, stages = to.arrays()
     return CostTables(
         lines, line_at, line_range, _work(actor, most_running), parts, terms, tables, stages, settings
     )
@@ -128,7 +119,7 @@ def _peak(name: str, peak: Peak | None) -> dict[str, float]:
 
 
 def _decode(
-    actor: EngineCost, most: int
+    lines_of: Callable[[int], DecodeLines], most: int
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]":
     """(fixed, slope, kv_until) of all lines; the first line of each n; lowest and highest measured KV of each
     n."""
@@ -138,28 +129,14 @@ def _decode(
     line_at = np.zeros(most + 1, dtype=np.int64)
     line_range = np.zeros((most + 1, 2))
     for n in range(1, most + 1):
+        found, measured = lines_of(n)
         line_at[n] = len(lines)
-        if isinstance(actor, ProfileEngine):
-            found = actor.lines(n)
-            lines += found.lines
-            line_range[n] = found.low, found.high
-        else:
-            lines += _walked(actor, n)
+        line_range[n] = measured or (0.0, 0.0)
+        lines += found
     return np.array(lines, dtype=np.float64), line_at, line_range
 
 
-def _walked(actor: EngineCost, n: int) -> list[tuple[float, float, float]]:
-    """All lines of ``n`` rollouts, from no KV on."""
-    import numpy as np
-
-    lines = [actor.decode_line(n, 0.0)]
-    while lines[-1].kv_until != inf:
-        until = max(lines[-1].kv_until, 0.0)
-        lines.append(actor.decode_line(n, float(np.nextafter(until, inf))))
-    return list(lines)
-
-
-def _work(actor: EngineCost, most: int) -> "np.ndarray[Any, Any]":
+def _work(actor: DecodeCost, most: int) -> "np.ndarray[Any, Any]":
     """As ``Replica._work_line``: operations at no KV, a KV token, bytes at no KV, a KV token; zeros where
     unknown."""
     import numpy as np
@@ -173,14 +150,25 @@ def _work(actor: EngineCost, most: int) -> "np.ndarray[Any, Any]":
     return table
 
 
-class _Maker:
-    """Collects parts, stages, and the numbers that they point to."""
+class _Lowered:
+    """``Lowering``: collects parts, stages, and the numbers that they point to."""
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, float]] = []
-        self._stages: list[dict[str, float]] = []
+        self.decode: Callable[[int], DecodeLines]
+        self.counters: dict[int, RangeCounter] = {}
+        self.group: dict[str, float] = {}
+        self.mixed: str | None = None
+        """Why the models do not fit together; None: they do."""
+        self.scorer_parts = 0
+        self._parts: list[dict[str, Any]] = []
+        self._stages: list[dict[str, Any]] = []
         self._terms: list[tuple[float, ...]] = []
         self._tables: list[float] = []
+
+    @property
+    def forwards(self) -> int:
+        """Parts so far."""
+        return len(self._parts)
 
     def arrays(self) -> "tuple[np.ndarray[Any, Any], ...]":
         """parts, terms, tables, stages."""
@@ -196,95 +184,48 @@ class _Maker:
             _records(self._stages, STAGE),
         )
 
-    def part(self, engine: EngineCost) -> None:
-        """The forward of an engine."""
-        from oppo_sim.fast import kernel
+    def linear(self, fixed: float, per_token: float = 0.0, per_pair: float = 0.0) -> None:
+        self._parts.append({"kind": "linear", "fixed": fixed, "per_token": per_token, "per_pair": per_pair})
 
-        if isinstance(engine, LinearEngine):
-            self._parts.append(
-                {
-                    "kind": kernel.LINEAR,
-                    "fixed": engine.prefill_fixed,
-                    "per_token": engine.prefill_per_token,
-                    "per_pair": engine.prefill_per_pair,
-                }
-            )
-        elif isinstance(engine, VerifierScorer):
-            self._parts.append(
-                {"kind": kernel.LINEAR, "fixed": engine.fixed_s, "per_token": engine.per_token_s}
-            )
-        elif isinstance(engine, RooflineEngine):
-            self._forward(engine.forward_terms())
-        else:
-            assert isinstance(engine, ProfileEngine)
-            table = engine.prefill
-            places = {
-                "prefill": kernel.PREFILL_RANGE,
-                "score": kernel.SCORE_RANGE,
-                "score_ref": kernel.SCORE_REF_RANGE,
+    def table(
+        self,
+        name: str,
+        tokens: Sequence[float],
+        mean_context: Sequence[float],
+        seconds: Sequence[Sequence[float]],
+        host_s: float,
+        ranges: RangeCounter,
+    ) -> None:
+        self.counters[id(ranges)] = ranges
+        self._parts.append(
+            {
+                "kind": "table",
+                "range": name,
+                "tokens_at": self._numbers(tokens),
+                "tokens_count": len(tokens),
+                "context_at": self._numbers(mean_context),
+                "context_count": len(mean_context),
+                "seconds_at": self._numbers([value for row in seconds for value in row]),
+                "host_s": host_s,
             }
-            self._parts.append(
-                {
-                    "kind": kernel.TABLE,
-                    "range": places[engine.table],
-                    "tokens_at": self._table(table.tokens),
-                    "tokens_count": len(table.tokens),
-                    "context_at": self._table(table.mean_context),
-                    "context_count": len(table.mean_context),
-                    "seconds_at": self._table([seconds for row in table.seconds for seconds in row]),
-                    "host_s": engine.host_prefill,
-                }
-            )
+        )
 
-    def training(self, cost: TrainingCost) -> tuple[float, int, int]:
-        """The stages but ``update_weights``, whose seconds are returned, and the ranks and devices of the
-        group."""
-        from oppo_sim.fast import kernel
+    def linear_stage(self, fixed: float = 0.0, per_token: float = 0.0, per_pair: float = 0.0) -> None:
+        self._stages.append({"kind": "linear", "fixed": fixed, "per_token": per_token, "per_pair": per_pair})
 
-        if isinstance(cost, LinearTraining):
-            for name in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"):
-                stage = getattr(cost, name)
-                self._stages.append(
-                    {
-                        "kind": kernel.LINEAR,
-                        "fixed": stage.fixed,
-                        "per_token": stage.per_token,
-                        "per_pair": stage.per_pair,
-                    }
-                )
-            return cost.update_weights, 1, 1
-        if isinstance(cost, ProfileTraining):
-            grid = self._table(cost.table.tokens)
-            for values in cost.measured().values():
-                if values is None:
-                    self._stages.append({"kind": kernel.NOTHING})
-                else:
-                    where = {
-                        "grid_at": grid,
-                        "grid_count": len(cost.table.tokens),
-                        "values_at": self._table(values),
-                    }
-                    self._stages.append({"kind": kernel.TABLE, **where})
-            return cost.update_weights, 1, 1
-        assert isinstance(cost, RooflineTraining)
-        numbers = cost.in_numbers()
-        for plan, forward in zip(numbers.plans, numbers.forwards, strict=True):
-            if plan is None or forward is None:
-                self._stages.append({"kind": kernel.NOTHING})
-                continue
-            self._stages.append({"kind": kernel.ROOFLINE, "part": len(self._parts), **plan._asdict()})
-            del self._stages[-1]["model"]
-            self._forward(forward)
-        self._stages[3] = {
-            "kind": kernel.LINEAR,
-            "fixed": numbers.adv_fixed_s,
-            "per_token": numbers.adv_per_token_s,
-        }
-        return numbers.sync_s, numbers.data_parallel, numbers.num_gpus
+    def table_stage(self, tokens: Sequence[float], seconds: Sequence[float], ranges: RangeCounter) -> None:
+        self.counters[id(ranges)] = ranges
+        grid = {"grid_at": self._numbers(tokens), "grid_count": len(tokens)}
+        self._stages.append({"kind": "table", **grid, "values_at": self._numbers(seconds)})
 
-    def _forward(self, forward: ForwardTerms) -> None:
-        from oppo_sim.fast import kernel
+    def roofline_stage(self, plan: StagePlan, forward: ForwardTerms) -> None:
+        self._stages.append({"kind": "roofline", "part": len(self._parts), **plan._asdict()})
+        self.roofline(forward)
 
+    def training_group(self, update_weights: float, data_parallel: int = 1, num_gpus: int = 1) -> None:
+        self.group = {"update_weights": update_weights, "data_parallel": data_parallel, "gpus": num_gpus}
+
+    def roofline(self, forward: ForwardTerms) -> None:
         first = len(self._terms)
         token, pair = forward.attention
         self._terms.append((*token, *pair, 0.0, 0.0, 0.0, 0.0))
@@ -292,7 +233,7 @@ class _Maker:
         experts = forward.num_experts
         self._parts.append(
             {
-                "kind": kernel.ROOFLINE,
+                "kind": "roofline",
                 "first_term": first,
                 "terms": len(self._terms) - first,
                 "experts": experts,
@@ -305,17 +246,27 @@ class _Maker:
             }
         )
 
-    def _table(self, values: Sequence[float]) -> int:
+    def _numbers(self, values: Sequence[float]) -> int:
         self._tables += values
         return len(self._tables) - len(values)
 
 
-def _records(rows: list[dict[str, float]], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
-    """Records of a dtype; fields that are not named are 0."""
+def _records(rows: list[dict[str, Any]], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
+    """Records of a dtype, words as the kernel's codes; fields that are not named are 0."""
     import numpy as np
 
-    made = np.zeros(len(rows), dtype=dtype)
-    for record, row in zip(made, rows, strict=True):
+    from oppo_sim.fast import kernel
+
+    codes = {
+        "linear": kernel.LINEAR,
+        "table": kernel.TABLE,
+        "roofline": kernel.ROOFLINE,
+        "prefill": kernel.PREFILL_RANGE,
+        "score": kernel.SCORE_RANGE,
+        "score_ref": kernel.SCORE_REF_RANGE,
+    }
+    records = np.zeros(len(rows), dtype=dtype)
+    for record, row in zip(records, rows, strict=True):
         for name, value in row.items():
-            record[name] = value
-    return made
+            record[name] = codes[value] if isinstance(value, str) else value
+    return records

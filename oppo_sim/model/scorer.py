@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 
-from oppo_sim.costs.interface import EngineCost
+from oppo_sim.costs.interface import PrefillCost
 from oppo_sim.model.device import Runner
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
@@ -20,7 +20,7 @@ class Scorer(ScoringRouter[Rollout]):
     def __init__(
         self,
         runners: Sequence[Callable[[Callable[[float], None]], Runner]],
-        cost: EngineCost,
+        cost: PrefillCost,
         max_scoring_tokens: int,
         kv_capacity_tokens: int | None,
         on_scored: Callable[[Rollout, float], None],

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.costs.build import build_costs
-from oppo_sim.costs.config import RooflineCostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import Costs
 from oppo_sim.draws import stream_key
@@ -77,7 +75,7 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
     """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of
     these cannot be."""
     built = build_trace(scenario) if replay is None else replay
-    costs = build_costs(scenario.costs, shape=_cost_context(scenario), base_dir=scenario.base_dir)
+    costs = scenario.costs.build(_cost_context(scenario), scenario.base_dir)
     return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
 
 
@@ -189,15 +187,13 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
 
 
 def _streamable(scenario: Scenario) -> bool:
-    verifier = (
-        isinstance(scenario.costs, RooflineCostConfig) and scenario.costs.reward_model.kind == "verifier"
-    )
-    if verifier and scenario.scoring.streamable:
+    asked, possible = scenario.scoring.streamable, scenario.costs.streamable
+    if asked and not possible:
         raise OppoError(
             "scoring.streamable true does not fit costs.reward_model.kind verifier, which needs the whole"
             " response: remove it"
         )
-    return not verifier if scenario.scoring.streamable is None else scenario.scoring.streamable
+    return possible if asked is None else asked
 
 
 def _warnings(

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import RESPONSE_LENGTH
+from oppo_sim.costs.config import CostFactors, drawn_factors
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.tune.cost_factors import drawn_factors, scaled_costs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,13 +87,27 @@ def build_worlds(scenario: Scenario, spec: WorldSpec, folder: Path) -> tuple[Wor
     if spec.cost_uncertainty:
         for number in range(spec.cost_worlds):
             factors = drawn_factors(scenario.seed, number, spec.cost_uncertainty)
-            sections = scaled_costs(scenario, factors, folder / f"costs-{number}.profile.json")
-            worlds.append(World(factors.said(), _changed(scenario, sections)))
+            worlds.append(World(str(factors), with_costs(scenario, factors)))
     names = [world.name for world in worlds]
     for name in names:
         if names.count(name) > 1:
             raise OppoError(f"the world '{name}' is there twice: name each trace, profile and drift once")
     return tuple(worlds)
+
+
+def with_costs(scenario: Scenario, factors: CostFactors) -> Scenario:
+    """The scenario with everything of one kind slower by a factor."""
+    sync = scenario.training.weight_sync.scaled(factors.training)
+    return _changed(
+        scenario,
+        {
+            "costs": scenario.costs.scaled(factors).model_dump(mode="json"),
+            "training": {
+                **scenario.training.model_dump(mode="json"),
+                "weight_sync": sync.model_dump(mode="json"),
+            },
+        },
+    )
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from oppo_real.calibrate.write import Origin, calibrate_from
 from oppo_real.config import RealConfig, parse_real_config
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
-from oppo_sim.costs.profile import Profile, load_profile
-from oppo_sim.costs.ranges import ProfileRangeWarning
+from oppo_sim.costs.profile import Profile, ProfileRangeWarning, load_profile
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 

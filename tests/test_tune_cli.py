@@ -146,6 +146,19 @@ def test_another_search_is_not_mixed_in(oppo: Oppo, tmp_path: Path) -> None:
     assert (folder / "my-notes.txt").read_text() == "mine"
 
 
+def test_a_refused_search_leaves_every_file_of_the_other_as_it_was(oppo: Oppo, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    worlds = ("--drift", "1.5", "--policies", "oppo", *SMALL, "--no-figures", "-o", folder)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert oppo("tune", write_scenario(tmp_path / "a"), *worlds).code == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    trace = {"synth": {"mean": 30, "p50": 20, "rows": 50}, "prompt_length": 4}
+    other = write_scenario(tmp_path / "b", trace=trace)
+    assert_refused(oppo("tune", other, *worlds), "another search", "--force")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
 def test_a_damaged_journal_is_said(oppo: Oppo, tmp_path: Path) -> None:
     path, folder = write_scenario(tmp_path), tmp_path / "t"
     first = ("tune", path, "--policies", "oppo", *SMALL, "--no-figures", "-o", folder)

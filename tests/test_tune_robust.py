@@ -30,12 +30,12 @@ PREFILL_MATTERS = {
 OVERCOMMITS = (0, 1, 2, 4, 8, 16)
 
 
-def _regrets(given: Scenario, spec: WorldSpec, folder: Path, seeds: range) -> dict[int, list[float]]:
+def _regrets(given: Scenario, spec: WorldSpec, seeds: range) -> dict[int, list[float]]:
     """Overcommit → regret in each world, from single runs."""
     costs = {
         extra: [
             cost_of(world.scenario, "inter", {"overcommit": extra}, seeds)
-            for world in build_worlds(given, spec, folder)
+            for world in build_worlds(given, spec)
         ]
         for extra in OVERCOMMITS
     }
@@ -54,7 +54,7 @@ def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_pa
     spec = WorldSpec(cost_uncertainty=2.0, cost_worlds=3)
     knobs = (choices("policy.overcommit", *OVERCOMMITS), choices("policy.max_deferrals", None))
     found = search(given, policies=("inter",), space=knobs, trials=12, worlds=spec, robust=how)
-    known = _regrets(given, spec, tmp_path, range(SEEDS))
+    known = _regrets(given, spec, range(SEEDS))
     wanted = min(OVERCOMMITS, key=lambda extra: together(known[extra], how))
     assert found.chosen is not None
     assert found.chosen.checked.setting.knobs["policy.overcommit"] == wanted
@@ -89,9 +89,7 @@ def test_bounds_hold_in_every_world(tmp_path: Path) -> None:
 
 def test_other_traces_and_longer_lengths_are_worlds(tmp_path: Path) -> None:
     given = scenario(tmp_path, max_response_length=4000)
-    worlds = build_worlds(
-        given, WorldSpec(traces=("math_gsm8k_gpt3",), drifts=(0.5, 2.0)), tmp_path / "worlds"
-    )
+    worlds = build_worlds(given, WorldSpec(traces=("math_gsm8k_gpt3",), drifts=(0.5, 2.0)))
     assert [world.name for world in worlds] == [
         "as given",
         "trace math_gsm8k_gpt3",

@@ -208,6 +208,9 @@ class TraceConfig(_Section):
         ),
     )
     prompt_length: Tokens | None = Field(None, description="for rows whose prompt length is unknown, tokens")
+    length_factor: Annotated[float, Field(ge=0.01, le=100)] = Field(
+        1.0, description="response lengths are multiplied by this, before max_response_length cuts them"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> "TraceConfig":

@@ -101,6 +101,9 @@ def build_replay(
     Raises OppoError if the trace cannot be read or cannot be replayed so.
     """
     frame, origin, where = _opened(config, base_dir)
+    if config.length_factor != 1.0:
+        lengths = (frame[RESPONSE_LENGTH] * config.length_factor).round().clip(lower=1)
+        frame = frame.assign(**{RESPONSE_LENGTH: lengths.astype("int64")})
     return replay_frame(
         frame,
         where=where,

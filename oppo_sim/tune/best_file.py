@@ -36,7 +36,7 @@ def relocated(plain: dict[str, Any], base_dir: Path | None, folder: Path) -> dic
     if plain["trace"].get("path") is not None:
         result["trace"] = {**plain["trace"], "path": moved(plain["trace"]["path"])}
     costs = dict(plain["costs"])
-    if costs["kind"] == "profile":
+    if costs.get("path") is not None:
         costs["path"] = moved(costs["path"])
     for name in _MODELS:
         if name in costs:

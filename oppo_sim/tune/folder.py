@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
-from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
@@ -21,7 +20,7 @@ from oppo_sim.tune.result import Tuned
 from oppo_sim.tune.search import SearchProblem
 from oppo_sim.tune.sensitivity import Swept
 from oppo_sim.tune.space import Space
-from oppo_sim.tune.store import JOURNAL, LOCK, REQUEST, RUNS, Trial
+from oppo_sim.tune.store import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +33,6 @@ SENSITIVITY: Final = "sensitivity.parquet"
 ADVICE: Final = "advice.md"
 ADVICE_JSON: Final = "advice.json"
 BEST: Final = "best.yaml"
-WORLDS: Final = "worlds"
 HISTORY_FIGURE: Final = "figures/history.png"
 SENSITIVITY_FIGURE: Final = "figures/sensitivity.png"
 REGRET_FIGURE: Final = "figures/regret.png"
@@ -42,16 +40,6 @@ WRITTEN: Final = (
     TUNE, TRIALS, TRIALS_CSV, SENSITIVITY, ADVICE, ADVICE_JSON, BEST, HISTORY_FIGURE, SENSITIVITY_FIGURE,
     REGRET_FIGURE,
 )  # fmt: skip
-
-
-def refuse_other(folder: Path) -> None:
-    """Raise OppoError for a folder with files that no search wrote."""
-    present = {entry.name for entry in folder.iterdir()} - {LOCK, WORLDS}
-    if present and REQUEST not in present:
-        raise OppoError(
-            f"{folder} holds no search, but other files ({', '.join(sorted(present)[:3])}): choose another"
-            " folder with -o"
-        )
 
 
 def inputs_digest(resolvers: Sequence[Resolver]) -> str:
@@ -184,10 +172,3 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
 
 def _cost_column(tuned: Tuned) -> str:
     return next(name for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN) if name in tuned.trials.columns)
-
-
-__all__ = [
-    "ADVICE", "ADVICE_JSON", "BEST", "FORMAT", "JOURNAL", "RUNS", "SENSITIVITY", "TRIALS", "TRIALS_CSV",
-    "TUNE", "WORLDS", "WRITTEN",
-    "inputs_digest", "refuse_other", "sensitivity_frame", "trial_frame", "write",
-]  # fmt: skip

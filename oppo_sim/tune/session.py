@@ -74,13 +74,10 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     with ExitStack() as stack:
         place = request.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oppo-tune-")))
         stack.enter_context(store.locked(place))
-        files.refuse_other(place)
-        worlds = build_worlds(scenario, request.worlds, place / files.WORLDS)
+        worlds = build_worlds(scenario, request.worlds)
         resolvers = [Resolver(world.scenario, steps=steps) for world in worlds]
         known = identity(request, scenario, files.inputs_digest(resolvers))
         store.claim(place, known, force=request.force, written=files.WRITTEN)
-        if request.force:  # another search's worlds went with it
-            worlds = build_worlds(scenario, request.worlds, place / files.WORLDS)
         runs = stack.enter_context(RunStore(place / store.RUNS, "search", {"tune": digest_of(dict(known))}))
         runner = stack.enter_context(Runner(executor))
         trials = TrialStore(place / store.JOURNAL)

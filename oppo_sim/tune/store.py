@@ -146,12 +146,11 @@ def locked(folder: Path) -> Iterator[None]:
 def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tuple[str, ...]) -> None:
     """Make ``folder`` the place of the search ``identity``, or see that it is that already.
 
-    ``force`` deletes the files of another search (those named in ``written``, journals and worlds) and no
-    others.
+    ``force`` deletes the files of another search (those named in ``written`` and journals) and no others.
     Raises OppoError where the folder holds something else.
     """
     path = folder / REQUEST
-    present = sorted(entry.name for entry in folder.iterdir() if entry.name not in (LOCK, "worlds"))
+    present = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK)
     if path.is_file():
         known = _read(path)
         if known == json.loads(json_bytes(identity)):
@@ -168,8 +167,6 @@ def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tu
             )
         for name in (JOURNAL, RUNS, REQUEST, *written):
             (folder / name).unlink(missing_ok=True)
-        for old in (folder / "worlds").glob("*"):
-            old.unlink()
     elif present:
         raise OppoError(
             f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another folder"

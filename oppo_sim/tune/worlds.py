@@ -3,17 +3,13 @@ that are not known exactly."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from oppo_sim.columns import RESPONSE_LENGTH
 from oppo_sim.costs.config import CostFactors, drawn_factors
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NOMINAL = "as given"
 
@@ -67,16 +63,14 @@ class WorldSpec:
         }
 
 
-def build_worlds(scenario: Scenario, spec: WorldSpec, folder: Path) -> tuple[World, ...]:
-    """The scenario first, then one world each; files that they need are written into ``folder``.
+def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
+    """The scenario first, then one world each.
 
     Raises OppoError for a trace or a profile that cannot be used, and for two worlds of one name.
     """
     worlds = [World(NOMINAL, scenario)]
     worlds += [World(f"trace {name}", _with_trace(scenario, name)) for name in spec.traces]
-    worlds += [
-        World(f"lengths × {factor:g}", _with_drift(scenario, factor, folder)) for factor in spec.drifts
-    ]
+    worlds += [World(f"lengths × {factor:g}", _with_drift(scenario, factor)) for factor in spec.drifts]
     worlds += [
         World(
             f"costs of {path.stem}",
@@ -137,39 +131,6 @@ def _with_trace(scenario: Scenario, name: str) -> Scenario:
     return changed
 
 
-def _with_drift(scenario: Scenario, factor: float, folder: Path) -> Scenario:
-    import numpy as np
-
-    from oppo_sim.traces.storage import save_trace
-
-    frame = _frame(scenario)
-    lengths = np.maximum(1, np.rint(frame[RESPONSE_LENGTH].to_numpy(dtype=float) * factor)).astype("int64")
-    path = folder / f"lengths-x{factor:g}.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_trace(frame.assign(**{RESPONSE_LENGTH: lengths}), path, overwrite=True)
-    own = scenario.trace
-    return _changed(
-        scenario,
-        {
-            "trace": {
-                "path": str(path.resolve()),
-                "sampling": own.sampling,
-                "prompt_length": own.prompt_length,
-            }
-        },
-    )
-
-
-def _frame(scenario: Scenario) -> "pd.DataFrame":
-    from oppo_sim.traces.catalog import load_named
-    from oppo_sim.traces.opening import load_path
-    from oppo_sim.traces.sources import keep_sources
-    from oppo_sim.traces.synth import synthesise
-
-    own = scenario.trace
-    if own.synth is not None:
-        return synthesise(own.synth)
-    if own.name is not None:
-        return keep_sources(load_named(own.name), own.sources, f"trace '{own.name}'")
-    assert own.path is not None
-    return keep_sources(load_path((scenario.base_dir or Path()) / own.path), own.sources, own.path)
+def _with_drift(scenario: Scenario, factor: float) -> Scenario:
+    plain = scenario.trace.model_dump(mode="json")
+    return _changed(scenario, {"trace": {**plain, "length_factor": plain["length_factor"] * factor}})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import run_manifest
+from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
@@ -82,9 +83,9 @@ def finish_run(
     folder.write_frame(STEPS, steps)
     folder.write_json(SUMMARY, summary_record(summary))
     if figures:
-        _write_figures(folder, made)
+        _write_figures(folder, made, clock_unit(manifest))
     if timeline is not None and made.spans:
-        _write_timeline(folder, made, timeline, figures)
+        _write_timeline(folder, made, timeline, figures, clock_unit(manifest))
     written = {**manifest, "steps_done": len(steps), "interrupted": made.interrupted}
     folder.finish(written)
     return StoredRun(folder.root, made.policy, steps, summary, written, warmup, made.interrupted)
@@ -105,10 +106,10 @@ def run_record(run: StoredRun) -> str:
     )
 
 
-def _write_figures(folder: RunFolder, made: RunOutput) -> None:
+def _write_figures(folder: RunFolder, made: RunOutput, unit: Unit | None) -> None:
     from oppo_sim.report import run_figures as figures
 
-    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(made.steps, made.title))
+    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(made.steps, made.title, unit))
     folder.write_figure("figures/staleness.png", figures.staleness_figure(made.steps, made.title))
     folder.write_figure("figures/in_flight.png", figures.in_flight_figure(made.steps, made.title))
     controls = figures.controls_figure(made.steps, made.title)
@@ -119,7 +120,9 @@ def _write_figures(folder: RunFolder, made: RunOutput) -> None:
         folder.write_figure("figures/response_length.png", lengths)
 
 
-def _write_timeline(folder: RunFolder, made: RunOutput, asked: tuple[int, int], figures: bool) -> None:
+def _write_timeline(
+    folder: RunFolder, made: RunOutput, asked: tuple[int, int], figures: bool, unit: Unit | None
+) -> None:
     from oppo_sim.report.perfetto import write_trace
 
     write_trace({"": (made.spans, made.markers)}, folder.path(TIMELINE))
@@ -128,7 +131,7 @@ def _write_timeline(folder: RunFolder, made: RunOutput, asked: tuple[int, int], 
 
         shown = asked[0], min(asked[1], max(span.step for span in made.spans))
         title = f"{made.title}, steps {shown[0]} to {shown[1]}"
-        folder.write_figure(GANTT, gantt_figure(made.spans, made.markers, shown, title))
+        folder.write_figure(GANTT, gantt_figure(made.spans, made.markers, shown, title, unit))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from oppo_sim.cli.present import comparison_table, run_summary_table
 from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
 from oppo_sim.report import run_figures as g
-from oppo_sim.report.labels import format_seconds, significant
+from oppo_sim.report.labels import clock_unit, format_seconds, significant
 
 STAGE_S = {
     "gen": 80.0,
@@ -306,3 +306,12 @@ def test_significant_digits_keep_whole_numbers_whole() -> None:
         "1.00",
         "0.0456",
     ]
+
+
+def test_stage_times_of_a_lock_step_run_are_iterations() -> None:
+    figure = g.stage_times_figure(step_frame(), unit=clock_unit({"clock": "decode iterations"}))
+    assert figure.axes[0].get_ylabel() == "stage time (iterations)"
+    assert any(
+        text.startswith("median step") and text.endswith(" iterations") for text in legend_texts(figure)
+    )
+    assert clock_unit({"clock": "seconds"}) is None

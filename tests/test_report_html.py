@@ -1,6 +1,7 @@
 """The one-file report: what it says of each kind of folder, and that nothing in it leads out or runs."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,25 @@ def test_one_seed_claims_no_certainty(oppo: Oppo) -> None:
     assert any("With one seed nothing says how sure this is" in text for text in page.text("li"))
 
 
+def test_a_bound_of_a_users_own_is_shown_and_not_recommended(oppo: Oppo) -> None:
+    Path("mine.py").write_text(
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    oracle = True\n\n    def plan(self, pool):\n"
+        "        return self.refill(pool, overcommit=4, chunk_size=8)\n"
+    )
+    compared = oppo(
+        "compare", "tiny.yaml", "--policies", "mine.py:Mine", "-o", "cmp", "--seeds", "2", "--jobs", "1"
+    )
+    assert compared.code == 0, compared.err
+    table = pd.read_parquet("cmp/comparison.parquet").set_index("policy")
+    assert table["step_s"].idxmin() == "mine.py:Mine"
+    page = check_page(report_html(["cmp"]))
+    assert page.text("p", class_="answer")[0].startswith("sequential: ")
+    (data,) = page.data
+    assert data["best"] == list(table.index).index("sequential")
+    assert data["bounds"] == [list(table.index).index("mine.py:Mine")]
+    assert "mine.py:Mine" in data["axes"][0]["values"]
+
+
 def test_policies_are_told_apart_by_paired_seeds() -> None:
     frame = pd.DataFrame(
         {
@@ -129,6 +149,23 @@ def test_runs_are_reported_one_by_one_and_their_timelines_side_by_side(oppo: Opp
     mean = steps["timing_s/step"].mean()
     assert f"A step takes {mean:.2f} s on average" in page.text("p", class_="answer")[0]
     assert "gen" in page.text("th", scope="row")
+
+
+def test_a_lock_step_run_counts_iterations_and_shares_no_axis_with_seconds(oppo: Oppo) -> None:
+    for name in ("lockstep", "seconds"):
+        assert oppo("simulate", "tiny.yaml", "-o", name, "--no-figures").code == 0
+    manifest = Path("lockstep/manifest.json")
+    facts = json.loads(manifest.read_text()) | {"kind": "measured", "clock": "decode iterations"}
+    manifest.write_text(json.dumps(facts))
+    mean = pd.read_parquet("lockstep/steps.parquet")["timing_s/step"].iloc[1:].mean()
+    page = check_page(report_html(["lockstep"]))
+    words = " ".join((*page.text("p"), *page.text("td"), *page.text("li")))
+    assert f"A step takes {mean:.2f} iterations on average" in words
+    assert not re.search(r"\d (s|min|h|ms|µs)\b", words)
+    assert [chapter.kind for chapter in report_chapters(["lockstep", "seconds"])] == [
+        "real run",
+        "simulated run",
+    ]
 
 
 def test_runs_without_a_common_step_have_no_timelines_side_by_side(oppo: Oppo) -> None:

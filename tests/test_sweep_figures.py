@@ -9,6 +9,7 @@ import pytest
 from matplotlib.collections import LineCollection, QuadMesh
 from matplotlib.figure import Figure
 
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report import sweep_figures as s
 from oppo_sim.report.labels import measured_label, settings_label, value_label
@@ -214,3 +215,18 @@ def test_values_are_shown_in_order_and_short() -> None:
     assert value_label({"control": "explore"}) == '{"control": "explore"}'
     shown = [measured_label(value, "signed_share") for value in (-0.0004, 0.012, -0.012, float("nan"))]
     assert shown == ["±0.0 %", "+1.2 %", "−1.2 %", "–"]
+
+
+def test_a_bound_takes_no_star_and_no_place_on_the_front() -> None:
+    frame = table((128,), OVERCOMMITS, ("separate", "rollout"))
+    frame["bound_only"] = frame["placement.scoring"] == "separate"
+    points = Points(frame, ("placement.scoring", "policy.overcommit"))
+    bounds = set(points.bounds())
+    assert int(frame["step_s"].idxmin()) in bounds
+    assert points.best_row() not in bounds
+    assert points.best_row(c.SPEEDUP) not in bounds
+    front = s.pareto_front(
+        points.measured(c.COMPARED_STALENESS_MEAN), points.achievable(points.measured(c.SPEEDUP))
+    )
+    assert front
+    assert not bounds & set(front)

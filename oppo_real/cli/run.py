@@ -114,14 +114,15 @@ def _show(run: "StoredRun", as_json: bool) -> None:
         click.echo(run_record(run))
         return
     from oppo_sim.cli.present import run_summary_table, table_console
+    from oppo_sim.report.labels import clock_unit
 
     kept = run.steps.iloc[run.warmup_steps :]
-    unit = "decode iterations" if run.manifest["clock"] == "decode iterations" else "measured seconds"
+    unit = clock_unit(run.manifest)
     title = (
         f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
-        f" warm-up ({unit})"
+        f" warm-up ({'decode iterations' if unit else 'measured seconds'})"
     )
-    table_console().print(run_summary_table(kept, title))
+    table_console().print(run_summary_table(kept, title, unit))
     click.echo(
         f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else "")
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.plain_json import plain
-from oppo_sim.report.labels import NOTHING, format_percent, format_seconds, time_unit
+from oppo_sim.report.labels import NOTHING, Unit, format_percent, format_seconds, time_unit
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def show_warnings(manifest: Mapping[str, Any]) -> None:
         click.echo(f"note: {warning}", err=True)
 
 
-def run_summary_table(steps: "pd.DataFrame", title: str = "") -> "Table":
+def run_summary_table(steps: "pd.DataFrame", title: str = "", unit: Unit | None = None) -> "Table":
     """Mean, median, 95th percentile and share of the step for every stage that took time, and for the step.
 
     Leave warm-up steps out of ``steps`` beforehand. Raises OppoError without the timing columns.
@@ -115,9 +115,9 @@ def run_summary_table(steps: "pd.DataFrame", title: str = "") -> "Table":
             continue
         table.add_row(
             stage,
-            format_seconds(float(np.nanmean(seconds))),
-            format_seconds(float(np.nanquantile(seconds, 0.5))),
-            format_seconds(float(np.nanquantile(seconds, 0.95))),
+            format_seconds(float(np.nanmean(seconds)), unit),
+            format_seconds(float(np.nanquantile(seconds, 0.5)), unit),
+            format_seconds(float(np.nanquantile(seconds, 0.95)), unit),
             format_percent(float(np.nansum(seconds)) / whole) if whole else NOTHING,
             style="bold" if stage == "step" else None,
         )

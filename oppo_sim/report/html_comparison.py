@@ -34,9 +34,6 @@ from oppo_sim.run_folder import FinishedRun
 if TYPE_CHECKING:
     import pandas as pd
 
-_BOUND_ONLY = "oracle"
-"""Knows lengths beforehand: shown, never recommended."""
-
 _PARTS = (
     (c.HIDDEN_BY_OVERLAP_S, "hidden by overlap"),
     (c.SAVED_BY_SHORTER_TAIL_S, "saved by the shorter tail"),
@@ -56,7 +53,10 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
     cells = run.frame("cells.parquet")
     if not np.isfinite(table[c.STEP_S].to_numpy(dtype=np.float64)).any():
         raise OppoError(f"{run.root} compares no policy with a step time: compare again")
-    real = table[table.index != _BOUND_ONLY]
+    if c.BOUND_ONLY not in table.columns:
+        raise OppoError(f"{run.root} does not say which policies are bounds only: compare again")
+    real = table[~table[c.BOUND_ONLY].astype(bool)]
+    # A bound is shown, never recommended.
     best = str((real if real[c.STEP_S].notna().any() else table)[c.STEP_S].idxmin())
     seconds = _by_seed(cells)
     alike = not_told_apart(seconds, best)

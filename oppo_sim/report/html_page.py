@@ -25,6 +25,7 @@ from oppo_sim.report.html_run import TIMELINE, run_chapter, side_by_side
 from oppo_sim.report.html_sweep import sweep_chapter
 from oppo_sim.report.html_tune import TUNE, tune_chapter
 from oppo_sim.report.html_validation import validation_chapter
+from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.points import SWEEP
 from oppo_sim.run_folder import FinishedRun, read_run_folder
@@ -76,7 +77,10 @@ def report_chapters(folders: Sequence[str | Path]) -> list[Chapter]:
             chapters.append(_RUNS[kind](run, stem))
             if kind in _SINGLE_RUNS:
                 runs.append(run)
-    return [*chapters, *_timelines(runs)]
+    by_clock: dict[Unit | None, list[FinishedRun]] = {}
+    for run in runs:
+        by_clock.setdefault(clock_unit(run.manifest), []).append(run)
+    return [*chapters, *(chapter for unit, alike in by_clock.items() for chapter in _timelines(alike, unit))]
 
 
 def report_html(folders: Sequence[str | Path], title: str = "") -> str:
@@ -99,7 +103,8 @@ def write_report(
     return Report(path, tuple(chapter.kind for chapter in chapters[: len(folders)]), len(data))
 
 
-def _timelines(runs: Sequence[FinishedRun]) -> list[Chapter]:
+def _timelines(runs: Sequence[FinishedRun], unit: Unit | None) -> list[Chapter]:
+    """Those of runs that count time alike, ``unit`` (``clock_unit``)."""
     timelines = {}
     for number, run in enumerate(runs, 1):
         if TIMELINE in run.files:
@@ -109,7 +114,7 @@ def _timelines(runs: Sequence[FinishedRun]) -> list[Chapter]:
             )
     if len(timelines) < 2:
         return []
-    sections = side_by_side(timelines, "timelines")
+    sections = side_by_side(timelines, f"timelines-{unit.name}" if unit else "timelines", unit=unit)
     if not sections:
         return []
     measured = all(run.manifest["kind"] == "measured" for run in runs)

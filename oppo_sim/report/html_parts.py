@@ -375,6 +375,7 @@ def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]
         "measures": measures,
         "best": points.best_row(),
         "region": sorted(points.region),
+        "bounds": points.bounds(),
         "objective": points.objective,
         "status": (
             [str(value) for value in points.table[c.STATUS]] if c.STATUS in points.table.columns else None

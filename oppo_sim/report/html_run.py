@@ -21,7 +21,7 @@ from oppo_sim.report.html_parts import (
     run_provenance,
     scenario_section,
 )
-from oppo_sim.report.labels import format_percent, format_seconds, measured_label
+from oppo_sim.report.labels import Unit, clock_unit, format_percent, format_seconds, measured_label
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.run_figures import (
     controls_figure,
@@ -47,25 +47,32 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
     warmup = min(int(manifest.get("warmup_steps", 0)), len(steps) - 1)
     kept = steps.iloc[warmup:]
     name, policy, seed = str(manifest["scenario"]), str(manifest["policy"]), manifest.get("seed")
+    unit = clock_unit(manifest)
     settings = dict(manifest.get("policy_settings", {}))
     code = scenario_section(manifest)
     verb = "run" if measured else "simulate"
     return Chapter(
         title=f"{'Real run' if measured else 'Simulated run'}: {name}, {policy}",
         kind="real run" if measured else "simulated run",
-        source="Measured on real engines." if measured else cost_source(manifest["costs"]),
+        source=(
+            cost_source(manifest["costs"])
+            if not measured
+            else "Counted in lock-step on real engines: times are decode iterations, not seconds."
+            if unit
+            else "Measured on real engines."
+        ),
         measured=measured,
         question=(
             f"What does a step of {policy} on {name} take, and where does the time go?"
             f" {counted(len(kept), 'step')} after {warmup} of warm-up, seed"
             f" {seed}{'; the run was interrupted' if manifest.get('interrupted') else ''}."
         ),
-        answer=_answer(kept),
+        answer=_answer(kept, unit),
         settings=(("policy.name", policy), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(policy, settings),
         sections=(
-            Section("Stages", grids=(stage_grid(kept),)),
-            Section("Pictures", pictures=_pictures(run, steps, stem)),
+            Section("Stages", grids=(stage_grid(kept, unit),)),
+            Section("Pictures", pictures=_pictures(run, steps, stem, unit)),
             *timeline_section(run, stem),
             *([code] if code else []),
         ),
@@ -91,7 +98,7 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
     )
 
 
-def stage_grid(steps: "pd.DataFrame") -> Grid:
+def stage_grid(steps: "pd.DataFrame", unit: Unit | None) -> Grid:
     """Mean, median, 95th percentile and share of the step by stage that took time. ``steps``: warm-up left
     out."""
     whole = float(np.nansum(steps[c.TIMING_STEP]))
@@ -102,8 +109,8 @@ def stage_grid(steps: "pd.DataFrame") -> Grid:
             continue
         seconds = steps[name].to_numpy(dtype=np.float64)
         share = format_percent(float(np.nansum(seconds)) / whole) if whole else ""
-        quantiles = (format_seconds(float(np.nanquantile(seconds, at))) for at in (0.5, 0.95))
-        rows.append((stage, format_seconds(float(np.nanmean(seconds))), *quantiles, share))
+        quantiles = (format_seconds(float(np.nanquantile(seconds, at)), unit) for at in (0.5, 0.95))
+        rows.append((stage, format_seconds(float(np.nanmean(seconds)), unit), *quantiles, share))
     return Grid(
         "Time of a step by stage",
         ("stage", "mean", "median", "95th percentile", "share of the step"),
@@ -123,7 +130,7 @@ def stored_picture(run: FinishedRun, file: str, stem: str, title: str, alt: str)
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _answer(steps: "pd.DataFrame") -> tuple[str, ...]:
+def _answer(steps: "pd.DataFrame", unit: Unit | None) -> tuple[str, ...]:
     seconds = steps[c.TIMING_STEP].to_numpy(dtype=np.float64)
     stages = {
         stage: float(np.nanmean(steps[c.timing(stage)]))
@@ -132,29 +139,29 @@ def _answer(steps: "pd.DataFrame") -> tuple[str, ...]:
     }
     longest = max(stages, key=lambda stage: np.nan_to_num(stages[stage]))
     mean = float(np.nanmean(seconds))
-    said = [
-        f"A step takes {format_seconds(mean)} on average (median"
-        f" {format_seconds(float(np.nanmedian(seconds)))}); the longest stage is {longest},"
-        f" {format_seconds(stages[longest])} or {format_percent(stages[longest] / mean)} of it."
+    sentences = [
+        f"A step takes {format_seconds(mean, unit)} on average (median"
+        f" {format_seconds(float(np.nanmedian(seconds)), unit)}); the longest stage is {longest},"
+        f" {format_seconds(stages[longest], unit)} or {format_percent(stages[longest] / mean)} of it."
     ]
     if c.STALENESS_MEAN in steps.columns and c.LENGTH_MEAN in steps.columns:
         stale, oldest = float(np.nanmean(steps[c.STALENESS_MEAN])), float(np.nanmax(steps[c.STALENESS_MAX]))
-        said.append(
+        sentences.append(
             f"Mean staleness is {measured_label(stale, 'number')} (highest"
             f" {measured_label(oldest, 'count')})."
         )
         if c.TRACE_LENGTH_MEAN in steps.columns:
             bias = float(np.nanmean(steps[c.LENGTH_MEAN]) / np.nanmean(steps[c.TRACE_LENGTH_MEAN])) - 1.0
-            said[-1] = said[-1][:-1] + f", length bias {measured_label(bias, 'signed_share')}."
-    return tuple(said)
+            sentences[-1] = sentences[-1][:-1] + f", length bias {measured_label(bias, 'signed_share')}."
+    return tuple(sentences)
 
 
-def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str) -> tuple[Picture, ...]:
-    mean = format_seconds(float(np.nanmean(steps[c.TIMING_STEP])))
+def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str, unit: Unit | None) -> tuple[Picture, ...]:
+    mean = format_seconds(float(np.nanmean(steps[c.TIMING_STEP])), unit)
     found = [
         picture(
             f"{stem}-stages",
-            stage_times_figure(steps),
+            stage_times_figure(steps, unit=unit),
             "Stage times by step",
             f"Stage times of {len(steps)} steps, stacked; a step takes {mean} on average.",
         )
@@ -208,24 +215,27 @@ def timeline_section(run: FinishedRun, stem: str) -> Sequence[Section]:
     """The timeline of a folder, if it has one."""
     if TIMELINE not in run.files:
         return ()
-    return side_by_side(read_trace(run.path(TIMELINE)), stem, "Timeline")
+    return side_by_side(read_trace(run.path(TIMELINE)), stem, "Timeline", clock_unit(run.manifest))
 
 
 def side_by_side(
-    runs: Mapping[str, Timeline], stem: str, title: str = "Timelines side by side"
+    runs: Mapping[str, Timeline],
+    stem: str,
+    title: str = "Timelines side by side",
+    unit: Unit | None = None,
 ) -> Sequence[Section]:
     """Several runs, one under the other on one time axis; nothing where they share no recorded step."""
     steps = shared_steps(runs)
     if steps is None:
         return ()
     first, last = steps
-    said = f"steps {first} to {last}" if last > first else f"step {first}"
+    shown = f"steps {first} to {last}" if last > first else f"step {first}"
     named = ", ".join(name for name in runs if name)
     lanes = (
         "a lane for each replica, scoring worker and trainer; the share of the time it was busy stands on the"
         " right"
     )
-    alt = f"Gantt chart of {said}{f' of {named}' if named else ''}: {lanes}."
+    alt = f"Gantt chart of {shown}{f' of {named}' if named else ''}: {lanes}."
     closer = "The folder's timeline.json opens in ui.perfetto.dev for a closer look."
     text = (
         f"Each run from the start of its first shown step, on one time axis. {closer}"
@@ -234,6 +244,8 @@ def side_by_side(
     )
     return (
         Section(
-            title, (text,), pictures=(picture(f"{stem}-timeline", compare_gantt(runs, steps), title, alt),)
+            title,
+            (text,),
+            pictures=(picture(f"{stem}-timeline", compare_gantt(runs, steps, unit), title, alt),),
         ),
     )

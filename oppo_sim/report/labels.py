@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from oppo_sim import columns as c
@@ -28,6 +28,11 @@ def time_unit(seconds: float) -> Unit:
     if not size or not math.isfinite(size):
         return Unit(1.0, "s")
     return next(unit for unit, start in zip(_UNITS, _FROM_S, strict=True) if size >= start)
+
+
+def clock_unit(manifest: Mapping[str, Any]) -> Unit | None:
+    """What a run's times count where it is not seconds: a lock-step run counts decode iterations."""
+    return Unit(1.0, "iterations") if manifest.get("clock") == "decode iterations" else None
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -71,11 +71,21 @@ class Points:
         """The given best row for the objective (or nothing named), else the row with the best finite value;
         None: there is none."""
         name = column or self.objective
-        return (
-            self.best
-            if name == self.objective and self.best is not None
-            else best_of(self.measured(name), name)
-        )
+        if name == self.objective and self.best is not None:
+            return self.best
+        return best_of(self.achievable(self.measured(name)), name)
+
+    def achievable(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``values`` by row, NaN for policies that only bound what a real run can reach, unless there are no
+        others."""
+        real = np.array(values)
+        real[self.bounds()] = np.nan
+        return real if np.isfinite(real).any() else values
+
+    def bounds(self) -> list[int]:
+        """Rows of policies that know what no real run can, which are never the best."""
+        known = c.BOUND_ONLY in self.table.columns
+        return np.flatnonzero(self.table[c.BOUND_ONLY].to_numpy(dtype=bool)).tolist() if known else []
 
     def values(self, axis: str) -> list[Any]:
         """Values of a field in display order: numbers ascending, then text by first occurrence; missing ones

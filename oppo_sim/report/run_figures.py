@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import format_percent, format_seconds, significant, time_unit
+from oppo_sim.report.labels import Unit, format_percent, format_seconds, significant, time_unit
 from oppo_sim.report.style import (
     FAINT,
     INK,
@@ -32,7 +32,7 @@ _ECDF_POINTS = 513
 _WHAT = "step"
 
 
-def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
+def stage_times_figure(steps: "pd.DataFrame", title: str = "", unit: Unit | None = None) -> "Figure":
     """Stage times of every step, stacked, with the median step time.
 
     Where stages overlap (parallel training stages, asynchronous policies) the stack is higher than the step;
@@ -43,7 +43,7 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     edges = _edges(numbers(steps, c.STEP, _WHAT))
     if not largest(total):
         raise OppoError(f"no step has a time in '{c.TIMING_STEP}': there is nothing to show")
-    unit = time_unit(largest(total))
+    unit = unit or time_unit(largest(total))
     figure, (axis,) = new_figure([4.2])
     handles: list[Artist] = []
     labels = []
@@ -69,7 +69,7 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
         labels.append("step (stages overlap)")
     median = float(np.nanmedian(total))
     handles.append(axis.axhline(median / unit.seconds, color=INK, linewidth=1.0, linestyle=(0, (4, 3))))
-    labels.append(f"median step: {format_seconds(median)}")
+    labels.append(f"median step: {format_seconds(median, unit)}")
     axis.set_ylabel(f"stage time ({unit.name})")
     axis.set_ylim(bottom=0)
     _step_axis(axis, edges)

@@ -103,7 +103,8 @@ def heat_figure(
     rows = points.like(anchor, free=(x, y))
     inside = np.isin(np.arange(len(values)), rows)
     # Of equal values the best point's cell has the star.
-    best = anchor if metric == points.objective else _top(np.where(inside, values, np.nan), metric, anchor)
+    reached = points.achievable(np.where(inside, values, np.nan))
+    best = anchor if metric == points.objective else _top(reached, metric, anchor)
     across, upwards = points.values(x), points.values(y)
     grid = np.full((len(upwards), len(across)), -1, dtype=np.int64)
     places = [{value_text(value): at for at, value in enumerate(values)} for values in (across, upwards)]
@@ -354,7 +355,7 @@ def tradeoff_figure(
     paid, won = points.measured(cost), points.measured(c.SPEEDUP)
     measure = measure_of(cost)
     size = np.abs(paid) if measure.better == "zero" else paid
-    front = pareto_front(size, won)
+    front = pareto_front(size, points.achievable(won))
     if not front:
         raise OppoError(f"no point has both '{cost}' and '{c.SPEEDUP}': there is no trade-off to draw")
     scale = 0.01 if measure.kind in ("share", "signed_share") else 1.0

@@ -181,7 +181,11 @@ _TAIL_COLOUR: Final = "#EBA98A"
 
 
 def gantt_figure(
-    spans: Sequence[Span], markers: Sequence[Marker], steps: tuple[int, int], title: str = ""
+    spans: Sequence[Span],
+    markers: Sequence[Marker],
+    steps: tuple[int, int],
+    title: str = "",
+    unit: Unit | None = None,
 ) -> "Figure":
     """Steps first … last (both included) of one run.
 
@@ -190,14 +194,15 @@ def gantt_figure(
     busy stands on the right.
     Raises OppoError when nothing was recorded for these steps.
     """
-    return compare_gantt({title: (spans, markers)}, steps)
+    return compare_gantt({title: (spans, markers)}, steps, unit)
 
 
-def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> "Figure":
+def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int], unit: Unit | None = None) -> "Figure":
     """The same steps of several runs, one under the other, each from the start of its first shown step, on
     one time axis.
 
-    Raises OppoError when there is no run, or a run has no activity in these steps.
+    ``unit``: what the times count; by default the unit in which they read best. Raises OppoError when there
+    is no run, or a run has no activity in these steps.
     """
     if not runs:
         raise OppoError("a Gantt chart needs at least one run: give some")
@@ -218,7 +223,7 @@ def compare_gantt(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> "Figu
         hspace=_OVER_IN * len(heights) / sum(heights),
     )
     longest = max(view.length_s for view in views)
-    unit = time_unit(longest)
+    unit = unit or time_unit(longest)
     stages: set[str] = set()
     extras: set[str] = set()
     for view, axis in zip(views, axes, strict=True):

@@ -85,6 +85,7 @@
       this.measures = data.measures.map(prepare);
       this.count = data.axes.length ? data.axes[0].at.length : 0;
       this.inRegion = new Set(data.region);
+      this.bounds = new Set(data.bounds);
       this.conditions = new Map();
       this.passing = new Set(Array.from({ length: this.count }, (_, row) => row));
       this.heat = heat && data.heat ? new Heat(this, heat) : null;
@@ -166,10 +167,11 @@
       const { points, measure, x, y } = this, rows = this.rows(), nx = x.values.length, ny = y.values.length;
       const key = (row) => (measure.better === "zero" ? Math.abs(measure.values[row]) : measure.values[row]);
       const known = rows.filter((row) => finite(measure.values[row]));
+      const real = known.filter((row) => !points.bounds.has(row));
       const low = Math.min(...known.map(key)), high = Math.max(...known.map(key));
       const brightLow = measure.better === "low" || measure.better === "zero";
       const share = (row) => { const at = high > low ? (key(row) - low) / (high - low) : 0.5; return brightLow ? 1 - at : at; };
-      const best = measure.column === points.objective && known.includes(points.best) ? points.best : measure.better ? known.reduce((top, row) => (top === null || share(row) > share(top) ? row : top), null) : null;
+      const best = measure.column === points.objective && known.includes(points.best) ? points.best : measure.better ? (real.length ? real : known).reduce((top, row) => (top === null || share(row) > share(top) ? row : top), null) : null;
 
       const left = 30 + 7 * Math.max(...y.values.map((value) => value.length)), right = 110, top = 8, bottom = 46, width = 1000;
       const cw = (width - left - right) / nx, ch = Math.min(36, Math.max(17, 420 / ny)), height = top + ch * ny + bottom;

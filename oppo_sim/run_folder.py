@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path, whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
-from oppo_sim.tables import COMPRESSION
+from oppo_sim.tables import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,15 +78,8 @@ class RunFolder:
 
         Raises OppoError when the name is taken or the disk refuses.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        named = [level for level in frame.index.names if level is not None]
-        table = pa.Table.from_pandas(frame.reset_index(named) if named else frame, preserve_index=False)
         path = self.path(name)
-        with whole_file(path) as file:
-            # Without pandas' own metadata the bytes do not depend on its version.
-            pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
+        write_frame(path, frame)
         return path
 
     def write_figure(self, name: str, figure: "Figure") -> Path:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import make_durable, partial_path, write_errors
+from oppo_sim.files import make_durable, partial_path, whole_file, write_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,6 +182,19 @@ class ParquetTable:
         except BaseException:
             self.abandon()
             raise
+
+
+def write_frame(path: Path, frame: "pd.DataFrame") -> None:
+    """Write a whole table as Parquet (zstd). A named index becomes the first columns, a nameless one is left
+    out. Raises OppoError when the disk refuses."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    named = [level for level in frame.index.names if level is not None]
+    table = pa.Table.from_pandas(frame.reset_index(named) if named else frame, preserve_index=False)
+    with whole_file(path) as file:
+        # Without pandas' own metadata the bytes do not depend on its version.
+        pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
 
 
 def numbers(frame: "pd.DataFrame", name: str, what: str) -> NDArray[np.float64]:

@@ -23,9 +23,9 @@ class Prediction:
 
     predicted: float
     measured: float
-    low: float
-    """Lowest and highest of the repeats."""
-    high: float
+    lowest: float
+    highest: float
+    """Of the repeats."""
 
     @property
     def error(self) -> float:
@@ -35,7 +35,7 @@ class Prediction:
     @property
     def spread(self) -> float:
         """(highest − lowest) / measured, over the repeats."""
-        return (self.high - self.low) / self.measured if self.measured else nan
+        return (self.highest - self.lowest) / self.measured if self.measured else nan
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Agreement:
     steps: int
     alike: int
     """Steps with the same decisions."""
-    first: int | None
+    first_difference: int | None
     """First step that differs; None: none does."""
     why: str
     """What differs there; empty where nothing does."""
@@ -286,7 +286,7 @@ def agreement(policy: str, repeat: int, predicted: Views, measured: Views) -> Ag
         repeat=repeat,
         steps=len(reasons),
         alike=reasons.count(""),
-        first=first,
+        first_difference=first,
         why="" if first is None else reasons[first],
         trained_alike=same / sum([len(here.trained) for here in measured]),
     )

@@ -22,7 +22,7 @@ def stages_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Fig
 
     policies = list(found.stages)
     figure, (axis,) = new_figure([0.62 * len(policies) + 1.1], below=0.5)
-    longest = max(max(cells["step"].high, cells["step"].predicted) for cells in found.stages.values())
+    longest = max(max(cells["step"].highest, cells["step"].predicted) for cells in found.stages.values())
     drawn: dict[str, str] = {}
     for row, policy in enumerate(policies):
         cells = found.stages[policy]
@@ -43,11 +43,11 @@ def stages_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Fig
                 )
                 left += seconds
             end = (
-                max(left, cells["step"].high) if side == "measured" else left
+                max(left, cells["step"].highest) if side == "measured" else left
             )  # beyond the line of the spread
             axis.text(end + 0.01 * longest, row + offset, side, va="center", fontsize=8, color=INK)
         step = cells["step"]
-        axis.plot([step.low, step.high], [row + 0.19] * 2, color=INK, linewidth=1.4)
+        axis.plot([step.lowest, step.highest], [row + 0.19] * 2, color=INK, linewidth=1.4)
     axis.set_yticks(range(len(policies)), policies)
     axis.invert_yaxis()
     axis.set_xlim(0, longest * 1.2)
@@ -98,8 +98,8 @@ def steps_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Figu
         at = np.arange(len(cells))
         axis.fill_between(
             at,
-            [cell.low for cell in cells],
-            [cell.high for cell in cells],
+            [cell.lowest for cell in cells],
+            [cell.highest for cell in cells],
             color=TRAINED,
             alpha=0.2,
             linewidth=0,

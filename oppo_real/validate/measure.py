@@ -6,17 +6,19 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from oppo_real.calibrate.cache import without_volatile
 from oppo_real.config import RealConfig
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
 from oppo_real.validate.plan import Turn
-from oppo_real.validate.views import StepView, view_from_plain, views_of
+from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
@@ -52,31 +54,23 @@ class MeasuredRun:
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""
+        plain = asdict(self)
         return {
-            "policy": self.turn.policy,
-            "repeat": self.turn.repeat,
-            "views": [view.to_plain() for view in self.views],
-            "resolved": without_volatile(dict(self.resolved)),
-            "load": self.load,
-            "core_share": self.core_share,
-            "wall_s": self.wall_s,
-            "rewards": list(self.rewards),
+            **plain.pop("turn"),
+            **plain,
+            "resolved": without_volatile(plain["resolved"]),
             "lengths": [[rollout_id, *tokens] for rollout_id, tokens in self.lengths.items()],
         }
 
 
+_PLAIN = TypeAdapter(MeasuredRun)
+
+
 def run_from_plain(plain: Mapping[str, Any]) -> MeasuredRun:
     """A run as ``to_plain`` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
-    return MeasuredRun(
-        Turn(str(plain["policy"]), int(plain["repeat"])),
-        tuple(view_from_plain(view) for view in plain["views"]),
-        dict(plain["resolved"]),
-        None if plain["load"] is None else float(plain["load"]),
-        None if plain["core_share"] is None else float(plain["core_share"]),
-        float(plain["wall_s"]),
-        tuple(float(value) for value in plain["rewards"]),
-        {int(rollout_id): (int(prompt), int(response)) for rollout_id, prompt, response in plain["lengths"]},
-    )
+    turn = {name: plain[name] for name in ("policy", "repeat")}
+    lengths = {rollout_id: tokens for rollout_id, *tokens in plain["lengths"]}
+    return _PLAIN.validate_python({**plain, "turn": turn, "lengths": lengths})
 
 
 class RealRuns(Journal):

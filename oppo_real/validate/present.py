@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,26 +66,9 @@ def record(validated: Validated) -> dict[str, Any]:
             policy: {name: _cell(cell) for name, cell in cells.items()}
             for policy, cells in found.work.items()
         },
-        "decisions": [
-            {
-                "policy": one.policy,
-                "repeat": one.repeat,
-                "steps": one.steps,
-                "alike": one.alike,
-                "first_difference": one.first,
-                "why": one.why,
-                "trained_alike": one.trained_alike,
-            }
-            for one in found.agreements
-        ],
+        "decisions": [asdict(one) for one in found.agreements],
         "runs": [
-            {
-                "policy": run.turn.policy,
-                "repeat": run.turn.repeat,
-                "load": run.load,
-                "core_share": run.core_share,
-                "wall_s": run.wall_s,
-            }
+            {**asdict(run.turn), "load": run.load, "core_share": run.core_share, "wall_s": run.wall_s}
             for run in validated.runs
         ],
         "load_at_calibration": validated.load_at_calibration,
@@ -94,14 +78,7 @@ def record(validated: Validated) -> dict[str, Any]:
 
 
 def _cell(cell: Prediction) -> dict[str, float]:
-    return {
-        "predicted": cell.predicted,
-        "measured": cell.measured,
-        "lowest": cell.low,
-        "highest": cell.high,
-        "error": cell.error,
-        "spread": cell.spread,
-    }
+    return asdict(cell) | {"error": cell.error, "spread": cell.spread}
 
 
 def unit_of(validated: Validated) -> str:
@@ -157,7 +134,7 @@ def stage_rows(found: PredictionAccuracy) -> Rows:
                     stage,
                     significant(cell.predicted),
                     significant(cell.measured),
-                    f"{significant(cell.low)} to {significant(cell.high)}",
+                    f"{significant(cell.lowest)} to {significant(cell.highest)}",
                     signed(cell.error),
                     format_percent(cell.spread),
                     signed(share),
@@ -192,7 +169,7 @@ def decision_rows(found: PredictionAccuracy) -> Rows:
             str(one.repeat + 1),
             f"{one.alike} of {one.steps}",
             format_percent(one.trained_alike),
-            "none" if one.first is None else f"step {one.first}: {one.why}",
+            "none" if one.first_difference is None else f"step {one.first_difference}: {one.why}",
         )
         for one in found.agreements
     ]
@@ -229,9 +206,9 @@ def sentences(validated: Validated) -> Iterator[str]:
         )
     shares = [run.core_share for run in validated.runs if run.core_share is not None]
     if shares:
-        said = f"{format_percent(min(shares))} to {format_percent(max(shares))}"
+        span = f"{format_percent(min(shares))} to {format_percent(max(shares))}"
         yield (
-            f"share of its core that a busy process got just before a run: {said} (100 % on a quiet machine)"
+            f"share of its core that a busy process got just before a run: {span} (100 % on a quiet machine)"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from oppo_sim import columns as c
 
@@ -28,34 +28,9 @@ class StepView:
     chunk_size: int
     work: Mapping[str, float]
 
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "seconds": dict(self.seconds),
-            "trained": list(self.trained),
-            "deferred": self.deferred,
-            "surplus": self.surplus,
-            "overcommit": self.overcommit,
-            "chunk_size": self.chunk_size,
-            "work": dict(self.work),
-        }
-
 
 Views = Sequence[StepView]
 """A run, step by step."""
-
-
-def view_from_plain(plain: Mapping[str, Any]) -> StepView:
-    """A step as ``to_plain`` wrote it. Raises KeyError, TypeError or ValueError for anything else."""
-    return StepView(
-        {str(name): float(value) for name, value in plain["seconds"].items()},
-        tuple(int(rollout_id) for rollout_id in plain["trained"]),
-        int(plain["deferred"]),
-        int(plain["surplus"]),
-        int(plain["overcommit"]),
-        int(plain["chunk_size"]),
-        {str(name): float(value) for name, value in plain["work"].items()},
-    )
 
 
 def views_of(steps: "pd.DataFrame", rollouts: "pd.DataFrame") -> tuple[StepView, ...]:

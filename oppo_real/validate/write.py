@@ -53,8 +53,8 @@ def step_frame(validated: Validated) -> "pd.DataFrame":
                 "stage": stage,
                 "predicted": cell.predicted,
                 "measured": cell.measured,
-                "lowest": cell.low,
-                "highest": cell.high,
+                "lowest": cell.lowest,
+                "highest": cell.highest,
             }
             for policy, rows in validated.comparison.steps.items()
             for number, cells in enumerate(rows)

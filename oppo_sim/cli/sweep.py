@@ -14,7 +14,7 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.schema import Scenario
-    from oppo_sim.sweep.run import OnProgress, Sweep, SweepPlan
+    from oppo_sim.sweep.run import OnProgress, Progress, Sweep, SweepPlan
     from oppo_sim.sweep.spec import SweepSpec
 
 _EPILOG = """\b
@@ -185,14 +185,10 @@ def _loaded(
     typed_grid, typed_random = axes(grid, "--grid"), axes(random, "--random")
     if is_sweep_file(name):
         file = load_spec(name)
-        fields = {**typed_grid, **typed_random}
+        fields = typed_grid | typed_random
         merged = {
-            "grid": (
-                {field: values for field, values in file.grid.items() if field not in fields} | typed_grid
-            ),
-            "random": (
-                {field: values for field, values in file.random.items() if field not in fields} | typed_random
-            ),
+            name: {**{field: values for field, values in there.items() if field not in fields}, **typed}
+            for name, there, typed in (("grid", file.grid, typed_grid), ("random", file.random, typed_random))
         }
         spec = checked_spec({**file.to_plain(), **merged, **changes}, name)
     else:
@@ -209,41 +205,22 @@ def _loaded(
 
 
 @contextmanager
-def _progress(name: str, quiet: bool) -> "Iterator[OnProgress | None]":
-    """A bar with time left, steps a second and the best point so far; silent where standard error is no
-    terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
+    """A bar with the time left, steps a second and the best point so far."""
+    with options.progress_bar(f"{name}: simulated runs", 1, quiet) as (bar, task):
 
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TextColumn("{task.fields[best]}", markup=False),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"{name}: simulated runs", total=None, rate="", best="")
-
-        def show(progress: Any) -> None:
-            rate = (
-                f"{progress.simulated_steps / progress.seconds:,.0f} steps/s"
-                if progress.seconds > 0.2
-                else ""
-            )
-            best = f"best so far: {progress.best}" if progress.best else ""
-            bar.update(task, completed=progress.done, total=progress.total, rate=rate, best=best)
+        def show(at: "Progress") -> None:
+            rate = f", {at.simulated_steps / at.seconds:,.0f} steps/s" if at.seconds > 0.2 else ""
+            best = f", best so far: {at.best}" if at.best else ""
+            description = f"{name}: simulated runs{rate}{best}"[:110]
+            bar.update(task, completed=at.done, total=at.total, description=description)
 
         yield show
 
 
 def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool) -> int:
     from collections import Counter
+    from dataclasses import asdict
 
     from oppo_sim.plain_json import plain
     from oppo_sim.runs.journal import known_keys
@@ -259,11 +236,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
             "points": len(plan.points),
             "failing_points": sum(reasons.values()),
             "failures": [{"error": sentence, "points": count} for sentence, count in reasons.most_common()],
-            "runs": found.runs,
-            "known_runs": found.known,
-            "steps": found.steps,
-            "seconds": found.seconds,
-            "engine": found.engine,
+            **asdict(found),
             "jobs": cores,
         }
         click.echo(json.dumps(plain(record), indent=1))
@@ -272,7 +245,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     for sentence, count in reasons.most_common(5):
         click.echo(f"  {count:,} cannot run: {sentence}")
     click.echo(
-        f"runs: {found.runs:,} with baselines, of which {found.known:,} are in {folder}; {found.steps:,}"
+        f"runs: {found.runs:,} with baselines, of which {found.known_runs:,} are in {folder}; {found.steps:,}"
         " training steps to simulate"
     )
     if found.seconds is not None:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from oppo_sim.scenario.schema import Scenario
@@ -36,7 +37,7 @@ class RunRequest:
     variant: str = ACTUAL
     """``actual``, or the counterfactual that is simulated: a key of ``runs.evaluate.VARIANTS``."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Content key: the same run has the same key, whatever search, machine or order it belongs to; the
         folder is no part of it."""

@@ -13,21 +13,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oppo_sim.runs.request import RunRequest, RunResult, request_of
     from oppo_sim.sweep.call import run_sweep
     from oppo_sim.sweep.run import Sweep
     from oppo_sim.sweep.spec import SweepSpec
 
 _HOME = {
-    "RunRequest": "oppo_sim.runs.request",
-    "RunResult": "oppo_sim.runs.request",
     "Sweep": "oppo_sim.sweep.run",
     "SweepSpec": "oppo_sim.sweep.spec",
-    "request_of": "oppo_sim.runs.request",
     "run_sweep": "oppo_sim.sweep.call",
 }
 
-__all__ = ["RunRequest", "RunResult", "Sweep", "SweepSpec", "request_of", "run_sweep"]
+__all__ = ["Sweep", "SweepSpec", "run_sweep"]
 
 
 def __getattr__(name: str) -> Any:

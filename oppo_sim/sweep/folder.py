@@ -21,6 +21,7 @@ from oppo_sim.runs.journal import read_head
 from oppo_sim.runs.store import RunStore
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Sweep, SweepPlan, finish, make_runs
+from oppo_sim.tables import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,10 +104,10 @@ def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
     with write_errors(folder / SWEEP):
         (folder / SWEEP).unlink(missing_ok=True)
         _remove_figures(folder)
-    _write_frame(folder / POINTS, sweep.points)
+    write_frame(folder / POINTS, sweep.points)
     with whole_file(folder / POINTS_CSV) as file:
         file.write(sweep.points.to_csv(index=False).encode())
-    _write_frame(folder / RUN_TABLE, sweep.runs)
+    write_frame(folder / RUN_TABLE, sweep.runs)
     with whole_file(folder / BEST) as file:
         file.write(json_bytes(best_record(sweep)))
     record = sweep_record(sweep)
@@ -225,17 +226,6 @@ def _range(values: "pd.Series[Any]") -> dict[str, Any]:
     if values.dtype.kind in "if":
         return {"low": values.min(), "high": values.max()}
     return {"values": sorted(map(str, values.unique()))}
-
-
-def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from oppo_sim.tables import COMPRESSION
-
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    with whole_file(path) as file:
-        pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
 
 
 def _facts(path: Path) -> dict[str, Any]:

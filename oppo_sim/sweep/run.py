@@ -200,7 +200,7 @@ class Estimate:
     """What a sweep will take."""
 
     runs: int
-    known: int
+    known_runs: int
     """Of these, already in the folder."""
     steps: int
     """Training steps of the runs that are not."""

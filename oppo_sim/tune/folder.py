@@ -12,6 +12,7 @@ from oppo_sim.files import whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
+from oppo_sim.tables import write_frame
 from oppo_sim.tune.advice import advice_markdown
 from oppo_sim.tune.best_file import best_yaml
 from oppo_sim.tune.constraints import broken
@@ -117,10 +118,10 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
     for name in WRITTEN:
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
-    _write_frame(folder / TRIALS, tuned.trials)
+    write_frame(folder / TRIALS, tuned.trials)
     with whole_file(folder / TRIALS_CSV) as file:
         file.write(tuned.trials.to_csv(index=False, lineterminator="\n").encode())
-    _write_frame(folder / SENSITIVITY, tuned.sensitivity)
+    write_frame(folder / SENSITIVITY, tuned.sensitivity)
     with whole_file(folder / ADVICE) as file:
         file.write(advice_markdown(tuned.advice).encode())
     with whole_file(folder / ADVICE_JSON) as file:
@@ -139,17 +140,6 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
         _write_figures(tuned, folder)
     with whole_file(folder / TUNE) as file:
         file.write(json_bytes(tuned.record))
-
-
-def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from oppo_sim.tables import COMPRESSION
-
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    with whole_file(path) as file:
-        pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
 
 
 def _write_figures(tuned: Tuned, folder: Path) -> None:

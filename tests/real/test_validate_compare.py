@@ -1,5 +1,6 @@
 """The statistics of a validation, on numbers that can be checked by hand."""
 
+import json
 from math import isnan, nan
 
 import pytest
@@ -13,8 +14,9 @@ from oppo_real.validate.compare import (
     percentile_interval,
     rank_agreement,
 )
+from oppo_real.validate.measure import MeasuredRun, run_from_plain
 from oppo_real.validate.plan import Turn, plan_turns
-from oppo_real.validate.views import STAGES, WORK, StepView, view_from_plain
+from oppo_real.validate.views import STAGES, WORK, StepView
 from oppo_sim.errors import OppoError
 
 
@@ -45,7 +47,7 @@ def test_errors_spread_and_speed_ups() -> None:
     predicted = {"sequential": [run(7, 11, 11)], "oppo": [run(7, 5, 5)]}
     found = compare_predictions(predicted, measured, 1)
     whole = found.stages["sequential"]["step"]
-    assert (whole.predicted, whole.measured, whole.low, whole.high) == (11, 11, 10, 12)
+    assert (whole.predicted, whole.measured, whole.lowest, whole.highest) == (11, 11, 10, 12)
     assert whole.error == 0
     assert whole.spread == pytest.approx(2 / 11)
     oppo = found.stages["oppo"]["step"]
@@ -90,7 +92,7 @@ def test_the_first_other_decision_is_named_with_its_cause() -> None:
     predicted = [view(1, trained=(0, 1)), view(1, trained=(2, 3)), view(1, trained=(4, 5))]
     measured = [view(1, trained=(1, 0)), view(1, trained=(2, 5)), view(1, trained=(3, 4))]
     found = agreement("oppo", 0, predicted, measured)
-    assert (found.alike, found.steps, found.first) == (1, 3, 1)
+    assert (found.alike, found.steps, found.first_difference) == (1, 3, 1)
     assert found.why == "trained rollout 5 instead of rollout 3"
     assert found.trained_alike == pytest.approx(4 / 6)
     assert difference(view(1, delta=2), view(1, delta=3)) == "overcommit 3 instead of 2"
@@ -131,6 +133,11 @@ def test_plans_that_compare_nothing_are_refused(
         plan_turns(policies, repeats, 0)
 
 
-def test_a_view_survives_json() -> None:
-    one = view(1.5, 0.5, (3, 1), 2, 1, 4)
-    assert view_from_plain(one.to_plain()) == one
+def test_a_run_survives_json() -> None:
+    views = (view(1.5, 0.5, (3, 1), 2, 1, 4),)
+    lengths = {3: (4, 7), 11: (5, 1)}
+    one = MeasuredRun(Turn("oppo", 1), views, {"actors": [{}]}, 0.25, None, 3.0, (0.5,), lengths)
+    assert run_from_plain(json.loads(json.dumps(one.to_plain()))) == one
+    for damaged in (3, {}, {**one.to_plain(), "views": [{}]}, {**one.to_plain(), "wall_s": "long"}):
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            run_from_plain(damaged)  # type: ignore[arg-type]

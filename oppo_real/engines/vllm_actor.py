@@ -8,8 +8,8 @@ enough for any join (``max_num_seqs * max_model_len``, or the KV capacity where 
 smaller ``max_num_batched_tokens`` is asked for, a large join takes several engine iterations; what others
 make meanwhile is kept and delivered by the following steps, still one token a step.
 
-*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills) and its own
-streaming interval; ``step_chunk`` runs a chunk's worth of iterations and delivers what they made.
+*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills); a step
+still delivers one token to each rollout that has one.
 
 *Order.* The rollout id is the scheduling priority: lower ids join first, the highest id is preempted first.
 
@@ -28,23 +28,22 @@ Not run here: GPUs, and asynchronous scheduling (vLLM turns it off on CPUs).
 """
 
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from oppo_real.engines.interface import ActorCounts, FinishReason, NewTokens, Request, Sampling
 from oppo_real.engines.vllm_engine import (
-    KvMemory,
     describe_engine,
-    kv_settings,
+    engine_settings,
     model_folder,
     start_engine,
     step_engine,
     stop_engine,
 )
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
-from oppo_real.engines.vllm_track import Track, UndeliveredToken
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 
@@ -56,12 +55,76 @@ _IDLE_ITERATIONS = 8
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
+@dataclass
+class Track:
+    """A rollout. ``handle`` is vLLM's own request object, None while the rollout is not in the engine."""
+
+    request: Request
+    made: list[int]
+    """Response tokens so far, those of earlier engines and those not yet delivered included."""
+    buffer: deque[NewTokens] = field(default_factory=deque)
+    """Made and not yet delivered, a token each."""
+    held: bool = False
+    finished: bool = False
+    """No further token will be made; some may still have to be delivered."""
+    submissions: int = 0
+    external_id: str = ""
+    internal_id: str = ""
+    handle: Any = None
+    _target: int = 0
+    _computed: int = 0
+    _preemptions: int = 0
+    _resident: bool = False
+    _prefilled_before: bool = False
+
+    def enter(self, internal_id: str, handle: Any) -> None:
+        """The rollout was given to the engine."""
+        self.internal_id, self.handle = internal_id, handle
+        self._preemptions = handle.num_preemptions
+        self.lose_kv()
+
+    def leave(self) -> None:
+        """The rollout is no longer in the engine; its KV is gone."""
+        self.handle = None
+        self._resident = False
+
+    def lose_kv(self) -> None:
+        """KV was cleared on purpose: all is to be prefilled, and this is no preemption."""
+        self._preemptions = self.handle.num_preemptions
+        self._target = self.handle.num_tokens
+        self._computed = 0
+        self._resident = False
+
+    def waiting(self) -> bool:
+        """In the engine, and its context is not in the KV yet."""
+        return self.handle is not None and not self._resident
+
+    def look(self, counts: ActorCounts) -> tuple[int, ActorCounts]:
+        """Tokens that the engine computed for this rollout since the last look, and ``counts`` with them.
+
+        A rollout's context counts as prefilled (again: as recomputed) in the iteration that completes it.
+        That same iteration samples a token.
+        """
+        preemptions = self.handle.num_preemptions - self._preemptions
+        if preemptions:
+            counts = replace(counts, preemptions=counts.preemptions + preemptions)
+            self.lose_kv()
+        computed = self.handle.num_computed_tokens
+        new, self._computed = max(0, computed - self._computed), computed
+        if not self._resident and computed >= self._target:
+            self._resident = True
+            kind = "recomputed" if self._prefilled_before else "prefilled"
+            counts = replace(counts, **{kind: getattr(counts, kind) + self._target})
+            self._prefilled_before = True
+        return new, counts
+
+
 class VllmActor:
     """``Actor`` over ``vllm.LLMEngine``. ``model`` is a folder written by ``save_pretrained``; no tokenizer
     is needed.
 
-    ``mode``: ``lock-step`` or ``free-running`` (see above). ``max_num_seqs`` bounds the rollouts that run
-    together; the others wait, by id. ``stream_interval``: chunk in tokens until ``step_chunk`` names another.
+    ``lock_step``: or free-running (see above). ``max_num_seqs`` bounds the rollouts that run together; the
+    others wait, by id. ``kv_capacity_tokens``: None is what vLLM finds free on a GPU, 1 GiB on a CPU.
     ``engine_args`` go to vLLM as they are, last.
 
     Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start.
@@ -72,57 +135,44 @@ class VllmActor:
         model: str | Path,
         sampling: Sampling,
         *,
-        mode: Literal["lock-step", "free-running"] = "lock-step",
+        lock_step: bool = True,
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
-        max_num_batched_tokens: int | None = None,
-        kv: KvMemory = KvMemory(),  # noqa: B008 (frozen)
-        enforce_eager: bool = False,
-        stream_interval: int = 128,
+        kv_capacity_tokens: int | None = None,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
-        if mode not in ("lock-step", "free-running"):
-            raise OppoError(f"The vLLM actor's mode is {mode!r}: choose lock-step or free-running.")
         self._vllm = require_vllm()
         self._features = probe_vllm()
-        self._features.need(reloading_of_weights=self._features.reload_weights_iterator)
         self._features.need(
+            reloading_of_weights=self._features.reload_weights_iterator,
             reset_of_running_requests=self._features.reset_running_requests,
             in_process_request_state=self._features.request_state,
+            pause_of_scheduling=lock_step or self._features.pause_scheduling,
         )
-        if mode == "free-running":
-            self._features.need(pause_of_scheduling=self._features.pause_scheduling)
         self._folder = model_folder(model)
-        self._sampling, self._mode = sampling, mode
-        self._interval = self._checked_interval(stream_interval)
-        settings: dict[str, Any] = {
-            "model": str(self._folder),
-            "skip_tokenizer_init": True,
+        self._sampling, self._lock_step = sampling, lock_step
+        own: dict[str, Any] = {
             "generation_config": "vllm",
-            "dtype": dtype,
-            "max_num_seqs": max_num_seqs,
-            "enforce_eager": enforce_eager,
             # With kept KV, blocks of old weights would be handed to later prompts.
             "enable_prefix_caching": False,
             "logprobs_mode": "processed_logprobs",
             "scheduling_policy": "priority",
-            "disable_log_stats": True,
-            "use_tqdm_on_load": False,
-            **kv_settings(self._folder, dtype, kv, self._features),
         }
-        if max_model_len is not None:
-            settings["max_model_len"] = max_model_len
-        if mode == "lock-step":
-            settings["async_scheduling"] = False
+        if lock_step:
             length = max_model_len or _positions(self._folder)
-            budget = max_num_batched_tokens or min(
-                max_num_seqs * length, max(kv.capacity_tokens or max_num_seqs * length, length) + max_num_seqs
-            )
-            settings["max_num_batched_tokens"] = budget
-        elif max_num_batched_tokens is not None:
-            settings["max_num_batched_tokens"] = max_num_batched_tokens
-        settings.update(engine_args or {})
+            joined = max_num_seqs * length
+            budget = min(joined, max(kv_capacity_tokens or joined, length) + max_num_seqs)
+            own |= {"async_scheduling": False, "max_num_batched_tokens": budget}
+        settings = engine_settings(
+            self._folder,
+            self._features,
+            dtype,
+            max_model_len,
+            max_num_seqs,
+            kv_capacity_tokens,
+            {**own, **(engine_args or {})},
+        )
         self._expected_names = _weight_names(self._folder)
         self._tracks: dict[int, Track] = {}
         self._by_external: dict[str, Track] = {}
@@ -143,8 +193,7 @@ class VllmActor:
     # -- the Actor interface ---------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue rollouts, all or none. Raises ``OppoError`` on an id in use, an empty prompt, or a length
-        beyond ``max_model_len``."""
+        """Queue all or none. Raises ``OppoError`` for an id in use, no prompt, or too great a length."""
         tracks = dict(self._tracks)
         for request in requests:
             self._check(request, tracks)
@@ -152,8 +201,7 @@ class VllmActor:
         self._tracks = tracks
 
     def step(self) -> list[NewTokens]:
-        """One token for each rollout that runs, ascending ids. Rollouts that KV or ``max_num_seqs`` keep
-        waiting get none."""
+        """A token for each rollout that runs, ascending ids; waiting ones (KV, ``max_num_seqs``) get none."""
         self._enter_queued()
         for _ in range(_IDLE_ITERATIONS):
             active = self._active()
@@ -161,46 +209,19 @@ class VllmActor:
                 return []
             if any(not track.buffer for track in active):
                 self._iterate_until_joined()
-                self._flush()
-            news = [one for track in self._active() for one in track.deliver(1)]
+            news = [track.buffer.popleft() for track in self._active() if track.buffer]
             if news:
                 self._counts = replace(self._counts, iterations=self._counts.iterations + 1)
                 self._forget_finished(news)
                 return news
         raise self._stuck()
 
-    def step_chunk(self, stream_interval: int) -> list[NewTokens]:
-        """Run ``stream_interval`` iterations, fewer if all rollouts finish, and deliver every token made,
-        ascending ids.
-
-        A rollout has one ``NewTokens`` for each weight version among its tokens. With asynchronous scheduling
-        the iteration in flight belongs to the next call. Later submissions stream at this interval inside
-        vLLM.
-        """
-        self._interval = self._checked_interval(stream_interval)
-        self._enter_queued()
-        if not self._active():
-            return []
-        ran = idle = 0
-        while ran < stream_interval and self._in_engine():
-            idle = 0 if self._iterate() else idle + 1
-            ran += 1
-            if idle > _IDLE_ITERATIONS:
-                raise self._stuck()
-        self._flush()
-        news = [one for track in self._active() for one in track.deliver(None)]
-        self._counts = replace(self._counts, iterations=self._counts.iterations + ran)
-        self._forget_finished(news)
-        return news
-
     def running(self) -> tuple[int, ...]:
-        """Ids of rollouts that are unfinished, or finished with tokens still to deliver, and not held back;
-        ascending."""
+        """Ids of those unfinished, or with tokens still to deliver, and not held; ascending."""
         return tuple(track.request.rollout_id for track in self._active())
 
     def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Take rollouts out of the engine, which frees their KV, and keep their tokens. vLLM cannot pause a
-        single request."""
+        """Take rollouts out of the engine (vLLM cannot pause one) and keep their tokens."""
         tracks = self._known(rollout_ids, "hold")
         self._drain()
         self._remove(tracks)
@@ -213,8 +234,7 @@ class VllmActor:
             track.held = False
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
-        """Forget rollouts, tokens not yet delivered included, and free their KV; ids that are not (or no
-        longer) here are ignored."""
+        """Forget rollouts, undelivered tokens too, and free their KV; unknown ids are ignored."""
         tracks = [self._tracks[one] for one in set(rollout_ids) if one in self._tracks]
         self._remove(tracks)
         for track in tracks:
@@ -244,22 +264,16 @@ class VllmActor:
                 track.lose_kv()
 
     def counts(self) -> ActorCounts:
-        """Work since the start. ``iterations`` counts steps, and in ``step_chunk`` engine iterations. A
-        rollout that comes with tokens made elsewhere
-        counts as prefilled, not recomputed. Preemptions are vLLM's own."""
+        """Work since the start; tokens made elsewhere count as prefilled. Preemptions are vLLM's own."""
         return self._counts
 
     def resolved_config(self) -> dict[str, Any]:
         """As ``describe_engine``, plus the mode."""
-        return {
-            **describe_engine(self._engine, self._features),
-            "mode": self._mode,
-            "stream_interval": self._interval if self._streams() else 1,
-        }
+        mode = "lock-step" if self._lock_step else "free-running"
+        return {**describe_engine(self._engine, self._features), "mode": mode}
 
     def close(self) -> None:
-        """Drop all rollouts and stop the engine. Its memory is freed when no other vLLM engine of this
-        process is open."""
+        """Drop all rollouts and stop the engine (``stop_engine`` says when its memory is freed)."""
         self._remove(list(self._tracks.values()))
         self._tracks.clear()
         stop_engine(self._engine)
@@ -281,10 +295,10 @@ class VllmActor:
             )
         return [self._tracks[one] for one in rollout_ids]
 
-    def _check(self, request: Request, present: Mapping[int, Track]) -> None:
+    def _check(self, request: Request, known: Mapping[int, Track]) -> None:
         name = f"rollout {request.rollout_id}"
         total = request.forced_length if request.forced_length is not None else request.max_response_length
-        if request.rollout_id in present:
+        if request.rollout_id in known:
             raise OppoError(f"Cannot submit {name}: the actor already has it, abort it first.")
         if not request.prompt:
             raise OppoError(f"Cannot submit {name}: its prompt is empty, give at least one token.")
@@ -342,12 +356,7 @@ class VllmActor:
             settings["min_tokens"] = settings["max_tokens"]
         elif sampling.stop_token_id is not None:
             settings["stop_token_ids"] = [sampling.stop_token_id]
-        if self._streams():
-            settings["stream_interval"] = self._interval
         return self._vllm.SamplingParams(**settings)
-
-    def _streams(self) -> bool:
-        return self._mode == "free-running" and self._features.unsent_tokens
 
     def _iterate_until_joined(self) -> None:
         # An iteration that used up its token budget may have left part of a join undone.
@@ -358,41 +367,31 @@ class VllmActor:
         """One engine iteration; returns the tokens that went through the model."""
         live = self._in_engine()
         outputs = step_engine(self._engine, self._features)
-        computed = prefilled = recomputed = preemptions = 0
+        computed = 0
         for track in live:
-            work = track.look()
-            computed += work.computed
-            prefilled += work.prefilled
-            recomputed += work.recomputed
-            preemptions += work.preemptions
-        self._counts = replace(
-            self._counts,
-            prefilled=self._counts.prefilled + prefilled,
-            recomputed=self._counts.recomputed + recomputed,
-            preemptions=self._counts.preemptions + preemptions,
-        )
+            new, self._counts = track.look(self._counts)
+            computed += new
         for output in outputs:
-            completion = output.outputs[0]
-            self._take(
-                self._by_external[output.request_id],
-                completion.token_ids,
-                completion.logprobs,
-                completion.finish_reason,
-            )
+            self._take(self._by_external[output.request_id], output.outputs[0])
         return computed
 
-    def _take(self, track: Track, tokens: Sequence[int], log_probs: Any, reason: str | None) -> None:
+    def _take(self, track: Track, completion: Any) -> None:
+        tokens, reason = completion.token_ids, completion.finish_reason
         if reason not in (None, "stop", "length"):
             raise OppoError(
                 f"vLLM ended rollout {track.request.rollout_id} with {reason!r}: see its log"
                 " (VLLM_LOGGING_LEVEL=INFO)."
             )
         end = self._finish_reason(track, tokens, reason)
-        for place, (token, entry) in enumerate(zip(tokens, log_probs, strict=True)):
+        for place, (token, entry) in enumerate(zip(tokens, completion.logprobs, strict=True)):
             last = place == len(tokens) - 1
             track.buffer.append(
-                UndeliveredToken(
-                    int(token), float(entry[token].logprob), self._version, end if last else None
+                NewTokens(
+                    track.request.rollout_id,
+                    (int(token),),
+                    (float(entry[token].logprob),),
+                    self._version,
+                    end if last else None,
                 )
             )
             track.made.append(int(token))
@@ -411,26 +410,9 @@ class VllmActor:
             return "stop" if request.forced_length < request.max_response_length else "length"
         return "stop" if tokens and int(tokens[-1]) == self._sampling.stop_token_id else "length"
 
-    def _flush(self) -> None:
-        """Take over the tokens that vLLM's streaming interval still holds back."""
-        if not self._streams():
-            return
-        states = self._engine.output_processor.request_states
-        for track in self._in_engine():
-            state = states[track.internal_id]
-            tokens = (
-                list(state.detokenizer.output_token_ids[state.sent_tokens_offset :])
-                if state.stream_interval > 1
-                else []
-            )
-            if tokens:
-                self._take(track, tokens, state.logprobs_processor.logprobs[-len(tokens) :], None)
-                state.sent_tokens_offset += len(tokens)
-
     def _drain(self) -> None:
-        """Complete iterations in flight, so that every token of the present weights is known. Lock-step has
-        none in flight."""
-        if self._mode == "lock-step" or not self._in_engine():
+        """Complete iterations in flight, so that every token of these weights is known."""
+        if self._lock_step or not self._in_engine():
             return
         self._engine.sleep(level=0, mode="keep")
         in_flight = self._engine.engine_core.engine_core
@@ -438,13 +420,12 @@ class VllmActor:
         while getattr(in_flight, "batch_queue", None):
             self._iterate()
         self._engine.wake_up(tags=["scheduling"])
-        self._flush()
 
     def _remove(self, tracks: Iterable[Track]) -> None:
-        present = [track for track in tracks if track.handle is not None]
-        if present:
-            self._engine.abort_request([track.external_id for track in present])
-        for track in present:
+        inside = [track for track in tracks if track.handle is not None]
+        if inside:
+            self._engine.abort_request([track.external_id for track in inside])
+        for track in inside:
             track.leave()
             del self._by_external[track.external_id]
 
@@ -476,12 +457,6 @@ class VllmActor:
             "give it more KV memory or fewer tokens a rollout."
         )
 
-    @staticmethod
-    def _checked_interval(stream_interval: int) -> int:
-        if stream_interval < 1:
-            raise OppoError(f"stream_interval is {stream_interval}: give at least 1 token.")
-        return stream_interval
-
 
 def _positions(folder: Path) -> int:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -494,8 +469,7 @@ def _positions(folder: Path) -> int:
 
 
 def _weight_names(folder: Path) -> frozenset[str]:
-    """Names in the folder's safetensors files; empty where the weights are kept otherwise, and then nothing
-    can be checked."""
+    """Names in the folder's safetensors files; empty (nothing can be checked) where there are none."""
     from safetensors import safe_open
 
     names: set[str] = set()

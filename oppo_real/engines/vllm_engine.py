@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,22 +24,6 @@ _open: list[Any] = []
 _closed: list[Any] = []
 
 
-@dataclass(frozen=True)
-class KvMemory:
-    """How much KV an engine gets: tokens, or bytes, or (neither, on a GPU) what vLLM finds free. On a CPU the
-    default is 1 GiB.
-
-    ``capacity_tokens`` is rounded up to whole blocks of ``block_tokens`` (None: 16 on GPUs, 128 on CPUs,
-    vLLM's own defaults).
-    """
-
-    capacity_tokens: int | None = None
-    memory_bytes: int | None = None
-    block_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    """Share of the device's memory that vLLM may take, where no size is given."""
-
-
 def model_folder(model: str | Path) -> Path:
     """The folder, checked: it was written by ``save_pretrained``. Raises ``OppoError`` otherwise."""
     folder = Path(model)
@@ -51,30 +34,43 @@ def model_folder(model: str | Path) -> Path:
     return folder
 
 
-def kv_settings(folder: Path, dtype: str, memory: KvMemory, features: VllmFeatures) -> dict[str, Any]:
-    """The engine arguments that give ``memory``. Raises ``OppoError`` on contradictory or impossible
-    sizes."""
+def engine_settings(
+    folder: Path,
+    features: VllmFeatures,
+    dtype: str,
+    max_model_len: int | None,
+    max_num_seqs: int,
+    kv_capacity_tokens: int | None,
+    own: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Engine arguments of an actor or a scorer; ``own`` ones win.
+
+    ``kv_capacity_tokens`` is rounded up to whole blocks; None: what vLLM finds free on a GPU, 1 GiB on a CPU.
+    Raises ``OppoError`` for a capacity below 1.
+    """
     on_cpu = features.device_type == "cpu"
-    settings: dict[str, Any] = {}
-    if memory.capacity_tokens is not None and memory.memory_bytes is not None:
-        raise OppoError(
-            "KV memory is given both in tokens and in bytes: give one of kv.capacity_tokens and"
-            " kv.memory_bytes."
-        )
-    if memory.block_tokens is not None or memory.capacity_tokens is not None:
-        settings["block_size"] = memory.block_tokens or (128 if on_cpu else 16)
-    if memory.gpu_memory_utilization is not None:
-        settings["gpu_memory_utilization"] = memory.gpu_memory_utilization
-    if memory.capacity_tokens is not None:
-        if memory.capacity_tokens < 1:
-            raise OppoError(f"kv.capacity_tokens is {memory.capacity_tokens}: give at least 1 token.")
+    settings: dict[str, Any] = {
+        "model": str(folder),
+        "skip_tokenizer_init": True,
+        "dtype": dtype,
+        "max_num_seqs": max_num_seqs,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+    }
+    if max_model_len is not None:
+        settings["max_model_len"] = max_model_len
+    if kv_capacity_tokens is not None:
+        if kv_capacity_tokens < 1:
+            raise OppoError(f"kv_capacity_tokens is {kv_capacity_tokens}: give at least 1 token.")
+        size = own.get("block_size") or (128 if on_cpu else 16)
         # One block more: vLLM keeps block 0 for padding.
-        blocks = math.ceil(memory.capacity_tokens / settings["block_size"]) + 1
-        settings["num_gpu_blocks_override"] = blocks
-        settings["kv_cache_memory_bytes"] = _kv_bytes(folder, dtype, blocks * settings["block_size"])
-    elif memory.memory_bytes is not None or on_cpu:
-        settings["kv_cache_memory_bytes"] = memory.memory_bytes or _CPU_KV_BYTES
-    return {name: value for name, value in settings.items() if value is not None}
+        blocks = math.ceil(kv_capacity_tokens / size) + 1
+        settings |= {"block_size": size, "num_gpu_blocks_override": blocks}
+        if (needed := _kv_bytes(folder, dtype, blocks * size)) is not None:
+            settings["kv_cache_memory_bytes"] = needed
+    elif on_cpu:
+        settings["kv_cache_memory_bytes"] = _CPU_KV_BYTES
+    return {**settings, **own}
 
 
 def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
@@ -161,8 +157,7 @@ def step_engine(engine: Any, features: VllmFeatures) -> list[Any]:
 
 
 def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextManager[Any]:
-    """On a CPU in eager mode vLLM would still compile a helper that ranks log-probabilities, which takes many
-    seconds."""
+    """On a CPU vLLM in eager mode would still compile a helper for log-probabilities, for many seconds."""
     stance = getattr(importlib.import_module("torch").compiler, "set_stance", None)
     if stance is None or features.device_type != "cpu" or not engine.vllm_config.model_config.enforce_eager:
         return contextlib.nullcontext()
@@ -170,37 +165,23 @@ def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextMa
 
 
 def _attention(engine: Any) -> str:
-    groups = getattr(
-        getattr(getattr(engine.model_executor, "driver_worker", None), "model_runner", None),
-        "attn_groups",
-        None,
-    )
-    names = {group.backend.get_name() for row in groups or () for group in row}
+    found = engine.model_executor
+    for name in ("driver_worker", "model_runner", "attn_groups"):
+        found = getattr(found, name, None)
+    names = {group.backend.get_name() for row in found or () for group in row}
     return "+".join(sorted(names)) if names else "unknown"
 
 
 def _kv_bytes(folder: Path, dtype: str, tokens: int) -> int | None:
-    """Bytes of ``tokens`` KV tokens: 2 (K and V) · layers · KV heads · head size · bytes a number. None where
-    the config does not tell."""
+    """Bytes of ``tokens`` KV tokens (K and V · layers · heads · size); None if the config does not tell."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    heads, layers, hidden = (
-        config.get("num_attention_heads"),
-        config.get("num_hidden_layers"),
-        config.get("hidden_size"),
-    )
+    heads, layers, hidden = map(config.get, ("num_attention_heads", "num_hidden_layers", "hidden_size"))
     if not (heads and layers and hidden):
         return None
     head_size = config.get("head_dim") or hidden // heads
-    # Unknown ("auto") counts as the widest: the number of blocks is given, this only has to be enough for
-    # them.
-    return int(
-        2
-        * layers
-        * (config.get("num_key_value_heads") or heads)
-        * head_size
-        * _ITEM_BYTES.get(dtype, 4)
-        * tokens
-    )
+    # Unknown ("auto") counts as the widest: the blocks are given, this only has to be enough for them.
+    kv_heads = config.get("num_key_value_heads") or heads
+    return int(2 * layers * kv_heads * head_size * _ITEM_BYTES.get(dtype, 4) * tokens)
 
 
 @contextlib.contextmanager
@@ -208,11 +189,8 @@ def _random_states_kept() -> Iterator[None]:
     numpy_random = importlib.import_module("numpy").random
     torch = importlib.import_module("torch")
     python_state, numpy_state = random.getstate(), numpy_random.get_state()
-    devices = (
-        list(range(torch.cuda.device_count()))
-        if torch.cuda.is_available() and torch.cuda.is_initialized()
-        else []
-    )
+    initialised = torch.cuda.is_available() and torch.cuda.is_initialized()
+    devices = list(range(torch.cuda.device_count())) if initialised else []
     with torch.random.fork_rng(devices=devices):
         try:
             yield

@@ -27,32 +27,22 @@ class VllmFeatures:
     """``cpu``, ``cuda``, ..."""
     engine_args: frozenset[str]
     """Names that ``EngineArgs`` takes."""
-    sampling_params: frozenset[str]
     pooling_params: frozenset[str]
     reload_weights_iterator: bool
-    """``reload_weights(weights_iterator=...)`` in a model runner: new weights from tensors in memory, in a
-    checkpoint's layout."""
+    """``reload_weights(weights_iterator=...)``: new weights from tensors in memory."""
     reset_running_requests: bool
     """``reset_prefix_cache(reset_running_requests=True)``: running requests prefill again."""
     request_state: bool
     """In-process requests tell computed tokens and preemptions, which the counts are made from."""
-    unsent_tokens: bool
-    """Tokens that a streaming interval still holds back can be read; otherwise chunks are gathered token by
-    token."""
     pause_scheduling: bool
     """``sleep(level=0, mode="keep")``: drains iterations in flight before weights change."""
     cache_salt: bool
     """Prefix cache entries of one request can be kept apart from those of another."""
-    trace_replay: bool
-    """``trace_decode_token_ids``: replay of given tokens (not used by the engines here, reported only)."""
-    weight_versions: bool
-    """vLLM labels tokens with weight versions itself (not used by the engines here, reported only)."""
 
     def need(self, **found: bool) -> None:
-        """Raise ``OppoError`` naming the first feature that is absent:
-        ``need(reload_weights=features.reload_weights_iterator)``."""
-        for name, present in found.items():
-            if not present:
+        """Raise ``OppoError`` with the first that is absent: ``need(reload=features.reload_weights)``."""
+        for name, there in found.items():
+            if not there:
                 raise OppoError(
                     f"vLLM {self.vllm_version} has no {name.replace('_', ' ')}, which this engine needs: "
                     "install a newer vLLM, or use the torch engine."
@@ -91,14 +81,12 @@ def require_vllm() -> Any:
 def probe_vllm() -> VllmFeatures:
     """Look at the installed vLLM. Raises ``OppoError`` as ``require_vllm`` does."""
     vllm = require_vllm()
-    sampling = _names(vllm.SamplingParams)
     engine = vllm.LLMEngine
     return VllmFeatures(
         vllm_version=str(vllm.__version__),
         torch_version=str(importlib.import_module("torch").__version__),
         device_type=str(importlib.import_module("vllm.platforms").current_platform.device_type),
         engine_args=frozenset(field.name for field in dataclasses.fields(vllm.EngineArgs)),
-        sampling_params=sampling,
         pooling_params=_names(vllm.PoolingParams),
         reload_weights_iterator=any(
             "weights_iterator" in _parameters(_find(module, "GPUModelRunner", "reload_weights"))
@@ -110,17 +98,12 @@ def probe_vllm() -> VllmFeatures:
             name in inspect.getsource(_find("vllm.v1.request", "Request"))
             for name in ("num_computed_tokens", "num_preemptions", "def num_tokens")
         ),
-        unsent_tokens="stream_interval" in sampling
-        and "sent_tokens_offset"
-        in inspect.getsource(_find("vllm.v1.engine.output_processor", "RequestState")),
         pause_scheduling="mode" in _parameters(getattr(engine, "sleep", None)),
         cache_salt="cache_salt" in inspect.get_annotations(_find("vllm.inputs", "TokensPrompt"))
         or any(
             "cache_salt" in inspect.get_annotations(base)
             for base in getattr(_find("vllm.inputs", "TokensPrompt"), "__orig_bases__", ())
         ),
-        trace_replay="trace_decode_token_ids" in sampling,
-        weight_versions="weight_versions" in _names(importlib.import_module("vllm.outputs").CompletionOutput),
     )
 
 
@@ -139,9 +122,7 @@ def _import_sentence(error: Exception) -> str:
                 " the engines do not need."
             )
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return (
-        f"vLLM is installed but does not import ({lines[0]}): reinstall it with the torch it was built for."
-    )
+    return f"vLLM is installed but does not import ({lines[0]}): reinstall it with the torch of its build."
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -18,9 +18,8 @@ from typing import Any
 
 from oppo_real.engines.interface import ScorePiece, ScorerCounts
 from oppo_real.engines.vllm_engine import (
-    KvMemory,
     describe_engine,
-    kv_settings,
+    engine_settings,
     model_folder,
     start_engine,
     step_engine,
@@ -42,8 +41,9 @@ class VllmScorer:
     """``Scorer`` over a sequence classification model with one label, in a folder written by
     ``save_pretrained``. Scores are raw logits.
 
-    ``share_prefixes``: also reuse the blocks of other rollouts that begin alike (samples of one prompt); then
-    fewer tokens are prefilled than appended. ``engine_args`` go to vLLM as they are, last.
+    Blocks are never shared between rollouts that begin alike, so that every appended token is prefilled once.
+    ``kv_capacity_tokens``: None is what vLLM finds free on a GPU, 1 GiB on a CPU. ``engine_args`` go to vLLM
+    as they are, last.
 
     Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start, or the model has
     another number of labels.
@@ -56,10 +56,7 @@ class VllmScorer:
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
-        max_num_batched_tokens: int | None = None,
-        kv: KvMemory = KvMemory(),  # noqa: B008 (frozen)
-        enforce_eager: bool = False,
-        share_prefixes: bool = False,
+        kv_capacity_tokens: int | None = None,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
         self._vllm = require_vllm()
@@ -67,29 +64,19 @@ class VllmScorer:
         self._features.need(
             raw_pooling_scores="use_activation" in self._features.pooling_params,
             pooling_tasks="task" in self._features.pooling_params,
+            cache_salt=self._features.cache_salt,
         )
-        if not share_prefixes:
-            self._features.need(cache_salt=self._features.cache_salt)
         folder = model_folder(model)
-        settings: dict[str, Any] = {
-            "model": str(folder),
-            "runner": "pooling",
-            "convert": "classify",
-            "skip_tokenizer_init": True,
-            "dtype": dtype,
-            "max_num_seqs": max_num_seqs,
-            "enforce_eager": enforce_eager,
-            "enable_prefix_caching": True,
-            "disable_log_stats": True,
-            "use_tqdm_on_load": False,
-            **kv_settings(folder, dtype, kv, self._features),
-        }
-        if max_model_len is not None:
-            settings["max_model_len"] = max_model_len
-        if max_num_batched_tokens is not None:
-            settings["max_num_batched_tokens"] = max_num_batched_tokens
-        settings.update(engine_args or {})
-        self._share = share_prefixes
+        own = {"runner": "pooling", "convert": "classify", "enable_prefix_caching": True}
+        settings = engine_settings(
+            folder,
+            self._features,
+            dtype,
+            max_model_len,
+            max_num_seqs,
+            kv_capacity_tokens,
+            {**own, **(engine_args or {})},
+        )
         self._growing: dict[int, _Growing] = {}
         self._counts = ScorerCounts(extra={"cached": 0, "evicted": 0, "requests": 0})
         self._engine = start_engine(settings, self._features)
@@ -148,13 +135,12 @@ class VllmScorer:
         """vLLM runs no second model."""
 
     def counts(self) -> ScorerCounts:
-        """Work since the start. ``extra``: tokens taken from the cache, tokens evicted and so prefilled
-        again, requests given to vLLM."""
+        """Work so far. ``extra``: tokens taken from the cache, prefilled again, requests to vLLM."""
         return replace(self._counts, extra=dict(self._counts.extra))
 
     def resolved_config(self) -> dict[str, Any]:
-        """As ``describe_engine``, plus whether prefixes are shared between rollouts."""
-        return {**describe_engine(self._engine, self._features), "share_prefixes": self._share}
+        """See ``describe_engine``."""
+        return describe_engine(self._engine, self._features)
 
     def close(self) -> None:
         """Stop the engine. Its memory is freed when no other vLLM engine of this process is open."""
@@ -169,10 +155,7 @@ class VllmScorer:
         for piece in pieces:
             name = f"rollout {piece.rollout_id}"
             if piece.rollout_id in ended:
-                raise OppoError(
-                    f"Cannot append to {name}: its last piece came before, in the same call; send pieces in"
-                    " order."
-                )
+                raise OppoError(f"Cannot append to {name}: its last piece came before; send pieces in order.")
             known = self._growing.get(piece.rollout_id)
             tokens = grown.setdefault(piece.rollout_id, list(known.tokens) if known else [])
             tokens.extend(piece.tokens)
@@ -188,8 +171,7 @@ class VllmScorer:
         return grown, ended
 
     def _run(self, todo: Sequence[tuple[int, int]]) -> dict[int, float]:
-        """Prefill the first ``length`` tokens of each rollout as one batch; returns the model's output at the
-        last of them."""
+        """Prefill the first ``length`` tokens of each as one batch; the model's output at the last."""
         names: dict[str, tuple[int, int]] = {}
         extra = dict(self._counts.extra)
         prefilled = 0
@@ -200,8 +182,7 @@ class VllmScorer:
             prompt = self._vllm.inputs.TokensPrompt(
                 prompt_token_ids=self._growing[rollout_id].tokens[:length]
             )
-            if not self._share:
-                prompt["cache_salt"] = str(rollout_id)
+            prompt["cache_salt"] = str(rollout_id)
             self._engine.add_request(
                 name, prompt, self._vllm.PoolingParams(task="classify", use_activation=False)
             )

@@ -79,16 +79,15 @@ def build_actor(spec: ActorSpec) -> Actor:
     require_engine(spec.engine)
     if spec.engine == "vllm":
         from oppo_real.engines.vllm_actor import VllmActor
-        from oppo_real.engines.vllm_engine import KvMemory
 
         sizes: dict[str, Any] = {} if spec.max_num_seqs is None else {"max_num_seqs": spec.max_num_seqs}
         return VllmActor(
             spec.model,
             spec.sampling,
-            mode="lock-step" if spec.lock_step else "free-running",
+            lock_step=spec.lock_step,
             dtype=spec.dtype,
             max_model_len=spec.max_model_len,
-            kv=KvMemory(capacity_tokens=spec.kv_capacity_tokens),
+            kv_capacity_tokens=spec.kv_capacity_tokens,
             engine_args=spec.engine_args,
             **sizes,
         )

@@ -15,17 +15,16 @@ from .drive import QUIET, finish, forced, gather, greedy, prompt
 pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
 
 
+ENGINE_ARGS = {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 24, "block_size": 32}
+
+
 def start(folder: Path, sampling: Sampling, **changes: Any) -> Any:
     from oppo_real.engines.vllm_actor import VllmActor
-    from oppo_real.engines.vllm_engine import KvMemory
 
-    settings: dict[str, Any] = {
-        "dtype": "float32",
-        "max_num_seqs": 8,
-        "enforce_eager": True,
-        "kv": KvMemory(memory_bytes=1 << 24, block_tokens=32),
-    }
-    return VllmActor(folder, sampling, **{**settings, **changes})
+    arguments = {**ENGINE_ARGS, **changes.pop("engine_args", {})}
+    if "kv_capacity_tokens" in changes:
+        del arguments["kv_cache_memory_bytes"]
+    return VllmActor(folder, sampling, dtype="float32", max_num_seqs=8, engine_args=arguments, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +272,12 @@ def test_bad_requests_are_refused_in_one_sentence(actor: Any) -> None:
 def test_a_join_beyond_the_token_budget_still_gives_one_token_a_step(actor_folder: Path) -> None:
     model = causal_model(seed=1)
     # vLLM wants a budget of at least max_model_len; four joiners of 60 tokens do not fit into one iteration.
-    actor = start(actor_folder, Sampling(temperature=0.0), max_model_len=100, max_num_batched_tokens=100)
+    actor = start(
+        actor_folder,
+        Sampling(temperature=0.0),
+        max_model_len=100,
+        engine_args={"max_num_batched_tokens": 100},
+    )
     try:
         actor.submit([forced(0, 20, limit=20)])
         news = [one for _ in range(3) for one in actor.step()]
@@ -294,14 +298,12 @@ def test_a_join_beyond_the_token_budget_still_gives_one_token_a_step(actor_folde
 
 
 def test_scarce_kv_preempts_the_highest_id_and_counts_what_is_prefilled_again(actor_folder: Path) -> None:
-    from oppo_real.engines.vllm_engine import KvMemory
-
     model = causal_model(seed=1)
     actor = start(
         actor_folder,
         Sampling(temperature=0.0),
         max_model_len=128,
-        kv=KvMemory(capacity_tokens=192, block_tokens=32),
+        kv_capacity_tokens=192,
     )
     try:
         config = actor.resolved_config()

@@ -11,7 +11,6 @@ import torch
 from oppo_real.engines.interface import Actor, Sampling, Scorer
 from oppo_real.engines.models import build_causal_lm, build_reward_model
 from oppo_real.engines.vllm_actor import VllmActor
-from oppo_real.engines.vllm_engine import KvMemory
 from oppo_real.engines.vllm_scorer import VllmScorer
 from oppo_sim.model.setup import MachineSetup
 from tests.real.lockstep import LOCKSTEP_CASES, MODEL, LockstepCase, assert_same_decisions
@@ -26,7 +25,7 @@ CASES = [
     for case in LOCKSTEP_CASES
     if case.name in {"sequential", "intra", "inter", "oppo", "oppo, controlled", "oppo, KV kept"}
 ]
-KV = KvMemory(memory_bytes=1 << 26)
+KV = {"kv_cache_memory_bytes": 1 << 26}
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +47,11 @@ def test_simulator_and_vllm_decide_alike(
 ) -> None:
     def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
         actors: list[Actor] = [
-            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, kv=KV)
+            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, engine_args=KV)
             for _ in range(machine.num_replicas)
         ]
         scorers: list[Scorer] = [
-            VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, kv=KV)
+            VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, engine_args=KV)
             for _ in range(machine.num_workers)
         ]
         return actors, scorers

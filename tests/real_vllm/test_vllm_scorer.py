@@ -16,12 +16,13 @@ pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
 BLOCK = 32
 
 
-def start(folder: Path, capacity: int = 4096, **changes: Any) -> Any:
-    from oppo_real.engines.vllm_engine import KvMemory
+def start(folder: Path, capacity: int = 4096) -> Any:
     from oppo_real.engines.vllm_scorer import VllmScorer
 
-    kv = KvMemory(capacity_tokens=capacity, block_tokens=BLOCK)
-    return VllmScorer(folder, dtype="float32", max_num_seqs=8, enforce_eager=True, kv=kv, **changes)
+    arguments = {"enforce_eager": True, "block_size": BLOCK}
+    return VllmScorer(
+        folder, dtype="float32", max_num_seqs=8, kv_capacity_tokens=capacity, engine_args=arguments
+    )
 
 
 @pytest.fixture(scope="module")
@@ -150,29 +151,21 @@ def test_scarce_kv_evicts_and_the_counts_say_so(scorer_folder: Path, reference: 
         small.close()
 
 
-def test_prompts_are_shared_between_rollouts_only_when_asked(scorer: Any, scorer_folder: Path) -> None:
-    shared = start(scorer_folder, share_prefixes=True)
-    try:
-        start_tokens = prompt(9, 97)
-        before = scorer.counts()
-        for one, offset in ((scorer, 500), (shared, 500)):
-            for i in range(3):
-                one.append([ScorePiece(offset + i, (*start_tokens, *prompt(20 + i, 30)), last=True)])
-        assert scorer.counts().prefilled - before.prefilled == 3 * 127
-        assert shared.counts().prefilled == 127 + 2 * (127 - 96)
-    finally:
-        shared.close()
+def test_rollouts_that_begin_alike_share_nothing(scorer: Any) -> None:
+    before = scorer.counts()
+    for i in range(3):
+        scorer.append([ScorePiece(500 + i, (*prompt(9, 97), *prompt(20 + i, 30)), last=True)])
+    assert scorer.counts().prefilled - before.prefilled == 3 * 127
 
 
 def test_actor_and_scorer_live_in_one_process_and_close_apart(
     scorer: Any, actor_folder: Path, reference: Any
 ) -> None:
     from oppo_real.engines.vllm_actor import VllmActor
-    from oppo_real.engines.vllm_engine import KvMemory
 
-    kv = KvMemory(memory_bytes=1 << 22, block_tokens=BLOCK)
+    arguments = {"enforce_eager": True, "block_size": BLOCK, "kv_cache_memory_bytes": 1 << 22}
     actor = VllmActor(
-        actor_folder, Sampling(temperature=0.0), dtype="float32", max_num_seqs=4, enforce_eager=True, kv=kv
+        actor_folder, Sampling(temperature=0.0), dtype="float32", max_num_seqs=4, engine_args=arguments
     )
     actor.submit([forced(0, 40)])
     streamed: list[int] = []

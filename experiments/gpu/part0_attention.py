@@ -57,7 +57,7 @@ def check_trainer(device: str, dtype: str, heads: tuple[int, int, int], seed: in
     float32 on the same inputs."""
     import torch
 
-    from oppo_real.engines.packed_attention import WholeBatch, plain_attention, training_path, whole_spans
+    from oppo_real.engines.packed_attention import PackedBatch, plain_attention, training_path, whole_spans
     from oppo_real.engines.packed_plan import make_plan
 
     count, shared, width = heads
@@ -69,7 +69,7 @@ def check_trainer(device: str, dtype: str, heads: tuple[int, int, int], seed: in
         torch.randn(sum(lengths), lane, width, generator=generator).to(device=place, dtype=precision)
         for lane in lanes
     ]
-    batch = WholeBatch(lengths)
+    batch = PackedBatch(whole_spans(lengths))
     results: list[list[torch.Tensor]] = []
     for kind in (precision, torch.float32):
         query, key, value = [

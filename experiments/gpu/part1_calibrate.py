@@ -73,8 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_fits(pair, sizes.max_length, memory, sizes.kv_capacity_tokens)
         require_shared_memory(2.0 * pair.shape(pair.actor).parameters)
 
-    from oppo_real.calibrate.figures import calibration_figure, save_figure
-    from oppo_real.calibrate.present import remarks
+    from oppo_real.calibrate.report import calibration_figure, remarks, save_figure
     from oppo_real.calibrate.session import Effort, calibrate_to
 
     rehearse = place.rehearse

@@ -101,7 +101,7 @@ def journal_of(place: Workplace, configuration: Configuration) -> "RealRuns":
 def profile_of(place: Workplace, configuration: Configuration) -> Profile:
     """The profile of part 1 for a configuration's models. Raises OppoError where it is missing or of
     something else."""
-    from oppo_real.calibrate.match import check_profile_matches
+    from oppo_real.calibrate.subject import check_profile_matches
     from oppo_real.config import real_config
 
     path = place.profile(configuration.pair.name)

@@ -203,7 +203,7 @@ def pair_of(name: str, device: str, rehearse: bool) -> Pair:
 
 
 def _profile_figures(place: Workplace, results: Path) -> list[dict[str, Any]]:
-    from oppo_real.calibrate.figures import save_figure
+    from oppo_real.calibrate.report import save_figure
 
     made = []
     root = place.folder / "profiles"
@@ -231,7 +231,7 @@ def _profile_figures(place: Workplace, results: Path) -> list[dict[str, Any]]:
 
 
 def _scatter(rows: Sequence[Row], results: Path) -> dict[str, Any]:
-    from oppo_real.calibrate.figures import save_figure
+    from oppo_real.calibrate.report import save_figure
     from oppo_sim.report.style import new_figure
 
     figure, (axis,) = new_figure([4.6])

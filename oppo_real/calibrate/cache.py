@@ -1,18 +1,15 @@
-"""Finished visits on disk, keyed by everything that they depend on: an interrupted calibration goes on where
-it was."""
+"""Finished measurements on disk, keyed by all that they depend on: an interrupted calibration goes on."""
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oppo_real.calibrate.measure import Visit, visit_from_plain
-from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS, Point
-from oppo_sim.errors import OppoError
+from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS
+from oppo_sim.files import whole_file, write_errors
 
-_METHOD = 1
+_METHOD = 2
 """Raised when what is timed changes."""
 _VOLATILE = frozenset({"seed", "weight_version", "kv_bytes_per_token", "cuda_graphs"})
 """Entries of a resolved configuration that change while the engine runs, or that no second depends on."""
@@ -29,44 +26,22 @@ class VisitCache:
         fixed = {"method": [_METHOD, WARM_ITERATIONS, TIMED_ITERATIONS], "context": without_volatile(context)}
         self._context = hashlib.sha256(json.dumps(fixed, sort_keys=True, default=str).encode()).hexdigest()
         self._folder = folder / self._context[:16]
-        try:
+        with write_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OppoError(
-                f"cannot make the folder {self._folder} for measured points: {error.strerror or error}"
-            ) from None
 
-    def get(self, point: Point, number: int) -> Visit | None:
-        """A visit measured before; None where there is none, or its file is damaged or of another context."""
-        try:
-            plain = json.loads(self._path(point.key, number).read_text(encoding="utf-8"))
-            if plain["context"] != self._context or plain["point"] != point.key:
-                return None
-            return visit_from_plain(plain["visit"], point, number)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def put(self, visit: Visit) -> None:
-        """Keep a visit; the file is whole or absent. Raises OppoError if it cannot be written."""
-        self.put_plain(visit.point.key, visit.number, {"point": visit.point.key, "visit": visit.to_plain()})
-
-    def get_plain(self, key: str, number: int) -> Any:
-        """As ``get``, for a result that is not a visit."""
+    def get(self, key: str, number: int) -> Any:
+        """What ``put`` kept; None where there is nothing, or its file is damaged or of another context."""
         try:
             plain = json.loads(self._path(key, number).read_text(encoding="utf-8"))
-            return plain["result"] if plain["context"] == self._context else None
+            return plain["result"] if (plain["context"], plain["key"]) == (self._context, key) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def put_plain(self, key: str, number: int, content: Mapping[str, Any]) -> None:
-        """As ``put``; ``content`` is JSON, under ``result`` where ``get_plain`` is to find it."""
-        path = self._path(key, number)
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        try:
-            partial.write_text(json.dumps({"context": self._context, **content}), encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise OppoError(f"cannot keep a measured point in {path}: {error.strerror or error}") from None
+    def put(self, key: str, number: int, result: Mapping[str, Any]) -> None:
+        """Keep a result, as JSON; the file is whole or absent. Raises OppoError if it cannot be written."""
+        content = {"context": self._context, "key": key, "result": result}
+        with whole_file(self._path(key, number)) as file:
+            file.write(json.dumps(content).encode())
 
     def _path(self, key: str, number: int) -> Path:
         return self._folder / f"{key[:24]}-{number}.json"

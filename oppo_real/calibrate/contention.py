@@ -15,18 +15,14 @@ from typing import Any, Final, Literal
 from oppo_real.calibrate.measure import Bench, training_batch
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_real.engines.interface import Request, ScorePiece
-from oppo_sim.costs.config import Demands, DemandShares
+from oppo_sim.costs.config import Demands
 from oppo_sim.errors import OppoError
 
 Activity = Literal["decode", "score", "train"]
-PAIRS: Final[tuple[tuple[Activity, Activity], ...]] = (
-    ("decode", "score"),
-    ("decode", "train"),
-    ("score", "train"),
-)
+Pair = tuple[Activity, Activity]
+PAIRS: Final[tuple[Pair, ...]] = (("decode", "score"), ("decode", "train"), ("score", "train"))
 _HEAD_START_S: Final = 0.05
-"""Between telling both processes to start and the start, so that both begin at the same instant of the shared
-clock."""
+"""Between telling both processes to start and the start, which is one instant of their shared clock."""
 _ANSWER_WITHIN_S: Final = 600.0
 _UNITS: Final = 3
 """Whole units that a window must hold."""
@@ -36,7 +32,7 @@ _UNITS: Final = 3
 class Contention:
     """What a pair of activities did to each other."""
 
-    activities: tuple[str, str]
+    activities: Pair
     points: tuple[str, str]
     """Keys of the batches that each kept running."""
     slowdown: tuple[float, float]
@@ -50,13 +46,18 @@ class Contention:
     rounds: int
 
 
+def contention_from_plain(plain: Mapping[str, Any]) -> Contention:
+    """As ``asdict`` and JSON left it."""
+    fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in plain.items()}
+    return Contention(**fields)
+
+
 class _Answer(RuntimeError):
     """A child's sentence."""
 
 
 def contention_points(plan: CalibrationPlan) -> dict[Activity, Point]:
-    """A batch of each activity that is as large as usual: middle contexts, most rollouts; one chunk of
-    several rollouts; a small update."""
+    """A usual batch of each: most rollouts at middle contexts; a chunk of several; a small update."""
     decode = [point for point in plan.points if point.kind == "decode" and point.cell is not None]
     most = max(point.n for point in decode)
     contexts = sorted((point for point in decode if point.n == most), key=lambda point: point.kv_tokens)
@@ -68,20 +69,19 @@ def contention_points(plan: CalibrationPlan) -> dict[Activity, Point]:
     return points | {"train": train[0]} if train else points
 
 
-def pairs_of(points: Mapping[Activity, Point]) -> list[tuple[Activity, Activity]]:
+def pairs_of(points: Mapping[Activity, Point]) -> list[Pair]:
     """The pairs of which both are there: where nothing is trained, decoding with scoring alone."""
     return [pair for pair in PAIRS if all(one in points for one in pair)]
 
 
 def measure_contention(
     open_bench: Callable[[], Bench],
-    pairs: Sequence[tuple[Activity, Activity]],
+    pairs: Sequence[Pair],
     points: Mapping[Activity, Point],
     *,
     rounds: int = 3,
     window_s: float = 1.0,
     cores: Sequence[int] | None = None,
-    demands: Demands | None = None,
     enough_time: Callable[[float], bool] = lambda seconds: True,
 ) -> Iterator[Contention]:
     """Run each activity of a pair alone, then both, ``rounds`` times, in two processes that are kept for all
@@ -91,57 +91,44 @@ def measure_contention(
         open_bench: makes the engines; called in both processes, so it must be picklable.
         window_s: seconds of one turn; made longer where a unit takes longer.
         cores: CPU cores that both processes share; None: all.
-        demands: what the profile states of each activity alone.
         enough_time: asked before each pair with the seconds it will take; False ends the measurement.
 
     Raises OppoError if a process cannot build its engines or ends early.
     """
     with _workers(open_bench, points, cores) as workers:
         for pair in pairs:
-            units = [
-                _turn([worker], [activity], window_s)[0]
-                for worker, activity in zip(workers, pair, strict=True)
-            ]  # warm-up, too
+            units = _apart(workers, pair, window_s)  # warm-up, too
             window = max(window_s, (_UNITS + 1) * max(units))
             if not enough_time(rounds * 4 * window):
                 return
             found: list[tuple[float, float]] = []
             for _ in range(rounds):
-                alone = [
-                    _turn([worker], [activity], window)[0]
-                    for worker, activity in zip(workers, pair, strict=True)
-                ]
+                alone = _apart(workers, pair, window)
                 together = _turn(workers, pair, 2 * window)
                 found.append((together[0] / alone[0], together[1] / alone[1]))
-            yield _summary(pair, points, found, _expected(pair, demands or Demands()))
+            yield _summary(pair, points, found)
 
 
 def _summary(
-    pair: tuple[Activity, Activity],
-    points: Mapping[Activity, Point],
-    found: Sequence[tuple[float, float]],
-    expected: float,
+    pair: Pair, points: Mapping[Activity, Point], found: Sequence[tuple[float, float]]
 ) -> Contention:
-    slowdown = (median(row[0] for row in found), median(row[1] for row in found))
+    """By what shared demand alone explains: the demands that a profile states where nobody measured them."""
+    demands = Demands()
+    shares = {"decode": demands.decode, "score": demands.score, "train": demands.training}
+    sums = [sum(getattr(shares[one], kind) for one in pair) for kind in ("memory", "arithmetic")]
+    expected = max(1.0, *sums)
+    first, second = zip(*found, strict=True)
+    slowdown = median(first), median(second)
     return Contention(
         activities=pair,
         points=(points[pair[0]].key, points[pair[1]].key),
         slowdown=slowdown,
-        lowest=(min(row[0] for row in found), min(row[1] for row in found)),
-        highest=(max(row[0] for row in found), max(row[1] for row in found)),
+        lowest=(min(first), min(second)),
+        highest=(max(first), max(second)),
         expected=expected,
         factor=max(1.0, sqrt(slowdown[0] * slowdown[1]) / expected),
         rounds=len(found),
     )
-
-
-def _expected(pair: tuple[Activity, Activity], demands: Demands) -> float:
-    shares: dict[Activity, DemandShares] = {
-        "decode": demands.decode,
-        "score": demands.score,
-        "train": demands.training,
-    }
-    return max(1.0, sum(shares[one].memory for one in pair), sum(shares[one].arithmetic for one in pair))
 
 
 # ---- the parent's side -------------------------------------------------------------------------------------
@@ -179,20 +166,27 @@ def _workers(
 def _turn(
     workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activity], window_s: float
 ) -> list[float]:
-    """Mean seconds of the units that lay inside the window, of each of the workers, which run at the same
-    time."""
+    """Mean seconds of the units inside the window, of each of the workers, which run at the same time."""
     start = perf_counter() + _HEAD_START_S
     for worker, activity in zip(workers, activities, strict=True):
         worker.send((activity, start, start + window_s))
     return [float(_receive(worker)) for worker in workers]
 
 
+def _apart(
+    workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activity], window_s: float
+) -> list[float]:
+    """The same, one worker after the other."""
+    turns = zip(workers, activities, strict=True)
+    return [_turn([worker], [activity], window_s)[0] for worker, activity in turns]
+
+
 def _receive(worker: "Connection[Any, Any]") -> Any:
     try:
         if not worker.poll(_ANSWER_WITHIN_S):
             raise OppoError(
-                f"a process that measures contention gave no answer in {_ANSWER_WITHIN_S:g} s; use"
-                " --no-contention"
+                f"a process that measures contention gave no answer in {_ANSWER_WITHIN_S:g} s"
+                "; use --no-contention"
             )
         answer = worker.recv()
     except (EOFError, OSError):
@@ -232,19 +226,14 @@ def _serve(
     except OppoError as error:
         parent.send(_Answer(str(error)))
     except Exception as error:  # a child's traceback on the terminal would help nobody
-        parent.send(
-            _Answer(
-                f"contention of {activity or 'two processes'} cannot be measured: {type(error).__name__}:"
-                f" {error}"
-            )
-        )
+        what = f"contention of {activity or 'two processes'} cannot be measured"
+        parent.send(_Answer(f"{what}: {type(error).__name__}: {error}"))
     finally:
         parent.close()
 
 
 def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float) -> float:
-    """Seconds. The mean, since a device that is shared in time slices stalls a few units for long. A unit
-    that is still running at the end of the window is finished, and counted only if there is no other."""
+    """Mean seconds, since a device shared in time slices stalls a few units for long; at least one unit."""
     while (left := start - perf_counter()) > 0:
         sleep(left)
     seconds = 0.0
@@ -262,8 +251,7 @@ def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float)
 
 
 def _decode_unit(bench: Bench, point: Point) -> Callable[[], bool]:
-    """One iteration. Rollouts that grew by half their context begin again; the iteration that prefills them
-    does not count."""
+    """One iteration. Rollouts half grown begin again; the iteration that prefills them does not count."""
     lengths = [context for context, _ in point.rows]
     grown = max(2, min(lengths) // 2)
     ids, left = range(0), 0

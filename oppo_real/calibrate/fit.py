@@ -9,9 +9,9 @@ point; so both the noise of the clock and what the basis cannot say widen them. 
 whole regime of batch sizes and predict it from the others: neighbours of a left-out row would give it away.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -33,12 +33,10 @@ FEATURES: Final[Mapping[str, Callable[[Point], float]]] = {
     "per_token": lambda point: float(point.tokens),
     "per_pair": lambda point: point.pairs,
     "per_piece": lambda point: float(point.n),
-    "per_padded_token": lambda point: float(point.padding),
 }
 DECODE_BASIS: Final = ("fixed", "per_rollout", "per_kv_token", "per_longest_kv_token")
 PREFILL_BASIS: Final = ("fixed", "per_token", "per_pair")
 SCORE_BASIS: Final = ("fixed", "per_token", "per_pair", "per_piece")
-TRAIN_BASIS: Final = ("fixed", "per_token", "per_pair", "per_padded_token")
 
 RESAMPLES: Final = 400
 LEVEL: Final = 0.95
@@ -107,11 +105,6 @@ class Fit:
     held_out: tuple[HeldOut, ...]
     worst: tuple[Residual, ...]
 
-    @cached_property
-    def basis(self) -> tuple[str, ...]:
-        """Names of the terms."""
-        return tuple(one.name for one in self.coefficients)
-
     def predict(self, point: Point) -> float:
         """Seconds of a point."""
         return float(sum(one.value * FEATURES[one.name](point) for one in self.coefficients))
@@ -122,8 +115,7 @@ class Fit:
 
 
 def measured_points(visits: Sequence[Visit], stage: str | None = None) -> list[Measured]:
-    """Visits gathered by point, in the order of their first visit; ``stage``: of the training stage of that
-    name."""
+    """Visits by point, in the order of their first one; ``stage``: of that training stage."""
     gathered: dict[str, tuple[Point, list[float]]] = {}
     for visit in visits:
         _, repeats = gathered.setdefault(visit.point.key, (visit.point, []))
@@ -143,26 +135,20 @@ def regimes(data: Sequence[Measured]) -> list[list[int]]:
     bounds = [sizes[len(sizes) * (place + 1) // count - 1] for place in range(count)]
     found: list[list[int]] = [[] for _ in bounds]
     for index, one in enumerate(data):
-        found[next(place for place, bound in enumerate(bounds) if regime_size(one.point) <= bound)].append(
-            index
-        )
+        found[bisect_left(bounds, regime_size(one.point))].append(index)
     return found
 
 
 def fit_table(
     name: str, data: Sequence[Measured], basis: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
 ) -> Fit:
-    """Fit the medians. The same data and seed give the same fit. Raises OppoError for no data, or numbers
-    that are not finite."""
+    """Fit the medians, reproducibly. Raises OppoError for no data, or numbers that are not finite."""
     if not data:
         raise OppoError(
             f"nothing was measured of {name}: raise --budget-s and run again, what is measured is kept"
         )
     if not all(np.isfinite(second) for one in data for second in one.repeats):
-        raise OppoError(
-            f"a measured time of {name} is not finite: delete the folder of measured points and calibrate"
-            " again"
-        )
+        raise OppoError(f"a measured time of {name} is not finite: delete the folder of measured points")
     features = np.array([[FEATURES[term](one.point) for term in basis] for one in data])
     medians = np.array([one.median for one in data])
     weights = _weights(data, medians)
@@ -194,8 +180,7 @@ def fit_table(
 
 
 def _weights(data: Sequence[Measured], medians: Floats) -> Floats:
-    """1 / seconds, so that small batches count as much as large ones; times lost in noise count no more than
-    that noise allows."""
+    """1 / seconds, so that small batches count as large ones do, unless their noise is larger."""
     noise = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data])
     floor = max(float(np.max(np.abs(medians))) * 1e-6, 1e-12)
     weights: Floats = 1.0 / np.maximum(np.maximum(np.abs(medians), noise), floor)
@@ -249,11 +234,8 @@ def _held_out(
         values = _solve(features[rest], medians[rest], weights[rest])
         errors = np.abs(features[list(group)] @ values - medians[list(group)]) * weights[list(group)]
         edge = place in (0, len(groups) - 1)
-        rows.append(
-            HeldOut(
-                _regime_name(data, group), len(group), edge, float(np.median(errors)), float(np.max(errors))
-            )
-        )
+        middle, worst = float(np.median(errors)), float(np.max(errors))
+        rows.append(HeldOut(_regime_name(data, group), len(group), edge, middle, worst))
     return tuple(rows)
 
 

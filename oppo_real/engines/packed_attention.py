@@ -51,33 +51,24 @@ def plain_attention(
 def _group_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scale: float
 ) -> torch.Tensor:
-    heads, kv_heads = query.shape[1], key.shape[1]
-    shared = heads // kv_heads
-    keys = (
-        key.index_select(0, group.key_index)
-        .view(group.rows, group.keys, kv_heads, key.shape[2])
-        .transpose(1, 2)
-    )
-    values = (
-        value.index_select(0, group.key_index)
-        .view(group.rows, group.keys, kv_heads, value.shape[2])
-        .transpose(1, 2)
-    )
-    queries = query.index_select(0, group.query_index).view(group.rows, group.queries, heads, query.shape[2])
-    out = _shared_heads(queries, keys, values, group.mask, shared, scale)
-    return out.reshape(group.rows * group.queries, heads, value.shape[2])
+    def gathered(packed: torch.Tensor, index: torch.Tensor, count: int) -> torch.Tensor:
+        return packed.index_select(0, index).view(group.rows, count, *packed.shape[1:])
+
+    keys, values = (gathered(one, group.key_index, group.keys).transpose(1, 2) for one in (key, value))
+    queries = gathered(query, group.query_index, group.queries)
+    return _shared_heads(queries, keys, values, group.mask, scale).flatten(0, 1)
 
 
 def _single_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, span: Span, scale: float
 ) -> torch.Tensor:
-    heads, kv_heads = query.shape[1], key.shape[1]
-    shared = heads // kv_heads
     queries = query[span.query_start : span.query_start + span.queries].unsqueeze(0)
-    keys = key[span.key_start : span.key_start + span.keys].transpose(0, 1).unsqueeze(0)
-    values = value[span.key_start : span.key_start + span.keys].transpose(0, 1).unsqueeze(0)
+    keys, values = (
+        one[span.key_start : span.key_start + span.keys].transpose(0, 1).unsqueeze(0) for one in (key, value)
+    )
     if span.queries > 1 and span.queries == span.keys:
         # A whole sequence: no mask tensor is needed, which lets the kernel skip what is hidden.
+        shared = query.shape[1] // key.shape[1]
         keys, values = keys.repeat_interleave(shared, dim=1), values.repeat_interleave(shared, dim=1)
         out = F.scaled_dot_product_attention(
             queries.transpose(1, 2), keys, values, is_causal=True, scale=scale
@@ -88,32 +79,24 @@ def _single_attention(
         last_seen = torch.arange(span.keys - span.queries, span.keys, device=query.device).view(-1, 1)
         hidden = torch.arange(span.keys, device=query.device).view(1, -1) > last_seen
         mask = query.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf")).view(1, 1, *hidden.shape)
-    return _shared_heads(queries, keys, values, mask, shared, scale).reshape(
-        span.queries, heads, value.shape[2]
-    )
+    return _shared_heads(queries, keys, values, mask, scale).flatten(0, 1)
 
 
 def _shared_heads(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    shared: int,
-    scale: float,
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """Attention with ``shared`` query heads to a key head, taken as further queries so that no key is
-    repeated: [g, q, kv, shared, d]."""
+    """Attention of [g, q, heads, d] to [g, kv_heads, k, d]: [g, q, heads, d]. Query heads that share a key
+    head are taken as further queries, so that no key is repeated."""
     rows, count, heads, width = queries.shape
-    kv_heads = heads // shared
-    folded = (
-        queries.view(rows, count, kv_heads, shared, width)
-        .permute(0, 2, 3, 1, 4)
-        .reshape(rows, kv_heads, shared * count, width)
-    )
+    kv_heads = keys.shape[1]
+    shared = heads // kv_heads
+    grouped = queries.view(rows, count, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
+    folded = grouped.reshape(rows, kv_heads, shared * count, width)
     if mask is not None and shared > 1 and count > 1:
         mask = mask.repeat(1, 1, shared, 1)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
-    return out.view(rows, kv_heads, shared, count, values.shape[3]).permute(0, 3, 1, 2, 4)
+    unfolded = out.view(rows, kv_heads, shared, count, values.shape[3]).permute(0, 3, 1, 2, 4)
+    return unfolded.reshape(rows, count, heads, values.shape[3])
 
 
 # ---- the CUDA paths ----------------------------------------------------------------------------------------
@@ -121,8 +104,7 @@ def _shared_heads(
 
 @dataclass(frozen=True)
 class FlashIndex:
-    """What the kernel is told: int32 on the device. ``key_starts`` has one entry more than there are
-    sequences; it is never read."""
+    """What the kernel is told: int32 on the device. The last of ``key_starts`` is never read."""
 
     query_offsets: torch.Tensor
     key_starts: torch.Tensor
@@ -176,8 +158,7 @@ def flash_attention(
 def varlen_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, index: FlashIndex, scale: float
 ) -> torch.Tensor:
-    """Block-causal attention of whole packed sequences, differentiable, by PyTorch's public variable-length
-    attention."""
+    """Block-causal attention of whole packed sequences, differentiable, by PyTorch's ``varlen_attn``."""
     from torch.nn.attention.varlen import varlen_attn
 
     shared = query.shape[1] // key.shape[1]
@@ -200,13 +181,14 @@ def varlen_attention(
 
 
 @dataclass
-class CachedBatch:
-    """A forward that appends to a ``KVStore`` and attends to it."""
+class PackedBatch:
+    """One forward: over whole sequences (differentiable), or with a ``store`` behind what is cached there."""
 
-    store: KVStore
-    write_index: torch.Tensor
     spans: Sequence[Span]
-    flash: FlashIndex | None = None
+    store: KVStore | None = None
+    write_index: torch.Tensor | None = None
+    """Places of the new tokens in the store."""
+    index: FlashIndex | None = None
     plan: PackedPlan | None = None
     fast: bool = True
     """False: the plain path even where a fast one was verified."""
@@ -215,56 +197,26 @@ class CachedBatch:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """[T, heads, d] of one layer."""
-        self.store.write(layer, self.write_index, key, value)
-        keys, values = self.store.keys(layer), self.store.values(layer)
-        if self.flash is None and self.plan is None:
-            self._choose(query, key)
-        if self.flash is not None:
-            return flash_attention(query, keys, values, self.flash, scale)
-        assert self.plan is not None
-        return plain_attention(query, keys, values, self.plan, scale)
-
-    def _choose(self, query: torch.Tensor, key: torch.Tensor) -> None:
-        path = (
-            cached_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2])
-            if self.fast
-            else "plain"
-        )
-        if path == "flash":
-            self.flash = flash_index(self.spans, query.device)
-        else:
-            self.plan = make_plan(
-                self.spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device
-            )
-
-
-@dataclass
-class WholeBatch:
-    """A forward over whole sequences with nothing cached; differentiable."""
-
-    lengths: Sequence[int]
-    index: FlashIndex | None = None
-    plan: PackedPlan | None = None
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """[T, heads, d] of one layer."""
+        if self.store is not None:
+            assert self.write_index is not None
+            self.store.write(layer, self.write_index, key, value)
+            key, value = self.store.keys(layer), self.store.values(layer)
         if self.index is None and self.plan is None:
-            spans = whole_spans(self.lengths)
-            if (
-                training_path(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2])
-                == "varlen"
-            ):
-                self.index = flash_index(spans, query.device)
-            else:
-                self.plan = make_plan(
-                    spans, 2 * key[0].numel() * key.element_size(), query.dtype, query.device
-                )
+            self._choose(query, key)
         if self.index is not None:
-            return varlen_attention(query, key, value, self.index, scale)
+            kernel = varlen_attention if self.store is None else flash_attention
+            return kernel(query, key, value, self.index, scale)
         assert self.plan is not None
         return plain_attention(query, key, value, self.plan, scale)
+
+    def _choose(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        fastest = training_path if self.store is None else cached_path
+        shape = (query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2])
+        if self.fast and fastest(*shape) != "plain":
+            self.index = flash_index(self.spans, query.device)
+        else:
+            bytes_per_key = 2 * key[0].numel() * key.element_size()
+            self.plan = make_plan(self.spans, bytes_per_key, query.dtype, query.device)
 
 
 def whole_spans(lengths: Sequence[int]) -> list[Span]:
@@ -285,7 +237,7 @@ def packed_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    packed: CachedBatch | WholeBatch | None = None,
+    packed: PackedBatch | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The function transformers calls: ``query`` [1, heads, T, d], ``key``, ``value`` [1, kv_heads, T, d] →
@@ -294,12 +246,9 @@ def packed_attention(
     Raises OppoError for what a packed batch cannot express exactly.
     """
     if packed is None:
-        raise OppoError(
-            "This model attends to packed batches only; use it with the torch engine and forwards, or load it"
-            " anew."
-        )
+        raise OppoError("This model attends to packed batches only; use the torch engine, or load it anew.")
     window = options.get("sliding_window")
-    if window is not None and max(span.keys for span in _spans(packed)) > window:
+    if window is not None and max(span.keys for span in packed.spans) > window:
         raise OppoError(
             f"The torch engine has no sliding-window attention, and a sequence is longer than {window}"
             " tokens; use vllm."
@@ -307,20 +256,13 @@ def packed_attention(
     unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
     if unsupported or dropout:
         what = ", ".join(unsupported) or "dropout"
-        raise OppoError(
-            f"The torch engine cannot compute attention with {what}; use another model or engine."
-        )
+        raise OppoError(f"The torch engine has no attention with {what}; use another model or engine.")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = module.layer_idx
     assert isinstance(layer, int)
-    out = packed.attend(
-        layer, query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1), scale
-    )
+    queries, keys, values = (one[0].transpose(0, 1) for one in (query, key, value))
+    out = packed.attend(layer, queries, keys, values, scale)
     return out.unsqueeze(0), None
-
-
-def _spans(packed: CachedBatch | WholeBatch) -> Sequence[Span]:
-    return packed.spans if isinstance(packed, CachedBatch) else whole_spans(packed.lengths)
 
 
 def register() -> None:
@@ -342,8 +284,7 @@ class AttentionReport:
     path: AttentionPath
     """Fastest path found equal."""
     max_abs_error: dict[str, float]
-    """Path → largest absolute difference of any output (outputs are of order 1). Paths that failed to run are
-    missing."""
+    """Path → largest absolute difference of any output (of order 1); failed paths are missing."""
     tolerance: float
     failures: dict[str, str]
     """Path → why it is not used."""
@@ -442,18 +383,8 @@ def _textbook(
     outputs = []
     for span in spans:
         q = query[span.query_start : span.query_start + span.queries].to(wide).transpose(0, 1)
-        k = (
-            key[span.key_start : span.key_start + span.keys]
-            .to(wide)
-            .repeat_interleave(shared, dim=1)
-            .transpose(0, 1)
-        )
-        v = (
-            value[span.key_start : span.key_start + span.keys]
-            .to(wide)
-            .repeat_interleave(shared, dim=1)
-            .transpose(0, 1)
-        )
+        extent = slice(span.key_start, span.key_start + span.keys)
+        k, v = (one[extent].to(wide).repeat_interleave(shared, dim=1).transpose(0, 1) for one in (key, value))
         scores = q @ k.transpose(1, 2) * query.shape[2] ** -0.5
         hidden = torch.ones(span.queries, span.keys, dtype=torch.bool, device=query.device).triu(
             span.keys - span.queries + 1
@@ -476,8 +407,7 @@ def cached_path(
 def training_path(
     device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int
 ) -> AttentionPath:
-    """Path for differentiable forwards: ``varlen`` if its outputs and gradients equal the plain path's on
-    this device."""
+    """Path for differentiable forwards: ``varlen`` where it equals the plain path, gradients too."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return "plain"
     generator = torch.Generator().manual_seed(0)

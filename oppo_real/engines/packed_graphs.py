@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from oppo_real.engines.packed_attention import CachedBatch, FlashIndex
+from oppo_real.engines.packed_attention import FlashIndex, PackedBatch
 from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
 
-Step = Callable[[torch.Tensor, torch.Tensor, CachedBatch], torch.Tensor]
+Step = Callable[[torch.Tensor, torch.Tensor, PackedBatch], torch.Tensor]
 """(ids [n], positions [n], batch) → logits [n, vocabulary]."""
 
 Capture = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], None], torch.Tensor]]
@@ -36,8 +36,7 @@ class _Captured:
 
 
 def rows_bucket(rows: int) -> int:
-    """Row count that a step of ``rows`` is captured for: 1, 2, 4, then multiples of 8 to 64, of 16 to 256, of
-    32."""
+    """Rows that a step is captured for: 1, 2, 4, then multiples of 8 to 64, of 16 to 256, of 32."""
     if rows <= 4:
         return 1 << (rows - 1).bit_length()
     unit = 8 if rows <= 64 else 16 if rows <= 256 else 32
@@ -135,12 +134,12 @@ class DecodeGraphs:
         self._fill(static, index, table, spans)
         # The eager step, on the path that eager steps take: decides whether there is a flash path at all, and
         # is the truth to compare with.
-        eager_batch = CachedBatch(store, table[2].to(self._device), spans)
+        eager_batch = PackedBatch(spans, store, table[2].to(self._device))
         expected = self._step(table[0].to(self._device), table[1].to(self._device), eager_batch)
-        if eager_batch.flash is None:
+        if eager_batch.index is None:
             self._off = "the attention path is plain"
             return None
-        batch = CachedBatch(store, static[2], spans, flash=index)
+        batch = PackedBatch(spans, store, static[2], index)
         replay, logits = self._record(lambda: self._step(static[0], static[1], batch))
         replay()
         difference = float((logits[: len(spans)].float() - expected.float()).abs().max())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from oppo_real.engines import packed_attention
-from oppo_real.engines.packed_attention import CachedBatch, WholeBatch
+from oppo_real.engines.packed_attention import PackedBatch, whole_spans
 from oppo_real.engines.packed_graphs import CudaCapture, DecodeGraphs
 from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
@@ -32,8 +32,7 @@ def backbone(model: torch.nn.Module) -> torch.nn.Module:
     found = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
     if not isinstance(found, torch.nn.Module):
         raise OppoError(
-            f"{type(model).__name__} is no transformers model with a head; build it with"
-            " oppo_real.engines.models."
+            f"{type(model).__name__} is no transformers model with a head; build one with engines.models."
         )
     return found
 
@@ -71,11 +70,8 @@ def prepare(model: torch.nn.Module) -> None:
             # A score model's own forward pools; its hidden states are compared instead, which its head
             # follows.
             pooled = getattr(model, "score", None) is not None
-            expected = (
-                _hidden(trunk, ids, None)
-                if pooled
-                else model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
-            )
+            out = (trunk if pooled else model)(input_ids=ids[None], use_cache=False)
+            expected = (out.last_hidden_state if pooled else out.logits)[0]
             model.set_attn_implementation(packed_attention.IMPLEMENTATION)  # type: ignore[operator]
             store = KVStore(_layers(model))
             parts = []
@@ -123,7 +119,7 @@ def _hidden(
     trunk: torch.nn.Module,
     ids: torch.Tensor,
     positions: torch.Tensor | None,
-    packed: CachedBatch | WholeBatch | None = None,
+    packed: PackedBatch | None = None,
 ) -> torch.Tensor:
     options: dict[str, Any] = {} if packed is None else {"packed": packed}
     if positions is not None:
@@ -134,22 +130,20 @@ def _hidden(
 
 
 def whole_forward(model: torch.nn.Module, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Hidden states [Σ lengths, hidden] of whole sequences, packed, nothing stored; differentiable. The model
-    must be ``prepare``d."""
+    """Hidden states [Σ lengths, hidden] of whole sequences; differentiable, of a ``prepare``d model."""
     device = next(model.parameters()).device
     lengths = [len(sequence) for sequence in sequences]
     ids = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long).to(device)
     positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
-    return _hidden(backbone(model), ids, positions, WholeBatch(lengths))
+    return _hidden(backbone(model), ids, positions, PackedBatch(whole_spans(lengths)))
 
 
 def _placed(
     store: KVStore, feeds: Sequence[Feed], limits: Mapping[int, int] | None
 ) -> tuple[torch.Tensor, list[Span]]:
     """Token ids, positions and arena places [3, T] of the feeds, and their spans. Makes room first."""
-    store.reserve(
-        {feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds}, limits
-    )
+    needs = {feed.rollout_id: store.length(feed.rollout_id) + len(feed.tokens) for feed in feeds}
+    store.reserve(needs, limits)
     spans: list[Span] = []
     ids: list[int] = []
     positions: list[int] = []
@@ -173,7 +167,7 @@ def _cached_forward(
 ) -> torch.Tensor:
     table, spans = _placed(store, feeds, limits)
     table = table.to(device)
-    out = _hidden(trunk, table[0], table[1], CachedBatch(store, table[2], spans, fast=fast))
+    out = _hidden(trunk, table[0], table[1], PackedBatch(spans, store, table[2], fast=fast))
     for feed in feeds:
         store.advance(feed.rollout_id, len(feed.tokens))
     return out
@@ -232,7 +226,7 @@ class PackedModel:
         """Row of each feed's last token in what ``forward`` returned."""
         return (torch.tensor([len(feed.tokens) for feed in feeds]).cumsum(0) - 1).to(self.device)
 
-    def _captured_step(self, ids: torch.Tensor, positions: torch.Tensor, batch: CachedBatch) -> torch.Tensor:
+    def _captured_step(self, ids: torch.Tensor, positions: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
         out = self._head(_hidden(self._trunk, ids, positions, batch))
         assert isinstance(out, torch.Tensor)
         return out
@@ -264,8 +258,7 @@ class PackedModel:
             )
 
     def load(self, weights: "Mapping[str, torch.Tensor]") -> None:
-        """Copy new weights in place (all parameters; of tied ones either name). Raises OppoError before
-        anything is changed."""
+        """Copy all weights in place (of tied ones either name). Raises OppoError, with nothing changed."""
         own = self.model.state_dict(keep_vars=True)
         mend = "send the weights of the same model."
         unknown = sorted(set(weights) - set(own))
@@ -282,8 +275,7 @@ class PackedModel:
         for name, tensor in weights.items():
             if tensor.shape != own[name].shape:
                 raise OppoError(
-                    f"New weights {name!r} have shape {tuple(tensor.shape)}, not {tuple(own[name].shape)};"
-                    f" {mend}"
+                    f"New weights {name!r}: shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}; {mend}"
                 )
         with torch.no_grad():
             for name, tensor in weights.items():
@@ -320,8 +312,7 @@ class PackedModel:
 
 
 def micro_batches(feeds: Sequence[Feed], max_tokens: int | None) -> Iterator[list[Feed]]:
-    """Cut feeds into batches of at most ``max_tokens`` tokens, in order; a feed that is longer goes on in the
-    next batch."""
+    """Batches of at most ``max_tokens`` tokens, in order; a longer feed goes on in the next batch."""
     if max_tokens is None:
         if feeds:
             yield list(feeds)

@@ -40,8 +40,7 @@ class Group:
 
 @dataclass(frozen=True)
 class PackedPlan:
-    """Groups first, then ``singles``; ``order`` [T] picks packed token t from their outputs laid end to
-    end."""
+    """Groups, then ``singles``; ``order`` [T]: packed token t's place in their outputs laid end to end."""
 
     groups: tuple[Group, ...]
     singles: tuple[Span, ...]
@@ -49,8 +48,7 @@ class PackedPlan:
 
 
 GATHER_BYTES = 192 * 1024
-"""Keys and values of one sequence and layer up to which gathering beats one call a sequence (measured on two
-CPU cores: a call costs about 22 µs, as much as gathering some 200 KiB)."""
+"""Keys and values of a sequence and layer up to which gathering them beats a call (22 µs on a CPU core)."""
 QUERY_SLICE = 512
 """Queries at a time of a long piece behind a context, so that its mask stays small."""
 _PADDING_SHARE = 0.3
@@ -94,9 +92,7 @@ def make_plan(
     for _, span in singles:
         order[span.query_start : span.query_start + span.queries] = torch.arange(span.queries) + produced
         produced += span.queries
-    return PackedPlan(
-        groups=tuple(groups), singles=tuple(span for _, span in singles), order=order.to(device)
-    )
+    return PackedPlan(tuple(groups), tuple(span for _, span in singles), order.to(device))
 
 
 def _similar(spans: list[Span]) -> list[list[Span]]:
@@ -106,11 +102,8 @@ def _similar(spans: list[Span]) -> list[list[Span]]:
     for span in spans:
         wide, tall = max(queries, span.queries), max(keys, span.keys)
         grown = pairs + span.queries * span.keys
-        fits = (
-            bool(groups)
-            and (len(groups[-1]) + 1) * wide * tall <= grown * (1 + _PADDING_SHARE) + _PADDING_FREE
-        )
-        if fits:
+        allowed = grown * (1 + _PADDING_SHARE) + _PADDING_FREE
+        if groups and (len(groups[-1]) + 1) * wide * tall <= allowed:
             groups[-1].append(span)
             queries, keys, pairs = wide, tall, grown
         else:

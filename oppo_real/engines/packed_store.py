@@ -39,17 +39,12 @@ class KVStore:
     """
 
     def __init__(self, layers: int, block_tokens: int = 16, shrink: bool = True) -> None:
-        """``block_tokens``: tokens by which extents grow. ``shrink``: give memory back when less than a
-        quarter of it is in use."""
+        """Extents grow by ``block_tokens``. ``shrink``: give memory back when a quarter is in use."""
         if block_tokens < 1:
             raise OppoError(f"kv_block_tokens is {block_tokens}; give a number of tokens from 1 on.")
         self.block_tokens = block_tokens
         self.generation = 0
         """Rises whenever the tensors are replaced (what was captured with their addresses is void)."""
-        self.peak_tokens = 0
-        """Most tokens held at once."""
-        self.moved_tokens = 0
-        """Tokens copied because an extent outgrew its place."""
         self._shrink = shrink
         self._keys: list[torch.Tensor | None] = [None] * layers
         self._values: list[torch.Tensor | None] = [None] * layers
@@ -123,7 +118,6 @@ class KVStore:
         """Note that ``tokens`` more were written."""
         self._extents[rollout_id].length += tokens
         self._held += tokens
-        self.peak_tokens = max(self.peak_tokens, self._held)
 
     def free(self, rollout_id: int) -> None:
         """Forget a rollout's keys and values; one that has none is no error."""
@@ -195,13 +189,11 @@ class KVStore:
             for tensor in (*self._keys, *self._values):
                 if tensor is not None:
                     tensor[start : start + length] = tensor[old : old + length]
-            self.moved_tokens += length
         self._give_back(old, extent.capacity)
         extent.start, extent.capacity = start, capacity
 
     def _rebuild(self, growing: Mapping[int, int]) -> None:
-        """Lay all extents out one behind the other, ``growing`` ones with their new capacity, in a larger or
-        smaller arena if needed."""
+        """Lay extents out anew, ``growing`` ones wider, in a larger or smaller arena if needed."""
         # Everybody gets fresh headroom, or the next one to run out would have everything laid out again.
         capacities = {
             rollout_id: (
@@ -224,7 +216,6 @@ class KVStore:
         if size != self._size:
             self._size = size
             self.generation += 1
-        self.moved_tokens += sum(length for old, new, length in places if old != new)
 
     def _relaid(
         self, tensor: torch.Tensor | None, places: list[tuple[int, int, int]], size: int

@@ -9,9 +9,8 @@ How the last context token is handled: an iteration feeds a running rollout the 
 yet (its newest) and samples from that token's logits, so before an iteration a context of n tokens has n−1
 stored. A rollout that joins has none stored and feeds all n in the same forward: prefill of joining rollouts
 and decode of running ones are one packed batch, and n response tokens take n iterations. Prefilling a context
-of n tokens is counted as n. With ``separate_prefill``, or where the joint batch would exceed
-``max_batched_tokens``, the first n−1 tokens are run in forwards of their own, and the iteration then feeds
-every rollout one token.
+of n tokens is counted as n. Where the joint batch would exceed ``max_batched_tokens``, the first n−1 tokens
+are run in forwards of their own, and the iteration then feeds every rollout one token.
 """
 
 from bisect import insort
@@ -36,8 +35,6 @@ class ActorLimits:
     max_num_seqs: int | None = None
     max_batched_tokens: int | None = None
     """Tokens of one forward; bounds the memory of activations."""
-    separate_prefill: bool = False
-    """Prefill in a forward of its own, as a cost profile wants to measure it."""
 
 
 @dataclass
@@ -62,17 +59,15 @@ class TorchActor:
         sampling: Sampling,
         limits: ActorLimits | None = None,
         weight_version: int = 0,
-        cuda_graphs: bool = True,
     ) -> None:
-        """``model``: a causal language model of ``models.build_causal_lm``. Raises OppoError for limits or
-        sampling that make no sense."""
+        """``model``: of ``models.build_causal_lm``. Raises OppoError for limits that make no sense."""
         self._limits = limits = limits or ActorLimits()
         check_sampling(sampling)
         for name in ("kv_capacity_tokens", "max_num_seqs", "max_batched_tokens"):
             value = getattr(limits, name)
             if value is not None and value < 1:
                 raise OppoError(f"{name} is {value}; give a number from 1 on, or leave it out.")
-        self._packed = PackedModel(model, limits.kv_block_tokens, graphs=cuda_graphs)
+        self._packed = PackedModel(model, limits.kv_block_tokens, graphs=True)
         if sampling.stop_token_id is not None:
             self._packed.check_tokens((sampling.stop_token_id,), "stop_token_id")
         self._sampling = sampling
@@ -109,45 +104,30 @@ class TorchActor:
             return []
         limits = {rollout_id: self._rollouts[rollout_id].limit for rollout_id in self._running}
         most = self._limits.max_batched_tokens
-        total = (
-            len(self._running)
-            - len(joining)
-            + sum(len(self._rollouts[rollout_id].context) for rollout_id in joining)
-        )
-        if self._limits.separate_prefill or (most is not None and total > most):
+        joined = sum(len(self._rollouts[rollout_id].context) for rollout_id in joining)
+        if most is not None and len(self._running) - len(joining) + joined > most:
             early = [Feed(rollout_id, self._rollouts[rollout_id].context[:-1]) for rollout_id in joining]
             for batch in micro_batches([feed for feed in early if feed.tokens], most):
                 self._packed.forward(batch, limits)
         store = self._packed.store
-        feeds = [
-            Feed(rollout_id, self._rollouts[rollout_id].context[store.length(rollout_id) :])
-            for rollout_id in self._running
-        ]
+        rows = [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._running]
+        feeds = [Feed(rollout_id, one.context[store.length(rollout_id) :]) for rollout_id, one in rows]
         size = most or len(feeds)
-        logits = torch.cat(
-            [
-                self._packed.next_logits(feeds[begin : begin + size], limits)
-                for begin in range(0, len(feeds), size)
-            ]
-        )
+        parts = [feeds[begin : begin + size] for begin in range(0, len(feeds), size)]
+        logits = torch.cat([self._packed.next_logits(part, limits) for part in parts])
         sampling = self._sampling
-        draws = [
-            token_draw(sampling.seed, rollout_id, self._rollouts[rollout_id].generated)
-            for rollout_id in self._running
-        ]
+        draws = [token_draw(sampling.seed, rollout_id, one.generated) for rollout_id, one in rows]
         tokens, log_probs = sample(logits, draws, sampling.temperature, sampling.top_p)
         self._iterations += 1
         self._decoded += len(tokens)
-        return [self._accept(*made) for made in zip(tuple(self._running), tokens, log_probs, strict=True)]
+        return [self._accept(*one) for one in zip(tuple(self._running), tokens, log_probs, strict=True)]
 
     def running(self) -> tuple[int, ...]:
-        """Ids of unfinished rollouts that are not held back, ascending (those waiting for memory
-        included)."""
+        """Ids of unfinished rollouts that are not held, ascending, with those waiting for memory."""
         return tuple(sorted((*self._running, *self._waiting)))
 
     def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Stop decoding these; their KV is freed, as the simulator has it. Raises OppoError for an id that is
-        not here."""
+        """Stop decoding these and free their KV. Raises OppoError for an id that is not here."""
         for rollout_id in rollout_ids:
             rollout = self._known(rollout_id)
             if not rollout.held:
@@ -155,8 +135,7 @@ class TorchActor:
                 rollout.held = True
 
     def resume(self, rollout_ids: Sequence[int]) -> None:
-        """Decode held rollouts again (prompt and partial response are prefilled). Raises OppoError for an id
-        that is not here."""
+        """Decode held ones again (all is prefilled anew). Raises OppoError for an id that is not here."""
         for rollout_id in rollout_ids:
             rollout = self._known(rollout_id)
             if rollout.held:
@@ -172,8 +151,7 @@ class TorchActor:
                 del self._rollouts[rollout_id]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int, keep_kv: bool) -> None:
-        """New weights from the next iteration on, copied in place. Raises OppoError, with nothing changed, if
-        names or shapes differ."""
+        """New weights, copied in place. Raises OppoError, with nothing changed, if names or shapes differ."""
         self._packed.load(weights)
         self._version = version
         if not keep_kv:
@@ -197,16 +175,11 @@ class TorchActor:
             "kv_block_tokens": limits.kv_block_tokens,
             "max_num_seqs": limits.max_num_seqs,
             "max_batched_tokens": limits.max_batched_tokens,
-            "separate_prefill": limits.separate_prefill,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "seed": sampling.seed,
             "weight_version": self._version,
         }
-
-    def kv_tokens(self) -> int:
-        """Tokens whose keys and values are held now (a running context without its newest token)."""
-        return self._packed.store.tokens
 
     def close(self) -> None:
         """Free everything."""
@@ -220,8 +193,7 @@ class TorchActor:
         whose = f"Rollout {request.rollout_id}"
         if not request.prompt:
             raise OppoError(
-                f"{whose} has an empty prompt; a prompt needs at least one token (a start token, for"
-                " instance)."
+                f"{whose} has an empty prompt; a prompt needs at least one token (a start token)."
             )
         self._packed.check_tokens(request.prompt, f"The prompt of rollout {request.rollout_id}")
         self._packed.check_tokens(request.generated, f"The partial response of rollout {request.rollout_id}")

@@ -58,8 +58,7 @@ def sample(
 
 
 def _nucleus(weights: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Weights [n, vocabulary] with all but the fewest most likely tokens of total weight ≥ ``top_p`` set to
-    0."""
+    """Weights [n, vocabulary], 0 but for the fewest most likely tokens of total weight ≥ ``top_p``."""
     ordered, places = weights.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.where(before < top_p * ordered.sum(-1, keepdim=True), ordered, 0.0)

@@ -119,10 +119,7 @@ class TorchScorer:
         Raises OppoError for a rollout without a score, or an engine without a reference model.
         """
         if self._reference is None:
-            raise OppoError(
-                "This scorer has no reference model; give it one, or compute the log-probabilities in the"
-                " trainer."
-            )
+            raise OppoError("This scorer has no reference model; give it one, or let the trainer run it.")
         if rollout_id not in self._finished:
             raise OppoError(
                 f"There are no reference log-probabilities of rollout {rollout_id}: it has no score yet, or"
@@ -144,10 +141,6 @@ class TorchScorer:
         if self._reference is not None:
             resolved["reference"] = self._reference.describe()
         return resolved
-
-    def kv_tokens(self) -> int:
-        """Tokens whose keys and values are held now, of the reward model."""
-        return self._packed.store.tokens
 
     def close(self) -> None:
         """Free everything."""
@@ -174,9 +167,8 @@ class TorchScorer:
             if piece.last:
                 last.add(piece.rollout_id)
         for rollout_id, new in tokens.items():
-            self._packed.check_length(
-                self._packed.store.length(rollout_id) + len(new), f"Rollout {rollout_id}"
-            )
+            held = self._packed.store.length(rollout_id)
+            self._packed.check_length(held + len(new), f"Rollout {rollout_id}")
         return [Feed(rollout_id, new) for rollout_id, new in tokens.items()], last
 
     def _prefill(self, feeds: Sequence[Feed]) -> dict[int, torch.Tensor]:

@@ -48,8 +48,7 @@ def in_micro_batches(
     max_tokens: int,
     device: torch.device,
 ) -> torch.Tensor:
-    """``run`` over all rows, a group at a time, without gradients. Last dimension, here and there: tokens, in
-    the order of the rows."""
+    """``run`` over all rows, by groups, without gradients; the last dimension is tokens, in row order."""
     lengths = [len(row.response) for row in rows]
     groups = micro_batches([row.length for row in rows], max_tokens)
     joined = torch.cat([run([rows[index] for index in group]) for group in groups], dim=-1)

@@ -1,14 +1,11 @@
 """Settings of PPO. Names and defaults are those of TRL 1.12's ``PPOConfig`` where it has the field
 (docs/ppo.md lists what is added)."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict
-from oppo_sim.errors import OppoError
-from oppo_sim.scenario.problems import problems_of
 
 Carried = Literal["behaviour", "recompute", "mask"]
 KlEstimator = Literal["k1", "k3"]
@@ -66,22 +63,9 @@ class PPOConfig(Strict):
                 " take constant"
             )
         if self.adam_beta1 == 1.0 or self.adam_beta2 == 1.0:
-            raise ValueError(
-                "adam_beta1 and adam_beta2 must be below 1, or the averages of Adam never change"
-            )
+            raise ValueError("adam_beta1 and adam_beta2 must be below 1, or Adam's averages never change")
         if self.critic == "value_head" and self.critic_learning_rate is not None:
             raise ValueError(
-                "critic_learning_rate is for critic separate; a value head is trained by learning_rate:"
-                " remove it"
+                "critic_learning_rate is for critic separate: remove it, a value head has learning_rate"
             )
         return self
-
-
-def ppo_config(settings: Mapping[str, Any]) -> PPOConfig:
-    """Settings checked, as from a file. Raises OppoError with one sentence for each field that is wrong."""
-    data = dict(settings)
-    try:
-        return PPOConfig.model_validate(data)
-    except ValidationError as error:
-        problems = problems_of(error, data, PPOConfig.model_json_schema(), of="PPO")
-        raise OppoError("; ".join(problem.sentence for problem in problems)) from None

@@ -45,12 +45,10 @@ def make_batch(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> ExperienceBatch:
-    """Rollouts on the device, numbers in ``dtype``. Raises OppoError for a batch that is too small, for
-    repeated ids and for tokens newer than ``version``."""
+    """Rollouts on the device. Raises OppoError for too few, repeated ids, tokens newer than ``version``."""
     if len(rollouts) < config.num_mini_batches:
         raise OppoError(
-            f"a batch of {len(rollouts)} rollouts cannot fill num_mini_batches {config.num_mini_batches}:"
-            " lower it"
+            f"a batch of {len(rollouts)} rollouts cannot fill num_mini_batches {config.num_mini_batches}"
         )
     if len({rollout.rollout_id for rollout in rollouts}) < len(rollouts):
         raise OppoError("a rollout_id occurs twice in one batch: every rollout is trained once")
@@ -87,11 +85,8 @@ def make_experience(
     KL penalty, all [tokens]. A token's reward is -kl_coef times its estimated KL; the last token of a
     response has the score besides (Ouyang et al., 2022).
     """
-    kl = (
-        torch.zeros_like(log_probs)
-        if ref_log_probs is None
-        else kl_estimate(log_probs, ref_log_probs, config.kl_estimator)
-    )
+    against = log_probs if ref_log_probs is None else ref_log_probs
+    kl = kl_estimate(log_probs, against, config.kl_estimator)
     penalties = -config.kl_coef * kl
     ends = torch.tensor(batch.lengths, device=log_probs.device).cumsum(0) - 1
     rewards = penalties.index_add(0, ends, batch.scores)

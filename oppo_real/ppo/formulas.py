@@ -48,8 +48,7 @@ def policy_losses(
 def value_losses(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, cliprange_value: float
 ) -> TokenLosses:
-    """Half the squared error, and as TRL and OpenAI's baselines have it the larger of it with the value kept
-    near the old one."""
+    """Half the squared error, or if larger that of the value clipped to near the old one (as TRL has it)."""
     kept_near = old_values + (values - old_values).clamp(-cliprange_value, cliprange_value)
     free, limited = torch.square(values - returns), torch.square(kept_near - returns)
     return TokenLosses(0.5 * torch.maximum(free, limited), (limited > free).detach())
@@ -71,8 +70,7 @@ def importance_weights(
 
 
 def whiten(values: torch.Tensor, mask: torch.Tensor, shift_mean: bool = True) -> torch.Tensor:
-    """Values with the mean and (unbiased) variance of the tokens where ``mask`` taken out; the mean stays
-    when ``shift_mean`` is false."""
+    """Mean (unless ``shift_mean`` is false) and unbiased variance of the tokens in ``mask`` taken out."""
     chosen = values[mask]
     if chosen.numel() == 0:
         return values

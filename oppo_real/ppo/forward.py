@@ -55,8 +55,7 @@ def policy_outputs(
 
 
 def state_values(model: nn.Module, head: nn.Module, rows: Sequence[TokenRow]) -> torch.Tensor:
-    """[tokens]: ``head`` (one number a token) on the last hidden states of ``model`` before each response
-    token, so aligned with the log-probabilities."""
+    """[tokens]: ``head`` (one number) on the last hidden state of ``model`` before each response token."""
     return widened(head(_states_before_tokens(model, rows))).squeeze(1)
 
 

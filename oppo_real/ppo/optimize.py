@@ -37,8 +37,7 @@ class Stepper:
         return rate
 
     def step(self) -> float:
-        """Change the weights; returns the gradients' norm before clipping. Raises OppoError, the weights
-        unchanged, if it is not finite."""
+        """Change the weights; the norm before clipping. Raises OppoError, with no change, if not finite."""
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_norm))
         if not math.isfinite(norm):
             self._optimizer.zero_grad()

@@ -58,8 +58,7 @@ class TrainRollout:
             )
         if any(late < early for early, late in pairwise(self.weight_versions)):
             raise OppoError(
-                f"{where}: weight_versions fall within the response; tokens are listed in the order they were"
-                " made"
+                f"{where}: weight_versions fall within the response; list tokens as they were made"
             )
 
     @property

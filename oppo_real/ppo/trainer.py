@@ -99,8 +99,7 @@ class PPOTrainer:
         return self._episode
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The policy's weights by name, a tied head included, for an actor to copy; they change in place with
-        the next update."""
+        """The policy's weights by name, a tied head included; the next update changes them in place."""
         return {name: tensor.detach() for name, tensor in self._policy.state_dict().items()}
 
     def update(self, batch: Sequence[TrainRollout], version: int) -> dict[str, float]:
@@ -150,8 +149,7 @@ class PPOTrainer:
         return found | watch.columns()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all that the next update depends on but the reference model. Draws hang on ``seed`` and
-        the number of updates."""
+        """A copy of all the next update depends on but the reference (draws hang on seed and updates)."""
         critic_optimizer = None if self._critic_stepper is None else self._critic_stepper.state_dict()
         return copy.deepcopy(
             {
@@ -167,8 +165,7 @@ class PPOTrainer:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken, by this trainer's settings. Raises OppoError for another format,
-        critic or model shape."""
+        """Go on where ``state`` was taken. Raises OppoError for another format, critic or model shape."""
         if state.get("format") != FORMAT:
             raise OppoError(
                 f"the trainer's state has format {state.get('format')!r}, not {FORMAT}: load one that this"
@@ -373,9 +370,7 @@ def _check_models(
             " of its own"
         )
     if (config.critic == "separate") != (critic is not None):
-        wanted = (
-            "needs a critic model" if critic is None else "is part of the policy and takes no critic model"
-        )
+        wanted = "needs a critic model" if critic is None else "is part of the policy: give no critic model"
         raise OppoError(f"critic {config.critic} {wanted}: change the settings or the model")
     if critic is not None:
         score = getattr(critic, "score", None)
@@ -386,8 +381,7 @@ def _check_models(
             )
         if getattr(score, "out_features", 1) != 1:
             raise OppoError(
-                f"the critic's head gives {score.out_features} numbers a token instead of one: set num_labels"
-                " to 1"
+                f"the critic's head gives {score.out_features} numbers a token, not one: set num_labels 1"
             )
 
 
@@ -402,8 +396,7 @@ def _new_value_head(policy: nn.Module) -> nn.Linear:
 
 
 def _policy_metrics(steps: Sequence[torch.Tensor]) -> dict[str, float]:
-    """``steps``: for each optimizer step the means of approximate KL, clipping, loss, entropy and ratio,
-    [5]."""
+    """``steps``, each [5]: means of approximate KL, clipping, loss, entropy and ratio."""
     table = torch.stack(list(steps)) if steps else torch.zeros(1, 5)
     names = (metrics.APPROX_KL, metrics.CLIP_FRACTION, metrics.POLICY_LOSS, metrics.ENTROPY, metrics.RATIO)
     found = dict(zip(names, table.mean(dim=0).tolist(), strict=True))

@@ -24,9 +24,6 @@ BOS: Final = _ID["<bos>"]
 EOS: Final = _ID["<eos>"]
 STEP_TOKENS: Final = 6
 """Of one step in a response: value, label, operator, operand, =, result."""
-MAX_PROMPT_LENGTH: Final = 3 + 3 * MAX_OPERATIONS
-MAX_RESPONSE_LENGTH: Final = STEP_TOKENS * MAX_OPERATIONS + 3
-"""Of a right answer to the longest prompt; a run may allow more."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class ArithmeticProblem:
         return tuple(values)
 
     def prompt(self) -> tuple[int, ...]:
-        """Token ids, at most MAX_PROMPT_LENGTH."""
+        """Token ids, at most 3 + 3 * MAX_OPERATIONS."""
         chain: list[str] = []
         for label, (operator, operand) in zip(LABELS, self.operations, strict=False):
             chain += [label, operator, str(operand)]
@@ -54,8 +51,7 @@ class ArithmeticProblem:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many operations problems have: a log-normal with median ``median`` and shape ``sigma``, at least 1
-    and at most ``largest``."""
+    """How many operations: log-normal with this median and shape, from 1 to ``largest``."""
 
     median: float = 3.0
     sigma: float = 0.8
@@ -89,11 +85,6 @@ def encode(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(_ID[word] for word in words)
 
 
-def decode(tokens: Sequence[int]) -> str:
-    """Words, with blanks between; ids outside the vocabulary are shown as they are."""
-    return " ".join(VOCABULARY[token] if 0 <= token < len(VOCABULARY) else f"<{token}>" for token in tokens)
-
-
 ANY_LENGTH: Final = Lengths()
 NO_SLIPS: Final = Slips()
 
@@ -101,10 +92,8 @@ NO_SLIPS: Final = Slips()
 def draw_problem(seed: int, index: int, lengths: Lengths = ANY_LENGTH) -> ArithmeticProblem:
     """The index-th problem of a seed; no draw depends on another problem."""
     size_key = stream_key(seed, "arithmetic/operations")
-    size = min(
-        max(round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index))), 1),
-        lengths.largest,
-    )
+    drawn = round(lengths.median * math.exp(lengths.sigma * draw_normal(size_key, index)))
+    size = min(max(drawn, 1), lengths.largest)
     key = stream_key(seed, f"arithmetic/problem/{index}")
     operations = tuple(
         (
@@ -145,15 +134,7 @@ def right_steps(problem: ArithmeticProblem, response: Sequence[int]) -> int:
 
 
 def reward(problem: ArithmeticProblem, response: Sequence[int]) -> float:
-    """From 0 to 1: half for the share of leading right steps, half for a right last result and nothing behind
-    it but the stop token."""
-    answered = (
-        tuple(response[-3:]) == encode(["!", str(problem.results()[-1]), "<eos>"])
-        and response.count(EOS) == 1
-    )
+    """Half for the share of leading right steps, half for a right result and a clean end: 0 to 1."""
+    end = encode(["!", str(problem.results()[-1]), "<eos>"])
+    answered = tuple(response[-3:]) == end and response.count(EOS) == 1
     return 0.5 * right_steps(problem, response) / len(problem.operations) + 0.5 * answered
-
-
-def is_right(problem: ArithmeticProblem, response: Sequence[int]) -> bool:
-    """The whole response is right, word for word."""
-    return tuple(response) == demonstrate(problem)

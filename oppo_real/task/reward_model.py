@@ -47,8 +47,7 @@ class RewardModelConfig:
     after_error_weight: float = 0.3
     """Of the tokens behind it, which only have to remember."""
     language_coef: float = 0.5
-    """Of an auxiliary loss, in training only: predict the next token while the response is right. It teaches
-    what right is."""
+    """Of an auxiliary loss: predict the next token while the response is right, to learn what right is."""
     lengths: Lengths = ANY_LENGTH
     seed: int = 1
 
@@ -106,8 +105,7 @@ def fit_reward_model(model: nn.Module, config: RewardModelConfig | None = None) 
 def reward_model_from(
     actor: Qwen2ForCausalLM, seed: int, num_hidden_layers: int = 3
 ) -> Qwen2ForSequenceClassification:
-    """An untrained reward model whose embeddings and first layers are the actor's; the layers above can
-    compare with what they predict."""
+    """Untrained: the actor's embeddings and first layers, and layers above to compare with them."""
     model = new_classifier(
         seed,
         Qwen2Config.from_dict(
@@ -161,8 +159,5 @@ def _loss(
 def _weights(right_so_far: Sequence[bool], settings: RewardModelConfig) -> list[float]:
     right = sum(right_so_far)
     wrong = len(right_so_far) - right
-    return (
-        [1.0] * right
-        + [settings.first_error_weight] * min(wrong, 1)
-        + [settings.after_error_weight] * max(wrong - 1, 0)
-    )
+    behind = [settings.after_error_weight] * max(wrong - 1, 0)
+    return [1.0] * right + [settings.first_error_weight] * min(wrong, 1) + behind

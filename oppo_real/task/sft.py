@@ -18,8 +18,7 @@ OFTEN_WRONG: Final = Slips(wrong_result=0.2, give_up=0.1)
 
 @dataclass(frozen=True)
 class SftConfig:
-    """The defaults give a mediocre actor: it knows the form, and is often wrong, as its demonstrations
-    are."""
+    """The defaults give a mediocre actor: it knows the form, and is often wrong."""
 
     steps: int = 300
     batch_size: int = 32
@@ -39,8 +38,7 @@ def demonstration(config: SftConfig, index: int) -> TokenRow:
 
 
 def fit_actor(model: nn.Module, config: SftConfig | None = None) -> list[float]:
-    """Train ``model`` in place, every example seen once; returns the mean loss (nats a response token) of
-    each step."""
+    """Train ``model`` in place, each example once; mean losses (nats a response token) by step."""
     settings = config or SftConfig()
 
     def step_loss(step: int) -> Iterator[torch.Tensor]:

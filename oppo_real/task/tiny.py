@@ -36,8 +36,7 @@ def new_actor(seed: int, config: Qwen2Config | None = None) -> Qwen2ForCausalLM:
 
 
 def new_classifier(seed: int, config: Qwen2Config | None = None) -> Qwen2ForSequenceClassification:
-    """A random model with one score a token and a zero head: a critic, or a reward model before its
-    training."""
+    """A random model with one score a token and a zero head: a critic, or an unfitted reward model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = copy.deepcopy(config) if config else tiny_config()

@@ -6,11 +6,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from oppo_real.calibrate.match import check_profile_matches
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import sizes_of
 from oppo_real.calibrate.session import Effort, calibrate_to
-from oppo_real.calibrate.subject import hardware, software_versions, subject_of
+from oppo_real.calibrate.subject import check_profile_matches, hardware, software_versions, subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
 from oppo_real.validate.compare import PredictionAccuracy, compare_predictions

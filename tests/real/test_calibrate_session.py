@@ -11,12 +11,11 @@ import torch
 
 from oppo_real.calibrate import session as session_module
 from oppo_real.calibrate.cache import VisitCache
-from oppo_real.calibrate.match import check_profile_matches
-from oppo_real.calibrate.measure import Bench, Visit, visit_point
+from oppo_real.calibrate.measure import Bench, Visit, visit_from_plain, visit_point
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
+from oppo_real.calibrate.profile import Origin, calibrate_from
 from oppo_real.calibrate.session import Effort, calibrate_to, measure_session
-from oppo_real.calibrate.subject import Subject, hardware
-from oppo_real.calibrate.write import Origin, calibrate_from
+from oppo_real.calibrate.subject import Subject, check_profile_matches, hardware
 from oppo_real.config import RealConfig, parse_real_config
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
@@ -169,32 +168,22 @@ def test_a_budget_that_is_too_small_says_what_to_do_and_keeps_what_is_done(tmp_p
 
 
 def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> None:
+    def cache(torch: str = "1", kv: int = 64, version: int = 3) -> VisitCache:
+        return VisitCache(
+            tmp_path, {"torch": torch, "actor": {"kv_capacity_tokens": kv, "weight_version": version}}
+        )
+
     point = make_plan(SIZES).points[0]
-    cache = VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 64, "weight_version": 3}})
-    cache.put(Visit(point, 0, (0.5, 0.25)))
-    assert cache.get(point, 0) == Visit(point, 0, (0.5, 0.25))
-    assert cache.get(point, 1) is None
-    assert (
-        VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 64, "weight_version": 4}}).get(
-            point, 0
-        )
-        is not None
-    )
-    assert (
-        VisitCache(tmp_path, {"torch": "2", "actor": {"kv_capacity_tokens": 64, "weight_version": 3}}).get(
-            point, 0
-        )
-        is None
-    )
-    assert (
-        VisitCache(tmp_path, {"torch": "1", "actor": {"kv_capacity_tokens": 32, "weight_version": 3}}).get(
-            point, 0
-        )
-        is None
-    )
+    visit = Visit(point, 0, (0.5, 0.25))
+    cache().put(point.key, 0, visit.to_plain())
+    assert visit_from_plain(cache().get(point.key, 0), point, 0) == visit
+    assert cache().get(point.key, 1) is None
+    assert cache(version=4).get(point.key, 0) is not None
+    assert cache(torch="2").get(point.key, 0) is None
+    assert cache(kv=32).get(point.key, 0) is None
     file = next(tmp_path.rglob("*-0.json"))
     file.write_text(file.read_text()[:-10])
-    assert cache.get(point, 0) is None
+    assert cache().get(point.key, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from oppo_real.calibrate.fit import FEATURES, PREFILL_BASIS, SCORE_BASIS, Measured, fit_table
 from oppo_real.calibrate.plan import Point, Sizes, bounded, make_plan
-from oppo_real.calibrate.tables import decode_table, difference, forward_table, tail_factor, training_table
+from oppo_real.calibrate.profile import decode_table, difference, forward_table, tail_factor, training_table
 from oppo_sim.errors import OppoError
 
 SIZES = Sizes(16, 16, 100, 411, (32, 64), 2048)

@@ -6,8 +6,9 @@ import random
 import pytest
 import torch
 
+from oppo_real.config import parse_real_config
 from oppo_real.ppo.batching import micro_batches, mini_batches, token_positions
-from oppo_real.ppo.config import PPOConfig, ppo_config
+from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.formulas import (
     from_grid,
     generalized_advantages,
@@ -220,7 +221,7 @@ def test_defaults_are_those_of_trl() -> None:
 )
 def test_wrong_settings_are_refused_in_one_sentence(settings: dict[str, object], words: str) -> None:
     with pytest.raises(OppoError, match=words) as caught:
-        ppo_config(settings)
+        parse_real_config({"ppo": settings})
     assert "\n" not in str(caught.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from oppo_real.ppo import metrics
 from oppo_real.run.start import run_real
-from oppo_real.task.arithmetic import MAX_PROMPT_LENGTH
+from oppo_real.task.arithmetic import MAX_OPERATIONS
 from oppo_sim import columns as c
 from tests.real.real_scenario import real_scenario
 
@@ -19,7 +19,7 @@ ON_POLICY = {"num_ppo_epochs": 1, "learning_rate": 3e-3, "carried": "behaviour"}
 def train(policy: Any, **fields: Any) -> Any:
     section = {"mode": "train", "models": {}, "sft": {"steps": 12, "batch_size": 8}, "ppo": ON_POLICY}
     scenario = real_scenario(
-        section, policy=policy, max_prompt_length=MAX_PROMPT_LENGTH, max_response_length=48, **fields
+        section, policy=policy, max_prompt_length=3 + 3 * MAX_OPERATIONS, max_response_length=48, **fields
     )
     return run_real(scenario)
 

@@ -72,7 +72,7 @@ class Transcript:
         return self
 
 
-@pytest.mark.parametrize("limits", [{}, {"separate_prefill": True}, {"max_batched_tokens": 7}])
+@pytest.mark.parametrize("limits", [{}, {"max_batched_tokens": 7}])
 def test_greedy_decode_equals_generate_with_joins_in_mid_run(reference: Any, limits: dict[str, Any]) -> None:
     engine, script, asked = actor(**limits), Transcript(), requests(9)
     engine.submit(asked[3:6])
@@ -91,7 +91,7 @@ def test_greedy_decode_equals_generate_with_joins_in_mid_run(reference: Any, lim
     assert counts.prefilled == sum(len(request.prompt) for request in asked)
     assert counts.decoded == sum(request.max_response_length for request in asked)
     assert counts.recomputed == counts.preemptions == 0
-    assert engine.running() == () and engine.kv_tokens() == 0
+    assert engine.running() == () and engine._packed.store.tokens == 0
     assert set(script.reasons.values()) == {"length"}
 
 
@@ -128,7 +128,7 @@ def test_recomputed_kv_continues_as_the_new_weights_would(reference: Any, update
     partial = {rollout_id: tuple(script.tokens[rollout_id]) for rollout_id in engine.running()}
     assert partial
     engine.load_weights(updated.state_dict(), version=4, keep_kv=False)
-    assert engine.kv_tokens() == 0
+    assert engine._packed.store.tokens == 0
     script.finish(engine)
     for rollout_id, made in partial.items():
         request = asked[rollout_id]
@@ -191,7 +191,7 @@ def test_kv_limits_change_no_token_and_count_as_the_simulator_does(
     bound.submit(asked)
     expected, found = Transcript().finish(free), Transcript()
     while found.take(bound.step()):
-        assert bound.kv_tokens() <= capacity
+        assert bound._packed.store.tokens <= capacity
         assert len(bound._running) <= max_num_seqs
     assert found.tokens == expected.tokens
     counts = bound.counts()

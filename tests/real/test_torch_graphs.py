@@ -84,7 +84,7 @@ def _run(engine: TorchActor, asked: list[Request]) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize(
     "limits",
-    [{}, {"kv_capacity_tokens": 96, "kv_block_tokens": 4}, {"separate_prefill": True, "max_num_seqs": 3}],
+    [{}, {"kv_capacity_tokens": 96, "kv_block_tokens": 4}, {"max_num_seqs": 3}],
 )
 @pytest.mark.parametrize("captured", [False, True])
 def test_the_kernel_path_and_captured_steps_decode_as_generate_does(

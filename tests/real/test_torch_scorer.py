@@ -89,7 +89,7 @@ def test_streamed_scores_equal_one_shot_scores_in_any_chunking(
         == counts.extra["reference_prefilled"]
         == sum(map(len, whole.values()))
     )
-    assert scorer.kv_tokens() == 0
+    assert scorer._packed.store.tokens == 0
 
 
 def test_score_is_at_the_true_end_even_after_padding_like_tokens(reward: Any) -> None:
@@ -103,9 +103,9 @@ def test_score_is_at_the_true_end_even_after_padding_like_tokens(reward: Any) ->
 def test_released_rollouts_leave_nothing_and_may_start_again(reward: Any) -> None:
     scorer = TorchScorer(tiny_reward())
     assert scorer.append([ScorePiece(0, (1, 2, 3), False), ScorePiece(1, (4, 5), False)]) == {}
-    assert scorer.kv_tokens() == 5
+    assert scorer._packed.store.tokens == 5
     scorer.release([0, 8])
-    assert scorer.kv_tokens() == 2
+    assert scorer._packed.store.tokens == 2
     scores = scorer.append([ScorePiece(0, (9, 9), True), ScorePiece(1, (6,), True)])
     assert scores[0] == pytest.approx(one_shot_score(reward, (9, 9)), abs=1e-5)
     assert scores[1] == pytest.approx(one_shot_score(reward, (4, 5, 6)), abs=1e-5)
@@ -126,7 +126,7 @@ def test_pieces_that_make_no_sense_are_refused_before_anything_is_prefilled(
     scorer = TorchScorer(tiny_reward())
     with pytest.raises(OppoError, match=message):
         scorer.append([ScorePiece(3, (1,), False), *pieces])
-    assert scorer.counts().prefilled == 0 and scorer.kv_tokens() == 0
+    assert scorer.counts().prefilled == 0 and scorer._packed.store.tokens == 0
 
 
 def test_reference_log_probs_need_a_reference_model_and_a_score() -> None:

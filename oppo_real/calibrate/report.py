@@ -1,0 +1,199 @@
+"""What a calibration shows: tables and remarks for a terminal, and a figure of measured against fitted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oppo_real.calibrate.contention import Contention
+from oppo_real.calibrate.fit import Fit, Measured, measured_points
+from oppo_real.calibrate.measure import Visit
+from oppo_real.calibrate.profile import Calibration
+from oppo_sim.files import write_errors
+from oppo_sim.report.style import FAINT, INK, new_figure, stage_colour
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps"))
+
+
+def fit_tables(calibration: Calibration) -> "list[Table]":
+    """Coefficients with intervals; errors by regime; what slowed what down."""
+    tables = [_coefficients(calibration.fits), _errors(calibration.fits)]
+    return [*tables, _contention(calibration.contention)] if calibration.contention else tables
+
+
+def remarks(calibration: Calibration) -> list[str]:
+    """One sentence for each thing that a user of the profile should know."""
+    found = [
+        f"{one.table}: {one.measured} cells measured, {one.fitted} filled by the fit (no batch of that shape"
+        " exists, or none was run)"
+        for one in calibration.filled
+        if one.fitted
+    ]
+    tail = calibration.tail_factor
+    if tail is not None and tail > 1.05:
+        found.append(
+            f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total"
+            " KV; the simulator counts the total only"
+        )
+    noisy = [fit.name for fit in calibration.fits if fit.repeat_spread > 0.1]
+    if noisy:
+        names = ", ".join(noisy)
+        found.append(
+            f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more"
+            " --repeats are needed"
+        )
+    factor = calibration.profile.contention_factor
+    if factor is not None:
+        found.append(
+            f"decoding and scoring together take {factor:.2f} times as long as shared demand explains:"
+            " scenarios with this profile are slowed so, unless placement.interference says otherwise"
+        )
+    return found
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _coefficients(fits: Sequence[Fit]) -> "Table":
+    table = _table("fitted costs, with 95 % intervals", ["what", "term"], ["value", "low", "high"])
+    for fit in fits:
+        for place, one in enumerate(fit.coefficients):
+            name = "" if place else fit.name
+            values = map(_seconds, (one.value, one.low, one.high))
+            table.add_row(name, one.name.replace("_", " "), *values)
+    return table
+
+
+def _errors(fits: Sequence[Fit]) -> "Table":
+    table = _table(
+        "errors; a regime held out is predicted from the others",
+        ["what", "regime held out"],
+        ["points", "median", "largest"],
+    )
+    for fit in fits:
+        errors = _percent(fit.median_error), _percent(fit.worst[0].error)
+        table.add_row(fit.name, "none (in sample)", str(fit.points), *errors)
+        table.add_row("", "spread of repeats", "", _percent(fit.repeat_spread), "")
+        for one in fit.held_out:
+            name = f"{one.regime}{' (beyond the rest)' if one.extrapolated else ''}"
+            table.add_row("", name, str(one.points), _percent(one.median_error), _percent(one.largest_error))
+    return table
+
+
+def _contention(found: Sequence[Contention]) -> "Table":
+    table = _table(
+        "together on one device", ["first", "second"], ["first slower", "second slower", "shared demand", "f"]
+    )
+    for one in found:
+        slower = (
+            f"{slow:.2f} ({low:.2f}-{high:.2f})"
+            for slow, low, high in zip(one.slowdown, one.lowest, one.highest, strict=True)
+        )
+        table.add_row(*one.activities, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}")
+    return table
+
+
+def _seconds(value: float) -> str:
+    if value <= 0:
+        return "0"
+    scale, unit = next(((scale, unit) for scale, unit in _SCALES if value >= scale), _SCALES[-1])
+    return f"{value / scale:.3g} {unit}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+_SHADES = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#882255")
+
+
+def calibration_figure(visits: Sequence[Visit], fits: Sequence[Fit]) -> "Figure":
+    """Left: decode by KV tokens and batch size, tails as triangles. Right: forwards. Crosses: the fit."""
+    by_name = {fit.name: fit for fit in fits}
+    figure, axes = new_figure([4.2], columns=2)
+    _decode(axes[0], _points_of(visits, "decode"), by_name["decode"])
+    _forwards(axes[1], visits, by_name)
+    return figure
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """As PNG, the same bytes for the same figure. Raises OppoError if it cannot be written."""
+    with write_errors(path):
+        figure.savefig(path, format="png", dpi=figure.dpi, metadata={"Software": None})
+
+
+def _decode(axes: "Axes", data: Sequence[Measured], fit: Fit) -> None:
+    for place, n in enumerate(sorted({one.point.n for one in data})):
+        colour = _SHADES[place % len(_SHADES)]
+        even = sorted(
+            (one for one in data if one.point.n == n and one.point.cell), key=lambda one: one.point.kv_tokens
+        )
+        ragged = [one for one in data if one.point.n == n and not one.point.cell]
+        _bars(axes, even, "o", colour, f"{n}")
+        _bars(axes, ragged, "^", colour, None)
+        axes.plot(
+            [one.point.kv_tokens for one in even],
+            [1e3 * fit.predict(one.point) for one in even],
+            "-",
+            color=colour,
+            linewidth=1,
+        )
+        tails = [1e3 * fit.predict(one.point) for one in ragged]
+        axes.plot([one.point.kv_tokens for one in ragged], tails, "x", color=colour, markersize=5)
+    axes.set(xscale="log", xlabel="KV tokens of the batch", ylabel="ms an iteration", ylim=(0, None))
+    axes.set_title("decode: measured (points), fitted (lines)", fontsize=10)
+    axes.legend(title="rollouts", fontsize=8, title_fontsize=8, frameon=False)
+
+
+def _forwards(axes: "Axes", visits: Sequence[Visit], fits: dict[str, Fit]) -> None:
+    for kind, marker in (("prefill", "o"), ("score", "s"), ("score_ref", "D")):
+        data = [one for one in _points_of(visits, kind) if one.median > 0]
+        if not data or kind not in fits:
+            continue
+        _bars(axes, data, marker, stage_colour(kind), kind)
+        if kind != "score_ref":  # measured together with score, fitted alone
+            tokens = [one.point.tokens for one in data]
+            fitted = [1e3 * fits[kind].predict(one.point) for one in data]
+            axes.plot(tokens, fitted, "x", color=INK, markersize=5)
+    axes.set(xscale="log", yscale="log", xlabel="new tokens of the batch", ylabel="ms")
+    axes.set_title("forwards: measured (points), fitted (crosses)", fontsize=10)
+    axes.legend(fontsize=8, frameon=False)
+
+
+def _points_of(visits: Sequence[Visit], kind: str) -> list[Measured]:
+    return measured_points([visit for visit in visits if visit.point.kind == kind])
+
+
+def _bars(axes: "Axes", data: Sequence[Measured], marker: str, colour: str, label: str | None) -> None:
+    """Medians, with the range of the repeats."""
+    if not data:
+        return
+    middles = [1e3 * one.median for one in data]
+    below = [middle - 1e3 * min(one.repeats) for middle, one in zip(middles, data, strict=True)]
+    above = [1e3 * max(one.repeats) - middle for middle, one in zip(middles, data, strict=True)]
+    places = [one.point.kv_tokens if one.point.kind == "decode" else one.point.tokens for one in data]
+    axes.errorbar(
+        places,
+        middles,
+        (below, above),
+        fmt=marker,
+        color=colour,
+        markersize=4,
+        ecolor=FAINT,
+        elinewidth=0.8,
+        linestyle="none",
+        label=label,
+    )

@@ -84,8 +84,8 @@ class Runner:
         while left and self._worth_here(len(left)):
             request = left.popleft()
             result = evaluate(request)
+            self._spent += result.seconds if self._seconds else 0.0  # the first builds, and may compile
             self._learn([(request, result)])
-            self._spent += result.seconds
             yield [(request, result)]
         if left:
             self._started = True

@@ -14,6 +14,12 @@ _EQUAL = 1e-12
 
 Totals = Mapping[str, float]
 
+STEP_COLUMNS: Final = (c.STEP_S, c.STEP_S_LOW, c.STEP_S_HIGH)
+SPEEDUP_COLUMNS: Final = (
+    c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH,
+    c.SPEEDUP_PER_TOKEN, c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH,
+)  # fmt: skip
+
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Student-t confidence interval of a mean; NaN for fewer than two values, or where one is not finite."""
@@ -36,36 +42,26 @@ def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[f
 def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> dict[str, float]:
     """One row of a comparison: totals of the runs of a policy and of its baseline, on the same seeds in the
     same order."""
-    low, high = interval([run[c.TIMING_STEP] for run in actual])
-    by_rollout = ratio_interval(
-        [there["s_per_rollout"] / here["s_per_rollout"] for here, there in zip(actual, base, strict=True)]
-    )
-    by_token = ratio_interval(
-        [there[c.S_PER_TOKEN] / here[c.S_PER_TOKEN] for here, there in zip(actual, base, strict=True)]
-    )
 
     def mean(name: str) -> float:
         return fmean([run[name] for run in actual])
 
+    def faster(name: str) -> tuple[float, float, float]:
+        return ratio_interval([there[name] / here[name] for here, there in zip(actual, base, strict=True)])
+
+    step = (mean(c.TIMING_STEP), *interval([run[c.TIMING_STEP] for run in actual]))
     return {
-        c.STEP_S: mean(c.TIMING_STEP),
-        c.STEP_S_LOW: low,
-        c.STEP_S_HIGH: high,
-        c.SPEEDUP: by_rollout[0],
-        c.SPEEDUP_LOW: by_rollout[1],
-        c.SPEEDUP_HIGH: by_rollout[2],
-        c.SPEEDUP_PER_TOKEN: by_token[0],
-        c.SPEEDUP_PER_TOKEN_LOW: by_token[1],
-        c.SPEEDUP_PER_TOKEN_HIGH: by_token[2],
+        **dict(zip(STEP_COLUMNS, step, strict=True)),
+        **dict(zip(SPEEDUP_COLUMNS, (*faster(c.S_PER_ROLLOUT), *faster(c.S_PER_TOKEN)), strict=True)),
         c.GEN_S: mean(c.timing("gen")),
         c.REWARD_S: mean(c.timing("reward")),
         c.TRAINING_S: sum([mean(c.timing(stage)) for stage in c.TRAINING_STAGES]),
-        c.COMPARED_STALENESS_MEAN: mean("staleness_mean"),
-        c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in actual),
+        c.COMPARED_STALENESS_MEAN: mean(c.COMPARED_STALENESS_MEAN),
+        c.COMPARED_STALENESS_MAX: max(run[c.COMPARED_STALENESS_MAX] for run in actual),
         c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
-        c.DEFERRED: mean("deferred"),
-        c.UTILIZATION: mean("utilization"),
-        c.HOURS_PER_10K: mean("s_per_rollout") * 10_000 / 3600,
+        c.DEFERRED: mean(c.DEFERRED),
+        c.UTILIZATION: mean(c.UTILIZATION),
+        c.HOURS_PER_10K: mean(c.S_PER_ROLLOUT) * 10_000 / 3600,
     }
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from oppo_sim import columns as c
 from oppo_sim.runs.request import RunResult
-from oppo_sim.runs.statistics import Totals, alike, compared_row, loss, paired
+from oppo_sim.runs.statistics import (
+    SPEEDUP_COLUMNS,
+    STEP_COLUMNS,
+    Totals,
+    alike,
+    compared_row,
+    loss,
+    paired,
+)
 from oppo_sim.sweep.points import Values
 
 if TYPE_CHECKING:
@@ -169,7 +177,7 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
     complete = len(bases) == len(totals)
     row |= compared_row(totals, bases if complete else totals)
     if not complete:
-        row |= dict.fromkeys(_SPEEDUPS, float("nan"))
+        row |= dict.fromkeys(SPEEDUP_COLUMNS, float("nan"))
         row[c.ERROR] = "its baseline failed: " + next(
             base.error or "" for base in point.baselines if base.totals is None
         )
@@ -180,20 +188,12 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
     return row
 
 
-_SPEEDUPS = (
-    c.SPEEDUP,
-    c.SPEEDUP_LOW,
-    c.SPEEDUP_HIGH,
-    c.SPEEDUP_PER_TOKEN,
-    c.SPEEDUP_PER_TOKEN_LOW,
-    c.SPEEDUP_PER_TOKEN_HIGH,
-)
 _DIFFERENCES = (c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH)
 
 
 def _columns() -> list[str]:
     compared = (
-        c.STEP_S, c.STEP_S_LOW, c.STEP_S_HIGH, *_SPEEDUPS, c.GEN_S, c.REWARD_S, c.TRAINING_S,
+        *STEP_COLUMNS, *SPEEDUP_COLUMNS, c.GEN_S, c.REWARD_S, c.TRAINING_S,
         c.COMPARED_STALENESS_MEAN,
         c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.DEFERRED, c.UTILIZATION, c.HOURS_PER_10K,
     )  # fmt: skip

@@ -137,7 +137,9 @@ class ConnectedWorkerGroup:
         for event in events:
             self._note(event)
         if self._lock_step:
-            return events or self._next_instant()
+            while not events and (self._decoding or any(self._unscored)):
+                events = self._next_instant()
+            return events
         while True:
             ready = self._transport.ready(0 if events else timeout)
             if not ready:

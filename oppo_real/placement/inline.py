@@ -48,6 +48,11 @@ class InlineWorkerGroup:
     def now(self) -> float:
         return self._now if self._lock_step else monotonic() - self._origin
 
+    @property
+    def decoding(self) -> bool:
+        """A replica does not rest."""
+        return any(replica.active for replica in self._replicas)
+
     def submit(self, replica: int, jobs: Sequence[Job]) -> None:
         self._replicas[replica].submit(jobs)
 
@@ -77,11 +82,11 @@ class InlineWorkerGroup:
             replica.load_weights(weights, version, keep_kv)
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        events = self._next_instant() if self._lock_step else self._next_turn()
-        assert events or timeout is not None or any(replica.active for replica in self._replicas), (
-            "nothing is left to generate or to score, but the driver waits"
-        )
-        return events
+        while True:
+            events = self._next_instant() if self._lock_step else self._next_turn()
+            if events or timeout is not None:
+                return events
+            assert self.decoding, "nothing is left to generate or to score, but the driver waits"
 
     def _next_turn(self) -> list[Event]:
         events: list[Event] = []

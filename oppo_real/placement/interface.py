@@ -42,9 +42,10 @@ class WorkerGroup(Protocol):
         """New weights in every replica; returns when they are there."""
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        """What happened, waiting for it (at most ``timeout`` seconds); empty only after a timeout.
+        """What happened, waiting for it (at most ``timeout`` seconds); empty only after a timeout, or where
+        the caller of the run has to act first.
 
-        Raises OppoError when a worker failed, with its own error, and when nothing can happen any more.
+        Raises OppoError when a worker failed, with its own error.
         """
 
     def resolved_configs(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from oppo_real.engines.interface import Scorer
 from oppo_real.placement.cores import bind
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer
 from oppo_real.placement.events import Event
@@ -75,9 +76,20 @@ def serve_replica(
 def serve_scorer(channel: Channel, index: int, spec: ScorerSpec, max_scoring_tokens: int, to: Pin) -> None:
     """Be a scoring worker until told to close. What goes wrong is the last message."""
 
-    def body() -> None:
+    def build() -> Scorer:
         bind(to.cores, to.threads)
-        scorer = build_scorer(spec)
+        return build_scorer(spec)
+
+    serve_built_scorer(channel, index, build, max_scoring_tokens)
+
+
+def serve_built_scorer(
+    channel: Channel, index: int, build: Callable[[], Scorer], max_scoring_tokens: int
+) -> None:
+    """As ``serve_scorer``, of what ``build`` builds."""
+
+    def body() -> None:
+        scorer = build()
         channel.send(("ready", scorer.resolved_config()))
         try:
             _obey_as_scorer(channel, ScorerHost(index, scorer, max_scoring_tokens))

@@ -7,7 +7,7 @@ from oppo_real.engines.interface import ActorCounts, Request, ScorePiece, Scorer
 from oppo_real.placement.events import Delivered, Event, Job, QueuedPiece, Rested, Scored, Taken, TokenDelta
 from oppo_real.run.inputs import Metrics, RunInput
 from oppo_real.run.rollout import RealRollout
-from oppo_real.run.signals import Background, CallerSignal, Signal
+from oppo_real.run.signals import Background, CallerSignal, Signal, happened
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearTraining
@@ -97,11 +97,11 @@ class EnginePlant:
     def run(self) -> None:
         """All steps."""
         for _ in self.drive():
-            raise AssertionError("nobody is there to train")
+            raise AssertionError("the run waits for a caller who is not there")
 
     def drive(self) -> Iterator[CallerSignal]:
-        """All steps, handling events while the schedule waits; gives out the signals that the caller is to
-        give."""
+        """All steps, handling events while the schedule waits. Pauses with the signal that the caller is to
+        give, or where he has to act before anything happens, and, under ``own_loop``, after each step."""
         process = self.scheduler.process()
         value = None
         while True:
@@ -113,7 +113,10 @@ class EnginePlant:
                 yield signal
             self._settle()
             while not signal.happened:
-                self._handle(self._group.events(signal.patience))
+                events = self._group.events(signal.patience)
+                if not events and signal.patience is None:
+                    yield happened()
+                self._handle(events)
                 self._settle()
             value = signal.value
 
@@ -315,6 +318,8 @@ class EnginePlant:
         stages = dict.fromkeys(TRAINING_STAGES, 0.0)
         if self.inputs.lock_step:
             return stages
+        if timing("reward") in self.metrics:  # a loop of the caller's that scores, too
+            stages["reward"] = self.metrics[timing("reward")]
         at = began
         for stage in TRAINING_STAGES[:-1]:
             seconds = stages[stage] = self.metrics.get(timing(stage), 0.0)
@@ -377,9 +382,7 @@ class EnginePlant:
     def end_step(self, step: int) -> Wait[None]:
         self.inputs.after_step(step)
         if self.inputs.own_loop:
-            over = CallerSignal()
-            over.succeed()
-            yield over
+            yield happened()
 
 
 def _queued(piece: Piece[RealRollout]) -> QueuedPiece:

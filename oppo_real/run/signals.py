@@ -34,6 +34,13 @@ class CallerSignal(Signal):
     """Only the caller of the run can give it."""
 
 
+def happened() -> CallerSignal:
+    """A pause: the caller goes on when he likes."""
+    signal = CallerSignal()
+    signal.succeed()
+    return signal
+
+
 class Background(Signal):
     """Happens when a thread has done its work. ``value`` is what that returned, or raises what it raised."""
 

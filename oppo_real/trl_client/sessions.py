@@ -1,17 +1,33 @@
 """One call of ``train``: batches for TRL's loop, and the answers that its functions give about them."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from oppo_real.trl_client.batches import PaddedBatch
-from oppo_real.trl_client.generation import Generation
+from oppo_real.trl_client.batches import PaddedBatch, pad_batch
+from oppo_real.trl_client.generate import GenerateGroup
 from oppo_real.trl_client.prompts import PromptStream
-from oppo_real.trl_client.steps import StepRecord, Steps
+from oppo_real.trl_client.steps import StepRecord, Stopwatch
+from oppo_real.wrapper import RolloutStream, StepBatch
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 
 Functions = Mapping[str, Callable[..., Any]]
+Weights = Callable[[], Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class LoopParts:
+    """What TRL's loop works with."""
+
+    functions: Functions
+    """TRL's own."""
+    policy: str
+    reward_model: Any
+    device: torch.device
+    pad_token_id: int
 
 
 class TrlLoop(Protocol):
@@ -26,112 +42,134 @@ class TrlLoop(Protocol):
     def close_step(self, reward_mean: float) -> StepRecord:
         """The weights have been updated with the last batch."""
 
-    def close(self) -> None:
-        """Free everything."""
+
+class _Loop:
+    """A stream of rollouts whose user is TRL's loop."""
+
+    def __init__(self, stream: RolloutStream, weights: Weights, parts: LoopParts) -> None:
+        self._stream = stream
+        self._weights = weights
+        self._parts = parts
+        self._watch = Stopwatch(parts.device)
+        self._batch: StepBatch | None = None
+
+    def close_step(self, reward_mean: float) -> StepRecord:
+        """The weights have been updated with the last batch."""
+        assert self._batch is not None
+        rollouts = self._batch.rollouts
+        self._stream.update(self._weights(), [reward_mean] * len(rollouts), self._watch.take())
+        return StepRecord(self._stream.row, rollouts)
+
+    def _timed(self) -> dict[str, Callable[..., Any]]:
+        """TRL's functions, with their seconds counted as the stage that they are."""
+        own, watch, reward_model = self._parts.functions, self._watch, self._parts.reward_model
+
+        def get_reward(model: Any, *arguments: Any) -> Any:
+            with watch.stage("reward" if model is reward_model else "values"):
+                return own["get_reward"](model, *arguments)
+
+        def forward(model: Any, *arguments: Any) -> Any:
+            if torch.is_grad_enabled():  # a pass of the update
+                return own["forward"](model, *arguments)
+            with watch.stage("ref"):
+                return own["forward"](model, *arguments)
+
+        return {"get_reward": get_reward, "forward": forward}
 
 
-class TrlSession:
-    """TRL generates and scores, with its own calls and draws; the ledger and the policy only look on and must
-    agree."""
+class TrlSession(_Loop):
+    """TRL generates and scores, with its own calls and draws; the schedule waits for it, and must agree."""
 
     def __init__(
-        self, steps: Steps, stream: PromptStream, own: Functions, reward_model: Any, stop_token_id: int | None
+        self,
+        stream: RolloutStream,
+        weights: Weights,
+        parts: LoopParts,
+        group: GenerateGroup,
+        prompts: PromptStream,
+        stop_token_id: int | None,
     ) -> None:
-        self._steps = steps
-        self._stream = stream
-        self._own = own
-        self._reward_model = reward_model
+        super().__init__(stream, weights, parts)
+        self._group = group
+        self._prompts = prompts
         self._stop = stop_token_id
+        self._padding = 0
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            self._steps.watch.start()
-            batch = self._stream.load()
-            self._admit(len(batch["input_ids"]))
+            batch = self._prompts.load()
+            self._stream.begin()
+            self._check(len(batch["input_ids"]))
             yield batch
 
-    def _admit(self, size: int) -> None:
-        steps = self._steps
-        carried = steps.ledger.in_flight
-        begun = steps.begin()
-        plan = begun.plan
-        if (
-            carried
-            or begun.new != size
-            or plan.readmit
-            or begun.arrangement.hold
-            or plan.stop_after not in (None, size)
-        ):
+    def _check(self, size: int) -> None:
+        jobs, in_flight = self._group.jobs, self._stream.in_flight
+        if not (len(jobs) == in_flight == size) or any(job.request.generated for job in jobs):
             raise OppoError(
-                f"policy '{steps.policy.name}' does not train exactly the {size} rollouts that it admits,"
+                f"policy '{self._parts.policy}' does not train exactly the {size} rollouts that it admits,"
                 " which TRL's generate() does: set generation='continuous'"
             )
 
     def functions(self) -> Functions:
-        return {**_timed(self._own, self._steps, self._reward_model), "batch_generation": self._generate}
+        return {**self._timed(), "batch_generation": self._generate}
 
     def _generate(
         self, model: Any, queries: torch.Tensor, rows: int, pad_token_id: int, config: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        steps = self._steps
-        with steps.watch.stage("gen"):
-            found: tuple[torch.Tensor, torch.Tensor] = self._own["batch_generation"](
-                model, queries, rows, pad_token_id, config
-            )
-        whole = found[0]
-        responses = whole[:, queries.shape[1] :].tolist()
-        at = steps.watch.now()
-        for rollout, padded in zip(list(steps.ledger.unfinished.values()), responses, strict=True):
-            stopped = self._stop is not None and self._stop in padded
-            length = padded.index(self._stop) + 1 if stopped else len(padded)
-            rollout.take_whole(padded[:length], steps.version, truncated=not stopped)
-            steps.work.decoded += length
-            steps.work.padding += len(padded) - length
-            # generate() hands out all its rows when the last one is done.
-            steps.ledger.finish(rollout, at, steps.version)
-            steps.ledger.ready(rollout, at)
-        trained = [rollout.rollout_id for rollout in steps.end_phase().trained]
+        found: tuple[torch.Tensor, torch.Tensor] = self._parts.functions["batch_generation"](
+            model, queries, rows, pad_token_id, config
+        )
+        padded = found[0][:, queries.shape[1] :].tolist()
+        stopped = [self._stop is not None and self._stop in row for row in padded]
+        responses = [
+            row[: row.index(self._stop) + 1] if ended else row
+            for row, ended in zip(padded, stopped, strict=True)
+        ]
+        self._padding = sum(map(len, padded)) - sum(map(len, responses))
+        self._group.deliver(responses, stopped)
+        self._batch = self._stream.next_batch()
+        assert self._batch is not None
+        trained = [rollout.rollout_id for rollout in self._batch.rollouts]
         if trained != sorted(trained):
             raise OppoError(
-                f"policy '{steps.policy.name}' reorders the batch, which TRL's generate() does not allow: set"
-                " generation='continuous'"
+                f"policy '{self._parts.policy}' reorders the batch, which TRL's generate() does not allow:"
+                " set generation='continuous'"
             )
         return found
 
     def close_step(self, reward_mean: float) -> StepRecord:
-        return self._steps.close(reward_mean)
-
-    def close(self) -> None:
-        pass
+        record = super().close_step(reward_mean)
+        return StepRecord({**record.row, c.TOKENS_PADDING: self._padding}, record.rollouts)
 
 
-class ContinuousSession:
-    """The policy's rollouts are decoded by an actor of ours; TRL's loop is given a batch that is generated,
-    and perhaps scored."""
+class ContinuousSession(_Loop):
+    """Rollouts are decoded by engines of ours; TRL's loop is given a batch that is generated, and perhaps
+    scored."""
 
-    def __init__(self, steps: Steps, generation: Generation, own: Functions, reward_model: Any) -> None:
-        self._steps = steps
-        self._generation = generation
-        self._own = own
-        self._reward_model = reward_model
-        self._batch: PaddedBatch | None = None
+    def __init__(
+        self, stream: RolloutStream, weights: Weights, parts: LoopParts, *, loop_scores: bool
+    ) -> None:
+        super().__init__(stream, weights, parts)
+        self._loop_scores = loop_scores
+        self._padded: PaddedBatch | None = None
         self._scored_rows = 0
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            self._steps.watch.start()
-            self._batch = self._generation.next_batch()
+        for batch in self._stream:
+            self._batch = batch
+            padded = pad_batch(batch.rollouts, self._parts.pad_token_id, self._parts.device)
+            self._padded = padded
             self._scored_rows = 0
-            yield {"input_ids": self._batch.queries}
+            yield {"input_ids": padded.queries}
 
     def functions(self) -> Functions:
-        timed = _timed(self._own, self._steps, self._reward_model)
-        own_reward, own_log_softmax = timed["get_reward"], self._own["selective_log_softmax"]
+        timed = self._timed()
+        own_reward, own_log_softmax = timed["get_reward"], self._parts.functions["selective_log_softmax"]
 
         def get_reward(
             model: Any, query_responses: torch.Tensor, pad_token_id: int, context_length: int
         ) -> Any:
-            if model is not self._reward_model or self._given().scores is None:
+            if model is not self._parts.reward_model or self._loop_scores:
                 return own_reward(model, query_responses, pad_token_id, context_length)
             return None, self._next_scores(query_responses.shape[0]), None
 
@@ -147,44 +185,15 @@ class ContinuousSession:
             "selective_log_softmax": selective_log_softmax,
         }
 
-    def _given(self) -> PaddedBatch:
-        assert self._batch is not None
-        return self._batch
-
     def _generated(self, model: Any, queries: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = self._given()
+        batch = self._padded
+        assert batch is not None
         if not torch.equal(queries, batch.queries):
             raise OppoError("TRL's loop trains other prompts than it was given: use an unmodified trl 1.12.0")
         return batch.query_responses, batch.log_probs
 
     def _next_scores(self, rows: int) -> torch.Tensor:
-        scores = self._given().scores
-        assert scores is not None
+        assert self._padded is not None
         begin, self._scored_rows = self._scored_rows, self._scored_rows + rows
         # TRL changes scores in place (missing_eos_penalty).
-        return scores[begin : begin + rows].clone()
-
-    def close_step(self, reward_mean: float) -> StepRecord:
-        self._generation.update_weights()
-        record = self._steps.close(reward_mean)
-        self._batch = None
-        return record
-
-    def close(self) -> None:
-        self._generation.close()
-
-
-def _timed(own: Functions, steps: Steps, reward_model: Any) -> dict[str, Callable[..., Any]]:
-    """TRL's functions, with their seconds counted as the stage that they are."""
-
-    def get_reward(model: Any, *arguments: Any) -> Any:
-        with steps.watch.stage("reward" if model is reward_model else "values"):
-            return own["get_reward"](model, *arguments)
-
-    def forward(model: Any, *arguments: Any) -> Any:
-        if torch.is_grad_enabled():  # a pass of the update
-            return own["forward"](model, *arguments)
-        with steps.watch.stage("ref"):
-            return own["forward"](model, *arguments)
-
-    return {"get_reward": get_reward, "forward": forward}
+        return self._padded.scores[begin : begin + rows].clone()

@@ -1,26 +1,41 @@
 """``OppoPPOTrainer``: TRL's PPO trainer, constructed in the same way, under a policy of ``oppo_sim``."""
 
 import copy
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import torch
 
-from oppo_real.engines.interface import Sampling
+from oppo_real.engines.interface import Sampling, Scorer
 from oppo_real.engines.torch_actor import TorchActor
-from oppo_real.trl_client.generation import Generation, GenerationSettings
+from oppo_real.engines.torch_scorer import TorchScorer
+from oppo_real.placement.beside import BesideWorkerGroup
+from oppo_real.placement.connected import ConnectedWorkerGroup
+from oppo_real.placement.inline import InlineWorkerGroup
+from oppo_real.placement.interface import WorkerGroup
+from oppo_real.run.inputs import RunInput
+from oppo_real.run.source import PromptSource
+from oppo_real.trl_client.generate import GenerateGroup
 from oppo_real.trl_client.prompts import PromptStream
 from oppo_real.trl_client.requirements import require_trl
-from oppo_real.trl_client.scoring import InlineScoring, ProcessScoring, Scoring, usable_cores
-from oppo_real.trl_client.sessions import ContinuousSession, TrlLoop, TrlSession
-from oppo_real.trl_client.steps import StepRecord, Steps
+from oppo_real.trl_client.scorers import LoopScores, ResponseScorer
+from oppo_real.trl_client.scoring_process import ScoringProcess, usable_cores
+from oppo_real.trl_client.sessions import ContinuousSession, LoopParts, TrlLoop, TrlSession
+from oppo_real.trl_client.steps import StepRecord
+from oppo_real.wrapper import OwnTraining, RolloutStream
 from oppo_sim.errors import OppoError
+from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import BASELINE, make_policy
+from oppo_sim.schedule.rules import streams_pieces
 
 PolicyChoice = Policy | str | tuple[str, Mapping[str, Any]]
 GenerationChoice = Literal["auto", "trl", "continuous"]
 ScoringChoice = Literal["auto", "inline", "process"]
+
+MAX_SCORING_TOKENS: Final = 8192
+"""Tokens of one scoring batch."""
 
 _SCORES: Final = "objective/scores"  # of TRL's metrics: the mean score of the trained batch
 _TRL = require_trl()
@@ -81,7 +96,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         in flight."""
         loader: Any = self.dataloader
         self.steps = []
-        session = self._new_session(loader)
+        session, group = self._new_session(loader)
         self._oppo_session = session
         self.dataloader = session
         try:
@@ -89,7 +104,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         finally:
             self.dataloader = loader
             self._oppo_session = None
-            session.close()
+            group.close()
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """TRL's metrics, and those of the step beside them."""
@@ -135,33 +150,69 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
                 " copy as value_model"
             )
 
-    def _new_session(self, loader: Any) -> TrlLoop:
+    def _new_session(self, loader: Any) -> tuple[TrlLoop, WorkerGroup]:
         device = self.accelerator.device
         pad_token_id = self.processing_class.pad_token_id
-        stream = PromptStream(loader, pad_token_id)
+        prompts = PromptStream(loader, pad_token_id)
         policy = self._oppo_policy()
-        steps = Steps(policy, Batch(int(self.args.local_batch_size)), device, stream.draw)
-        if not self._oppo_continuous:
-            return TrlSession(steps, stream, _TRL.functions, self.reward_model, self.stop_token_id)
         actor = self.accelerator.unwrap_model(self.model).policy
+        parts = LoopParts(_TRL.functions, policy.name, self.reward_model, device, pad_token_id)
+        group: WorkerGroup
+        if not self._oppo_continuous:
+            group = GenerateGroup(MAX_SCORING_TOKENS)
+            stream = self._new_stream(policy, group, prompts, actor)
+            return TrlSession(stream, actor.state_dict, parts, group, prompts, self.stop_token_id), group
         sampling = Sampling(
             self.args.temperature + 1e-7, 1.0, self.stop_token_id, self.args.seed
         )  # TRL's own temperature
         engine = TorchActor(_sharing_weights(actor), sampling)
-        scoring = None if policy.score_granularity == "batch" else self._new_scoring(device)
-        settings = GenerationSettings(
-            int(self.args.response_length), pad_token_id, device, self._oppo_clear_kv
-        )
-        generation = Generation(steps, engine, scoring, actor.state_dict, settings)
-        return ContinuousSession(steps, generation, _TRL.functions, self.reward_model)
+        loop_scores = policy.score_granularity == "batch"
+        group = self._new_group(engine, policy, device, pad_token_id)
+        stream = self._new_stream(policy, group, prompts, actor)
+        return ContinuousSession(stream, actor.state_dict, parts, loop_scores=loop_scores), group
 
-    def _new_scoring(self, device: torch.device) -> Scoring:
-        beside = self._oppo_scoring == "process" or (self._oppo_scoring == "auto" and len(usable_cores()) > 1)
-        return (
-            ProcessScoring(self.reward_model, device)
-            if beside
-            else InlineScoring(_sharing_weights(self.reward_model))
+    def _new_stream(
+        self, policy: Policy, group: WorkerGroup, prompts: PromptStream, actor: torch.nn.Module
+    ) -> RolloutStream:
+        training = OwnTraining(actor.state_dict())
+        inputs = RunInput(
+            policy,
+            policy.batch,
+            MachineSetup(
+                clear_kv_cache_on_weight_sync=self._oppo_clear_kv, max_scoring_tokens=MAX_SCORING_TOKENS
+            ),
+            group,
+            PromptSource(lambda number: prompts.draw(), 1),
+            training,
+            None,
+            int(self.args.response_length),
+            sys.maxsize,  # TRL's loop ends it
+            lock_step=False,
+            replays=False,
+            own_loop=True,
         )
+        return RolloutStream(inputs, training, actor)
+
+    def _new_group(
+        self, engine: TorchActor, policy: Policy, device: torch.device, pad_token_id: int
+    ) -> WorkerGroup:
+        options: dict[str, Any] = {
+            "stream": streams_pieces(policy, True),
+            "max_scoring_tokens": MAX_SCORING_TOKENS,
+            "lock_step": False,
+        }
+        batched = policy.score_granularity == "batch"
+        beside = self._oppo_scoring == "process" or (self._oppo_scoring == "auto" and len(usable_cores()) > 1)
+        if beside and not batched:
+            process = ScoringProcess(self.reward_model, device, pad_token_id, MAX_SCORING_TOKENS)
+            scoring = ConnectedWorkerGroup(process, lock_step=False)
+            inline = InlineWorkerGroup([engine], [], elapsed=scoring.now(), **options)
+            return BesideWorkerGroup(inline, scoring)
+        scorer: Scorer = LoopScores()
+        if not batched:
+            reward = TorchScorer(_sharing_weights(self.reward_model), max_batched_tokens=MAX_SCORING_TOKENS)
+            scorer = ResponseScorer(reward, pad_token_id)
+        return InlineWorkerGroup([engine], [scorer], **options)
 
 
 def _sharing_weights(model: torch.nn.Module) -> torch.nn.Module:

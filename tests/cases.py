@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.setup import MachineSetup
+from tests.own_policies import OWN
 from tests.small import Result, linear_costs, run
 
 STAGES = ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
 CARRYING = ("inter", "oppo", "partial-rollout", "april")
 PHASED = ("sequential", "intra", "rollout-overlap", *CARRYING, "tail-batching", "oracle")
 POLICIES = (*PHASED, "one-step-off", "async")
+ASYNCHRONOUS = ("one-step-off", "async", "ahead", "free")
 
 Triple = tuple[float, float, float]
 
@@ -88,7 +90,7 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
     longest = draw(st.sampled_from([3, 8, 20, 60]))
     responses = tuple(draw(st.lists(st.integers(1, longest), min_size=rows, max_size=rows)))
     prompts = tuple(draw(st.lists(st.integers(1, 12), min_size=rows, max_size=rows)))
-    asynchronous = policy in ("one-step-off", "async")
+    asynchronous = policy in ASYNCHRONOUS
     static = not asynchronous and draw(st.integers(0, 4)) == 0
     block = draw(st.sampled_from([1, 2, 5, 16]))
     needed = -(-(12 + longest) // block) * block
@@ -136,6 +138,8 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
 def policy_settings(draw: st.DrawFn, policy: str, group_size: int, batch: int) -> dict[str, Any]:
     """Settings that ``policy`` accepts."""
     settings: dict[str, Any] = {}
+    if policy in OWN:
+        return settings
     chunk_sizes = st.integers(1, 25)
     explored = st.fixed_dictionaries(
         {

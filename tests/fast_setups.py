@@ -29,9 +29,9 @@ from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.traces.replay import Replay
-from tests.cases import PHASED, Case, cases
+from tests.cases import Case
+from tests.own_policies import OWN, own_policy
 
-COVERED = tuple(policy for policy in PHASED if policy != "tail-batching")
 _TINY = {
     "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "vocab_size": 256,
@@ -72,11 +72,6 @@ def chosen() -> st.SearchStrategy[Chosen]:
     )
 
 
-def covered_cases() -> st.SearchStrategy[Case]:
-    """Cases that the kernel covers."""
-    return cases(COVERED, contention=False)
-
-
 def setup_of(case: Case, chosen: Chosen) -> Setup:
     """A built scenario without files."""
     batch = Batch(case.batch, case.group_size)
@@ -90,7 +85,11 @@ def setup_of(case: Case, chosen: Chosen) -> Setup:
     return Setup(
         machine=case.machine,
         costs=costs_of(case, chosen.costs),
-        policy_factory=lambda: make_policy(case.policy, batch, case.settings),
+        policy_factory=lambda: (
+            own_policy(case.policy, batch)
+            if case.policy in OWN
+            else make_policy(case.policy, batch, case.settings)
+        ),
         batch=batch,
         replay=replay,
         rewards=lambda: BatchRewards(config, chosen.seed, replay.rewards),

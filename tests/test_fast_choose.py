@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from oppo_sim import columns as c
@@ -23,7 +24,8 @@ from oppo_sim.costs.profile import Profile, ProfileRangeWarning, save_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.fast import choose
 from oppo_sim.fast.choose import run_columns, run_summary, why_not
-from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.policies.interface import Batch
+from oppo_sim.policies.registry import make_policy
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
@@ -33,38 +35,27 @@ from tests.fast_setups import profile_content, shipped
 SCENARIO = "paper-stackexchange-7b"
 
 
+ALONE = ("placement.training=separate",)
+
+
 @pytest.mark.parametrize(
-    ("name", "policy", "overrides", "said"),
+    ("name", "policy", "overrides"),
     [
-        (SCENARIO, "tail-batching", (), "only the shipped synchronous policies"),
-        (
-            "h200x8-vllm",
-            "one-step-off",
-            ("placement.training=separate",),
-            "only the shipped synchronous policies",
-        ),
-        ("h200x8-vllm", "async", ("placement.training=separate",), "only the shipped synchronous policies"),
-        (SCENARIO, "oppo", ("placement.scoring=rollout",), "devices that activities share"),
+        (SCENARIO, "tail-batching", ()),
+        ("h200x8-vllm", "one-step-off", ALONE),
+        ("h200x8-vllm", "async", ALONE),
+        ("h200-single", "oppo", ()),
+        (SCENARIO, "oppo", ("placement.scoring=rollout",)),
+        (SCENARIO, "oppo", ("placement.shares_host=true", "placement.interference=1.3")),
     ],
 )
-def test_what_is_not_covered_runs_on_the_model(
-    name: str, policy: str, overrides: tuple[str, ...], said: str
-) -> None:
-    setup = shipped(name, policy, 2, "warmup_steps=0", *overrides)
-    assert said in (why_not(setup) or "")
-    assert run_summary(setup)[1] == "simpy"
-    assert run_columns(setup).engine == "simpy"
-    with pytest.raises(OppoError, match="engine compiled cannot make this run"):
-        run_summary(setup, engine="compiled")
-
-
-def test_without_contention_a_shared_device_is_covered() -> None:
-    setup = shipped(SCENARIO, "oppo", 3, "placement.scoring=rollout", "warmup_steps=0")
-    how: dict[str, Any] = {"counterfactual": Counterfactual(no_contention=True)}
-    assert why_not(setup) is not None
-    assert why_not(setup, **how) is None
-    fast, slow = run_columns(setup, engine="compiled", **how), run_columns(setup, engine="simpy", **how)
-    assert list(fast.columns[c.TIMING_STEP]) == pytest.approx(list(slow.columns[c.TIMING_STEP]), rel=1e-9)
+def test_what_users_run_is_compiled(name: str, policy: str, overrides: tuple[str, ...]) -> None:
+    setup = shipped(name, policy, 3, "warmup_steps=0", *overrides)
+    assert why_not(setup) is None
+    assert run_summary(setup)[1] == "compiled"
+    fast, slow = run_columns(setup), run_columns(setup, engine="simpy")
+    assert (fast.engine, slow.engine) == ("compiled", "simpy")
+    pd.testing.assert_frame_equal(fast.frame(), slow.frame(), rtol=1e-9)
 
 
 class Quadratic(LinearEngine):
@@ -116,7 +107,7 @@ class Lowered(Own):
         return DecodeLines((self.decode_line(n_running, 0.0),))
 
     def lower_prefill(self, to: Lowering) -> None:
-        to.linear(0.02)
+        to.linear(self.prefill_demand(1.0, 0.5), 0.02)
 
 
 def with_actor(setup: Setup, actor: EngineCost) -> Setup:
@@ -132,7 +123,7 @@ def test_a_cost_model_that_says_itself_in_numbers_is_compiled() -> None:
     assert list(fast.columns[c.TIMING_STEP]) == pytest.approx(list(slow.columns[c.TIMING_STEP]), rel=1e-9)
 
 
-def test_cost_models_and_policies_of_ones_own_run_on_the_model(tmp_path: Path) -> None:
+def test_a_cost_model_without_numbers_runs_on_the_model() -> None:
     setup = shipped(SCENARIO, "oppo", 2, "warmup_steps=0")
     for actor, words in (
         (Own(), "cost model Own has no decode_lines() of its own"),
@@ -141,12 +132,50 @@ def test_cost_models_and_policies_of_ones_own_run_on_the_model(tmp_path: Path) -
         own = with_actor(setup, actor)
         assert words in (why_not(own) or "")
         assert run_summary(own)[1] == "simpy"
+    with pytest.raises(OppoError, match="engine compiled cannot make this run"):
+        run_summary(own, engine="compiled")
+
+
+ANSWERS = {
+    "half a group": ("plan", "StepPlan(3, 256)"),
+    "an impossible chunk": ("plan", "StepPlan(8, 0)"),
+    "who was not dropped": ("plan", "StepPlan(8, 256, readmit=(0, 1))"),
+    "too few": ("plan", "StepPlan(2, 256)"),
+    "an early end": ("plan", "StepPlan(8, 256, stop_after=2)"),
+    "a replica that is not": ("arrange", "Arrangement(move={0: 99})"),
+    "all held": ("arrange", "Arrangement(hold=frozenset(range(8)))"),
+    "too few to train": ("select", "[0, 1]"),
+    "the unknown": ("select", "[0, 1, 2, 77]"),
+    "who is not there": ("drop", "[99]"),
+    "a part of a group": ("drop", "[view.rollout_id for view in pool.unfinished][:1]"),
+    "no plan": ("plan", "7"),
+    "an accident": ("select", "1 // 0"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_wrong_answer_is_refused_in_the_same_words(case: str, tmp_path: Path) -> None:
+    method, answer = ANSWERS[case]
+    plan = "" if method == "plan" else "    def plan(self, pool):\n        return StepPlan(8, 256)\n"
     (tmp_path / "mine.py").write_text(
-        "from oppo_sim.policies import Policy\n\nclass Mine(Policy):\n    name = 'mine'\n"
+        "from oppo_sim.policies import Arrangement, Policy, StepPlan\n\nclass Mine(Policy):\n    name ="
+        f" 'mine'\n{plan}    def {method}(self, pool):\n        return {answer}\n"
     )
-    scenario = load_scenario(SCENARIO)
-    mine = build_setup(scenario, policy=f"{tmp_path}/mine.py:Mine", policy_settings={}, steps=20)
-    assert run_summary(mine)[1] == "simpy"
+    setup, batch = shipped(SCENARIO, "oppo", 3, "warmup_steps=0"), Batch(4, 2)
+    mine = replace(
+        setup,
+        batch=batch,
+        replay=replace(setup.replay, group_size=2, blocks=((0, len(setup.replay.clipped) // 2),)),
+        policy_factory=lambda: make_policy(f"{tmp_path}/mine.py:Mine", batch, {}),
+    )
+    assert why_not(mine) is None
+    sentences = []
+    for engine in ("simpy", "compiled"):
+        with pytest.raises(OppoError) as found:
+            run_columns(mine, engine=engine)  # type: ignore[arg-type]
+        sentences.append(str(found.value))
+    assert sentences[0] == sentences[1]
+    assert "mend the policy" in sentences[0]
 
 
 def test_an_unknown_engine_is_refused() -> None:
@@ -205,11 +234,11 @@ def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> Non
     rooms: list[int] = []
     real = choose.make_state
 
-    def counted(setup: Setup, policy: Any, counterfactual: Any, block: int, room: int) -> Any:
+    def counted(setup: Setup, policy: Any, counterfactual: Any, block: int, room: int, *kept: Any) -> Any:
         rooms.append(room)
-        memory = real(setup, policy, counterfactual, block, room)
+        memory = real(setup, policy, counterfactual, block, room, *kept)
         if room == 1:
-            memory.states["length"][0, list(choose.load_kernel().TABLES).index("inbox")] = 1
+            memory.states["length"][0, list(choose.load_records().TABLES).index("inbox")] = 1
         return memory
 
     monkeypatch.setattr(choose, "make_state", counted)

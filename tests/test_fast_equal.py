@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +16,9 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import StepColumns, run_columns, run_summary, why_not
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.scenario.build import Setup
-from tests.cases import Case
-from tests.fast_setups import COVERED, Chosen, chosen, covered_cases, setup_of, shipped
+from tests.cases import POLICIES, Case, cases
+from tests.fast_setups import Chosen, chosen, setup_of, shipped
+from tests.own_policies import OWN
 
 EXAMPLES = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -50,7 +50,7 @@ def assert_equal(fast: StepColumns | str, slow: StepColumns | str) -> None:
 
 @EXAMPLES
 @given(
-    covered_cases(),
+    cases((*POLICIES, *OWN)),
     chosen(),
     st.sampled_from(COUNTERFACTUALS),
     st.sampled_from([None, None, "batch", "rollout", "chunk"]),
@@ -71,7 +71,7 @@ def test_every_column_of_every_step(
 
 
 @EXAMPLES
-@given(covered_cases(), chosen())
+@given(cases((*POLICIES, *OWN)), chosen())
 def test_the_moments_are_those_of_the_model(case: Case, how: Chosen) -> None:
     setup = setup_of(case, how)
     try:
@@ -95,13 +95,16 @@ def test_the_moments_are_those_of_the_model(case: Case, how: Chosen) -> None:
             )
 
 
-@pytest.mark.parametrize("policy", COVERED)
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_scenarios(name: str, policy: str) -> None:
-    setup = shipped(name, policy, 12)
-    if why_not(setup) is not None:
-        assert setup.machine.scoring_on != "separate"
-        setup = replace(setup, machine=replace(setup.machine, scoring_on="separate"))
+    overrides = (
+        ["placement.training=separate", "training.weight_sync.kind=online_refit"]
+        if policy in ("one-step-off", "async")
+        else []
+    )
+    setup = shipped(name, policy, 12, *overrides)
+    assert why_not(setup) is None
     assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
 
 

@@ -45,6 +45,9 @@ class DecodeLines(NamedTuple):
     lines: tuple[Line, ...]
     measured: tuple[float, float] | None = None
     """Lowest and highest KV tokens that were measured; None: nothing was."""
+    demand_seconds: tuple[float, float, float, float] | None = None
+    """Seconds of memory traffic (at no KV, a KV token) and of arithmetic (the same), whose shares of the
+    iteration's seconds are its demand; None: its demand is the same at any KV."""
 
 
 class DecodeCost(Protocol):

@@ -48,7 +48,7 @@ class LinearPrefill:
         return self.work
 
     def lower_prefill(self, to: Lowering) -> None:
-        to.linear(self.fixed, self.per_token, self.per_pair)
+        to.linear(self.prefill_demand(1.0, 0.5), self.fixed, self.per_token, self.per_pair)
 
 
 def verifier(fixed_s: float, per_token_s: float) -> LinearPrefill:
@@ -104,7 +104,9 @@ class LinearEngine:
         return DecodeLines((self.decode_line(n_running, 0.0),))
 
     def lower_prefill(self, to: Lowering) -> None:
-        to.linear(self.prefill_fixed, self.prefill_per_token, self.prefill_per_pair)
+        to.linear(
+            self.prefill_demand_shares, self.prefill_fixed, self.prefill_per_token, self.prefill_per_pair
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from oppo_sim.costs.interface import DecodeLines
+from oppo_sim.costs.interface import DecodeLines, Demand
 from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import RangeCounter
 
@@ -40,11 +40,12 @@ class Lowering(Protocol):
     ``StageTimes`` in their order, without ``update_weights``, and its ``training_group``.
     """
 
-    def linear(self, fixed: float, per_token: float = 0.0, per_pair: float = 0.0) -> None:
-        """A forward of fixed + per_token·tokens + per_pair·pairs seconds."""
+    def linear(self, demand: Demand, fixed: float, per_token: float = 0.0, per_pair: float = 0.0) -> None:
+        """A forward of fixed + per_token·tokens + per_pair·pairs seconds, of one demand."""
 
     def table(
         self,
+        demand: Demand,
         name: str,
         tokens: Sequence[float],
         mean_context: Sequence[float],
@@ -52,8 +53,8 @@ class Lowering(Protocol):
         host_s: float,
         ranges: RangeCounter,
     ) -> None:
-        """A forward of seconds[tokens][pairs/tokens], bilinear, and ``host_s``; questions outside are counted
-        by ``ranges`` under ``name`` (prefill, score, score_ref)."""
+        """A forward of seconds[tokens][pairs/tokens], bilinear, and ``host_s``, of one demand; questions
+        outside are counted by ``ranges`` under ``name`` (prefill, score, score_ref)."""
 
     def roofline(self, forward: ForwardTerms) -> None:
         """A forward of operator groups."""

@@ -61,7 +61,15 @@ class ProfilePrefill:
 
     def lower_prefill(self, to: Lowering) -> None:
         grid = self.prefill
-        to.table(self.table, grid.tokens, grid.mean_context, grid.seconds, self.host_prefill, self.ranges)
+        to.table(
+            self.prefill_shares,
+            self.table,
+            grid.tokens,
+            grid.mean_context,
+            grid.seconds,
+            self.host_prefill,
+            self.ranges,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +89,7 @@ class ProfileEngine(ProfilePrefill):
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
         OppoError for a time <= 0."""
-        knots, (lines, measured) = self._knots(n_running)
+        knots, (lines, measured, _) = self._knots(n_running)
         line = lines[bisect_left(knots, kv_tokens)]
         if measured is None or not inside(*measured, kv_tokens):
             self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")

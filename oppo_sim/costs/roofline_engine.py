@@ -173,7 +173,8 @@ class RooflineEngine:
 
     def decode_lines(self, n_running: int) -> DecodeLines:
         found = self._decodes.get(n_running) or self._decode(n_running)
-        return DecodeLines((found.above,) if found.knee < 0 else (found.below, found.above))
+        lines = (found.above,) if found.knee < 0 else (found.below, found.above)
+        return DecodeLines(lines, None, (*found.memory, *found.arithmetic))
 
     def lower_prefill(self, to: Lowering) -> None:
         shape = self.shape

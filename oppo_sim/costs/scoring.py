@@ -1,6 +1,6 @@
 """Scoring workers that run several models over each batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oppo_sim.costs.interface import Demand, Peak, PrefillCost, Work
 from oppo_sim.costs.lowering import Lowering, lower_prefill
@@ -12,6 +12,9 @@ class SummedPrefill:
     up."""
 
     parts: tuple[PrefillCost, ...]
+    _last: dict[tuple[float, float], tuple[float, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def peak(self) -> Peak | None:
@@ -19,13 +22,17 @@ class SummedPrefill:
         return next((part.peak for part in self.parts if part.peak is not None), None)
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
-        return sum(part.prefill_time(tokens, pairs) for part in self.parts)
+        times = tuple([part.prefill_time(tokens, pairs) for part in self.parts])
+        self._last.clear()
+        self._last[tokens, pairs] = times
+        return sum(times)
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
         """Mean of the parts' demands, weighted by their time."""
+        if (tokens, pairs) not in self._last:  # time and demand of a batch are asked in turn
+            self.prefill_time(tokens, pairs)
         memory = arithmetic = total = 0.0
-        for part in self.parts:
-            seconds = part.prefill_time(tokens, pairs)
+        for part, seconds in zip(self.parts, self._last[tokens, pairs], strict=True):
             demand = part.prefill_demand(tokens, pairs)
             memory += seconds * demand.memory
             arithmetic += seconds * demand.arithmetic

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_sim.columns import STALENESS_HISTOGRAM, STALENESS_MIN
 from oppo_sim.errors import OppoError
+from oppo_sim.fast.asked import Asked, compiled_kind, own_methods
 from oppo_sim.fast.cost_tables import not_covered, range_counter
-from oppo_sim.fast.state import Memory, make_state, most_in_flight
+from oppo_sim.fast.state import STEPS_ONLY, Kept, Memory, make_state, most_in_flight
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.policies.interface import Policy
-from oppo_sim.policies.refill import Refill
-from oppo_sim.policies.shipped.oracle import Oracle
 from oppo_sim.results.sinks import FrameSink, Moments, Sink, SummarySink
 from oppo_sim.scenario.build import Setup
 from oppo_sim.traces.replay import Replay
@@ -29,6 +28,7 @@ COMPILED, SIMPY = "compiled", "simpy"
 BLOCK = 1024
 """Steps that the kernel runs at a stretch; bounds the memory of a summary."""
 _MOST_ROLLOUTS = 2**31
+_ROLLOUT_ROWS = 1 << 16
 
 OnBlock = Callable[[Memory, int], None]
 """Takes the rows of a block: where they are, and how many."""
@@ -113,36 +113,16 @@ def why_not(
     setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = ACTUAL
 ) -> str | None:
     """What the kernel does not cover in this run, as a sentence; None: it covers it."""
-    policy, machine = _policy(setup, score_granularity), setup.machine
-    if not (_decides_as(policy, Refill) or _decides_as(policy, Oracle)):
-        return (
-            f"policy '{policy.name}' runs on the SimPy model: only the shipped synchronous policies that drop"
-            " nothing are compiled"
-        )
-    if machine.scoring_on != "separate" and not counterfactual.no_contention:
-        return (
-            f"placement.scoring {machine.scoring_on} runs on the SimPy model: devices that activities share"
-            " are not compiled"
-        )
-    if machine.shares_host and machine.interference > 1.0 and not counterfactual.no_contention:
-        return "placement.shares_host runs on the SimPy model: a machine that groups share is not compiled"
+    policy = _policy(setup, score_granularity)
     if not isinstance(setup.replay, Replay):
         return "rows of your own are drawn on the SimPy model: only replayed traces are compiled"
-    if (setup.steps + 1) * most_in_flight(policy, setup.batch.rollout_batch_size) >= _MOST_ROLLOUTS:
+    if (setup.steps + 1) * most_in_flight(policy, setup.batch) >= _MOST_ROLLOUTS:
         return f"runs of more than {_MOST_ROLLOUTS:,} rollouts run on the SimPy model"
     reason = not_covered(setup.costs)
     return None if reason is None else f"this run is made on the SimPy model: {reason}"
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
-
-
-def _decides_as(policy: Policy, kind: type[Policy]) -> bool:
-    """A policy whose decisions are those of ``kind``, and not its own."""
-    return isinstance(policy, kind) and not any(
-        method in vars(policy) or getattr(type(policy), method) is not getattr(kind, method)
-        for method in ("plan", "arrange", "select", "drop", "observe")
-    )
 
 
 def _policy(setup: Setup, score_granularity: str | None) -> Policy:
@@ -205,18 +185,18 @@ def _compiled_summary(
 ) -> SummarySink | None:
     import numpy as np
 
-    kernel = load_kernel()
+    kernel, records = load_kernel(), load_records()
     begun = np.array([0.0, 0.0, 0.0, 0.0, np.inf, -np.inf])
 
     def fresh() -> tuple[Any, OnBlock]:
-        moments = np.tile(begun, (len(kernel.NAMES), 1))
+        moments = np.tile(begun, (len(records.NAMES), 1))
         skip = setup.warmup_steps
 
         def on_block(memory: Memory, rows: int) -> None:
             nonlocal skip
             skipped = min(skip, rows)
             skip -= skipped
-            kernel.add_moments(memory.tables["out"][skipped:rows], moments)
+            kernel.add_moments(_numbers(memory, rows)[skipped:], moments)
 
         return moments, on_block
 
@@ -225,7 +205,7 @@ def _compiled_summary(
         return None
     sink = SummarySink(0)
     sink.steps = setup.steps - setup.warmup_steps
-    for name, row in zip(kernel.NAMES, found.tolist(), strict=True):
+    for name, row in zip(records.NAMES, found.tolist(), strict=True):
         sink.columns[name] = Moments.of(int(row[0]), *row[1:])
     return sink
 
@@ -238,7 +218,7 @@ def _compiled_columns(
 ) -> StepColumns | None:
     import numpy as np
 
-    kernel = load_kernel()
+    records = load_records()
     Parts = tuple[list[Any], list[Any], list[Any]]
 
     def fresh() -> tuple[Parts, OnBlock]:
@@ -248,7 +228,7 @@ def _compiled_columns(
         def on_block(memory: Memory, rows: int) -> None:
             nonlocal done, histogram
             used = int(memory.tables["histogram_end"][rows - 1])
-            parts[0].append(memory.tables["out"][:rows].copy())
+            parts[0].append(_numbers(memory, rows).copy())
             parts[1].append(memory.tables["histogram"][:used].copy())
             parts[2].append(memory.tables["histogram_end"][:rows] + histogram)
             done += rows
@@ -263,10 +243,17 @@ def _compiled_columns(
         return None
     table, histogram, ends = (np.concatenate(part) for part in found)
     columns = {
-        name: table[:, i].astype(np.int64) if name in kernel.WHOLE else table[:, i].copy()
-        for i, name in enumerate(kernel.NAMES)
+        name: table[:, i].astype(np.int64) if name in records.WHOLE else table[:, i].copy()
+        for i, name in enumerate(records.NAMES)
     }
     return StepColumns(columns, histogram, ends, COMPILED)
+
+
+def _numbers(memory: Memory, rows: int) -> "np.ndarray[Any, Any]":
+    """The rows of a block, one column a name of ``records.NAMES``."""
+    import numpy as np
+
+    return memory.tables["out"][:rows].view(np.float64).reshape(rows, -1)
 
 
 def _run_compiled(
@@ -274,27 +261,39 @@ def _run_compiled(
     score_granularity: str | None,
     counterfactual: Counterfactual,
     fresh: Callable[[], tuple[Any, OnBlock]],
+    kept: Kept = STEPS_ONLY,
 ) -> Any:
     """What ``fresh`` made, filled by its block taker; None: the model must say what is wrong. Begins again
     where a buffer was too small."""
-    kernel = load_kernel()
-    room, error = 1, kernel.NO_ROOM
-    while error == kernel.NO_ROOM:
+    kernel, records = load_kernel(), load_records()
+    room, error = 1, records.NO_ROOM
+    while error == records.NO_ROOM:
         result, on_block = fresh()
-        block = min(setup.steps, BLOCK)
-        memory = make_state(setup, _policy(setup, score_granularity), counterfactual, block, room)
-        done, error = 0, kernel.OK
-        while done < setup.steps and error == kernel.OK:
+        policy = _policy(setup, score_granularity)
+        asks: frozenset[str] = frozenset()
+        if compiled_kind(policy) is None:
+            asks = own_methods(policy, Policy) | {"plan"}
+        block = min(setup.steps, _block(setup, kept))
+        memory = make_state(setup, policy, counterfactual, block, room, asks, kept)
+        asked = Asked(kernel, setup, policy, memory)
+        done, error = 0, records.OK
+        while done < setup.steps and error == records.OK:
             rows = min(block, setup.steps - done)
-            error = kernel.advance(memory.states, done + rows)
+            memory.states["row"] = memory.states["histogram"] = memory.states["traced"] = 0
             done += rows
-            if error == kernel.OK:
+            error = asked.advance(done)
+            if error == records.OK:
                 on_block(memory, rows)
         room *= 4
-    if error != kernel.OK:
+    if error != records.OK:
         return None
     _count_extrapolations(setup, memory)
     return result
+
+
+def _block(setup: Setup, kept: Kept) -> int:
+    """Steps at a stretch; fewer where the rows of rollouts are kept."""
+    return max(1, min(BLOCK, _ROLLOUT_ROWS // setup.batch.rollout_batch_size)) if kept.rollouts else BLOCK
 
 
 def _count_extrapolations(setup: Setup, memory: Memory) -> None:
@@ -361,3 +360,10 @@ def load_kernel() -> Any:
             from oppo_sim.fast import kernel
         _loaded.append(kernel)
     return _loaded[0]
+
+
+def load_records() -> Any:
+    """The module of codes and records; to be called after ``load_kernel``."""
+    from oppo_sim.fast import records
+
+    return records

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Peak
+from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Demand, Peak
 from oppo_sim.costs.lowering import NotLoweredError, StagePlan, decode_lines, lower_prefill, lower_stages
 from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import RangeCounter
@@ -24,12 +24,13 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class CostTables:
-    """What the kernel knows of costs; fields as in ``kernel.State``, ``settings`` goes into its settings."""
+    """What the kernel knows of costs; fields as in ``records.STATE``, ``settings`` goes into its settings."""
 
     lines: "np.ndarray[Any, Any]"
     line_at: "np.ndarray[Any, Any]"
     line_range: "np.ndarray[Any, Any]"
     work: "np.ndarray[Any, Any]"
+    demand: "np.ndarray[Any, Any]"
     parts: "np.ndarray[Any, Any]"
     terms: "np.ndarray[Any, Any]"
     tables: "np.ndarray[Any, Any]"
@@ -103,13 +104,23 @@ def _cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTab
     settings = {
         "scorer_parts": to.scorer_parts,
         "has_lines_checked": to.decode(1).measured is not None,
+        "relative_demand": to.decode(1).demand_seconds is not None,
         "parallel_inference": costs.training.parallel_inference,
         **to.group,
         **peaks,
     }
     parts, terms, tables, stages = to.arrays()
     return CostTables(
-        lines, line_at, line_range, _work(actor, most_running), parts, terms, tables, stages, settings
+        lines,
+        line_at,
+        line_range,
+        _work(actor, most_running),
+        _demand(to.decode, actor, most_running),
+        parts,
+        terms,
+        tables,
+        stages,
+        settings,
     )
 
 
@@ -129,7 +140,7 @@ def _decode(
     line_at = np.zeros(most + 1, dtype=np.int64)
     line_range = np.zeros((most + 1, 2))
     for n in range(1, most + 1):
-        found, measured = lines_of(n)
+        found, measured, _ = lines_of(n)
         line_at[n] = len(lines)
         line_range[n] = measured or (0.0, 0.0)
         lines += found
@@ -147,6 +158,21 @@ def _work(actor: DecodeCost, most: int) -> "np.ndarray[Any, Any]":
         if empty is None or unit is None:
             break
         table[n] = empty.flops, unit.flops - empty.flops, empty.bytes, unit.bytes - empty.bytes
+    return table
+
+
+def _demand(lines_of: Callable[[int], DecodeLines], actor: DecodeCost, most: int) -> "np.ndarray[Any, Any]":
+    """Memory traffic and arithmetic of an iteration, each at no KV and a KV token: seconds where demands are
+    relative to the iteration's time, else shares."""
+    import numpy as np
+
+    table = np.zeros((most + 1, 4))
+    for n in range(1, most + 1):
+        seconds = lines_of(n).demand_seconds
+        if seconds is None:
+            table[n, 0], table[n, 2] = actor.decode_demand(n, 0.0)
+        else:
+            table[n] = seconds
     return table
 
 
@@ -174,7 +200,7 @@ class _Lowered:
         """parts, terms, tables, stages."""
         import numpy as np
 
-        from oppo_sim.fast.kernel import PART, STAGE
+        from oppo_sim.fast.records import PART, STAGE
 
         terms = np.array(self._terms or [(0.0,) * _TERM])
         return (
@@ -184,11 +210,13 @@ class _Lowered:
             _records(self._stages, STAGE),
         )
 
-    def linear(self, fixed: float, per_token: float = 0.0, per_pair: float = 0.0) -> None:
-        self._parts.append({"kind": "linear", "fixed": fixed, "per_token": per_token, "per_pair": per_pair})
+    def linear(self, demand: Demand, fixed: float, per_token: float = 0.0, per_pair: float = 0.0) -> None:
+        seconds = {"fixed": fixed, "per_token": per_token, "per_pair": per_pair}
+        self._parts.append({"kind": "linear", **seconds, **demand._asdict()})
 
     def table(
         self,
+        demand: Demand,
         name: str,
         tokens: Sequence[float],
         mean_context: Sequence[float],
@@ -200,6 +228,7 @@ class _Lowered:
         self._parts.append(
             {
                 "kind": "table",
+                **demand._asdict(),
                 "range": name,
                 "tokens_at": self._numbers(tokens),
                 "tokens_count": len(tokens),
@@ -255,15 +284,15 @@ def _records(rows: list[dict[str, Any]], dtype: "np.dtype[Any]") -> "np.ndarray[
     """Records of a dtype, words as the kernel's codes; fields that are not named are 0."""
     import numpy as np
 
-    from oppo_sim.fast import kernel
+    from oppo_sim.fast import records as r
 
     codes = {
-        "linear": kernel.LINEAR,
-        "table": kernel.TABLE,
-        "roofline": kernel.ROOFLINE,
-        "prefill": kernel.PREFILL_RANGE,
-        "score": kernel.SCORE_RANGE,
-        "score_ref": kernel.SCORE_REF_RANGE,
+        "linear": r.LINEAR,
+        "table": r.TABLE,
+        "roofline": r.ROOFLINE,
+        "prefill": r.PREFILL_RANGE,
+        "score": r.SCORE_RANGE,
+        "score_ref": r.SCORE_REF_RANGE,
     }
     records = np.zeros(len(rows), dtype=dtype)
     for record, row in zip(records, rows, strict=True):

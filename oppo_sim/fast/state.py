@@ -1,13 +1,16 @@
 """The arrays that the kernel works on, made from a built scenario."""
 
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from oppo_sim.costs.interface import Costs
 from oppo_sim.fast.cost_tables import cost_tables
-from oppo_sim.instants import TOLERANCE
 from oppo_sim.model.counterfactual import Counterfactual
-from oppo_sim.policies.controllers import TIE
-from oppo_sim.policies.interface import Policy
-from oppo_sim.policies.refill import Refill
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.policies.interface import Batch, Policy
+from oppo_sim.policies.refill import Refill, ShippedPolicy
 from oppo_sim.policies.shipped.oracle import Oracle
 from oppo_sim.rewards import BatchRewards
 from oppo_sim.scenario.build import Setup
@@ -17,7 +20,6 @@ from oppo_sim.traces.replay import Replay
 if TYPE_CHECKING:
     import numpy as np
 
-_FOREVER = 2**62
 _KEPT = 16
 
 
@@ -25,33 +27,70 @@ class Memory(NamedTuple):
     """A run as the kernel works on it."""
 
     states: "np.ndarray[Any, Any]"
-    """One record of ``kernel.STATE``, which points to …"""
+    """One record of ``records.STATE``, which points to …"""
     tables: "dict[str, np.ndarray[Any, Any]]"
     """… these."""
 
+    def put(self, name: str, table: "np.ndarray[Any, Any]") -> None:
+        """Let the run work on another array."""
+        import numpy as np
 
-def most_in_flight(policy: Policy, batch_size: int) -> int:
-    """Rollouts in flight at most: what ``plan`` admits up to."""
+        from oppo_sim.fast import records
+
+        i = list(records.TABLES).index(name)
+        table = self.tables[name] = np.ascontiguousarray(table, dtype=records.TABLES[name])
+        self.states["address"][0, i] = table.ctypes.data
+        self.states["length"][0, i] = table.shape[0]
+        self.states["width"][0, i] = table.shape[-1]
+
+
+def most_in_flight(policy: Policy, batch: Batch) -> int:
+    """Rollouts in flight at most, those in training included; a guess for policies of one's own."""
+    size = batch.rollout_batch_size
     if isinstance(policy, Oracle):
-        return policy.window * batch_size
-    assert isinstance(policy, Refill)
-    return batch_size + (policy.delta.maximum if policy.delta else policy.overcommit)
+        return policy.window * size
+    if isinstance(policy, Refill):
+        return size + (policy.delta.maximum if policy.delta else policy.overcommit)
+    if policy.schedule == "async":
+        return batch.whole_groups((policy.max_staleness + 2) * size)
+    return batch.whole_groups(3 * size + 16)
 
 
-def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, block: int, room: int) -> Memory:
+@dataclass(frozen=True)
+class Kept:
+    """What a run is to give besides its step table."""
+
+    rollouts: bool = False
+    timeline: tuple[int, int] | None = None
+    """First and last step whose spans and markers are kept."""
+
+
+STEPS_ONLY = Kept()
+
+
+def make_state(
+    setup: Setup,
+    policy: Policy,
+    counterfactual: Counterfactual,
+    block: int,
+    room: int,
+    asks: Collection[str] = (),
+    kept: Kept = STEPS_ONLY,
+) -> Memory:
     """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose
-    need is not known."""
+    need is not known; ``asks``: methods of the policy that are asked."""
     import numpy as np
 
-    from oppo_sim.fast import kernel
+    from oppo_sim.fast import records
 
-    assert isinstance(policy, Refill | Oracle)
     machine, batch = setup.machine, setup.batch
-    in_flight = most_in_flight(policy, batch.rollout_batch_size)
+    in_flight = most_in_flight(policy, batch)
+    if asks:
+        in_flight *= room
     groups, replicas, workers = in_flight // batch.group_size, machine.num_replicas, machine.num_workers
     # Rollouts go to the replica with the fewest, so none gets more than its share; the oracle deals by
     # length.
-    load = batch.rollout_batch_size if isinstance(policy, Oracle) else -(-in_flight // replicas)
+    load = batch.rollout_batch_size if isinstance(policy, Oracle) else -(-in_flight // replicas) + bool(asks)
     load = min(in_flight, load * room)
     running = load if machine.max_num_seqs is None else min(load, machine.max_num_seqs)
     costs = cost_tables(setup.costs, counterfactual.free_padding, running)
@@ -60,32 +99,48 @@ def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, blo
     pieces = (2 * in_flight + 16) * room
     queued = 1 << (2 * pieces - 1).bit_length()
     # Cuts of preempted rollouts stay in the heap.
-    heap = load + 1 if machine.kv_capacity_tokens is None else load + 1 + (load + 8) * room
+    heap = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
+    actors = replicas + workers + 2
+    leaves = 1 << (actors - 1).bit_length()
+    devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
+    first, last = kept.timeline or (1, 0)
     values = {
-        **_settings(setup, policy, counterfactual),
+        **_settings(setup, policy, counterfactual, asks),
         **costs.settings,
+        **device_settings,
+        **{f"asks_{name}": name in asks for name in ("plan", "arrange", "select", "drop")},
         "by_row_rewards": rewards.by_row is not None,
         "queue_length": queued,
-        "tolerance": TOLERANCE,
-        "tie": TIE,
         "resume": True,
-        "doing": kernel.BEGIN,
+        "doing": records.BEGIN,
         "free": groups,
-        "delta": policy.overcommit if isinstance(policy, Refill) else 0,
-        "chunk_kept": policy.chunk_size,
+        "actors": actors,
+        "leaves": leaves,
+        "stop_after": batch.rollout_batch_size,
+        "next_delta": policy.overcommit if isinstance(policy, Refill) else 0,
+        "next_chunk": policy.chunk_size if isinstance(policy, ShippedPolicy) else 1,
+        "keeps_rollouts": kept.rollouts,
+        "trace_first": first,
+        "trace_last": last,
     }
 
     def whole(*shape: int) -> "np.ndarray[Any, Any]":
         return np.zeros(shape, dtype=np.int64)
 
+    tree = np.zeros(2 * leaves, dtype=np.int64)
+    tree[leaves:] = np.arange(leaves)
+    for i in range(leaves - 1, 0, -1):
+        tree[i] = tree[2 * i]
     tables = {
-        **_candidates(policy),
-        "rollouts": np.zeros(in_flight, dtype=kernel.ROLLOUT),
-        "groups": np.zeros(groups, dtype=kernel.GROUP),
-        "replicas": np.zeros(replicas, dtype=kernel.REPLICA),
-        "workers": np.zeros(workers, dtype=kernel.WORKER),
-        "fire": np.full(replicas + workers + 2, np.inf),
-        "dead": np.zeros((64 + 8 * replicas) * room),
+        **devices,
+        "rollouts": np.zeros(in_flight, dtype=records.ROLLOUT),
+        "groups": np.zeros(groups, dtype=records.GROUP),
+        "shelf_rollouts": np.zeros(batch.group_size, dtype=records.ROLLOUT),
+        "shelf_groups": np.zeros(1, dtype=records.GROUP),
+        "replicas": np.zeros(replicas, dtype=records.REPLICA),
+        "fire": np.full(leaves, np.inf),
+        "tree": tree,
+        "cancelled": np.zeros((64 + 8 * replicas + 8 * workers) * room),
         "heap_at": whole(replicas, heap),
         "heap_slot": whole(replicas, heap),
         "waiting": whole(replicas, load),
@@ -93,22 +148,28 @@ def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, blo
         "free": np.arange(groups, dtype=np.int64)[::-1].copy(),
         "arrived": whole(groups),
         "arrived_at": np.zeros(groups),
+        "wholes": whole(groups),
+        "whole_at": np.zeros(groups),
         "finished": whole(groups),
-        "batch": whole(batch.rollout_batch_size // batch.group_size),
+        "batch": whole(batch.rollout_batch_size),
+        "selection": whole(batch.rollout_batch_size),
+        "answer": whole(2 * in_flight),
+        "readmit": whole(batch.rollout_batch_size),
         "inbox": np.zeros((pieces, 4), dtype=np.int32),
         "inbox_key": whole(pieces),
-        "queue": np.zeros((workers * queued, 4), dtype=np.int32),
+        "queue": np.zeros((workers * queued, 5), dtype=np.int32),
         "residues": whole(machine.kv_block_tokens),
         "keys": whole(pieces),
         "items": whole(pieces),
         "order": whole(groups),
+        "scratch": whole(groups),
+        "scratch_at": np.zeros(groups),
         "dealt": whole(replicas),
-        "stage_s": np.zeros(kernel.STAGES),
-        "passed_s": np.zeros(kernel.STAGES),
-        "activity_s": np.zeros(kernel.STAGES + kernel.PARALLEL_STAGES),
-        "activity_stages": whole(kernel.STAGES + kernel.PARALLEL_STAGES),
+        "stage_s": np.zeros(records.STAGES),
+        "passed_s": np.zeros(records.STAGES),
+        "activity_s": np.zeros(records.STAGES + records.PARALLEL_STAGES),
+        "activity_stages": whole(records.STAGES + records.PARALLEL_STAGES),
         "rewards": _rewards(rewards, setup.steps),
-        "rewards_seen": np.zeros(int(values["delta_window"]) + 1),
         "prompts": prompts,
         "responses": responses,
         "clipped": clipped,
@@ -119,58 +180,122 @@ def make_state(setup: Setup, policy: Policy, counterfactual: Counterfactual, blo
         "line_at": costs.line_at,
         "line_range": costs.line_range,
         "work": costs.work,
+        "demand": costs.demand,
         "parts": costs.parts,
         "terms": costs.terms,
         "tables": costs.tables,
         "stages": costs.stages,
         "asked": np.zeros((5, 3)),
-        "out": np.zeros((block, len(kernel.NAMES))),
+        "out": np.zeros(block, dtype=records.ROW),
+        "rollout_rows": np.zeros((block * batch.rollout_batch_size if kept.rollouts else 1, 20)),
+        "trace": np.zeros(((4096 if kept.timeline else 1) * room * room, 9)),
         "histogram": whole((4 * block + 64) * room),
         "histogram_end": whole(block),
     }
-    return _memory(values, tables)
+    memory = Memory(np.zeros(1, dtype=records.STATE), {})
+    for name, value in values.items():
+        memory.states[name] = value
+    for name in records.TABLES:
+        memory.put(name, tables[name])
+    return memory
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _memory(values: dict[str, float], tables: "dict[str, np.ndarray[Any, Any]]") -> Memory:
-    """The record of a run, all other numbers 0."""
+def _devices(
+    machine: MachineSetup, counterfactual: Counterfactual, costs: Costs
+) -> "tuple[dict[str, np.ndarray[Any, Any]], dict[str, float]]":
+    """Devices, what runs on them, and scoring workers, as ``Machine`` has them: replicas' devices first, then
+    those of training, of scoring, and what they have in common."""
     import numpy as np
 
-    from oppo_sim.fast import kernel
+    from oppo_sim.fast import records
 
-    states = np.zeros(1, dtype=kernel.STATE)
-    for name, value in values.items():
-        states[name] = value
-    for i, (name, dtype) in enumerate(kernel.TABLES.items()):
-        table = tables[name] = np.ascontiguousarray(tables[name], dtype=dtype)
-        states["address"][0, i] = table.ctypes.data
-        states["length"][0, i] = table.shape[0]
-        states["width"][0, i] = table.shape[-1]
-    return Memory(states, tables)
+    replicas, workers = machine.num_replicas, machine.num_workers
+    alone = counterfactual.no_contention
+    shares = None if alone or machine.scoring_on == "separate" else machine.scoring_on
+    rollout = list(range(replicas))
+    shared = [shares == "rollout"] * replicas
+    if machine.training_on == "rollout":
+        training = rollout
+        shared = [shares is not None] * replicas
+    else:
+        count = max(1, workers) if shares == "training" else 1
+        training = list(range(replicas, replicas + count))
+        shared += [shares == "training"] * count
+    if shares is None:
+        scoring = list(range(len(shared), len(shared) + workers))
+        shared += [False] * workers
+    else:
+        on = rollout if shares == "rollout" else training
+        scoring = [on[j % len(on)] for j in range(workers)]
+    together = machine.shares_host and machine.interference > 1.0 and not alone
+    hosts = list(range(len(shared), len(shared) + replicas)) if together else []
+    shared += [True] * len(hosts)
+    device = np.zeros(len(shared), dtype=records.DEVICE)
+    device["shared"] = shared
+    device["host"][hosts] = 1
+    runners = np.zeros(replicas + workers + 1, dtype=records.RUNNER)
+    listed: list[int] = []
+
+    def place(devices: list[int]) -> tuple[int, int, bool]:
+        at = len(listed)
+        listed.extend(devices)
+        return at, len(devices), any(shared[d] for d in devices)
+
+    for actor, d in enumerate((*rollout, *scoring)):
+        index = actor if actor < replicas else actor - replicas
+        runner = runners[actor]
+        host = [hosts[index % len(hosts)]] if hosts else []
+        runner["first_device"], runner["devices"], runner["shared"] = place([d, *host])
+    train = place([*training, *hosts])
+    sync = place([*dict.fromkeys((*training, *rollout)), *hosts])
+    worker = np.zeros(workers, dtype=records.WORKER)
+    worker["device"] = scoring
+    tables = {
+        "devices": device,
+        "device_list": np.array(listed, dtype=np.int64),
+        "device_actors": np.zeros((len(shared), workers + 3), dtype=np.int64),
+        "runners": runners,
+        "workers": worker,
+    }
+    demand, sync_demand = costs.training.demand(), costs.training.sync_demand()
+    names = ("first", "devices", "shared")
+    return tables, {
+        **{f"train_{name}": value for name, value in zip(names, train, strict=True)},
+        **{f"sync_{name}": value for name, value in zip(names, sync, strict=True)},
+        "devices": len(shared),
+        "hosts": len(hosts),
+        "contention": any(shared),
+        "interference": machine.interference,
+        "train_memory": demand.memory,
+        "train_arithmetic": demand.arithmetic,
+        "sync_memory": sync_demand.memory,
+        "sync_arithmetic": sync_demand.arithmetic,
+    }
 
 
-def _settings(setup: Setup, policy: Policy, counterfactual: Counterfactual) -> dict[str, float]:
-    from oppo_sim.fast import kernel
+def _settings(
+    setup: Setup, policy: Policy, counterfactual: Counterfactual, asks: Collection[str]
+) -> dict[str, float]:
+    from oppo_sim.fast import records
 
     machine = setup.machine
 
     def limit(value: int | None) -> int:
-        return kernel.UNBOUNDED if value is None else value
+        return records.UNBOUNDED if value is None else value
 
     blocks = (
         None if machine.kv_capacity_tokens is None else machine.kv_capacity_tokens // machine.kv_block_tokens
     )
-    delta = policy.delta if isinstance(policy, Refill) else None
-    assert isinstance(policy, Refill | Oracle)
-    chunk = policy.chunk_control
     return {
         "batch": setup.batch.rollout_batch_size,
         "group_size": setup.batch.group_size,
         "replicas": machine.num_replicas,
         "workers": machine.num_workers,
-        "granularity": kernel.GRANULARITIES.index(effective_granularity(policy, machine.streamable)),
+        "schedule": records.SCHEDULES.index(policy.schedule),
+        "granularity": records.GRANULARITIES.index(effective_granularity(policy, machine.streamable)),
         "rounds": runs_in_rounds(policy),
         "stream": streams_pieces(policy, machine.streamable),
         "static": machine.batching == "static",
@@ -182,33 +307,10 @@ def _settings(setup: Setup, policy: Policy, counterfactual: Counterfactual) -> d
         "max_num_seqs": limit(machine.max_num_seqs),
         "max_scoring_tokens": machine.max_scoring_tokens,
         "scorer_kv_capacity": limit(machine.scorer_kv_capacity_tokens),
-        "colocated": machine.training_on == "rollout",
         "free_recompute": counterfactual.free_recompute,
         "max_deferrals": limit(policy.max_deferrals),
-        "window": policy.window if isinstance(policy, Oracle) else 0,
-        "sampling": kernel.SAMPLINGS.index(setup.replay.sampling),
-        "controls_delta": delta is not None,
-        "delta_min": delta.minimum if delta else 0,
-        "delta_max": delta.maximum if delta else 0,
-        "delta_up": delta.control.increment if delta else 0,
-        "delta_down": delta.control.decrement if delta else 0,
-        "delta_window": delta.control.window if delta else 1,
-        "proportional": delta.control.proportional if delta else False,
-        "candidates": len(chunk.candidates) if chunk else 0,
-        "explore_every": chunk.explore_every if chunk else _FOREVER,
-        "explore_steps": chunk.explore_steps if chunk else 1,
-    }
-
-
-def _candidates(policy: Policy) -> "dict[str, np.ndarray[Any, Any]]":
-    import numpy as np
-
-    assert isinstance(policy, Refill | Oracle)
-    sizes = policy.chunk_control.candidates if policy.chunk_control else (0,)
-    return {
-        "candidates": np.array(sizes, dtype=np.int64),
-        "candidate_s": np.zeros(len(sizes)),
-        "candidate_tokens": np.zeros(len(sizes), dtype=np.int64),
+        "window": policy.window if isinstance(policy, Oracle) and not asks else 0,
+        "sampling": records.SAMPLINGS.index(setup.replay.sampling),
     }
 
 
@@ -222,21 +324,20 @@ def _rewards(rewards: BatchRewards, steps: int) -> "np.ndarray[Any, Any]":
     return np.array([np.nan if mean is None else mean for mean in means])
 
 
-_kept_rows: dict[int, tuple[list[int], "tuple[np.ndarray[Any, Any], ...]"]] = {}
+_kept_rows: "OrderedDict[tuple[int, ...], tuple[tuple[list[Any], ...], tuple[np.ndarray[Any, Any], ...]]]"
+_kept_rows = OrderedDict()
 
 
 def _rows(replay: Replay) -> "tuple[np.ndarray[Any, Any], ...]":
     """Prompts, responses and clipped as arrays; those of the last few traces are kept."""
     import numpy as np
 
-    key = id(replay.response_lengths)
+    columns = (replay.prompt_lengths, replay.response_lengths, replay.clipped)
+    key = tuple(map(id, columns))
     if key not in _kept_rows:
         while len(_kept_rows) >= _KEPT:
-            del _kept_rows[next(iter(_kept_rows))]
-        made = tuple(
-            np.array(column, dtype=np.int32)
-            for column in (replay.prompt_lengths, replay.response_lengths, replay.clipped)
-        )
-        # The list is kept too, so that its id stays its own.
-        _kept_rows[key] = (replay.response_lengths, made)
+            _kept_rows.popitem(last=False)
+        # The lists are kept too, so that their ids stay theirs.
+        arrays = tuple(np.array(column, dtype=np.int32) for column in columns)
+        _kept_rows[key] = (columns, arrays)
     return _kept_rows[key][1]

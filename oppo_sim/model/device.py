@@ -7,6 +7,7 @@ from simpy.events import Event
 
 from oppo_sim.costs.interface import NO_DEMAND, Demand
 from oppo_sim.model.clock import Clock
+from oppo_sim.model.formulas import device_rate
 
 
 class Device:
@@ -37,7 +38,7 @@ class Device:
             return 1.0
         memory = sum(runner.demand.memory for runner in self.active)
         arithmetic = sum(runner.demand.arithmetic for runner in self.active)
-        return 1.0 / (self.interference * max(1.0, memory, arithmetic))
+        return device_rate(len(self.active), self.interference, memory, arithmetic)
 
 
 class Host(Device):
@@ -50,7 +51,7 @@ class Host(Device):
 
     def rate(self) -> float:
         """As of a device on which nothing has a demand."""
-        return 1.0 if len(self.active) < 2 else 1.0 / self.interference
+        return device_rate(len(self.active), self.interference, 0.0, 0.0)
 
 
 class Runner:

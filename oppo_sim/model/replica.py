@@ -8,12 +8,13 @@ arithmetic series.
 from bisect import insort
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from math import ceil, inf, sqrt
+from math import inf
 from typing import NamedTuple
 
 from oppo_sim.costs.interface import NO_DEMAND, EngineCost
 from oppo_sim.instants import instant_tolerance
 from oppo_sim.model.device import Runner
+from oppo_sim.model.formulas import iterations_until, series_seconds
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
@@ -140,10 +141,11 @@ class Replica:
         if self.state == READY:
             self.state = IDLE
         elif self.state == DECODE:
-            k = self._iterations_until(self.runner.progress(at - instant_tolerance(at)))
+            passed = self.runner.progress(at - instant_tolerance(at))
+            k = iterations_until(passed, self._k, self._fixed, self._slope)
             if k < self._k:
                 self._k = k
-                self.runner.shorten(self._seconds(k))
+                self.runner.shorten(series_seconds(k, self._fixed, self._slope))
 
     def stops_at(self, now: float) -> bool:
         """True if the iteration in progress ends at this instant."""
@@ -366,7 +368,7 @@ class Replica:
         self._k = k
         self.state = DECODE
         runner = self.runner
-        seconds = k * self._fixed + self._slope * (k * (k - 1) * 0.5)
+        seconds = series_seconds(k, self._fixed, self._slope)
         if not runner.shared:
             runner.start(self.at, seconds)
             return
@@ -374,26 +376,6 @@ class Replica:
             self._decode_demand = self._cost.decode_demand(rows, kv)
             self._demand_stale = False
         runner.start(self.at, seconds, self._decode_demand)
-
-    def _seconds(self, k: int) -> float:
-        return k * self._fixed + self._slope * (k * (k - 1) * 0.5)
-
-    def _iterations_until(self, seconds: float) -> int:
-        """The fewest whole iterations of the run in progress that last at least ``seconds``, at most all of
-        them."""
-        if seconds <= 0.0:
-            return 0
-        # Root of _seconds(k) = seconds in the form that stays exact when the slope vanishes; then mended by
-        # whole steps.
-        half = self._fixed - 0.5 * self._slope
-        k = min(
-            self._k, max(0, ceil(2.0 * seconds / (half + sqrt(half * half + 2.0 * self._slope * seconds))))
-        )
-        while k > 0 and self._seconds(k - 1) >= seconds:
-            k -= 1
-        while k < self._k and self._seconds(k) < seconds:
-            k += 1
-        return k
 
     def _activity_ended(self, at: float) -> None:
         if self.state == PREFILL:

@@ -5,7 +5,7 @@ The backend decodes and tells the ledger what finished when; the ledger asks the
 answers. It holds no time costs and never looks at the length of a response that has not finished.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -21,6 +21,7 @@ from oppo_sim.policies.interface import (
     RolloutView,
     StepPlan,
 )
+from oppo_sim.schedule.answers import Answers
 from oppo_sim.schedule.rollout import F
 
 
@@ -71,6 +72,7 @@ class Ledger(Generic[F]):
             )
         self._policy = policy
         self._batch = batch
+        self._answers = Answers(policy, batch)
         self._make_rollout = make_rollout
         self._oracle_length = oracle_length if policy.oracle else None
         self._arranges = type(policy).arrange is not Policy.arrange
@@ -137,11 +139,11 @@ class Ledger(Generic[F]):
 
     def begin_step(self, step: int, version: int) -> Begun[F]:
         """Ask the policy for its plan, admit and place. Raises OppoError if the plan is impossible."""
-        self._step = step
+        self._step = self._answers.step = step
         for rollout in self.unfinished.values():
             rollout.generated_before = rollout.generated
         plan = self._policy.plan(self.pool(version))
-        self._check_plan(plan)
+        self._answers.check_plan(plan, self.shelved)
         admitted = [self._admit_new(step) for _ in range(plan.admit)]
         new = len(admitted)
         for rollout_id in plan.readmit:
@@ -240,7 +242,9 @@ class Ledger(Generic[F]):
         size = self._batch.rollout_batch_size
         head = self.finished[:size]
         if selected != [rollout.rollout_id for rollout in head]:
-            head = self._check_selection(selected)
+            by_id = {rollout.rollout_id: rollout for rollout in self.finished}
+            self._answers.check_selection(selected, by_id)
+            head = [by_id[rollout_id] for rollout_id in selected]
             chosen = set(selected)
             self.finished = [rollout for rollout in self.finished if rollout.rollout_id not in chosen]
         else:
@@ -270,10 +274,8 @@ class Ledger(Generic[F]):
         moved = []
         for rollout_id, replica in sorted(arrangement.move.items()):
             rollout = self.unfinished.get(rollout_id)
-            if rollout is None or not 0 <= replica < self._num_replicas:
-                raise self._bad_answer(
-                    f"arrange() moved rollout {rollout_id} to replica {replica}, which is not possible"
-                )
+            self._answers.check_move(rollout_id, replica, rollout is not None, self._num_replicas)
+            assert rollout is not None
             if rollout.replica != replica and rollout.finished_at is None:
                 moved.append((rollout, rollout.replica))
                 self.load[rollout.replica] -= 1
@@ -302,18 +304,12 @@ class Ledger(Generic[F]):
                 rollout.deferrals += 1
 
     def _drop(self, version: int) -> list[F]:
-        ids = self._policy.drop(self.pool(version))
-        if not ids:
+        wanted = set(self._policy.drop(self.pool(version)))
+        if not wanted:
             return []
-        wanted = set(ids)
-        dropped = [
-            rollout for rollout in (*self.finished, *self.unfinished.values()) if rollout.rollout_id in wanted
-        ]
-        if len(dropped) != len(wanted):
-            raise self._bad_answer(
-                "drop() named rollouts that are not in flight:"
-                f" {sorted(wanted - {f.rollout_id for f in dropped})[:5]}"
-            )
+        in_flight = (*self.finished, *self.unfinished.values())
+        self._answers.check_drop(wanted, {rollout.rollout_id for rollout in in_flight})
+        dropped = [rollout for rollout in in_flight if rollout.rollout_id in wanted]
         for rollout in dropped:
             self.shelved[rollout.rollout_id] = rollout
             if self.unfinished.pop(rollout.rollout_id, None) is None:
@@ -322,74 +318,10 @@ class Ledger(Generic[F]):
                 self.load[rollout.replica] -= 1
             self._missing.pop(rollout.group_id, None)
         self.finished = [rollout for rollout in self.finished if rollout.rollout_id not in wanted]
-        if any(
-            rollout.group_id in {gone.group_id for gone in dropped}
-            for rollout in (*self.finished, *self.unfinished.values())
-        ):
-            raise self._bad_answer("drop() split a group")
         return dropped
-
-    def _check_plan(self, plan: StepPlan) -> None:
-        if plan.admit < 0 or plan.admit % self._batch.group_size:
-            raise self._bad_answer(
-                f"plan() admits {plan.admit} rollouts, not a multiple of group_size {self._batch.group_size}"
-                " from 0 on"
-            )
-        if plan.chunk_size < 1:
-            raise self._bad_answer(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
-        if any(rollout_id not in self.shelved for rollout_id in plan.readmit) or len(
-            set(plan.readmit)
-        ) != len(plan.readmit):
-            raise self._bad_answer("plan() readmits rollouts that were not dropped")
-        if plan.readmit and self._splits_group(plan.readmit, self.shelved):
-            raise self._bad_answer("plan() readmits a part of a group")
 
     def _check_phase_can_end(self, arrangement: Arrangement) -> None:
         # A group with a held member cannot finish.
-        kept = (
-            [self.unfinished[i] for i in arrangement.hold if i in self.unfinished] if arrangement.hold else []
-        )
+        kept = [self.unfinished[i] for i in arrangement.hold if i in self.unfinished]
         stuck = {rollout.group_id for rollout in kept if rollout.finished_at is None}
-        free = self.in_flight - len(stuck) * self._batch.group_size
-        if self._policy.schedule == "async":
-            if free < self._batch.rollout_batch_size:
-                raise self._bad_answer(
-                    f"plan() leaves {free} rollouts in flight and not held, too few for a batch"
-                )
-            return
-        if self._stop_after < self._batch.rollout_batch_size:
-            raise self._bad_answer(
-                f"plan() ends the phase at {self._stop_after} finished, below rollout_batch_size"
-            )
-        if free < self._stop_after:
-            raise self._bad_answer(
-                f"plan() ends the phase at {self._stop_after} finished rollouts but only {free} are in flight"
-                " and not held"
-            )
-        if stuck and any(self.unfinished[rollout_id].group_id in stuck for rollout_id in self._awaited):
-            raise self._bad_answer("the phase waits for rollouts that arrange() holds")
-
-    def _splits_group(self, ids: Collection[int], rollouts: Mapping[int, F]) -> bool:
-        if self._batch.group_size == 1:
-            return False
-        named = set(ids)
-        return any(
-            i not in named for rollout_id in ids for i in self._member_ids(rollouts[rollout_id].group_id)
-        )
-
-    def _check_selection(self, selected: list[int]) -> list[F]:
-        by_id: Mapping[int, F] = {rollout.rollout_id: rollout for rollout in self.finished}
-        size = self._batch.rollout_batch_size
-        if len(selected) != size or len(set(selected)) != size:
-            raise self._bad_answer(
-                f"select() must name {size} different rollouts, it named {len(set(selected))}"
-            )
-        wrong = [rollout_id for rollout_id in selected if rollout_id not in by_id]
-        if wrong:
-            raise self._bad_answer(f"select() must name finished rollouts, rollout {wrong[0]} is none")
-        if self._splits_group(selected, by_id):
-            raise self._bad_answer("select() split a group")
-        return [by_id[rollout_id] for rollout_id in selected]
-
-    def _bad_answer(self, what: str) -> OppoError:
-        return OppoError(f"policy '{self._policy.name}', step {self._step}: {what}; mend the policy")
+        self._answers.check_phase_can_end(self._stop_after, self.in_flight, stuck, self._awaited)

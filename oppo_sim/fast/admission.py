@@ -1,0 +1,475 @@
+"""Who is in flight, compiled (``schedule/ledger.py``, ``policies/``)."""
+
+# Records are read by field, which has no type for mypy.
+# mypy: disable-error-code="no-any-return, return-value, assignment"
+
+import numpy as np
+
+from oppo_sim.fast.activities import rebase, tolerance
+from oppo_sim.fast.ordering import clear, draw_index, sort_by_key
+from oppo_sim.fast.records import (
+    ASK_MODEL,
+    BY_STEP,
+    IN_ORDER,
+    NO_ROOM,
+    OK,
+    UNBOUNDED,
+    Array,
+    State,
+    answer_in,
+    arrived_at_in,
+    arrived_in,
+    blocks_in,
+    clipped_in,
+    compiled,
+    dealt_in,
+    finished_in,
+    flights_in,
+    free_in,
+    groups_in,
+    items_in,
+    key_in,
+    keys_in,
+    order_in,
+    prompts_in,
+    readmit_in,
+    replicas_in,
+    responses_in,
+    rollouts_in,
+    scratch_at_in,
+    scratch_in,
+    selection_in,
+    shelf_groups_in,
+    shelf_rollouts_in,
+)
+from oppo_sim.fast.replica import enqueue, made_tokens_in, remove
+from oppo_sim.fast.scorer import forget
+
+# ---- admission (schedule/ledger.py, traces/replay.py) ------------------------------------------------------
+
+
+@compiled
+def draw_row(s: State, group: int, position: int) -> int:
+    """First row of a group (``Replay.row``); ``position`` counts the groups first admitted in this step."""
+    block = s.step % blocks_in(s).shape[0]
+    first, groups = blocks_in(s)[block, 0], blocks_in(s)[block, 1]
+    if s.sampling == IN_ORDER:
+        return group % groups * s.group_size
+    if s.sampling == BY_STEP and position < groups:
+        return first + position * s.group_size
+    return first + draw_index(key_in(s)[0], group, groups) * s.group_size
+
+
+@compiled
+def least_loaded(s: State) -> int:
+    """The replica with the fewest unfinished rollouts, ties to the lowest index."""
+    replicas = replicas_in(s)
+    best = 0
+    for r in range(1, s.replicas):
+        if replicas[r].load < replicas[best].load:
+            best = r
+    return best
+
+
+@compiled
+def put_on(s: State, slot: int, r: int) -> None:
+    """A rollout belongs to a replica; it is in line there unless the policy still arranges."""
+    rollouts_in(s)[slot].replica = r
+    replicas_in(s)[r].load += 1
+    if not s.asks_arrange:
+        enqueue(s, r, slot)
+
+
+@compiled
+def free_group_slot(s: State) -> int:
+    """A group slot that is not used."""
+    if s.free == 0:
+        s.error = NO_ROOM
+        return 0
+    s.free -= 1
+    return free_in(s)[s.free]
+
+
+@compiled
+def restart(s: State, slot: int, place: int, incarnation: int) -> None:
+    """``Rollout.restart``: as if nothing had been generated."""
+    rollout = rollouts_in(s)[slot]
+    rollout.group = place
+    rollout.incarnation = incarnation + 1
+    rollout.generated = rollout.before = rollout.next_cut = rollout.cut = 0
+    rollout.prompt_sent = rollout.sent = rollout.has_kv = rollout.finished = rollout.prefilled = 0
+    rollout.scored = rollout.to_score = rollout.withheld = rollout.held = rollout.span = 0
+    rollout.queued = rollout.on_hold = 0
+    rollout.worker = rollout.head = rollout.tail = -1
+
+
+@compiled
+def fly(s: State, place: int) -> None:
+    """A group is in flight."""
+    group = groups_in(s)[place]
+    group.deferrals = group.whole = group.taken = group.awaited = 0
+    group.missing = group.unfinished = s.group_size
+    flights_in(s)[s.flights] = place
+    s.flights += 1
+
+
+@compiled
+def admit_group(s: State) -> None:
+    """``Ledger._admit_new`` for the members of one group, and ``RunState._make_rollout``."""
+    place = free_group_slot(s)
+    if s.error != OK:
+        return
+    group = groups_in(s)[place]
+    group.id = s.admitted
+    group.drops = 0
+    s.admitted += 1
+    fly(s, place)
+    row = draw_row(s, group.id, s.new // s.group_size)
+    for member in range(s.group_size):
+        slot = place * s.group_size + member
+        rollout = rollouts_in(s)[slot]
+        rollout.id = group.id * s.group_size + member
+        rollout.row = row + member
+        rollout.prompt = prompts_in(s)[row + member]
+        rollout.response = responses_in(s)[row + member]
+        rollout.clipped = clipped_in(s)[row + member]
+        rollout.admitted_step = s.step
+        rollout.admitted_s = s.origin + s.now
+        rollout.preemptions = 0
+        restart(s, slot, place, rollout.incarnation)
+        if s.window == 0:
+            put_on(s, slot, least_loaded(s))
+    s.new += s.group_size
+
+
+@compiled
+def readmit(s: State, identity: int) -> None:
+    """``Ledger.begin_step`` of one dropped rollout that runs again."""
+    size = s.group_size
+    number, member = identity // size, identity % size
+    for i in range(s.flights):
+        if groups_in(s)[flights_in(s)[i]].id == number:  # came with another member of its group
+            put_on(s, flights_in(s)[i] * size + member, least_loaded(s))
+            return
+    at = 0
+    while at < s.shelved and shelf_groups_in(s)[at].id != number:
+        at += 1
+    place = free_group_slot(s)
+    if at == s.shelved or s.error != OK:
+        s.error = s.error if s.error != OK else ASK_MODEL
+        return
+    s.shelved -= 1
+    last = s.shelved
+    groups_in(s)[place] = shelf_groups_in(s)[at]
+    shelf_groups_in(s)[at] = shelf_groups_in(s)[last]
+    groups_in(s)[place].drops += 1
+    for other in range(size):
+        incarnation = rollouts_in(s)[place * size + other].incarnation
+        rollouts_in(s)[place * size + other] = shelf_rollouts_in(s)[at * size + other]
+        shelf_rollouts_in(s)[at * size + other] = shelf_rollouts_in(s)[last * size + other]
+        restart(s, place * size + other, place, incarnation)
+    fly(s, place)
+    put_on(s, place * size + member, least_loaded(s))
+
+
+@compiled
+def sort_window(s: State) -> None:
+    """The oracle's order: groups by (longest response, id). Nothing but training takes from it, so once a
+    window is enough."""
+    for i in range(s.flights):
+        longest = 0
+        for member in range(s.group_size):
+            longest = max(longest, rollouts_in(s)[flights_in(s)[i] * s.group_size + member].response)
+        keys_in(s)[i] = (longest << 32) | groups_in(s)[flights_in(s)[i]].id
+        order_in(s)[i] = flights_in(s)[i]
+    sort_by_key(keys_in(s), order_in(s), s.flights)
+    s.oracle_next = 0
+
+
+@compiled
+def arrange_window(s: State) -> None:
+    """``Oracle.arrange``: the shortest groups run, their rollouts dealt longest first to the replica with the
+    fewest tokens dealt."""
+    size = s.group_size
+    count = 0
+    for i in range(s.oracle_next, s.oracle_next + s.batch // size):
+        for member in range(size):
+            slot = order_in(s)[i] * size + member
+            # Lengths falling, ids rising.
+            keys_in(s)[count] = ((np.int64(1 << 31) - rollouts_in(s)[slot].response) << 32) | rollouts_in(s)[
+                slot
+            ].id
+            items_in(s)[count] = slot
+            count += 1
+    s.oracle_next += s.batch // size
+    sort_by_key(keys_in(s), items_in(s), count)
+    clear(dealt_in(s), 0, s.replicas)
+    for i in range(count):
+        r = 0
+        for other in range(1, s.replicas):
+            if dealt_in(s)[other] < dealt_in(s)[r]:
+                r = other
+        dealt_in(s)[r] += rollouts_in(s)[items_in(s)[i]].response
+        put_on(s, items_in(s)[i], r)
+
+
+@compiled
+def begin_row(s: State) -> None:
+    """``RunState.begin_row``."""
+    s.new = s.decoded = s.prefilled = s.recomputed = s.padding = s.preemptions = s.kv_peak = 0
+    s.dropped = s.dropped_tokens = s.pieces = s.scored = s.scoring_batches = 0
+    s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
+    s.tracing = 1 if s.trace_first <= s.step <= s.trace_last else 0
+    rebase(s)
+
+
+@compiled
+def note_generated(s: State) -> None:
+    """What the rollouts in flight have made so far belongs to what was before."""
+    for i in range(s.flights):
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            rollouts_in(s)[slot].before = rollouts_in(s)[slot].generated
+
+
+@compiled
+def admit(s: State) -> None:
+    """``Ledger.begin_step``: with the policy's plan, or that of ``Policy.refill`` or ``Oracle.plan``."""
+    note_generated(s)
+    in_flight = s.flights * s.group_size
+    if s.asks_plan:
+        admitted = s.to_admit  # the plan's ``admit``
+    elif s.window:
+        admitted = 0 if in_flight else s.window * s.batch
+        s.overcommit = max(0, admitted + in_flight - s.batch)
+    else:
+        s.overcommit = s.next_delta
+        admitted = max(0, s.batch + s.overcommit - in_flight)
+    s.chunk = s.next_chunk
+    for _ in range(admitted // s.group_size):
+        admit_group(s)
+        if s.error != OK:
+            return
+    for i in range(s.readmits):
+        readmit(s, readmit_in(s)[i])
+        if s.error != OK:
+            return
+    s.readmits = 0
+    await_overdue(s)
+    if s.window:
+        if admitted:
+            sort_window(s)
+        arrange_window(s)
+
+
+@compiled
+def await_overdue(s: State) -> None:
+    """Who is waited for: what the plan names (ids, rising), or the overdue ones of ``Policy.refill``."""
+    s.awaited = 0
+    if s.asks_plan:
+        if s.answers == 0:
+            return
+    elif s.max_deferrals == UNBOUNDED:
+        return
+    size, ids = s.group_size, answer_in(s)
+    for i in range(s.flights):
+        group = groups_in(s)[flights_in(s)[i]]
+        if group.whole:
+            continue
+        if s.asks_plan:
+            low, high = 0, s.answers
+            while low < high:
+                middle = (low + high) >> 1
+                if ids[middle] < group.id * size:
+                    low = middle + 1
+                else:
+                    high = middle
+            group.awaited = 1 if low < s.answers and ids[low] < (group.id + 1) * size else 0
+        else:
+            group.awaited = 1 if group.deferrals >= s.max_deferrals else 0
+        s.awaited += group.awaited
+    s.answers = 0
+
+
+@compiled
+def place(s: State) -> None:
+    """``RunState.place`` after ``arrange``: ``answer`` holds (slot, replica) pairs of those that moved;
+    ``on_hold`` is set."""
+    for i in range(s.answers):
+        slot, r = answer_in(s)[2 * i], answer_in(s)[2 * i + 1]
+        rollout = rollouts_in(s)[slot]
+        replicas_in(s)[rollout.replica].load -= 1
+        replicas_in(s)[r].load += 1
+        if rollout.queued:
+            remove(s, rollout.replica, slot)
+        rollout.replica = r
+    s.answers = 0
+    for i in range(s.flights):
+        if groups_in(s)[flights_in(s)[i]].whole:
+            continue
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            rollout = rollouts_in(s)[slot]
+            if rollout.on_hold:
+                if rollout.queued:
+                    remove(s, rollout.replica, slot)
+            elif not rollout.queued and not rollout.finished:
+                enqueue(s, rollout.replica, slot)
+
+
+# ---- the batch ---------------------------------------------------------------------------------------------
+
+
+@compiled
+def phase_over(s: State) -> bool:
+    """``Ledger.phase_over``; ``fin`` counts whole groups."""
+    return s.fin * s.group_size >= s.stop_after and s.awaited == 0
+
+
+@compiled
+def order_by_instant(s: State, at: Array, place: Array, count: int) -> None:
+    """``instants.by_instant_then_id``: both sorted by (instant, id)."""
+    # They come nearly in order.
+    for i in range(1, count):
+        seconds, group = at[i], place[i]
+        j = i
+        while j > 0 and at[j - 1] > seconds:
+            at[j], place[j] = at[j - 1], place[j - 1]
+            j -= 1
+        at[j], place[j] = seconds, group
+    first = 0
+    for i in range(1, count + 1):
+        if i == count or at[i] - at[first] > tolerance(at[i]):
+            for j in range(first, i):
+                keys_in(s)[j - first] = groups_in(s)[place[j]].id
+                items_in(s)[j - first] = j
+            rising = True
+            for j in range(1, i - first):
+                rising = rising and keys_in(s)[j - 1] < keys_in(s)[j]
+            if not rising:
+                sort_by_key(keys_in(s), items_in(s), i - first)
+                for j in range(i - first):
+                    scratch_in(s)[j] = place[items_in(s)[j]]
+                    scratch_at_in(s)[j] = at[items_in(s)[j]]
+                for j in range(i - first):
+                    place[first + j], at[first + j] = scratch_in(s)[j], scratch_at_in(s)[j]
+            first = i
+
+
+@compiled
+def order_arrivals(s: State) -> None:
+    """``Ledger._order_arrivals``."""
+    if s.arrived == 0:
+        return
+    order_by_instant(s, arrived_at_in(s), arrived_in(s), s.arrived)
+    known = s.fin - s.arrived
+    for i in range(s.arrived):
+        finished_in(s)[known + i] = arrived_in(s)[i]
+    s.arrived = 0
+
+
+@compiled
+def close_version(s: State) -> None:
+    """``Ledger.close_version``."""
+    for i in range(s.flights):
+        if groups_in(s)[flights_in(s)[i]].whole:
+            continue
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            rollout = rollouts_in(s)[slot]
+            if not rollout.finished and rollout.generated > rollout.before:
+                made_tokens_in(rollout, s.step)
+
+
+@compiled
+def count_deferrals(s: State) -> None:
+    """``Ledger._count_deferrals``."""
+    for i in range(s.flights):
+        group = groups_in(s)[flights_in(s)[i]]
+        if group.whole:
+            continue
+        decoded = False
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            decoded = decoded or rollouts_in(s)[slot].generated > rollouts_in(s)[slot].before
+        if decoded:
+            group.deferrals += 1
+
+
+@compiled
+def select(s: State) -> None:
+    """``Ledger.take_batch``: what the policy answered, or ``Policy.select`` (docs/model.md C19)."""
+    size, selection, finished = s.group_size, selection_in(s), finished_in(s)
+    if s.asks_select:
+        for i in range(s.batch):
+            selection[i] = answer_in(s)[i]
+    else:
+        taken, waited = s.batch // size, 0
+        if s.max_deferrals != UNBOUNDED:
+            for i in range(s.fin):
+                group = groups_in(s)[finished[i]]
+                if group.deferrals >= s.max_deferrals:
+                    keys_in(s)[waited] = (group.finished_step << 40) | group.id
+                    scratch_in(s)[waited] = finished[i]
+                    waited += 1
+            sort_by_key(keys_in(s), scratch_in(s), waited)
+        others = 0
+        for i in range(taken):
+            if i < waited:
+                chosen = scratch_in(s)[i]
+            else:
+                while waited and groups_in(s)[finished[others]].deferrals >= s.max_deferrals:
+                    others += 1
+                chosen = finished[others]
+                others += 1
+            for member in range(size):
+                selection[i * size + member] = chosen * size + member
+    for i in range(s.batch):
+        groups_in(s)[rollouts_in(s)[selection[i]].group].taken = 1
+    s.fin = keep_the_rest(s, finished, s.fin)
+    s.flights = keep_the_rest(s, flights_in(s), s.flights)
+
+
+@compiled
+def keep_the_rest(s: State, places: Array, count: int) -> int:
+    """Take the groups that are ``taken`` from a list; returns how many are left."""
+    kept = 0
+    for i in range(count):
+        if not groups_in(s)[places[i]].taken:
+            places[kept] = places[i]
+            kept += 1
+    return kept
+
+
+@compiled
+def drop_groups(s: State) -> None:
+    """``Ledger._drop`` and ``RunState.drop`` of the groups whose slots ``answer`` holds."""
+    if s.answers == 0:
+        return
+    size = s.group_size
+    for i in range(s.answers):
+        place = answer_in(s)[i]
+        group = groups_in(s)[place]
+        group.taken = 1
+        for slot in range(place * size, (place + 1) * size):
+            rollout = rollouts_in(s)[slot]
+            if not rollout.finished:
+                replicas_in(s)[rollout.replica].load -= 1
+            if rollout.queued:
+                remove(s, rollout.replica, slot)
+            forget(s, slot)
+            s.dropped += 1
+            s.dropped_tokens += rollout.generated
+            shelf_rollouts_in(s)[s.shelved * size + slot - place * size] = rollout
+        shelf_groups_in(s)[s.shelved] = group
+        s.shelved += 1
+    s.fin = keep_the_rest(s, finished_in(s), s.fin)
+    s.flights = keep_the_rest(s, flights_in(s), s.flights)
+    for i in range(s.answers):
+        give_back(s, answer_in(s)[i])
+    s.answers = 0
+
+
+@compiled
+def give_back(s: State, place: int) -> None:
+    """A group slot is free; pieces that are still in service count for nothing."""
+    free_in(s)[s.free] = place
+    s.free += 1
+    for slot in range(place * s.group_size, (place + 1) * s.group_size):
+        rollouts_in(s)[slot].incarnation += 1

@@ -1,0 +1,352 @@
+"""What the compiled path works on: records, arrays and codes (docs/fast.md). Importing it imports numba.
+
+The state ``s`` of a run is one record of numbers (``SETTINGS``, ``RUN``) and of places of arrays
+(``TABLES``): ``replicas_in(s)[r].kv`` is here what ``Replica._kv`` is in the model. One pointer to
+everything, since arrays as arguments cost compiled calls more than what the calls do.
+
+A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and
+the slot is used again when its rollout has been trained or dropped. An *actor* is what has one event to come:
+replicas, then scoring workers, then the trainer, then the earliest of the cancelled events. Those do nothing,
+but they are moments at which the model looks, and they may join two instants.
+"""
+
+# Records are read by field, which has no type for mypy.
+# mypy: disable-error-code="no-any-return, return-value, assignment"
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from oppo_sim import columns as c
+
+F = TypeVar("F", bound=Callable[..., Any])
+_numba: Any = numba  # what it says of its types differs from version to version
+carray = _numba.carray
+Array = Any
+State = Any
+"""The record of a run."""
+
+
+def compiled(function: F) -> F:
+    """Called by compiled code only, so the wrappers for other callers are not compiled."""
+    options = {"error_model": "numpy", "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, _numba.njit(**options)(function))
+
+
+# ---- codes -------------------------------------------------------------------------------------------------
+
+OK, ASK_MODEL, NO_ROOM, PLAN, ARRANGE, SELECT, DROP = range(7)
+"""Why a run came back: it is there; the model has to say what is wrong; a buffer is full; the policy is
+asked."""
+BY_BATCH, BY_ROLLOUT, BY_CHUNK = range(3)
+GRANULARITIES = ("batch", "rollout", "chunk")
+SYNCHRONOUS, ONE_STEP_OFF, ASYNC = range(3)
+SCHEDULES = ("synchronous", "one-step-off", "async")
+IN_ORDER, RESAMPLE, BY_STEP = range(3)
+SAMPLINGS = ("in_order", "resample", "by_step")
+IDLE, READY, DECODE, PREFILL = range(4)
+BEGIN, ADMIT, PLACE, FIRST_PHASE, PHASE, READY_BATCH, SCORE, TRAIN, PAUSE, UPDATE = range(10)
+"""Where the process of a run is: before a row, before admission, before placement, generating (a first batch
+of one-step-off, or the step's), waiting for a batch (async), for scores, for training, for what comes before
+the weight update, and for that."""
+LINEAR, TABLE, ROOFLINE, NOTHING = range(4)
+"""Kinds of cost."""
+DECODE_RANGE, PREFILL_RANGE, SCORE_RANGE, SCORE_REF_RANGE, TRAINING_RANGE = range(5)
+"""Measured tables whose extrapolations are counted."""
+SPAN_DECODE, SPAN_PREFILL, SPAN_SCORE, SPAN_TRAINING, MARK_PIECE, MARK_GENERATED, MARK_STEP = range(7)
+"""What a row of ``trace`` is."""
+STAGES = 7
+PARALLEL_STAGES = 3
+SYNC = STAGES - 1
+UNBOUNDED = -1
+
+# Columns of ``out``, in the order of a step's row.
+NAMES = (
+    c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in c.STAGES), c.TIMING_STEP,
+    c.LENGTH_MEAN, c.LENGTH_MAX, c.LENGTH_MIN, c.LENGTH_CLIP_RATIO, c.PROMPT_LENGTH_MEAN, c.TRACE_LENGTH_MEAN,
+    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO,
+    c.STALENESS_MEAN, c.STALENESS_MAX, c.STALENESS_MIN, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT,
+    c.CHUNK_SIZE, c.REWARD_MEAN,
+    c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PADDING,
+    c.TOKENS_DROPPED,
+    c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
+    c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING, c.UTILIZATION_INFERENCE,
+    c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING, c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
+    c.BANDWIDTH_ROLLOUT, c.BANDWIDTH_SCORING, c.MBU_ROLLOUT, c.MBU_SCORING, c.KV_PEAK_TOKENS,
+    c.KV_PREEMPTIONS,
+)  # fmt: skip
+WHOLE = frozenset({
+    c.STEP, c.WEIGHT_VERSION, c.LENGTH_MAX, c.LENGTH_MIN, c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED,
+    c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED,
+    c.STALENESS_MAX, c.STALENESS_MIN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED,
+    c.TOKENS_TRAINED, c.TOKENS_PREFILLED,
+    c.TOKENS_RECOMPUTED, c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED,
+    c.SCORER_PIECES, c.SCORER_BATCHES,
+    c.KV_PEAK_TOKENS, c.KV_PREEMPTIONS,
+})  # fmt: skip
+"""Columns of whole numbers."""
+
+
+# ---- records -----------------------------------------------------------------------------------------------
+
+
+def _fields(whole: str, real: str = "", small: str = "") -> list[tuple[str, Any]]:
+    """Fields of a record: 64-bit whole numbers, 64-bit reals and 32-bit whole numbers, by name."""
+    return [
+        (name, kind) for names, kind in ((whole, "i8"), (real, "f8"), (small, "i4")) for name in names.split()
+    ]
+
+
+def _record(whole: str, real: str = "", small: str = "") -> np.dtype[Any]:
+    return np.dtype(_fields(whole, real, small), align=True)
+
+
+def _field(name: str) -> str:
+    """A column's name as a field: ``timing_s/gen`` is ``timing_s_gen``."""
+    return name.replace("/", "_").replace("-", "_")
+
+
+ROW = np.dtype([(_field(name), "f8") for name in NAMES])
+"""A step's row, read and written by name; in memory one real a column of ``NAMES``."""
+
+SETTINGS = _fields(
+    "batch group_size replicas workers schedule granularity rounds stream static free_padding clear_kv"
+    " limited kv_blocks kv_block_tokens max_num_seqs max_scoring_tokens queue_length scorer_kv_capacity"
+    " parallel_inference free_recompute window sampling by_row_rewards has_lines_checked scorer_parts"
+    " knows_actor knows_scorer knows_training asks_plan asks_arrange asks_select asks_drop"
+    " devices contention train_first train_devices train_shared sync_first sync_devices sync_shared"
+    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves",
+    "update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
+    " tolerance interference train_memory train_arithmetic sync_memory sync_arithmetic",
+)
+"""What does not change in a run; as in ``MachineSetup``, the policy's settings and the cost models.
+``UNBOUNDED``: no limit."""
+
+RUN = _fields(
+    "step until row error asking planned arranged selected resume doing generating stopping finish_seen ready"
+    " active cancelled inbox fin arrived wholes flights free admitted awaited to_score to_admit next_delta"
+    " chunk next_chunk overcommit stop_after max_deferrals answers readmits ending in_settle phase_done"
+    " paused awaiting_batch first_done histogram deferred surplus tokens_in_flight activity activities"
+    " trainer_active oracle_next shelved tracing traced dirty new dropped dropped_tokens decoded prefilled"
+    " recomputed padding preemptions kv_peak pieces scored scoring_batches",
+    "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s scored_at trainer_began"
+    " scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
+)
+"""Everything that changes once, not once a rollout, replica or worker. ``ending``: how far the end of a phase
+has come; ``dirty``: a shared device has other activities than when rates were taken."""
+
+ROLLOUT = _record(
+    "id final row",
+    "admitted_s finished_at scored_at",
+    "group prompt response clipped replica generated before next_cut cut prompt_sent sent has_kv finished"
+    " prefilled scored to_score worker withheld held head tail span queued incarnation admitted_step"
+    " preemptions on_hold",
+)
+"""``head`` −1: no token yet. ``before``: tokens at the step's begin. ``to_score``: the step waits for its
+score. ``incarnation`` differs whenever the slot holds another rollout. Seconds count from the begin of the
+row, but those of ``admitted_s``."""
+GROUP = _record("id deferrals drops finished_step missing unfinished awaited whole taken")
+"""``missing``: members that are not ready to be selected; ``unfinished``: members that have not finished;
+``whole``: all are ready."""
+REPLICA = _record(
+    "state iteration running kv rows padded_kv k round_left heap waiting load stale",
+    "at fixed slope memory arithmetic",
+)
+"""``stale``: the demand of decoding is to be taken anew."""
+WORKER = _record("device load held head served tail")
+"""``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
+RUNNER = _record(
+    "running shared reschedule first_device devices",
+    "started seconds done end rate updated memory arithmetic",
+)
+"""What an actor does on its devices, as ``Runner`` in the model."""
+DEVICE = _record("shared host active dirty", "busy busy_since")
+PART = _record(
+    "kind first_term terms experts tokens_at tokens_count context_at context_count seconds_at range",
+    "fixed per_token per_pair latency_s least_s host_s miss devices memory arithmetic",
+)
+"""One forward: see ``cost_tables``. ``memory``, ``arithmetic``: its demand, where that is fixed."""
+STAGE = _record(
+    "kind part micro_batch mini_batches steps grid_at grid_count values_at",
+    "fixed per_token per_pair passes speed gather_s overhead_s reduction_s optimizer_s optimizer_bytes"
+    " offload_s",
+)
+"""One training stage: see ``cost_tables``."""
+
+TABLES: dict[str, Any] = {
+    "rollouts": ROLLOUT,
+    "groups": GROUP,
+    "shelf_rollouts": ROLLOUT,  # Dropped rollouts that may run again, …
+    "shelf_groups": GROUP,  # … and their groups.
+    "replicas": REPLICA,
+    "workers": WORKER,
+    "runners": RUNNER,
+    "device_list": "i8",  # Devices of each runner, one after the other.
+    "devices": DEVICE,
+    "device_actors": "i8",  # Of each device: actors that are busy on it, in order of their start.
+    "fire": "f8",  # Seconds of each actor's next event; inf: none.
+    "tree": "i8",  # A tournament over them: the root, entry 1, is the actor whose event is next.
+    "cancelled": "f8",  # Times of cancelled events, as a heap.
+    "heap_at": "i8",  # Of each replica, as a heap: the iteration of a running rollout's next cut or finish.
+    "heap_slot": "i8",  # Its slot; −1: a cut whose rollout is no longer there.
+    "waiting": "i8",  # Of each replica: slots of rollouts to be prefilled, by id.
+    "flights": "i8",  # Group slots in flight but for the batch in training.
+    "free": "i8",  # Group slots that are not used, the next one last.
+    "arrived": "i8",  # Group slots that became ready since the last selection.
+    "arrived_at": "f8",
+    "wholes": "i8",  # Group slots that finished and wait until they make up a batch for the scorer (async).
+    "whole_at": "f8",
+    "finished": "i8",  # Group slots that may be selected, in order.
+    "batch": "i8",  # Slots of the batch in training.
+    "selection": "i8",  # Slots of the batch selected last.
+    "answer": "i8",  # What the policy answered: ids that are waited for, or slots.
+    "readmit": "i8",  # Ids of dropped rollouts to run again.
+    "inbox": "i4",  # Pieces that arrived in this instant: (slot, new, past, last).
+    "inbox_key": "i8",
+    "queue": "i4",  # Of each worker, a ring of pieces: those and the incarnation.
+    "residues": "i8",
+    "keys": "i8",  # Scratch for sorting, and …
+    "items": "i8",  # … what is sorted.
+    "order": "i8",  # Group slots of the oracle's window, shortest first.
+    "scratch": "i8",
+    "scratch_at": "f8",
+    "dealt": "i8",  # Scratch: response tokens dealt to each replica.
+    "stage_s": "f8",  # Seconds of each stage alone.
+    "passed_s": "f8",  # Seconds of each stage as they passed.
+    "activity_s": "f8",
+    "activity_stages": "i8",  # The trainer's activities: seconds, and the stages (bits) that they are.
+    "rewards": "f8",  # Mean reward of each step (NaN: none), or of each row of the trace.
+    "prompts": "i4",
+    "responses": "i4",
+    "clipped": "i4",
+    "blocks": "i8",  # (first row, groups) of each step of the trace.
+    "block_means": "f8",
+    "key": "u8",  # Of the stream of row draws.
+    "lines": "f8",  # Decode lines (fixed, slope, kv_until), those of one batch size after those of another.
+    "line_at": "i8",  # First line of a batch size.
+    "line_range": "f8",  # Of each batch size: lowest and highest KV measured.
+    "work": "f8",  # Of each batch size: operations at no KV, a KV token; bytes at no KV, a KV token.
+    "demand": "f8",  # Of each batch size: memory and arithmetic at no KV, a KV token (each).
+    "parts": PART,
+    "terms": "f8",
+    "tables": "f8",
+    "stages": STAGE,
+    "asked": "f8",  # Of each measured table: extrapolated answers, and what was asked first (two numbers).
+    "out": ROW,  # One row a step.
+    "rollout_rows": "f8",  # Rows of ``ROLLOUT_COLUMNS``, one a trained rollout.
+    "trace": "f8",  # Spans and markers: (what, index, stage, start, end, step, three numbers).
+    "histogram": "i8",  # Counts of staleness 0, 1, …, of one step after those of another.
+    "histogram_end": "i8",
+}
+"""Arrays of a run and what they hold."""
+STATE = np.dtype(
+    [*SETTINGS, *RUN, *((name, "i8", (len(TABLES),)) for name in ("address", "length", "width"))], align=True
+)
+"""``width``: entries of a row, for arrays of two dimensions."""
+
+
+# ---- arrays of a state -------------------------------------------------------------------------------------
+
+
+def _as_pointer(typingctx: Any, address: Any) -> Any:
+    """An address as a pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), codegen
+
+
+_pointer: Any = intrinsic(_as_pointer)
+
+
+def _vector(name: str) -> Callable[[State], Array]:
+    """The function that gives an array of a state."""
+    i, dtype = list(TABLES).index(name), np.dtype(TABLES[name])
+
+    @compiled
+    def array_in(s: State) -> Array:
+        return carray(_pointer(s.address[i]), (s.length[i],), dtype)
+
+    return array_in
+
+
+def _matrix(name: str) -> Callable[[State], Array]:
+    """The function that gives an array of two dimensions."""
+    i, dtype = list(TABLES).index(name), np.dtype(TABLES[name])
+
+    @compiled
+    def array_in(s: State) -> Array:
+        return carray(_pointer(s.address[i]), (s.length[i], s.width[i]), dtype)
+
+    return array_in
+
+
+rollouts_in = _vector("rollouts")
+groups_in = _vector("groups")
+shelf_rollouts_in = _vector("shelf_rollouts")
+shelf_groups_in = _vector("shelf_groups")
+replicas_in = _vector("replicas")
+workers_in = _vector("workers")
+runners_in = _vector("runners")
+device_list_in = _vector("device_list")
+devices_in = _vector("devices")
+device_actors_in = _matrix("device_actors")
+fire_in = _vector("fire")
+tree_in = _vector("tree")
+cancelled_in = _vector("cancelled")
+heap_at_in = _matrix("heap_at")
+heap_slot_in = _matrix("heap_slot")
+waiting_in = _matrix("waiting")
+flights_in = _vector("flights")
+free_in = _vector("free")
+arrived_in = _vector("arrived")
+arrived_at_in = _vector("arrived_at")
+wholes_in = _vector("wholes")
+whole_at_in = _vector("whole_at")
+finished_in = _vector("finished")
+batch_in = _vector("batch")
+selection_in = _vector("selection")
+answer_in = _vector("answer")
+readmit_in = _vector("readmit")
+inbox_in = _matrix("inbox")
+inbox_key_in = _vector("inbox_key")
+queue_in = _matrix("queue")
+residues_in = _vector("residues")
+keys_in = _vector("keys")
+items_in = _vector("items")
+order_in = _vector("order")
+scratch_in = _vector("scratch")
+scratch_at_in = _vector("scratch_at")
+dealt_in = _vector("dealt")
+stage_s_in = _vector("stage_s")
+passed_s_in = _vector("passed_s")
+activity_s_in = _vector("activity_s")
+activity_stages_in = _vector("activity_stages")
+rewards_in = _vector("rewards")
+prompts_in = _vector("prompts")
+responses_in = _vector("responses")
+clipped_in = _vector("clipped")
+blocks_in = _matrix("blocks")
+block_means_in = _vector("block_means")
+key_in = _vector("key")
+lines_in = _matrix("lines")
+line_at_in = _vector("line_at")
+line_range_in = _matrix("line_range")
+work_in = _matrix("work")
+demand_in = _matrix("demand")
+parts_in = _vector("parts")
+terms_in = _matrix("terms")
+tables_in = _vector("tables")
+stages_in = _vector("stages")
+asked_in = _matrix("asked")
+out_in = _vector("out")
+rollout_rows_in = _matrix("rollout_rows")
+trace_in = _matrix("trace")
+histogram_in = _vector("histogram")
+histogram_end_in = _vector("histogram_end")

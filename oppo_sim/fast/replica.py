@@ -1,0 +1,482 @@
+"""One replica, compiled (``model/replica.py``)."""
+
+# Records are read by field, which has no type for mypy.
+# mypy: disable-error-code="no-any-return, return-value, assignment"
+
+import math
+from typing import Any
+
+import numpy as np
+
+from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, tolerance
+from oppo_sim.fast.costs import forward, note_range, outside
+from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
+from oppo_sim.fast.records import (
+    ASK_MODEL,
+    ASYNC,
+    BY_BATCH,
+    BY_ROLLOUT,
+    DECODE,
+    DECODE_RANGE,
+    IDLE,
+    NO_ROOM,
+    PREFILL,
+    READY,
+    SPAN_DECODE,
+    SPAN_PREFILL,
+    UNBOUNDED,
+    State,
+    arrived_at_in,
+    arrived_in,
+    compiled,
+    demand_in,
+    groups_in,
+    heap_at_in,
+    heap_slot_in,
+    keys_in,
+    line_at_in,
+    line_range_in,
+    lines_in,
+    replicas_in,
+    residues_in,
+    rollouts_in,
+    runners_in,
+    waiting_in,
+    whole_at_in,
+    wholes_in,
+    work_in,
+)
+from oppo_sim.fast.scorer import hand_over
+
+
+@compiled
+def context_of(s: State, r: int, i: int) -> int:
+    """Tokens in KV of the rollout at place ``i`` of the replica's heap."""
+    rollout = rollouts_in(s)[heap_slot_in(s)[r, i]]
+    return rollout.prompt + rollout.response - (rollout.final - replicas_in(s)[r].iteration)
+
+
+@compiled
+def blocks_for_next_token(s: State, r: int) -> int:
+    """``Replica._blocks_for_next_token``."""
+    replica, block = replicas_in(s)[r], s.kv_block_tokens
+    if block == 1:
+        return replica.kv + replica.running
+    blocks = 0
+    for i in range(replica.heap):
+        if heap_slot_in(s)[r, i] >= 0:
+            blocks += context_of(s, r, i) // block + 1
+    return blocks
+
+
+@compiled
+def iterations_that_fit(s: State, r: int) -> int:
+    """``Replica._iterations_that_fit``."""
+    replica, residues = replicas_in(s)[r], residues_in(s)
+    block = s.kv_block_tokens
+    free = s.kv_blocks - blocks_for_next_token(s, r)
+    cycles = free // replica.running
+    free -= cycles * replica.running
+    clear(residues, 0, block)
+    if block > 1:
+        for i in range(replica.heap):
+            if heap_slot_in(s)[r, i] >= 0:
+                residues[context_of(s, r, i) % block] += 1
+    else:
+        residues[0] = replica.running
+    grown = 0
+    for ahead in range(1, block + 1):
+        grown += residues[block - ahead]
+        if grown > free:
+            return cycles * block + ahead
+    return cycles * block + block
+
+
+@compiled
+def enqueue(s: State, r: int, slot: int) -> None:
+    """``Replica.enqueue``."""
+    replica, waiting = replicas_in(s)[r], waiting_in(s)
+    i = replica.waiting
+    if i >= waiting.shape[1]:
+        s.error = NO_ROOM
+        return
+    identity = rollouts_in(s)[slot].id
+    while i > 0 and rollouts_in(s)[waiting[r, i - 1]].id > identity:
+        waiting[r, i] = waiting[r, i - 1]
+        i -= 1
+    waiting[r, i] = slot
+    replica.waiting += 1
+    rollouts_in(s)[slot].queued = 1
+
+
+@compiled
+def push(s: State, r: int, iteration: int, slot: int) -> None:
+    """A running rollout's next cut or finish."""
+    replica = replicas_in(s)[r]
+    i = replica.heap
+    if i >= heap_at_in(s).shape[1]:
+        s.error = NO_ROOM
+        return
+    heap_at_in(s)[r, i], heap_slot_in(s)[r, i] = iteration, slot
+    replica.heap = i + 1
+    heap_up(heap_at_in(s)[r], heap_slot_in(s)[r], i)
+
+
+@compiled
+def leave(s: State, r: int, place: int) -> None:
+    """A running rollout, at ``place`` of the replica's heap, is no longer there and frees its KV."""
+    replica, at, slots = replicas_in(s)[r], heap_at_in(s)[r], heap_slot_in(s)[r]
+    rollout = rollouts_in(s)[slots[place]]
+    rollout.generated = rollout.response - (rollout.final - replica.iteration)
+    rollout.has_kv = rollout.queued = 0
+    replica.running -= 1
+    replica.kv -= rollout.prompt + rollout.generated
+    if at[place] < rollout.final:
+        slots[place] = -1  # its cut still ends a run of iterations
+        return
+    replica.heap -= 1
+    last = replica.heap
+    if place < last:
+        at[place], slots[place] = at[last], slots[last]
+        heap_down(at, slots, last, place)
+        heap_up(at, slots, place)
+
+
+@compiled
+def preempt_until_it_fits(s: State, r: int) -> None:
+    """``Replica._preempt_until_it_fits``."""
+    replica, capacity = replicas_in(s)[r], s.kv_blocks
+    while replica.running and blocks_for_next_token(s, r) > capacity:
+        victim = -1
+        for i in range(replica.heap):
+            slot = heap_slot_in(s)[r, i]
+            if slot >= 0 and (
+                victim < 0 or rollouts_in(s)[slot].id > rollouts_in(s)[heap_slot_in(s)[r, victim]].id
+            ):
+                victim = i
+        slot = heap_slot_in(s)[r, victim]
+        leave(s, r, victim)
+        rollouts_in(s)[slot].preemptions += 1
+        s.preemptions += 1
+        replica.stale = 1
+        enqueue(s, r, slot)
+
+
+@compiled
+def remove(s: State, r: int, slot: int) -> None:
+    """``Replica.remove``."""
+    replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
+    if rollout.has_kv:
+        for i in range(replica.heap):
+            if heap_slot_in(s)[r, i] == slot:
+                leave(s, r, i)
+                break
+    else:
+        kept = 0
+        for i in range(replica.waiting):
+            if waiting_in(s)[r, i] != slot:
+                waiting_in(s)[r, kept] = waiting_in(s)[r, i]
+                kept += 1
+        replica.waiting = kept
+    rollout.queued = 0
+    replica.rows, replica.padded_kv = replica.running, replica.kv
+
+
+@compiled
+def room(s: State, r: int) -> int:
+    """``Replica._room``: how many waiting rollouts, in id order, may join now."""
+    replica = replicas_in(s)[r]
+    count = replica.waiting
+    if not s.limited:
+        return count
+    if s.max_num_seqs != UNBOUNDED:
+        count = min(count, s.max_num_seqs - replica.running)
+    if s.kv_blocks != UNBOUNDED:
+        used = blocks_for_next_token(s, r)
+        for position in range(count):
+            rollout = rollouts_in(s)[waiting_in(s)[r, position]]
+            used += (rollout.prompt + rollout.generated) // s.kv_block_tokens + 1
+            if used > s.kv_blocks:
+                return position
+    return max(count, 0)
+
+
+@compiled
+def join(s: State, r: int) -> bool:
+    """``Replica._join``: waiting rollouts join and are prefilled as one batch. True if something started."""
+    replica = replicas_in(s)[r]
+    count = room(s, r)
+    if count == 0:
+        return False
+    tokens = recomputed = kv = longest = fresh = longest_fresh = 0
+    pairs = recomputed_pairs = 0.0
+    for i in range(count):
+        slot = waiting_in(s)[r, i]
+        rollout = rollouts_in(s)[slot]
+        context = np.int64(rollout.prompt) + rollout.generated
+        if rollout.prefilled:
+            recomputed += context
+            recomputed_pairs += context * context * 0.5
+        else:
+            tokens += context
+            pairs += context * context * 0.5
+            rollout.prefilled = 1
+        kv += context
+        longest = max(longest, context)
+        if rollout.generated == 0:
+            fresh += 1
+            longest_fresh = max(longest_fresh, context)
+        rollout.has_kv = 1
+        final = replica.iteration + rollout.response - rollout.generated
+        rollout.final = final
+        change = final
+        if s.stream:
+            if rollout.next_cut == 0:
+                rollout.next_cut = s.chunk
+            change = min(final, replica.iteration + rollout.next_cut - rollout.generated)
+        push(s, r, change, slot)
+    replica.waiting -= count
+    for i in range(replica.waiting):
+        waiting_in(s)[r, i] = waiting_in(s)[r, i + count]
+    replica.running += count
+    replica.kv += kv
+    s.prefilled += tokens
+    s.recomputed += recomputed
+    s.kv_peak = max(s.kv_peak, replica.kv)
+    if s.static:
+        replica.rows, replica.padded_kv = count, count * longest
+        s.padding += count * longest - kv
+        if not s.free_padding:
+            if s.free_recompute:
+                count, longest = fresh, longest_fresh
+            tokens, recomputed = count * longest, 0
+            pairs, recomputed_pairs = count * longest * longest * 0.5, 0.0
+    if not s.free_recompute:
+        tokens += recomputed
+        pairs += recomputed_pairs
+    replica.stale = 1
+    if tokens == 0:
+        return False
+    seconds, flops, traffic, memory, arithmetic = forward(s, 0, float(tokens), pairs)
+    s.rollout_flops += flops
+    s.rollout_bytes += traffic
+    replica.k = count
+    replica.state = PREFILL
+    s.active += 1
+    start(s, r, replica.at, seconds, memory, arithmetic)
+    return True
+
+
+@compiled
+def decode(s: State, r: int) -> None:
+    """``Replica._decode``: iterations until something changes."""
+    replica = replicas_in(s)[r]
+    n, kv = replica.running, replica.kv
+    if s.static and not s.free_padding:
+        n, kv = replica.rows, replica.padded_kv
+    k = heap_at_in(s)[r, 0] - replica.iteration
+    if s.rounds and replica.round_left < k:
+        k = replica.round_left
+    if s.kv_blocks != UNBOUNDED:
+        k = min(k, iterations_that_fit(s, r))
+    if n >= line_at_in(s).shape[0]:
+        s.error = NO_ROOM
+        return
+    line = line_at_in(s)[n]
+    while lines_in(s)[line, 2] < kv:
+        line += 1
+    fixed, slope, kv_until = lines_in(s)[line, 0], lines_in(s)[line, 1], lines_in(s)[line, 2]
+    if s.has_lines_checked:
+        if outside(line_range_in(s)[n, 0], line_range_in(s)[n, 1], float(kv)):
+            note_range(s, DECODE_RANGE, float(n), float(kv))
+        furthest = kv_until if slope < 0 else float(kv)
+        if fixed + slope * furthest <= 0:
+            s.error = ASK_MODEL
+            return
+    if kv_until != math.inf:
+        k = min(k, int((kv_until - kv) // n) + 1)
+    replica.fixed = fixed + slope * kv
+    replica.slope = slope * n
+    replica.k = k
+    if s.contention and replica.stale:
+        take_demand(s, r, n, kv)
+    replica.state = DECODE
+    s.active += 1
+    seconds = series_seconds(k, replica.fixed, replica.slope)
+    start(s, r, replica.at, seconds, replica.memory, replica.arithmetic)
+
+
+@compiled
+def take_demand(s: State, r: int, n: int, kv: int) -> None:
+    """``EngineCost.decode_demand``."""
+    replica, terms = replicas_in(s)[r], demand_in(s)
+    memory = terms[n, 0] + terms[n, 1] * kv
+    arithmetic = terms[n, 2] + terms[n, 3] * kv
+    if s.relative_demand:
+        memory, arithmetic = min(1.0, memory / replica.fixed), min(1.0, arithmetic / replica.fixed)
+    replica.memory, replica.arithmetic = memory, arithmetic
+    replica.stale = 0
+
+
+@compiled
+def next_activity(s: State, r: int) -> None:
+    """``Replica.next_activity``."""
+    replica = replicas_in(s)[r]
+    if s.rounds and replica.round_left == 0:
+        replica.state = IDLE
+        return
+    if s.kv_blocks != UNBOUNDED and replica.running:
+        preempt_until_it_fits(s, r)
+    if replica.waiting and join(s, r):
+        return
+    if replica.running == 0:
+        replica.state = IDLE
+        return
+    decode(s, r)
+
+
+@compiled
+def made_tokens_in(rollout: Any, version: int) -> None:
+    """``RolloutState.made_tokens_in``."""
+    if rollout.head < 0:
+        rollout.head = version
+    if rollout.tail != version:
+        rollout.tail = version
+        rollout.span += 1
+
+
+@compiled
+def ready(s: State, slot: int, at: float) -> None:
+    """``Ledger.ready``: a finished rollout may be selected, once its group is whole."""
+    place = rollouts_in(s)[slot].group
+    group = groups_in(s)[place]
+    group.missing -= 1
+    if group.missing == 0:
+        group.whole = 1
+        group.finished_step = s.step
+        s.awaited -= group.awaited
+        group.awaited = 0
+        arrived_in(s)[s.arrived], arrived_at_in(s)[s.arrived] = place, at
+        s.arrived += 1
+        s.fin += 1
+
+
+@compiled
+def finish(s: State, r: int, slot: int, at: float) -> None:
+    """``Replica._finish_rollouts`` of one, and ``finished`` of the schedule."""
+    replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
+    rollout.generated = rollout.response
+    replica.running -= 1
+    replica.kv -= rollout.prompt + rollout.response
+    rollout.has_kv = rollout.queued = 0
+    if s.stream:
+        hand_over(s, slot, 1)
+    rollout.finished = 1
+    rollout.finished_at = at
+    made_tokens_in(rollout, s.step)
+    replica.load -= 1
+    group = groups_in(s)[rollout.group]
+    group.unfinished -= 1
+    if s.schedule != ASYNC:
+        ready(s, slot, at)
+        s.finish_seen = 1
+    elif s.granularity == BY_BATCH and group.unfinished == 0:
+        wholes_in(s)[s.wholes], whole_at_in(s)[s.wholes] = rollout.group, at
+        s.wholes += 1
+    if s.granularity == BY_ROLLOUT and not s.rounds:
+        hand_over(s, slot, 1)
+        rollout.sent = 1
+
+
+@compiled
+def account(s: State, r: int, at: float) -> None:
+    """``Replica._advance``: the iterations that just ended: tokens, finishes, cuts."""
+    replica = replicas_in(s)[r]
+    k, n = replica.k, replica.running
+    rows, kv = n, replica.kv
+    s.decoded += k * n
+    if s.tracing:
+        shown = replica.padded_kv if s.static else replica.kv
+        record(s, SPAN_DECODE, r, 0, runners_in(s)[r].started, at, n, k, shown)
+    replica.kv += k * n
+    if s.static:
+        rows, kv = replica.rows, replica.padded_kv
+        s.padding += k * (rows - n)
+        replica.padded_kv += k * rows
+    if s.knows_actor:
+        work, kv_sum = work_in(s), k * kv + rows * (k * (k - 1) * 0.5)
+        s.rollout_flops += k * work[rows, 0] + work[rows, 1] * kv_sum
+        s.rollout_bytes += k * work[rows, 2] + work[rows, 3] * kv_sum
+    s.kv_peak = max(s.kv_peak, kv + k * rows)
+    iteration = replica.iteration + k
+    replica.iteration = iteration
+    replica.round_left -= k
+    at_heap, slots = heap_at_in(s)[r], heap_slot_in(s)[r]
+    while replica.heap and at_heap[0] == iteration:
+        slot = slots[0]
+        if slot >= 0 and rollouts_in(s)[slot].final > iteration:
+            rollout = rollouts_in(s)[slot]
+            rollout.generated = rollout.next_cut
+            hand_over(s, slot, 0)
+            rollout.next_cut = rollout.cut + s.chunk
+            at_heap[0] = min(rollout.final, iteration + s.chunk)
+        else:
+            if slot >= 0:
+                finish(s, r, slot, at)
+                replica.stale = 1
+            replica.heap -= 1
+            at_heap[0], slots[0] = at_heap[replica.heap], slots[replica.heap]
+        if replica.heap > 1:
+            heap_down(at_heap, slots, replica.heap, 0)
+
+
+@compiled
+def replica_ended(s: State, r: int) -> None:
+    """``Replica._activity_ended``."""
+    replica = replicas_in(s)[r]
+    at = ended(s, r)
+    s.active -= 1
+    if replica.state == PREFILL:
+        if s.tracing:
+            record(s, SPAN_PREFILL, r, 0, runners_in(s)[r].started, at, replica.k, 0.0, 0.0)
+    elif replica.k:
+        account(s, r, at)
+    replica.at = at
+    replica.state = READY
+    s.ready = 1
+
+
+@compiled
+def stops_now(s: State, r: int) -> bool:
+    """``Replica.stops_at`` of now: the iteration in progress ends in this instant."""
+    runner = runners_in(s)[r]
+    return replicas_in(s)[r].state == DECODE and progress(runner, s.now + tolerance(s.now)) >= runner.seconds
+
+
+@compiled
+def sync_generated(s: State, r: int) -> None:
+    """``Replica.sync_generated``."""
+    replica = replicas_in(s)[r]
+    for i in range(replica.heap):
+        if heap_slot_in(s)[r, i] >= 0:
+            rollout = rollouts_in(s)[heap_slot_in(s)[r, i]]
+            rollout.generated = rollout.response - (rollout.final - replica.iteration)
+
+
+@compiled
+def release_kv(s: State) -> None:
+    """``RunState.release_kv``: all KV is freed."""
+    for r in range(s.replicas):
+        replica = replicas_in(s)[r]
+        sync_generated(s, r)
+        for i in range(replica.heap):
+            slot = heap_slot_in(s)[r, i]
+            if slot >= 0:
+                rollouts_in(s)[slot].has_kv = 0
+                waiting_in(s)[r, replica.waiting] = slot
+                replica.waiting += 1
+        replica.heap = replica.running = replica.kv = replica.rows = replica.padded_kv = 0
+        if s.limited:
+            for i in range(replica.waiting):
+                keys_in(s)[i] = rollouts_in(s)[waiting_in(s)[r, i]].id
+            sort_by_key(keys_in(s), waiting_in(s)[r], replica.waiting)

@@ -1,0 +1,164 @@
+"""Scoring workers, compiled (``model/scorer.py``)."""
+
+# Records are read by field, which has no type for mypy.
+# mypy: disable-error-code="no-any-return, return-value, assignment"
+
+import numpy as np
+
+from oppo_sim.fast.activities import record, start
+from oppo_sim.fast.costs import score_forward
+from oppo_sim.fast.ordering import sort_by_key
+from oppo_sim.fast.records import (
+    MARK_PIECE,
+    NO_ROOM,
+    UNBOUNDED,
+    State,
+    compiled,
+    inbox_in,
+    inbox_key_in,
+    items_in,
+    queue_in,
+    rollouts_in,
+    runners_in,
+    workers_in,
+)
+
+
+@compiled
+def hand_over(s: State, slot: int, last: int) -> None:
+    """``Replica.hand_over``: what the rollout made since its last cut reaches the scorer's inbox."""
+    rollout = rollouts_in(s)[slot]
+    past = rollout.cut
+    new = rollout.generated - past
+    if rollout.prompt_sent:
+        past += rollout.prompt
+    else:
+        new += rollout.prompt
+        rollout.prompt_sent = 1
+    rollout.cut = rollout.generated
+    i = s.inbox
+    if i >= inbox_in(s).shape[0]:
+        s.error = NO_ROOM
+        return
+    s.inbox = i + 1
+    if s.tracing:
+        record(s, MARK_PIECE, rollout.replica, 0, s.now, s.now, 0.0, 0.0, 0.0)
+    # In order of (id, arrival); ids stay far below 2^39.
+    inbox_key_in(s)[i] = (rollout.id << 24) | i
+    inbox_in(s)[i, 0], inbox_in(s)[i, 1], inbox_in(s)[i, 2], inbox_in(s)[i, 3] = slot, new, past, last
+
+
+@compiled
+def queue_place(s: State, w: int, i: int) -> int:
+    """Where the ``i``-th piece ever queued at worker ``w`` lies; a ring of a power of two places."""
+    return w * s.queue_length + (i & (s.queue_length - 1))
+
+
+@compiled
+def queue_piece(s: State, i: int) -> None:
+    """``Scorer._queue`` of piece ``i`` of the inbox."""
+    slot, new, past, last = inbox_in(s)[i, 0], inbox_in(s)[i, 1], inbox_in(s)[i, 2], inbox_in(s)[i, 3]
+    rollout = rollouts_in(s)[slot]
+    chosen = rollout.worker
+    if chosen < 0:
+        chosen = 0
+        for w in range(1, s.workers):
+            if workers_in(s)[w].load < workers_in(s)[chosen].load:
+                chosen = w
+    worker = workers_in(s)[chosen]
+    if s.scorer_kv_capacity != UNBOUNDED:
+        if not last and (rollout.withheld > 0 or worker.held + new > s.scorer_kv_capacity):
+            rollout.withheld += new
+            return
+        if rollout.withheld:
+            new += rollout.withheld
+            past -= rollout.withheld
+            rollout.withheld = 0
+        worker.held += new
+        rollout.held += new
+    rollout.worker = chosen
+    worker.load += new
+    if worker.tail - worker.head >= s.queue_length:
+        s.error = NO_ROOM
+        return
+    queue, place = queue_in(s), queue_place(s, chosen, worker.tail)
+    queue[place, 0], queue[place, 1], queue[place, 2], queue[place, 3] = slot, new, past, last
+    queue[place, 4] = rollout.incarnation
+    worker.tail += 1
+    s.pieces += 1
+
+
+@compiled
+def take(s: State, w: int) -> None:
+    """``Scorer._take``: a free worker takes what is queued."""
+    worker = workers_in(s)[w]
+    queue, limit = queue_in(s), s.max_scoring_tokens
+    place = queue_place(s, w, worker.served)
+    tokens = np.int64(queue[place, 1])
+    pairs = tokens * (queue[place, 2] + tokens * 0.5)
+    served = worker.served + 1
+    while served < worker.tail:
+        place = queue_place(s, w, served)
+        new = np.int64(queue[place, 1])
+        if tokens + new > limit:
+            break
+        tokens += new
+        pairs += new * (queue[place, 2] + new * 0.5)
+        served += 1
+    worker.served = served
+    s.scored += tokens
+    s.scoring_batches += 1
+    seconds, flops, traffic, memory, arithmetic = score_forward(s, float(tokens), pairs)
+    s.scoring_flops += flops
+    s.scoring_bytes += traffic
+    start(s, s.replicas + w, s.now, seconds, memory, arithmetic)
+
+
+@compiled
+def forget(s: State, slot: int) -> None:
+    """``Scorer.forget``: what waits of a dropped rollout is removed, what is held is freed."""
+    kept = 0
+    for i in range(s.inbox):
+        if inbox_in(s)[i, 0] != slot:
+            for j in range(4):
+                inbox_in(s)[kept, j] = inbox_in(s)[i, j]
+            inbox_key_in(s)[kept] = inbox_key_in(s)[i]
+            kept += 1
+    s.inbox = kept
+    rollout = rollouts_in(s)[slot]
+    if rollout.worker < 0:
+        return
+    w = rollout.worker
+    worker, queue = workers_in(s)[w], queue_in(s)
+    kept = worker.served
+    for i in range(worker.served, worker.tail):
+        place = queue_place(s, w, i)
+        if queue[place, 0] == slot and queue[place, 4] == rollout.incarnation:
+            worker.load -= queue[place, 1]
+        else:
+            to = queue_place(s, w, kept)
+            for j in range(5):
+                queue[to, j] = queue[place, j]
+            kept += 1
+    worker.tail = kept
+    worker.held -= rollout.held
+    rollout.held = 0
+
+
+@compiled
+def settle_scorer(s: State) -> None:
+    """``Scorer.settle``."""
+    count = s.inbox
+    if count == 1:
+        queue_piece(s, 0)
+    elif count > 1:
+        for i in range(count):
+            items_in(s)[i] = i
+        sort_by_key(inbox_key_in(s), items_in(s), count)
+        for i in range(count):
+            queue_piece(s, items_in(s)[i])
+    s.inbox = 0
+    for w in range(s.workers):
+        worker = workers_in(s)[w]
+        if worker.served < worker.tail and not runners_in(s)[s.replicas + w].running:
+            take(s, w)

@@ -1,0 +1,31 @@
+"""Which source files the compiled code is made of, without importing numba."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_COMPILED = (
+    "records.py",
+    "ordering.py",
+    "activities.py",
+    "costs.py",
+    "scorer.py",
+    "replica.py",
+    "admission.py",
+    "rows.py",
+    "schedules.py",
+    "kernel.py",
+    "../columns.py",
+    "../instants.py",
+    "../model/formulas.py",
+)
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the files that are compiled together, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name in _COMPILED:
+        digest.update((_HERE / name).read_bytes())
+    return digest.hexdigest()

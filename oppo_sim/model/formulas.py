@@ -1,0 +1,31 @@
+"""Formulas that the model calls and the compiled path compiles: plain functions of numbers."""
+
+from math import ceil, sqrt
+
+
+def series_seconds(iterations: int, first: float, growth: float) -> float:
+    """Seconds of so many iterations, the first of ``first`` seconds and each ``growth`` longer than the one
+    before."""
+    return iterations * first + growth * (iterations * (iterations - 1) * 0.5)
+
+
+def iterations_until(seconds: float, most: int, first: float, growth: float) -> int:
+    """The fewest whole iterations, as in ``series_seconds``, that last at least ``seconds``; at most
+    ``most``."""
+    if seconds <= 0.0:
+        return 0
+    # Root of series_seconds(k) = seconds in the form that stays exact when the growth vanishes; then mended
+    # by whole steps.
+    half = first - 0.5 * growth
+    k = min(most, max(0, ceil(2.0 * seconds / (half + sqrt(half * half + 2.0 * growth * seconds)))))
+    while k > 0 and series_seconds(k - 1, first, growth) >= seconds:
+        k -= 1
+    while k < most and series_seconds(k, first, growth) < seconds:
+        k += 1
+    return k
+
+
+def device_rate(active: int, interference: float, memory: float, arithmetic: float) -> float:
+    """Own seconds that an activity makes in one second on a device with ``active`` ones, whose demands sum to
+    ``memory`` and ``arithmetic`` (docs/model.md C6)."""
+    return 1.0 if active < 2 else 1.0 / (interference * max(1.0, memory, arithmetic))

@@ -27,20 +27,12 @@ from oppo_sim.report.html_parts import (
     scenario_section,
 )
 from oppo_sim.report.html_run import timeline_section
-from oppo_sim.report.labels import format_seconds, measured_label
+from oppo_sim.report.labels import ATTRIBUTION, format_seconds, measured_label
 from oppo_sim.report.points import Points
 from oppo_sim.run_folder import FinishedRun
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_PARTS = (
-    (c.HIDDEN_BY_OVERLAP_S, "hidden by overlap"),
-    (c.SAVED_BY_SHORTER_TAIL_S, "saved by the shorter tail"),
-    (c.LOST_TO_RECOMPUTATION_S, "lost to recomputation"),
-    (c.LOST_TO_CONTENTION_S, "lost to contention"),
-    (c.LOST_TO_PADDING_S, "lost to padding"),
-)
 
 
 def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
@@ -150,7 +142,7 @@ def _answer(
     table: "pd.DataFrame", attribution: "pd.DataFrame", best: str, baseline: str, alike: list[str], seeds: int
 ) -> tuple[str, ...]:
     row = {str(name): float(value) for name, value in table.loc[best].to_dict().items()}
-    said = [f"{best}: {format_seconds(row[c.STEP_S])} a step"]
+    sentences = [f"{best}: {format_seconds(row[c.STEP_S])} a step"]
     if best != BASELINE:
         low, high = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
         within = (
@@ -158,34 +150,34 @@ def _answer(
             if np.isfinite(low) and np.isfinite(high)
             else " (one seed: no interval)"
         )
-        said[0] += f", {row[c.SPEEDUP]:.2f} times the speed of {baseline}{within}"
-    said[0] += "."
+        sentences[0] += f", {row[c.SPEEDUP]:.2f} times the speed of {baseline}{within}"
+    sentences[0] += "."
     stale, oldest, bias = (
         row[column] for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS)
     )
-    said.append(
+    sentences.append(
         f"Its price: mean staleness {measured_label(stale, 'number')} (highest"
         f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')}."
     )
     if alike:
-        said.append(
+        sentences.append(
             f"{joined(alike)} cannot be told apart from it on {counted(seeds, 'paired seed')} (5 % level)."
         )
     elif seeds < 2:
-        said.append("With one seed nothing says how sure this is: compare with more seeds.")
+        sentences.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:
-        said.append(f"Every other policy is slower on {counted(seeds, 'paired seed')} (5 % level).")
+        sentences.append(f"Every other policy is slower on {counted(seeds, 'paired seed')} (5 % level).")
     if best in attribution.index:
         seconds = attribution.loc[best].to_dict()
-        parts = [(label, float(seconds[column])) for column, label in _PARTS]
+        parts = [(label, float(seconds[column])) for column, label in ATTRIBUTION.items()]
         large = [
             f"{format_seconds(value)} {label}"
             for label, value in parts
             if np.isfinite(value) and abs(value) >= 0.005 * row[c.STEP_S]
         ]
         if large:
-            said.append(f"Of each step, compared with its counterfactuals: {joined(large)}.")
-    return tuple(said)
+            sentences.append(f"Of each step, compared with its counterfactuals: {joined(large)}.")
+    return tuple(sentences)
 
 
 def _pictures(table: "pd.DataFrame", attribution: "pd.DataFrame", stem: str) -> tuple[Picture, ...]:
@@ -221,7 +213,7 @@ def _pictures(table: "pd.DataFrame", attribution: "pd.DataFrame", stem: str) -> 
 def _attribution_section(attribution: "pd.DataFrame") -> Section:
     shown = [
         (column, label)
-        for column, label in _PARTS
+        for column, label in ATTRIBUTION.items()
         if column in attribution.columns and attribution[column].notna().any()
     ]
     rows = tuple(

@@ -120,6 +120,15 @@ MEASURES: Final = {
 }
 """Measures that every report knows, most asked for first."""
 
+ATTRIBUTION: Final = {
+    c.HIDDEN_BY_OVERLAP_S: "hidden by overlap",
+    c.SAVED_BY_SHORTER_TAIL_S: "saved by the shorter tail",
+    c.LOST_TO_RECOMPUTATION_S: "lost to recomputation",
+    c.LOST_TO_CONTENTION_S: "lost to contention",
+    c.LOST_TO_PADDING_S: "lost to padding",
+}
+"""Where a policy's seconds went: what it won, then what it lost."""
+
 _NAMES: Final = {
     "policy.name": "policy",
     "policy.chunk_size": "chunk size (tokens)",

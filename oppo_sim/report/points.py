@@ -87,6 +87,15 @@ class Points:
         known = c.BOUND_ONLY in self.table.columns
         return np.flatnonzero(self.table[c.BOUND_ONLY].to_numpy(dtype=bool)).tolist() if known else []
 
+    def texts(self, axis: str) -> list[str]:
+        """A field by row, exactly as ``--set`` takes it."""
+        return [value_text(value) for value in self.table[axis]]
+
+    def numbers(self, axis: str) -> NDArray[np.float64]:
+        """A field by row; NaN for what is no number."""
+        found = [as_number(value) for value in self.table[axis]]
+        return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+
     def values(self, axis: str) -> list[Any]:
         """Values of a field in display order: numbers ascending, then text by first occurrence; missing ones
         last."""
@@ -107,11 +116,10 @@ class Points:
     def like(self, row: int, free: Collection[str]) -> list[int]:
         """Rows that equal ``row`` in every varied field but the ``free`` ones."""
         held = [axis for axis in self.axes if axis not in free]
-        key = tuple(value_text(self.table[axis].iloc[row]) for axis in held)
-        labels = [[value_text(value) for value in self.table[axis]] for axis in held]
-        return [
-            number for number in range(len(self.table)) if tuple(column[number] for column in labels) == key
-        ]
+        alike = np.ones(len(self.table), dtype=bool)
+        for texts in map(self.texts, held):
+            alike &= np.array(texts) == texts[row]
+        return np.flatnonzero(alike).tolist()
 
 
 def best_of(values: NDArray[np.float64], column: str) -> int | None:
@@ -160,7 +168,7 @@ def filled(points: Points, x: str, y: str) -> float:
     """Share of the cells over two fields that have a point, among rows that agree in the others: 1 for a
     grid, small for random samples."""
     rows = points.like(points.best_row() or 0, free=(x, y))
-    cells = {(value_text(points.table[x].iloc[row]), value_text(points.table[y].iloc[row])) for row in rows}
+    cells = {(points.texts(x)[row], points.texts(y)[row]) for row in rows}
     across, upwards = ({cell[side] for cell in cells} for side in (0, 1))
     return len(cells) / max(1, len(across) * len(upwards))
 

@@ -1,6 +1,6 @@
 """Pictures of one run, from its step rows and the lengths it trained on."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,35 +46,29 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "", unit: Unit | None
     unit = unit or time_unit(largest(total))
     figure, (axis,) = new_figure([4.2])
     handles: list[Artist] = []
-    labels = []
     base = np.zeros(len(total))
     for stage in c.STAGES:
-        seconds = (
-            np.nan_to_num(numbers(steps, c.timing(stage), _WHAT))
-            if c.timing(stage) in steps.columns
-            else np.zeros(len(total))
-        )
+        if c.timing(stage) not in steps.columns:
+            continue
+        seconds = np.nan_to_num(numbers(steps, c.timing(stage), _WHAT))
         if not seconds.any():
             continue
         top = base + seconds
-        handles.append(
-            axis.stairs(
-                top / unit.seconds, edges, baseline=base / unit.seconds, fill=True, color=stage_colour(stage)
-            )
-        )
-        labels.append(stage)
+        style: dict[str, Any] = {"fill": True, "color": stage_colour(stage), "label": stage}
+        handles.append(axis.stairs(top / unit.seconds, edges, baseline=base / unit.seconds, **style))
         base = top
     if largest(np.abs(base - total)) > 0.01 * largest(total):
-        handles.append(axis.stairs(total / unit.seconds, edges, baseline=None, color=INK, linewidth=1.2))
-        labels.append("step (stages overlap)")
+        style = {"color": INK, "linewidth": 1.2, "label": "step (stages overlap)"}
+        handles.append(axis.stairs(total / unit.seconds, edges, baseline=None, **style))
     median = float(np.nanmedian(total))
-    handles.append(axis.axhline(median / unit.seconds, color=INK, linewidth=1.0, linestyle=(0, (4, 3))))
-    labels.append(f"median step: {format_seconds(median, unit)}")
+    style = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 3))}
+    label = f"median step: {format_seconds(median, unit)}"
+    handles.append(axis.axhline(median / unit.seconds, **style, label=label))
     axis.set_ylabel(f"stage time ({unit.name})")
     axis.set_ylim(bottom=0)
     _step_axis(axis, edges)
     set_title(axis, title)
-    legend_below(figure, handles, labels, columns=5)
+    legend_below(figure, handles, columns=5)
     return figure
 
 
@@ -226,19 +220,19 @@ def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
         shown.append(("dropped", c.ROLLOUTS_DROPPED, LOSSES[0]))
     figure, (axis,) = new_figure([3.4])
     handles: list[Artist] = []
-    labels = []
     base = np.zeros(len(steps))
-    for label, name, colour in shown:
-        values = np.nan_to_num(numbers(steps, name, _WHAT))
-        handles.append(axis.stairs(base + values, edges, baseline=base, fill=True, color=colour))
-        labels.append(f"{label}: mean {significant(float(values.mean()))}")
+    for name, column, colour in shown:
+        values = np.nan_to_num(numbers(steps, column, _WHAT))
+        label = f"{name}: mean {significant(float(values.mean()))}"
+        bars = axis.stairs(base + values, edges, baseline=base, fill=True, color=colour, label=label)
+        handles.append(bars)
         base = base + values
     axis.set_ylabel("rollouts at the end of gen")
     axis.set_ylim(0, max(1.0, float(base.max()) * 1.08))
     whole_numbers(axis.yaxis)
     _step_axis(axis, edges)
     set_title(axis, title)
-    legend_below(figure, handles, labels)
+    legend_below(figure, handles)
     return figure
 
 

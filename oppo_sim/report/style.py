@@ -60,6 +60,15 @@ def _layout() -> "LayoutEngine":
     return LayoutOnce(pad=0.5, h_pad=0.9, w_pad=0.9)
 
 
+def bar_figure(names: Sequence[str], *, base: float = 1.3, each: float = 0.38) -> "tuple[Figure, Axes]":
+    """Axes with a row for each name, the first on top; ``base`` and ``each`` in inches."""
+    figure, (axis,) = new_figure([base + each * max(2, len(names))])
+    axis.set_yticks(range(len(names)), names)
+    axis.tick_params(axis="y", length=0)
+    axis.set_ylim(len(names) - 0.45, -0.55)
+    return figure, axis
+
+
 def set_title(axis: "Axes", *parts: str, pad: float = 6.0) -> None:
     """What axes show, flush left, as one line; nothing where every part is empty. ``pad`` in points."""
     text = "; ".join(part for part in parts if part)
@@ -88,11 +97,12 @@ def whole_numbers(axis: "Axis") -> None:
 
 
 def legend_below(
-    figure: "Figure", handles: "Sequence[Artist]", labels: Sequence[str], *, columns: int = 6
+    figure: "Figure", handles: "Sequence[Artist]", labels: Sequence[str] = (), *, columns: int = 6
 ) -> None:
-    """One legend for the whole figure, under its axes."""
+    """One legend for the whole figure, under its axes; ``labels``: by default those of the handles."""
     if not handles:
         return
+    labels = labels or [str(handle.get_label()) for handle in handles]
     columns = min(columns, len(labels))
     rows = -(-len(labels) // columns)
     figure.legend(

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, refuse_existing, whole_file
-from oppo_sim.report.html_parts import png_bytes, svg_text
+from oppo_sim.report.html_parts import svg_text
 from oppo_sim.report.labels import (
     Measure,
-    Unit,
-    as_number,
     field_label,
     format_seconds,
     measure_of,
@@ -43,6 +41,7 @@ from oppo_sim.report.style import (
     INK,
     LOSSES,
     TRAINED,
+    bar_figure,
     beside,
     cut,
     legend_below,
@@ -50,6 +49,7 @@ from oppo_sim.report.style import (
     set_title,
     whole_numbers,
 )
+from oppo_sim.run_folder import write_png
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -68,6 +68,14 @@ _MOST_LABELLED: Final = 8
 _MOST_PANELS: Final = 6
 _MOST_TICKED: Final = 40
 _REGION: Final = "not told apart from the best (95 %)"
+_STAR: Final[dict[str, Any]] = {
+    "marker": "*",
+    "color": _WHITE,
+    "markeredgecolor": _BLACK,
+    "linestyle": "none",
+}
+
+HEAT: Final = "step_time"
 
 
 def heat_figure(
@@ -82,12 +90,11 @@ def heat_figure(
     which the title says.
 
     The best cell (of the measure) has a star; cells of ``points.region`` (not told apart from the best by
-    paired differences) are outlined;
-    failed ones are hatched. Raises OppoError when no point has the measure, or one of the fields does not
-    vary.
+    paired differences) are outlined; failed ones are hatched. Raises OppoError when no point has the measure,
+    or one of the fields does not vary.
     """
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+    from matplotlib.patches import Patch, Rectangle
 
     for axis_field in (x, y):
         if axis_field not in points.axes or len(points.values(axis_field)) < 2:
@@ -100,80 +107,58 @@ def heat_figure(
     anchor = anchor if anchor is not None and np.isfinite(values[anchor]) else points.best_row(metric)
     if anchor is None:
         raise OppoError(f"no point has the measure '{metric}': there is nothing to draw")
-    rows = points.like(anchor, free=(x, y))
-    inside = np.isin(np.arange(len(values)), rows)
-    # Of equal values the best point's cell has the star.
-    reached = points.achievable(np.where(inside, values, np.nan))
-    best = anchor if metric == points.objective else _top(reached, metric, anchor)
     across, upwards = points.values(x), points.values(y)
+    places = [{value_text(value): at for at, value in enumerate(values)} for values in (upwards, across)]
     grid = np.full((len(upwards), len(across)), -1, dtype=np.int64)
-    places = [{value_text(value): at for at, value in enumerate(values)} for values in (across, upwards)]
-    for row in rows:
-        grid[
-            places[1][value_text(points.table[y].iloc[row])], places[0][value_text(points.table[x].iloc[row])]
-        ] = row
+    for row in points.like(anchor, free=(x, y)):
+        grid[places[0][points.texts(y)[row]], places[1][points.texts(x)[row]]] = row
     shown = np.where(grid >= 0, values[grid], np.nan)
-    unit, scale = _unit_of(measure, shown)
-
+    best = anchor
+    if metric != points.objective:
+        # Of equal values the best point's cell has the star.
+        inside = np.isin(np.arange(len(values)), grid)
+        top = best_of(points.achievable(np.where(inside, values, np.nan)), metric)
+        best = anchor if top is None or values[anchor] == values[top] else top
+    scale, label = _scale_and_label(measure, shown)
     figure, (axis,) = new_figure([min(7.5, 1.9 + 0.34 * len(upwards))], below=0.35)
     # Bright is better, whatever the measure.
-    colours = "viridis_r" if measure.better == "low" else "viridis"
     mesh = axis.pcolormesh(
         np.arange(len(across) + 1) - 0.5,
         np.arange(len(upwards) + 1) - 0.5,
         shown / scale,
-        cmap=colours,
-        rasterized=False,
+        cmap="viridis_r" if measure.better == "low" else "viridis",
     )
     axis.set_xticks(range(len(across)), [value_label(value) for value in across])
     axis.set_yticks(range(len(upwards)), [value_label(value) for value in upwards])
     axis.tick_params(length=0)
-    _thin_out(axis, len(across), max(len(value_label(value)) for value in across))
+    # Labels across that would touch are left out.
+    room = max(4, int(78 / (1 + max(len(value_label(value)) for value in across))))
+    for at, text in enumerate(axis.get_xticklabels()):
+        text.set_visible(at % -(-len(across) // room) == 0)
     axis.set_xlabel(field_label(x))
     axis.set_ylabel(field_label(y))
-    name = _with_unit(measure, unit, scale)
     bar = figure.colorbar(mesh, ax=axis, pad=0.015, fraction=0.04)
-    bar.set_label(name, fontsize=9.5)
+    bar.set_label(label, fontsize=9.5)
     bar.ax.tick_params(labelsize=9)
-    if shown.size <= _MOST_ANNOTATED:
-        _annotate(
-            axis,
-            shown,
-            scale,
-            float(np.nanmin(shown) / scale),
-            float(np.nanmax(shown) / scale),
-            reverse=measure.better == "low",
-        )
-
     handles: list[Artist] = []
-    labels = []
-    failed = (grid >= 0) & ~np.isfinite(shown)
-    if failed.any():
-        _hatch(axis, failed)
-        handles.append(Patch(facecolor=IDLE, edgecolor=FAINT, hatch="////"))
-        labels.append("failed")
+    failed = np.argwhere((grid >= 0) & ~np.isfinite(shown))
+    if len(failed):
+        hatched: dict[str, Any] = {"facecolor": IDLE, "edgecolor": FAINT, "hatch": "////"}
+        for row, column in failed:
+            axis.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, linewidth=0, **hatched))
+        handles.append(Patch(**hatched, label="failed"))
     if metric == points.objective and len(points.region) > 1:
-        inside = np.isin(grid, sorted(points.region))
-        _outline(axis, inside)
-        handles.append(Line2D([], [], color=LOSSES[0], linewidth=2.2))
-        labels.append(_REGION)
+        _outline(axis, np.isin(grid, sorted(points.region)))
+        handles.append(Line2D([], [], color=LOSSES[0], linewidth=2.2, label=_REGION))
     at_y, at_x = np.argwhere(grid == best)[0]
     crowded = shown.size <= _MOST_ANNOTATED
-    axis.plot(
-        at_x,
-        at_y + (0.3 if crowded else 0),
-        marker="*",
-        markersize=9 if crowded else 13,
-        color=_WHITE,
-        markeredgecolor=_BLACK,
-        linestyle="none",
-    )
-    handles.append(
-        Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none")
-    )
-    labels.append(f"best: {measured_label(float(values[best]), measure.kind)}")
-    set_title(axis, title, _held(points, best, (x, y)))
-    legend_below(figure, handles, labels, columns=3)
+    if crowded:
+        _annotate(axis, shown / scale, reverse=measure.better == "low")
+    axis.plot(at_x, at_y + (0.3 if crowded else 0), markersize=9 if crowded else 13, **_STAR)
+    handles.append(_best_handle(values[best], measure))
+    held = settings_label(*_split(points.label_of(best, without=(x, y))))
+    set_title(axis, title, f"at {held}" if held else "")
+    legend_below(figure, handles, columns=3)
     return figure
 
 
@@ -200,52 +185,46 @@ def curve_figure(
     measure, values = measure_of(metric), points.measured(metric)
     if not np.isfinite(values).any():
         raise OppoError(f"no point has the measure '{metric}': there is nothing to draw")
-    unit, scale = _unit_of(measure, values)
+    scale, label = _scale_and_label(measure, values)
+    band = measure.interval if measure.interval and all(map(points.has, measure.interval)) else None
     figure, (axis,) = new_figure([4.0], below=0.3)
     handles: list[Artist] = []
-    labels = []
+    number = points.numbers(x)
     for (value, rows, best), colour, mark, dashes in zip(
         _lines(points, values, x, by), cycle(LINES), cycle(_MARKS), cycle(_DASHES)
     ):
-        at = np.array([as_number(points.table[x].iloc[row]) for row in rows], dtype=np.float64)
-        heights = values[rows] / scale
-        if measure.interval is not None and all(points.has(column) for column in measure.interval):
-            low, high = (points.measured(column)[rows] / scale for column in measure.interval)
+        at, heights = number[rows], values[rows] / scale
+        if band:
+            low, high = (points.measured(column)[rows] / scale for column in band)
             axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-        (line,) = axis.plot(
-            at, heights, color=colour, linewidth=1.8, linestyle=dashes, marker=mark, markersize=4
+        held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
+        named = value_label(value) if by else measure.label
+        handles += axis.plot(
+            at,
+            heights,
+            color=colour,
+            linewidth=1.8,
+            linestyle=dashes,
+            marker=mark,
+            markersize=4,
+            label=f"{named} ({held})" if held else named,
         )
         if measure.better in ("low", "high"):
             top = int(np.argmin(heights) if measure.better == "low" else np.argmax(heights))
-            axis.plot(
-                at[top],
-                heights[top],
-                marker="D",
-                markersize=8.5,
-                markerfacecolor="none",
-                markeredgecolor=colour,
-                linestyle="none",
-            )
-        handles.append(line)
-        held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
-        named = value_label(value) if by else measure.label
-        labels.append(f"{named} ({held})" if held else named)
-    if measure.kind == "signed_share":
-        axis.axhline(0.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
-    if measure.kind == "ratio":
-        axis.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+            axis.plot(at[top], heights[top], **_ring(colour, "D", 8.5))
+    if measure.kind in ("signed_share", "ratio"):
+        neutral = 1.0 if measure.kind == "ratio" else 0.0
+        axis.axhline(neutral, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
     _number_axis(axis, points, x)
     axis.set_xlabel(field_label(x))
-    notes = ["◇ marks each line's best"] if measure.better in ("low", "high") else []
-    notes += (
-        ["band: 95 % interval"]
-        if measure.interval and all(points.has(column) for column in measure.interval)
-        else []
-    )
-    axis.set_ylabel(_with_unit(measure, unit, scale))
+    axis.set_ylabel(label)
     axis.margins(y=0.12)
-    set_title(axis, title, ", ".join(notes))
-    legend_below(figure, handles, labels, columns=1 if max(map(len, labels)) > 45 else 3)
+    diamond = "◇ marks each line's best" if measure.better in ("low", "high") else ""
+    set_title(
+        axis, title, ", ".join(note for note in (diamond, "band: 95 % interval" if band else "") if note)
+    )
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    legend_below(figure, handles, columns=1 if widest > 45 else 3)
     return figure
 
 
@@ -266,78 +245,29 @@ def scatter_figure(
         raise OppoError(
             f"no numeric field varies, or no point has the measure '{metric}': there is nothing to draw"
         )
-    unit, scale = _unit_of(measure, values)
+    scale, label = _scale_and_label(measure, values)
     columns = min(2, len(fields))
     figure, panels = new_figure([3.0] * -(-len(fields) // columns), columns=columns, below=0.3)
     region = sorted(points.region - {best}) if metric == points.objective else []
     handles: list[Artist] = []
-    labels = []
     for panel, (axis, field) in enumerate(zip(panels, fields, strict=False)):
-        at = np.array(
-            [as_number(value) if as_number(value) is not None else np.nan for value in points.table[field]],
-            dtype=np.float64,
-        )
-        for group, colour, mark in zip(points.values(by) if by else [None], cycle(LINES), cycle(_MARKS)):
-            chosen = np.array(
-                [not by or value_text(value) == value_text(group) for value in points.table[by or field]]
-            ) & np.isfinite(values)
-            axis.plot(
-                at[chosen],
-                values[chosen] / scale,
-                linestyle="none",
-                marker=mark,
-                markersize=4,
-                color=colour,
-                alpha=0.6,
-                markeredgewidth=0,
-            )
-            if by and not panel:
-                handles.append(Line2D([], [], linestyle="none", marker=mark, markersize=5, color=colour))
-                labels.append(value_label(group))
-        axis.plot(
-            at[region],
-            values[region] / scale,
-            linestyle="none",
-            marker="o",
-            markersize=8,
-            markerfacecolor="none",
-            markeredgecolor=LOSSES[0],
-        )
-        axis.plot(
-            at[best],
-            values[best] / scale,
-            linestyle="none",
-            marker="*",
-            markersize=13,
-            color=_WHITE,
-            markeredgecolor=_BLACK,
-        )
+        at = points.numbers(field)
+        dots = _dots_by(axis, points, by, at, values / scale)
+        handles = handles or dots
+        axis.plot(at[region], values[region] / scale, **_ring(LOSSES[0], "o", 8))
+        axis.plot(at[best], values[best] / scale, markersize=13, **_STAR)
         _number_axis(axis, points, field, room=7 if columns > 1 else 16)
         axis.set_xlabel(field_label(field), fontsize=9.5)
         axis.margins(y=0.1)
         if panel % columns == 0:
-            axis.set_ylabel(_with_unit(measure, unit, scale), fontsize=9.5)
+            axis.set_ylabel(label, fontsize=9.5)
     for axis in panels[len(fields) :]:
         axis.set_visible(False)
     if region:
-        handles.append(
-            Line2D(
-                [],
-                [],
-                linestyle="none",
-                marker="o",
-                markersize=8,
-                markerfacecolor="none",
-                markeredgecolor=LOSSES[0],
-            )
-        )
-        labels.append(_REGION)
-    handles.append(
-        Line2D([], [], marker="*", markersize=11, color=_WHITE, markeredgecolor=_BLACK, linestyle="none")
-    )
-    labels.append(f"best: {measured_label(float(values[best]), measure.kind)}")
+        handles.append(Line2D([], [], **_ring(LOSSES[0], "o", 8), label=_REGION))
+    handles.append(_best_handle(values[best], measure))
     set_title(panels[0], title)
-    legend_below(figure, handles, labels, columns=4)
+    legend_below(figure, handles, columns=4)
     return figure
 
 
@@ -350,78 +280,35 @@ def tradeoff_figure(
     Points of the front are numbered, their settings stand below. Raises OppoError when no point has both
     measures.
     """
-    from matplotlib.lines import Line2D
-
     paid, won = points.measured(cost), points.measured(c.SPEEDUP)
     measure = measure_of(cost)
-    size = np.abs(paid) if measure.better == "zero" else paid
-    front = pareto_front(size, points.achievable(won))
+    signed = measure.better == "zero"
+    front = pareto_front(np.abs(paid) if signed else paid, points.achievable(won))
     if not front:
         raise OppoError(f"no point has both '{cost}' and '{c.SPEEDUP}': there is no trade-off to draw")
-    scale = 0.01 if measure.kind in ("share", "signed_share") else 1.0
+    scale, label = _scale_and_label(measure, paid)
     labelled = _spread(front, _MOST_LABELLED)
     figure, (axis,) = new_figure([4.4], below=0.24 * len(labelled) + 0.35)
-    handles: list[Artist] = []
-    labels = []
-    groups = points.values(by) if by else [None]
-    for group, colour, mark in zip(groups, cycle(LINES), cycle(_MARKS)):
-        of_group = (
-            [value_text(value) == value_text(group) for value in points.table[by]]
-            if by
-            else [True] * len(won)
-        )
-        chosen = np.array(of_group) & np.isfinite(size) & np.isfinite(won)
-        axis.plot(
-            paid[chosen] / scale,
-            won[chosen],
-            linestyle="none",
-            marker=mark,
-            markersize=4,
-            color=colour,
-            alpha=0.55,
-            markeredgewidth=0,
-        )
-        if by:
-            handles.append(Line2D([], [], linestyle="none", marker=mark, markersize=5, color=colour))
-            labels.append(value_label(group))
-    along = sorted(front, key=lambda row: paid[row]) if measure.better == "zero" else front
-    axis.plot(
+    handles = _dots_by(axis, points, by, paid / scale, won)
+    along = sorted(front, key=lambda row: paid[row])
+    handles += axis.plot(
         paid[along] / scale,
         won[along],
         color=INK,
         linewidth=1.2,
-        drawstyle="default" if measure.better == "zero" else "steps-post",
-        zorder=3,
-    )
-    axis.plot(
-        paid[front] / scale,
-        won[front],
-        linestyle="none",
         marker="o",
         markersize=7,
         markerfacecolor="none",
-        markeredgecolor=INK,
+        drawstyle="default" if signed else "steps-post",
         zorder=3,
-    )
-    handles.append(Line2D([], [], color=INK, linewidth=1.2, marker="o", markersize=7, markerfacecolor="none"))
-    labels.append(
-        "none is both faster and "
-        + ("less biased" if measure.better == "zero" else "fresher")
-        + " (Pareto front)"
-    )
-    axis.set_xlabel(
-        f"{measure.label} (%)"
-        if scale == 0.01
-        else f"{measure.label} (weight updates)"
-        if "staleness" in cost
-        else measure.label
+        label=f"none is both faster and {'less biased' if signed else 'fresher'} (Pareto front)",
     )
     axis.set_ylabel("speed-up")
     axis.margins(0.07)
     _number_labels(axis, [(float(paid[row] / scale), float(won[row])) for row in labelled])
     set_title(axis, title)
-    legend_below(figure, handles, labels, columns=4)
-    lines = [axis.get_xlabel(), ""]
+    legend_below(figure, handles, columns=4)
+    lines = [f"{label} (weight updates)" if "staleness" in cost else label, ""]
     for number, row in enumerate(labelled, 1):
         reached = (
             f"{measured_label(float(won[row]), 'ratio')}, {measure.label}"
@@ -440,54 +327,32 @@ def convergence_figure(
 
     Raises OppoError without a finite value.
     """
-    from matplotlib.lines import Line2D
-
     seconds = np.asarray(values, dtype=np.float64)
     allowed = np.ones(len(seconds), dtype=bool) if feasible is None else np.asarray(feasible, dtype=bool)
     if not np.isfinite(seconds).any():
         raise OppoError(f"no trial has a {label}: there is nothing to draw")
     unit = time_unit(float(np.nanmin(seconds)))
-    number = np.arange(1, len(seconds) + 1)
+    shown, number = seconds / unit.seconds, np.arange(1, len(seconds) + 1)
     figure, (axis,) = new_figure([3.6])
-    axis.plot(
-        number[allowed],
-        seconds[allowed] / unit.seconds,
-        linestyle="none",
-        marker="o",
-        markersize=4,
-        color=TRAINED,
-        alpha=0.6,
-    )
-    handles: list[Artist] = [Line2D([], [], linestyle="none", marker="o", markersize=4, color=TRAINED)]
-    labels = ["trial"]
-    if not allowed.all():
-        axis.plot(
-            number[~allowed],
-            seconds[~allowed] / unit.seconds,
-            linestyle="none",
-            marker="x",
-            markersize=4,
-            color=FAINT,
+    dots: dict[str, Any] = {"linestyle": "none", "markersize": 4}
+    handles: list[Artist] = [
+        *axis.plot(
+            number[allowed], shown[allowed], marker="o", **dots, color=TRAINED, alpha=0.6, label="trial"
         )
-        handles.append(Line2D([], [], linestyle="none", marker="x", markersize=4, color=FAINT))
-        labels.append("breaks a constraint")
-    so_far = (
-        np.fmin.accumulate(np.where(allowed, seconds, np.nan))
-        if allowed.any()
-        else np.full(len(seconds), np.nan)
-    )
-    axis.step(number, so_far / unit.seconds, where="post", color=INK, linewidth=1.5)
-    handles.append(Line2D([], [], color=INK, linewidth=1.5))
-    labels.append(
-        f"best so far: {format_seconds(float(np.nanmin(so_far)), unit)}"
-        if np.isfinite(so_far).any()
-        else "best so far: none"
+    ]
+    if not allowed.all():
+        crosses = {**dots, "marker": "x", "color": FAINT, "label": "breaks a constraint"}
+        handles += axis.plot(number[~allowed], shown[~allowed], **crosses)
+    so_far = np.fmin.accumulate(np.where(allowed, seconds, np.nan))
+    least = format_seconds(float(np.nanmin(so_far)), unit) if np.isfinite(so_far).any() else "none"
+    handles += axis.step(
+        number, so_far / unit.seconds, where="post", color=INK, linewidth=1.5, label=f"best so far: {least}"
     )
     axis.set_xlabel("trial")
     axis.set_ylabel(f"{label} ({unit.name})")
     whole_numbers(axis.xaxis)
     set_title(axis, title)
-    legend_below(figure, handles, labels)
+    legend_below(figure, handles)
     return figure
 
 
@@ -507,11 +372,8 @@ def sensitivity_figure(
         raise OppoError("no knob was varied: there is no sensitivity to draw")
     shares = np.nan_to_num(np.asarray(losses, dtype=np.float64))
     order = np.argsort(-shares, kind="stable")
-    figure, (axis,) = new_figure([1.2 + 0.4 * max(2, len(order))])
+    figure, axis = bar_figure([field_label(names[at]) for at in order], base=1.2, each=0.4)
     axis.barh(np.arange(len(order)), shares[order] * 100, height=0.6, color=TRAINED)
-    axis.set_yticks(np.arange(len(order)), [field_label(names[at]) for at in order])
-    axis.tick_params(axis="y", length=0)
-    axis.set_ylim(len(order) - 0.45, -0.55)
     for place, at in enumerate(order):
         text = f"+{shares[at] * 100:.1f} %" + (f"  {labels[at]}" if len(labels) else "")
         beside(axis, max(0.0, shares[at]) * 100, place, text)
@@ -534,84 +396,161 @@ def pareto_front(paid: NDArray[np.float64], won: NDArray[np.float64]) -> list[in
     return front
 
 
+@dataclass(frozen=True)
+class NamedFigure:
+    """A figure and its words."""
+
+    name: str
+    """File-name stem."""
+    figure: "Figure"
+    title: str
+    alt: str
+
+
+def figures_of(points: Points, title: str = "") -> list[NamedFigure]:
+    """Every figure that the points admit; ``title`` stands in each. Empty where no point has a step time."""
+    if not points.has(c.STEP_S):
+        return []
+    gridded = is_grid(points)
+    found = [*(_heats(points, title) if gridded else ()), *(_curves if gridded else _scatter)(points, title)]
+    if points.has(c.SPEEDUP):
+        found += _tradeoffs(points, title)
+    return found
+
+
+def write_figures(points: Points, folder: str | Path, title: str = "", *, force: bool = False) -> list[Path]:
+    """Write every figure into a folder, as PNG and SVG; returns the files. Raises OppoError when one exists
+    (unless ``force``)."""
+    root = Path(folder)
+    found = figures_of(points, title)
+    paths = [root / f"{one.name}.{kind}" for one in found for kind in ("png", "svg")]
+    for path in paths:
+        refuse_existing(path, overwrite=force)
+    with file_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        with whole_file(root / f"{one.name}.png") as file:
+            write_png(one.figure, file)
+        with whole_file(root / f"{one.name}.svg") as file:
+            file.write(svg_text(one.figure).encode())
+    return paths
+
+
+# ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _heats(points: Points, title: str) -> Iterator[NamedFigure]:
+    axes = heat_axes(points)
+    if axes is None:
+        return
+    x, y = axes
+    alt = (
+        f"Heat map: {field_label(x)} across, {field_label(y)} upwards; the best cell has a star; the table"
+        " has the numbers."
+    )
+    for name, metric in ((HEAT, c.STEP_S), ("speedup", c.SPEEDUP)):
+        if points.has(metric):
+            label = f"{measure_of(metric).label.capitalize()} by {field_label(x)} and {field_label(y)}"
+            yield NamedFigure(name, heat_figure(points, metric, x=x, y=y, title=title), label, alt)
+
+
+def _curves(points: Points, title: str) -> Iterator[NamedFigure]:
+    numeric = [axis for axis in points.axes if points.numeric(axis)]
+    known = {CHUNK_FIELD: "chunk_curve", OVERCOMMIT_FIELD: "overcommit_curve"}
+    for axis in [axis for axis in known if axis in numeric] or numeric[:2]:
+        by = category(points)
+        by = None if by == axis else by
+        alt = (
+            f"A line{f' for each {field_label(by)}' if by else ''} with its 95 % band; a diamond marks the"
+            " best of each."
+        )
+        name = known.get(axis, f"curve_{axis.replace('.', '_')}")
+        figure = curve_figure(points, x=axis, by=by, title=title)
+        yield NamedFigure(name, figure, f"Step time by {field_label(axis)}", alt)
+
+
+def _scatter(points: Points, title: str) -> Iterator[NamedFigure]:
+    if any(points.numeric(axis) for axis in points.axes):
+        figure = scatter_figure(points, by=_colour_by(points), title=title)
+        alt = "One panel a numeric field, a dot a configuration; the best has a star."
+        yield NamedFigure("scatter", figure, "Step time by field", alt)
+
+
+def _tradeoffs(points: Points, title: str) -> Iterator[NamedFigure]:
+    alt = "A dot a configuration; those that none beats on both are numbered and listed with their settings."
+    for cost, name, label in (
+        (c.COMPARED_STALENESS_MEAN, "staleness", "Speed-up against staleness"),
+        (c.LENGTH_BIAS, "length_bias", "Speed-up against length bias"),
+    ):
+        if points.has(cost):
+            figure = tradeoff_figure(points, cost, by=_colour_by(points), title=title)
+            yield NamedFigure(name, figure, label, alt)
+
+
+def _colour_by(points: Points) -> str | None:
+    by = category(points)
+    return None if by is None or points.numeric(by) else by
+
+
+def _dots_by(
+    axis: "Axes", points: Points, by: str | None, x: NDArray[np.float64], y: NDArray[np.float64]
+) -> "list[Artist]":
+    """A dot a point, a colour and mark for each value of ``by``; returns what the legend needs."""
+    from matplotlib.lines import Line2D
+
+    handles: list[Artist] = []
+    for value, colour, mark in zip(points.values(by) if by else [None], cycle(LINES), cycle(_MARKS)):
+        chosen = np.isfinite(x) & np.isfinite(y)
+        if by:
+            chosen &= np.array(points.texts(by)) == value_text(value)
+        dots: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour}
+        axis.plot(x[chosen], y[chosen], **dots, markersize=4, alpha=0.6, markeredgewidth=0)
+        if by:
+            handles.append(Line2D([], [], **dots, markersize=5, label=value_label(value)))
+    return handles
+
+
+def _best_handle(value: float, measure: Measure) -> "Artist":
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], markersize=11, **_STAR, label=f"best: {measured_label(float(value), measure.kind)}")
+
+
+def _ring(colour: str, mark: str, size: float) -> dict[str, Any]:
+    hollow = {"markerfacecolor": "none", "markeredgecolor": colour}
+    return {"linestyle": "none", "marker": mark, "markersize": size, **hollow}
+
+
 def _lines(
     points: Points, values: NDArray[np.float64], x: str, by: str | None
 ) -> "list[tuple[Any, list[int], int]]":
     """(value of ``by``, rows by ascending x, best row) of every line that has a point."""
     found = []
     seconds = points.measured(points.objective) if points.has(points.objective) else values
-    labels = [value_text(value) for value in points.table[by]] if by else []
-    numeric = [as_number(value) is not None for value in points.table[x]]
+    number = points.numbers(x)
+    usable = np.isfinite(number) & np.isfinite(values)
     for value in points.values(by) if by else [None]:
-        inside = (
-            np.array([label == value_text(value) for label in labels])
-            if by
-            else np.ones(len(values), dtype=bool)
-        )
-        best = best_of(
-            np.where(inside & np.array(numeric) & np.isfinite(values), seconds, np.nan), points.objective
-        )
-        if best is None:
-            continue
-        rows = [row for row in points.like(best, free=(x,)) if numeric[row] and np.isfinite(values[row])]
-        found.append((value, sorted(rows, key=lambda row: as_number(points.table[x].iloc[row]) or 0.0), best))
+        inside = usable & (np.array(points.texts(by)) == value_text(value)) if by else usable
+        best = best_of(np.where(inside, seconds, np.nan), points.objective)
+        if best is not None:
+            rows = [row for row in points.like(best, free=(x,)) if usable[row]]
+            found.append((value, sorted(rows, key=lambda row: number[row]), best))
     return found
-
-
-def _top(values: NDArray[np.float64], metric: str, favourite: int) -> int:
-    """The best finite row, the favourite among equals."""
-    top = best_of(values, metric)
-    return favourite if top is None or values[favourite] == values[top] else top
 
 
 def _split(pairs: Sequence[tuple[str, Any]]) -> tuple[list[str], list[Any]]:
     return [field for field, _ in pairs], [value for _, value in pairs]
 
 
-def _held(points: Points, row: int, free: Sequence[str]) -> str:
-    held = settings_label(*_split(points.label_of(row, without=free)))
-    return f"at {held}" if held else ""
-
-
-def _thin_out(axis: "Axes", count: int, widest: int) -> None:
-    """Leave out labels across that would touch."""
-    room = max(4, int(78 / max(1, widest + 1)))
-    every = -(-count // room)
-    for at, label in enumerate(axis.get_xticklabels()):
-        label.set_visible(at % every == 0)
-
-
-def _annotate(
-    axis: "Axes", shown: NDArray[np.float64], scale: float, low: float, high: float, *, reverse: bool
-) -> None:
-    digits = _digits(shown / scale)
+def _annotate(axis: "Axes", shown: NDArray[np.float64], *, reverse: bool) -> None:
+    low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
+    largest = float(np.nanmax(np.abs(shown)))
+    digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2
     for y, x in np.argwhere(np.isfinite(shown)):
-        value = shown[y, x] / scale
-        bright = (value - low) / (high - low) if high > low else 0.5
-        bright = 1.0 - bright if reverse else bright
-        axis.text(
-            x,
-            y - 0.08,
-            f"{value:.{digits}f}",
-            ha="center",
-            va="center",
-            fontsize=7.5,
-            color=_BLACK if bright > 0.55 else _WHITE,
-        )
-
-
-def _digits(values: NDArray[np.float64]) -> int:
-    largest = float(np.nanmax(np.abs(values)))
-    return 0 if largest >= 1000 else 1 if largest >= 100 else 2
-
-
-def _hatch(axis: "Axes", cells: NDArray[np.bool_]) -> None:
-    from matplotlib.patches import Rectangle
-
-    for y, x in np.argwhere(cells):
-        axis.add_patch(
-            Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=IDLE, edgecolor=FAINT, hatch="////", linewidth=0)
-        )
+        bright = (shown[y, x] - low) / (high - low) if high > low else 0.5
+        colour = _BLACK if (1.0 - bright if reverse else bright) > 0.55 else _WHITE
+        text = f"{shown[y, x]:.{digits}f}"
+        axis.text(x, y - 0.08, text, ha="center", va="center", fontsize=7.5, color=colour)
 
 
 def _outline(axis: "Axes", inside: NDArray[np.bool_]) -> None:
@@ -643,9 +582,8 @@ def _number_axis(axis: "Axes", points: Points, x: str, room: int = 16) -> None:
     """Logarithmic where values double rather than add; a tick at each value as far as they have room."""
     from matplotlib.ticker import FormatStrFormatter, NullLocator
 
-    values = np.array(
-        [as_number(value) for value in points.values(x) if as_number(value) is not None], dtype=np.float64
-    )
+    values = np.unique(points.numbers(x))
+    values = values[np.isfinite(values)]
     doubling = (
         values.min() > 0
         and values.max() / values.min() >= 16
@@ -679,7 +617,7 @@ def _number_labels(axis: "Axes", at: Sequence[tuple[float, float]]) -> None:
         axis.annotate(
             str(number),
             place,
-            xytext=(-9, 0) if close else (0, 9),
+            (-9, 0) if close else (0, 9),
             textcoords="offset points",
             ha="right" if close else "center",
             va="center",
@@ -692,139 +630,13 @@ def _number_labels(axis: "Axes", at: Sequence[tuple[float, float]]) -> None:
 
 def _spread(rows: Sequence[int], most: int) -> list[int]:
     """At most ``most`` of the rows, first and last among them."""
-    if len(rows) <= most:
-        return list(rows)
-    return [rows[round(at)] for at in np.linspace(0, len(rows) - 1, most)]
+    return [rows[round(at)] for at in np.linspace(0, len(rows) - 1, min(most, len(rows)))]
 
 
-def _unit_of(measure: Measure, values: NDArray[np.float64]) -> tuple[Unit | None, float]:
-    """The unit of an axis, and what one of it is in the column's own."""
+def _scale_and_label(measure: Measure, values: NDArray[np.float64]) -> tuple[float, str]:
+    """What one of an axis is in the column's own unit, and what stands beside the axis."""
     if measure.kind == "seconds":
         unit = time_unit(float(np.nanmin(values)))
-        return unit, unit.seconds
-    return None, 0.01 if measure.kind in ("share", "signed_share") else 1.0
-
-
-def _with_unit(measure: Measure, unit: Unit | None, scale: float) -> str:
-    return (
-        f"{measure.label} ({unit.name})"
-        if unit
-        else f"{measure.label} (%)"
-        if scale == 0.01
-        else measure.label
-    )
-
-
-HEAT: Final = "step_time"
-
-
-@dataclass(frozen=True)
-class NamedFigure:
-    """A figure and its words."""
-
-    name: str
-    """File-name stem."""
-    figure: "Figure"
-    title: str
-    alt: str
-
-
-def figures_of(points: Points, title: str = "") -> list[NamedFigure]:
-    """Every figure that the points admit; ``title`` stands in each. Empty where no point has a step time."""
-    if not points.has(c.STEP_S):
-        return []
-    gridded = is_grid(points)
-    found = [
-        *(_heats(points, title) if gridded else ()),
-        *(_curves(points, title) if gridded else _scatter(points, title)),
-    ]
-    if points.has(c.SPEEDUP):
-        found += _tradeoffs(points, title)
-    return found
-
-
-def write_figures(points: Points, folder: str | Path, title: str = "", *, force: bool = False) -> list[Path]:
-    """Write every figure into a folder, as PNG and SVG; returns the files. Raises OppoError when one exists
-    (unless ``force``)."""
-    root = Path(folder)
-    found = figures_of(points, title)
-    paths = [root / f"{one.name}.{kind}" for one in found for kind in ("png", "svg")]
-    for path in paths:
-        refuse_existing(path, overwrite=force)
-    with file_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
-    for one in found:
-        for path, data in (
-            (root / f"{one.name}.png", png_bytes(one.figure)),
-            (root / f"{one.name}.svg", svg_text(one.figure).encode()),
-        ):
-            with whole_file(path) as file:
-                file.write(data)
-    return paths
-
-
-def _heats(points: Points, title: str) -> Iterator[NamedFigure]:
-    axes = heat_axes(points)
-    if axes is None:
-        return
-    x, y = axes
-    for name, metric in ((HEAT, c.STEP_S), ("speedup", c.SPEEDUP)):
-        if points.has(metric):
-            label = measure_of(metric).label
-            alt = (
-                f"Heat map: {field_label(x)} across, {field_label(y)} upwards; the best cell has a star; the"
-                " table has the numbers."
-            )
-            figure = heat_figure(points, metric, x=x, y=y, title=title)
-            yield NamedFigure(
-                name, figure, f"{label.capitalize()} by {field_label(x)} and {field_label(y)}", alt
-            )
-
-
-def _curves(points: Points, title: str) -> Iterator[NamedFigure]:
-    numeric = [axis for axis in points.axes if points.numeric(axis)]
-    known = [axis for axis in (CHUNK_FIELD, OVERCOMMIT_FIELD) if axis in numeric]
-    for axis in known or numeric[:2]:
-        name = {CHUNK_FIELD: "chunk_curve", OVERCOMMIT_FIELD: "overcommit_curve"}.get(
-            axis, f"curve_{axis.replace('.', '_')}"
-        )
-        by = category(points)
-        by = None if by == axis else by
-        alt = (
-            f"A line{f' for each {field_label(by)}' if by else ''} with its 95 % band; a diamond marks the"
-            " best of each."
-        )
-        yield NamedFigure(
-            name, curve_figure(points, x=axis, by=by, title=title), f"Step time by {field_label(axis)}", alt
-        )
-
-
-def _scatter(points: Points, title: str) -> Iterator[NamedFigure]:
-    if any(points.numeric(axis) for axis in points.axes):
-        figure = scatter_figure(points, by=_colour_by(points), title=title)
-        yield NamedFigure(
-            "scatter",
-            figure,
-            "Step time by field",
-            "One panel a numeric field, a dot a configuration; the best has a star.",
-        )
-
-
-def _tradeoffs(points: Points, title: str) -> Iterator[NamedFigure]:
-    for cost, name, label in (
-        (c.COMPARED_STALENESS_MEAN, "staleness", "Speed-up against staleness"),
-        (c.LENGTH_BIAS, "length_bias", "Speed-up against length bias"),
-    ):
-        if points.has(cost):
-            alt = (
-                "A dot a configuration; those that none beats on both are numbered and listed with their"
-                " settings."
-            )
-            yield NamedFigure(
-                name, tradeoff_figure(points, cost, by=_colour_by(points), title=title), label, alt
-            )
-
-
-def _colour_by(points: Points) -> str | None:
-    by = category(points)
-    return None if by is None or points.numeric(by) else by
+        return unit.seconds, f"{measure.label} ({unit.name})"
+    percent = measure.kind in ("share", "signed_share")
+    return (0.01, f"{measure.label} (%)") if percent else (1.0, measure.label)

@@ -424,19 +424,15 @@ def _legend(figure: "Figure", stages: set[str], extras: set[str]) -> None:
     from matplotlib.patches import Patch
 
     handles: list[Artist] = []
-    labels = []
     for stage in in_stage_order(stages):
-        handles.append(Patch(facecolor=stage_colour(stage)))
-        labels.append("decode (height: rollouts running)" if stage == DECODE else stage)
-    others: dict[str, Artist] = {
-        "waits for the tail": Patch(facecolor="white", edgecolor=_TAIL_COLOUR, hatch="//////"),
-        "idle": Patch(facecolor=IDLE),
-        "end of gen": Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3))),
-        "end of step": Line2D([], [], color=INK, linewidth=1.0),
-        "piece to the scorer": Line2D([], [], color=INK, linewidth=0.6, marker="|", linestyle="none"),
-    }
-    for label, handle in others.items():
-        if label in extras:
-            handles.append(handle)
-            labels.append(label)
-    legend_below(figure, handles, labels, columns=4)
+        label = "decode (height: rollouts running)" if stage == DECODE else stage
+        handles.append(Patch(facecolor=stage_colour(stage), label=label))
+    others = (
+        Patch(facecolor="white", edgecolor=_TAIL_COLOUR, hatch="//////", label="waits for the tail"),
+        Patch(facecolor=IDLE, label="idle"),
+        Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="end of gen"),
+        Line2D([], [], color=INK, linewidth=1.0, label="end of step"),
+        Line2D([], [], color=INK, linewidth=0.6, marker="|", linestyle="none", label="piece to the scorer"),
+    )
+    handles += [other for other in others if other.get_label() in extras]
+    legend_below(figure, handles, columns=4)

@@ -8,7 +8,7 @@ from typing import Any
 
 from oppo_sim.comparison import Comparison, ComparisonPlan, OnProgress, comparison_of, make_cells
 from oppo_sim.fast.choose import engine_of
-from oppo_sim.manifest import versions
+from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
@@ -126,24 +126,16 @@ def _write_figures(
 def _manifest(plan: ComparisonPlan) -> dict[str, Any]:
     scenario = plan.scenario
     setups = {policy: plan.setups[policy] for policy in plan.policies}
-    setup = plan.setups[BASELINE]
     return {
         "kind": "simulated comparison",
-        "scenario": scenario.name,
-        "scenario_sha256": scenario.content_hash,
-        "scenario_yaml": scenario.to_yaml(),
         "policies": list(plan.policies),
         "policy_settings": {policy: policy_settings_of(scenario, policy) for policy in setups},
         "policy_source_sha256": {policy: source_digest(policy, scenario.base_dir) for policy in setups},
         "baselines": dict(plan.baselines),
         "seeds": list(plan.seeds),
         "steps": plan.steps,
-        "warmup_steps": scenario.warmup_steps,
-        "trace": dict(setup.replay.provenance),
-        "trace_sha256": setup.replay.content_hash,
-        "costs": dict(setup.costs.provenance),
+        **provenance(scenario, plan.setups[BASELINE]),
         "engines": {policy: engine_of(each) for policy, each in setups.items()},
-        "versions": versions(),
         "warnings": list(dict.fromkeys(warning for each in setups.values() for warning in each.warnings)),
     }
 

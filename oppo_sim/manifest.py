@@ -8,6 +8,7 @@ from typing import Any
 
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.scenario.build import Setup, policy_settings_of
+from oppo_sim.scenario.schema import Scenario
 
 PACKAGES = ("oppo-toolkit", "simpy", "numba", "numpy", "pandas", "pyarrow", "scipy", "pydantic")
 
@@ -36,18 +37,25 @@ def run_manifest(
     return {
         "kind": "simulated",
         "engine": engine,
-        "scenario": setup.scenario.name,
-        "scenario_sha256": setup.scenario.content_hash,
-        "scenario_yaml": setup.scenario.to_yaml(),
         "policy": policy,
         "policy_settings": dict(settings),
         "policy_source_sha256": source_digest(policy, setup.scenario.base_dir),
         "seed": setup.seed,
         "steps": setup.steps,
-        "warmup_steps": setup.warmup_steps,
+        **provenance(setup.scenario, setup),
+        "warnings": list(setup.warnings),
+    }
+
+
+def provenance(scenario: Scenario, setup: Setup) -> dict[str, Any]:
+    """What every result of a scenario rests on, whatever was run; ``setup``: one of its runs."""
+    return {
+        "scenario": scenario.name,
+        "scenario_sha256": scenario.content_hash,
+        "scenario_yaml": scenario.to_yaml(),
+        "warmup_steps": scenario.warmup_steps,
         "trace": dict(setup.replay.provenance),
         "trace_sha256": setup.replay.content_hash,
         "costs": dict(setup.costs.provenance),
         "versions": versions(),
-        "warnings": list(setup.warnings),
     }

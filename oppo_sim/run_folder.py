@@ -116,7 +116,7 @@ class RunFolder:
                 " before finish()"
             )
         with write_errors(self.root / MANIFEST):
-            files = {name: _facts(self.root / name) for name in sorted(self._names)}
+            files = {name: file_facts(self.root / name) for name in sorted(self._names)}
         with whole_file(self.root / MANIFEST) as file:
             file.write(json_bytes({**manifest, FILES: files}))
         self._finished = True
@@ -182,7 +182,7 @@ class FinishedRun:
         for name in self.files:
             path = self.root / name
             with _read_errors_said(path):
-                facts = _facts(path)
+                facts = file_facts(path)
             if facts != self.manifest[FILES][name]:
                 raise OppoError(
                     f"{path} was changed after the run finished: run the simulation again, or work on a copy"
@@ -280,7 +280,8 @@ def _not_empty(root: Path, present: list[str], force: bool) -> str:
     return f"{root} is not empty ({shown}): choose a new or empty folder"
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def file_facts(path: Path) -> dict[str, Any]:
+    """Size in bytes and SHA-256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}

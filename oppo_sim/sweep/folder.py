@@ -4,7 +4,6 @@ Unlike other run folders it is meant to be continued: the same sweep with more s
 finished runs.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path, whole_file, write_errors
-from oppo_sim.manifest import versions
+from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
+from oppo_sim.run_folder import file_facts
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import read_head
@@ -113,7 +113,7 @@ def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
     record = sweep_record(sweep)
     names = [POINTS, POINTS_CSV, RUN_TABLE, BEST]
     with whole_file(folder / SWEEP) as file:
-        file.write(json_bytes({**record, "files": {name: _facts(folder / name) for name in names}}))
+        file.write(json_bytes({**record, "files": {name: file_facts(folder / name) for name in names}}))
     if figures:
         _write_figures(folder)
 
@@ -142,15 +142,11 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
     """Everything about the sweep but its tables; no wall-clock time and no path that was not typed, so that
     the same sweep gives the same record."""
     plan = sweep.plan
-    scenario, some = plan.scenario, plan.runnable[0]
-    setup = setup_of(some.request)
     steps = sorted({point.request.steps for point in plan.runnable})
+    warnings = list(dict.fromkeys(warning for point in plan.runnable for warning in point.warnings))
     return {
         "format": FORMAT,
         "kind": "simulated sweep",
-        "scenario": scenario.name,
-        "scenario_sha256": scenario.content_hash,
-        "scenario_yaml": scenario.to_yaml(),
         "spec": plan.spec.to_plain(),
         "fields": list(plan.fields),
         "axes": [_axis_record(axis) for axis in plan.axes],
@@ -161,7 +157,6 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "region": list(sweep.region),
         "seeds": list(plan.seeds),
         "steps": steps[0] if len(steps) == 1 else steps,
-        "warmup_steps": scenario.warmup_steps,
         "engines": dict(sweep.engines),
         "baselines": dict(Counter(point.baseline_label for point in plan.runnable).most_common()),
         "failures": [
@@ -169,13 +164,8 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
             for failure in sweep.failures[:MOST_NAMED]
         ],
         "other_failures": sum(failure.points for failure in sweep.failures[MOST_NAMED:]),
-        "trace": dict(setup.replay.provenance),
-        "trace_sha256": setup.replay.content_hash,
-        "costs": dict(setup.costs.provenance),
-        "versions": versions(),
-        "warnings": list(dict.fromkeys(warning for point in plan.runnable for warning in point.warnings))[
-            :MOST_NAMED
-        ],
+        **provenance(plan.scenario, setup_of(plan.runnable[0].request)),
+        "warnings": warnings[:MOST_NAMED],
     }
 
 
@@ -226,11 +216,6 @@ def _range(values: "pd.Series[Any]") -> dict[str, Any]:
     if values.dtype.kind in "if":
         return {"low": values.min(), "high": values.max()}
     return {"values": sorted(map(str, values.unique()))}
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _remove_figures(folder: Path) -> None:

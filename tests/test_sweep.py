@@ -15,7 +15,7 @@ from oppo_sim import compare, load_scenario
 from oppo_sim.errors import OppoError
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate, setup_of
-from oppo_sim.runs.execute import Executor, Runner, check_executor
+from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.runs.statistics import alike, dominated, looks_of, paired
 from oppo_sim.scenario.build import build_setup
@@ -316,7 +316,7 @@ def test_an_alias_of_another_framework_is_a_field(tiny: Path) -> None:
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "find_spec", lambda name: None)
     with pytest.raises(OppoError, match=r"oppo-toolkit\[ray\]"):
-        check_executor(Executor("ray"))
+        Executor("ray")
 
 
 # ---- one run -----------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def command(
         left_unfinished,
     )
     from oppo_sim.run_folder import read_run_folder
-    from oppo_sim.runs.execute import Executor, check_executor
+    from oppo_sim.runs.execute import Executor
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
@@ -85,7 +85,6 @@ def command(
     if not left_unfinished(folder):
         options.refuse_taken(folder, force)
     where = Executor(executor, jobs, ray_address)
-    check_executor(where)
     plan = plan_comparison(loaded, chosen, seeds, steps, attribution)
     try:
         with options.progress_bar(f"{loaded.name}: simulated runs", plan.runs, as_json) as (bar, task):

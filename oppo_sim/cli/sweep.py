@@ -133,12 +133,11 @@ def command(
     }
     changes = {name: value for name, value in given.items() if value is not None}
     spec, scenario = _loaded(scenario_or_file, grid, random, overrides, changes)
-    from oppo_sim.runs.execute import Executor, check_executor
+    from oppo_sim.runs.execute import Executor
     from oppo_sim.sweep.folder import refuse_taken, sweep_to_folder
     from oppo_sim.sweep.run import plan_sweep
 
     where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]
-    check_executor(where)
     with options.progress_bar(f"{scenario.name}: checking points", 1, as_json) as (bar, task):
         plan = plan_sweep(spec, scenario, lambda done, total: bar.update(task, completed=done, total=total))
     folder = output or Path("runs") / f"{options.safe_name(scenario.name)}-sweep"

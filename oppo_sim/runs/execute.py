@@ -43,20 +43,19 @@ class Executor:
     """Of a running cluster; None: that of the environment variable RAY_ADDRESS, else a local one is
     started."""
 
-
-def check_executor(executor: Executor) -> None:
-    """Raise OppoError for an executor that is unknown, not installed or given what it does not take."""
-    if executor.name not in EXECUTORS:
-        raise OppoError(f"executor '{executor.name}' is unknown: choose {', '.join(EXECUTORS)}")
-    if executor.jobs is not None and not 1 <= executor.jobs <= 10_000:
-        raise OppoError(f"jobs {executor.jobs} is out of range: give 1 to 10,000")
-    if executor.ray_address is not None and executor.name != "ray":
-        raise OppoError(f"a Ray address says nothing to executor {executor.name}: choose executor ray")
-    if executor.name == "ray" and find_spec("ray") is None:
-        raise OppoError(
-            "executor ray needs Ray, which is not installed: pip install 'oppo-toolkit[ray]', or choose"
-            " executor processes"
-        )
+    def __post_init__(self) -> None:
+        """Raises OppoError for an executor that is unknown, not installed or given what it does not take."""
+        if self.name not in EXECUTORS:
+            raise OppoError(f"executor '{self.name}' is unknown: choose {', '.join(EXECUTORS)}")
+        if self.jobs is not None and not 1 <= self.jobs <= 10_000:
+            raise OppoError(f"jobs {self.jobs} is out of range: give 1 to 10,000")
+        if self.ray_address is not None and self.name != "ray":
+            raise OppoError(f"a Ray address says nothing to executor {self.name}: choose executor ray")
+        if self.name == "ray" and find_spec("ray") is None:
+            raise OppoError(
+                "executor ray needs Ray, which is not installed: pip install 'oppo-toolkit[ray]', or choose"
+                " executor processes"
+            )
 
 
 class Runner:
@@ -64,8 +63,6 @@ class Runner:
     manager."""
 
     def __init__(self, executor: Executor) -> None:
-        """Raises OppoError as ``check_executor``."""
-        check_executor(executor)
         self._executor = executor
         self._jobs = executor.jobs or os.cpu_count() or 1
         self._seconds: list[float] = []

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.runs.execute import Executor, check_executor
+from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
@@ -79,7 +79,6 @@ def run_sweep(
         }
     )
     where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]
-    check_executor(where)
     plan = plan_sweep(spec, loaded)
     if folder is not None:
         return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=progress)

@@ -12,7 +12,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import forget
-from oppo_sim.runs.execute import Executor, Runner, check_executor
+from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
@@ -64,7 +64,6 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     """
     store.require_optuna()
     executor = Executor(request.executor, request.jobs, request.ray_address)
-    check_executor(executor)
     forget()
     scenario = loaded_scenario(request.scenario, request.overrides)
     seeds = seeds_of(request, scenario)

@@ -11,6 +11,7 @@ at once; a call stops before a run that its budget would not hold, and the same 
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -212,13 +213,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     profiles = {
         one.name: profile_of(place, one) for one in configurations
     }  # predictions exist before anything is run
-    journals = {one.name: journal_of(place, one) for one in configurations}
-    left = _run(
-        slice_of(jobs_in_order(configurations, repeats), given.slice),
-        journals,
-        given.budget_s - (perf_counter() - begun),
-    )
-    _report(configurations, journals, profiles, repeats)
+    with ExitStack() as opened:
+        journals = {one.name: opened.enter_context(journal_of(place, one)) for one in configurations}
+        jobs = slice_of(jobs_in_order(configurations, repeats), given.slice)
+        left = _run(jobs, journals, given.budget_s - (perf_counter() - begun))
+        _report(configurations, journals, profiles, repeats)
     if left:
         print(f"{left} runs are left: run the same command again")
 

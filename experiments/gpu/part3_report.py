@@ -77,12 +77,9 @@ def rows_of(
     for one in configurations:
         if not place.journal(one.name).exists():
             continue
-        journal = journal_of(place, one)
-        runs = [
-            run
-            for repeat in range(repeats)
-            if (run := journal.known(Turn(one.policy["name"], repeat))) is not None
-        ]
+        with journal_of(place, one) as journal:
+            turns = [Turn(one.policy["name"], repeat) for repeat in range(repeats)]
+            runs = [run for turn in turns if (run := journal.known(turn)) is not None]
         if not runs:
             continue
         try:

@@ -282,7 +282,7 @@ def _score_unit(bench: Bench, point: Point) -> Callable[[], bool]:
 
     def unit() -> bool:
         bench.scorer.append(
-            [ScorePiece(i, made, True) for i, made in zip(bench.take_ids(len(sizes)), tokens, strict=True)]
+            [ScorePiece(i, new, True) for i, new in zip(bench.take_ids(len(sizes)), tokens, strict=True)]
         )
         return True
 

@@ -299,11 +299,11 @@ _VISITS: dict[Kind, Callable[[Bench, Point, int], Visit]] = {
 
 def _requests(bench: Bench, ids: Sequence[int], prompts: Sequence[int]) -> list[Request]:
     """Requests that go on as long as they may; a visit aborts them before."""
-    made = []
+    requests = []
     for rollout_id, prompt in zip(ids, prompts, strict=True):
         left = bench.max_length - prompt
-        made.append(Request(rollout_id, bench.tokens(rollout_id, prompt), left, left))
-    return made
+        requests.append(Request(rollout_id, bench.tokens(rollout_id, prompt), left, left))
+    return requests
 
 
 def _cannot_run_together(decoded: int, wanted: int) -> OppoError:

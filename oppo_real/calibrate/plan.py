@@ -204,12 +204,12 @@ def _first_admission(policy: Any) -> int:
 
 def _chunk_sizes(scenario: "Scenario") -> tuple[int, ...]:
     """Chunk sizes or candidates in the policy's settings; else those that the controller tries."""
-    given = scenario.policy.settings.get("chunk_size")
+    setting = scenario.policy.settings.get("chunk_size")
     found: Sequence[Any] = (128, 256, 512)
-    if isinstance(given, int):
-        found = (given,)
-    elif isinstance(given, dict) and given.get("candidates"):
-        found = tuple(given["candidates"])
+    if isinstance(setting, int):
+        found = (setting,)
+    elif isinstance(setting, dict) and setting.get("candidates"):
+        found = tuple(setting["candidates"])
     return tuple(sorted({min(int(size), scenario.max_response_length) for size in found}))
 
 

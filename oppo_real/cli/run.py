@@ -82,7 +82,7 @@ def command(
     with options.progress_bar(title, setup.base.steps, as_json) as (bar, task):
 
         def progress(done: int, row: Mapping[str, Any]) -> None:
-            bar.update(task, completed=done, description=f"{title}{_said(row)}")
+            bar.update(task, completed=done, description=f"{title}{_stage_times(row)}")
 
         written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress)
     _show(written, as_json)
@@ -96,7 +96,7 @@ def command(
     return 0
 
 
-def _said(row: Mapping[str, Any]) -> str:
+def _stage_times(row: Mapping[str, Any]) -> str:
     """The last step in a few words."""
     from oppo_sim.columns import CHUNK_SIZE, OVERCOMMIT, REWARD_MEAN, TIMING_STEP, timing
 

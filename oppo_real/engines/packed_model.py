@@ -266,8 +266,8 @@ class PackedModel:
             raise OppoError(
                 f"New weights name {unknown[0]!r}, which {type(self.model).__name__} does not have; {mend}"
             )
-        given = {own[name].data_ptr() for name in weights}
-        missing = [name for name, tensor in own.items() if tensor.data_ptr() not in given]
+        covered = {own[name].data_ptr() for name in weights}
+        missing = [name for name, tensor in own.items() if tensor.data_ptr() not in covered]
         if missing:
             raise OppoError(
                 f"New weights lack {missing[0]!r} ({len(missing)} in all are missing); send every parameter."

@@ -60,7 +60,7 @@ class Track:
     """A rollout. ``handle`` is vLLM's own request object, None while the rollout is not in the engine."""
 
     request: Request
-    made: list[int]
+    response: list[int]
     """Response tokens so far, those of earlier engines and those not yet delivered included."""
     buffer: deque[NewTokens] = field(default_factory=deque)
     """Made and not yet delivered, a token each."""
@@ -324,7 +324,7 @@ class VllmActor:
         request = track.request
         track.submissions += 1
         track.external_id = f"{request.rollout_id}.{track.submissions}"
-        prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=[*request.prompt, *track.made])
+        prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=[*request.prompt, *track.response])
         scheduler = self._engine.engine_core.engine_core.scheduler
         internal = self._engine.add_request(
             track.external_id, prompt, self._sampling_params(track), priority=request.rollout_id
@@ -342,7 +342,7 @@ class VllmActor:
         settings: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": 1.0 if greedy else sampling.top_p,
-            "max_tokens": total - len(track.made),
+            "max_tokens": total - len(track.response),
             "ignore_eos": True,
             "logprobs": 0,
             "detokenize": False,
@@ -350,7 +350,7 @@ class VllmActor:
         }
         if not greedy:
             settings["seed"] = (
-                stream_key(sampling.seed, f"vllm actor {request.rollout_id} {len(track.made)}") >> 1
+                stream_key(sampling.seed, f"vllm actor {request.rollout_id} {len(track.response)}") >> 1
             )
         if request.forced_length is not None:
             settings["min_tokens"] = settings["max_tokens"]
@@ -394,7 +394,7 @@ class VllmActor:
                     end if last else None,
                 )
             )
-            track.made.append(int(token))
+            track.response.append(int(token))
         self._counts = replace(self._counts, decoded=self._counts.decoded + len(tokens))
         if reason is not None:
             track.finished = True

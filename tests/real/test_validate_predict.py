@@ -1,0 +1,57 @@
+"""What ``oppo validate`` predicts is what a simulation with the same scenario and profile says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oppo_real.config import real_config
+from oppo_real.validate.measure import MeasuredRun
+from oppo_real.validate.plan import Turn
+from oppo_real.validate.predict import predict
+from oppo_sim import columns as c
+from oppo_sim.costs.profile import load_profile
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.simulation import simulate
+from tests.test_costs_profile import content
+
+ENGINE = {"kv_capacity_tokens": None, "kv_block_tokens": 16, "max_num_seqs": None}
+
+
+def scenario_file(folder: Path, name: str, **placement: Any) -> Path:
+    plain = {
+        "format": "oppo-scenario/1", "steps": 4, "rollout_batch_size": 8, "max_response_length": 400,
+        "max_prompt_length": 64,
+        "trace": {"synth": {"mean": 60, "p99": 300, "rows": 200}, "prompt_length": 32},
+        "scoring": {"max_scoring_tokens": 128},
+        "costs": {"kind": "profile", "path": "profile.json"},
+        "policy": {"name": "rollout-overlap"},
+        "placement": {"training": "separate", **placement},
+        "rewards": {"kind": "saturating"},
+        "real": {},
+    }  # fmt: skip
+    (folder / name).write_text(json.dumps(plain))
+    return folder / name
+
+
+@pytest.mark.filterwarnings("ignore::oppo_sim.costs.profile.ProfileRangeWarning")
+def test_cores_of_one_machine_slow_each_other_in_a_simulation_as_in_a_prediction(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps({**content(), "contention_factor": 1.4}))
+    path = scenario_file(tmp_path, "scenario.yaml")
+    scenario, profile = load_scenario(path), load_profile(tmp_path / "profile.json")
+    run = MeasuredRun(Turn("rollout-overlap", 0), (), {"actors": [ENGINE]}, None, None, 1.0, (), {})
+
+    def predicted(**placement: Any) -> list[float]:
+        told = load_scenario(scenario_file(tmp_path, "told.yaml", **placement)) if placement else scenario
+        views = predict(told, real_config(told), "rollout-overlap", 4, profile, run)
+        return [view.seconds[stage] for view in views for stage in ("gen", "reward")]
+
+    def simulated(*overrides: str) -> list[float]:
+        steps = simulate(path, overrides=overrides).steps
+        return [float(row[c.timing(stage)]) for _, row in steps.iterrows() for stage in ("gen", "reward")]
+
+    together = simulated("placement.shares_host=true")
+    assert predicted() == pytest.approx(together, rel=1e-12)
+    assert predicted(shares_host=False) == pytest.approx(simulated(), rel=1e-12)
+    assert sum(together) > 1.02 * sum(simulated())

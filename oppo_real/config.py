@@ -19,8 +19,7 @@ Cores = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
 class ModelsConfig(Strict):
-    """A transformers configuration (random weights), the path of a config.json, or a folder of
-    ``save_pretrained``."""
+    """A transformers configuration (random weights), a config.json, or a folder of ``save_pretrained``."""
 
     actor: Model = Field(
         None,
@@ -224,8 +223,7 @@ class RealConfig(Strict):
 
 
 def real_config(scenario: Scenario) -> RealConfig:
-    """The scenario's ``real:`` section, checked; all defaults if it has none. Raises OppoError with the first
-    problem in one sentence."""
+    """The scenario's ``real:`` section, checked; all defaults if there is none. Raises OppoError."""
     return parse_real_config(scenario.real or {}, scenario.source)
 
 

@@ -1,5 +1,4 @@
-"""Two activities on one device: how much slower each becomes, measured with two processes that take turns and
-then run together."""
+"""How much two activities on one device slow each other: two processes in turns, then together."""
 
 import multiprocessing
 import os

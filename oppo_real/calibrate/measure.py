@@ -156,8 +156,7 @@ def warm_up(bench: Bench, points: Sequence[Point]) -> None:
 
 def _decode(bench: Bench, point: Point, number: int) -> Visit:
     actor = _TimedActor(bench)
-    # The replica's own loop: it keeps tokens, cuts chunks (one here, in the last timed iteration) and hands
-    # them out.
+    # The replica's own loop: keeps tokens, cuts a chunk (in the last timed iteration), hands them out.
     replica = ReplicaHost(0, cast(Actor, actor), True)
     ids = bench.take_ids(point.n)
     requests = _requests(bench, ids, [context - LEAD for context, _ in point.rows])

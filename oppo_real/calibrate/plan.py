@@ -1,5 +1,4 @@
-"""What to measure: batches that span what a scenario can ask of its engines, in an order that hides no
-drift."""
+"""What to measure: batches that span what a scenario can ask for, in an order that hides no drift."""
 
 import hashlib
 import json

@@ -292,8 +292,7 @@ class AttentionReport:
 
 _TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 _BATCHES: tuple[tuple[tuple[int, int], ...], ...] = (
-    # (new tokens, cached tokens before them) a sequence: decode only; prefill only; both; long pieces behind
-    # long contexts.
+    # (new tokens, cached ones before) a sequence: decode; prefill; both; long pieces behind long contexts.
     tuple((1, past) for past in (0, 1, 2, 7, 15, 16, 17, 63, 128, 300, 701)),
     tuple((new, 0) for new in (1, 2, 3, 17, 64, 130, 257)),
     ((1, 40), (33, 0), (1, 0), (5, 77), (1, 513), (64, 64), (129, 3)),

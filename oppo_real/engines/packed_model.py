@@ -67,8 +67,7 @@ def prepare(model: torch.nn.Module) -> None:
     passed = False
     try:
         with torch.no_grad():
-            # A score model's own forward pools; its hidden states are compared instead, which its head
-            # follows.
+            # A score model's own forward pools; its hidden states are compared instead.
             pooled = getattr(model, "score", None) is not None
             out = (trunk if pooled else model)(input_ids=ids[None], use_cache=False)
             expected = (out.last_hidden_state if pooled else out.logits)[0]

@@ -49,8 +49,7 @@ def sample(
             weights = _nucleus(weights, top_p)
         cumulative = weights.cumsum(-1)
         target = torch.tensor(draws, dtype=torch.float64).to(logits.device).unsqueeze(1) * cumulative[:, -1:]
-        # The first token whose cumulative weight exceeds the target; rounding may leave none, then the last
-        # one with weight.
+        # The first token whose cumulative weight exceeds the target, or (rounding) the last with weight.
         last = (cumulative < cumulative[:, -1:]).sum(-1, keepdim=True)
         tokens = torch.minimum(torch.searchsorted(cumulative, target, right=True), last)
     chosen = log_probs.gather(1, tokens)

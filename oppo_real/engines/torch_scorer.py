@@ -198,8 +198,7 @@ class TorchScorer:
                     )
                 rows = hidden[begin : begin + len(feed.tokens)]
                 begin += len(feed.tokens)
-                # The hidden state of the token before predicts a token: that of the first one here came with
-                # the piece before.
+                # A token is predicted by the state before it: the first one by the end of the last piece.
                 first = max(stream.prompt_length - stream.seen, 0 if stream.last_hidden is not None else 1)
                 if first < len(feed.tokens):
                     if first == 0 and stream.last_hidden is not None:

@@ -107,8 +107,7 @@ class VllmScorer:
         grown, ended = self._grown(pieces)
         todo: list[tuple[int, int]] = []
         for rollout_id, tokens in grown.items():
-            # At least one token must stay over: a prefix that is cached whole has its last block prefilled
-            # again.
+            # One token must stay over: of a prefix that is cached whole the last block is prefilled again.
             whole = len(tokens) if rollout_id in ended else (len(tokens) - 1) // self._block * self._block
             cached = self._growing[rollout_id].cached if rollout_id in self._growing else 0
             if rollout_id in ended or whole > cached:

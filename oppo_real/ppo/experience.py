@@ -1,5 +1,4 @@
-"""What a batch of rollouts teaches: old log-probabilities, rewards, values, advantages, and which tokens
-count."""
+"""What a batch teaches: old log-probabilities, rewards, values, advantages, and which tokens count."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -129,6 +129,20 @@ def file_errors(path: Path) -> Iterator[None]:
         raise disk_error(path, error) from error
 
 
+@contextmanager
+def reading(path: Path, mend: str) -> Iterator[None]:
+    """Turn what is wrong with a file that this program wrote into an OppoError; ``mend`` says how to get it
+    back."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise OppoError(f"{path} is missing: {mend}") from None
+    except OSError as error:
+        raise OppoError(f"cannot read {path} ({error.strerror or error}): check its permissions") from error
+    except ValueError as error:  # JSON's and pyarrow's among them
+        raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): {mend}") from error
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, hex. Raises OppoError if it cannot be read."""
     with file_errors(path), path.open("rb") as file:

@@ -4,10 +4,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence, Set
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
+
+from oppo_sim.files import reading
 
 
 def plain(value: Any) -> Any:
@@ -33,6 +35,13 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} has no plain JSON form")
+
+
+def read_json(path: Path, mend: str) -> Any:
+    """JSON that this program wrote. Raises OppoError when it is missing or damaged; ``mend`` says what then
+    helps."""
+    with reading(path, mend):
+        return json.loads(path.read_bytes())
 
 
 def json_bytes(value: Any) -> bytes:

@@ -2,17 +2,16 @@
 there."""
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import partial_path, whole_file, write_errors
-from oppo_sim.plain_json import json_bytes
-from oppo_sim.tables import write_frame
+from oppo_sim.files import partial_path, reading, whole_file, write_errors
+from oppo_sim.plain_json import json_bytes, read_json
+from oppo_sim.tables import read_table, write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +27,7 @@ folder."""
 FILES: Final = "files"
 """Key of manifest and journal under which the files are listed."""
 
+_MEND: Final = "run the simulation again"
 _OWN: Final = (MANIFEST, JOURNAL)
 
 
@@ -160,28 +160,17 @@ class FinishedRun:
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
         """Load a table, or some of its columns, now. Raises OppoError when it is missing or is no Parquet
         file any more."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = self.path(name)
-        with _read_errors_said(path):
-            try:
-                frame: pd.DataFrame = pq.ParquetFile(path).read(columns=columns).to_pandas()
-            except pa.ArrowInvalid as error:
-                raise OppoError(
-                    f"{path} is damaged ({str(error).splitlines()[0]}): run the simulation again"
-                ) from error
-        return frame
+        return read_table(self.path(name), _MEND, columns)
 
     def json(self, name: str) -> Any:
         """Load a JSON file. Raises OppoError when it is missing or damaged."""
-        return _read_json(self.path(name))
+        return read_json(self.path(name), _MEND)
 
     def verify(self) -> None:
         """Raise OppoError for the first file that is missing or differs from its SHA-256."""
         for name in self.files:
             path = self.root / name
-            with _read_errors_said(path):
+            with reading(path, _MEND):
                 facts = file_facts(path)
             if facts != self.manifest[FILES][name]:
                 raise OppoError(
@@ -225,7 +214,7 @@ def read_run_folder(path: str | Path) -> FinishedRun:
         raise OppoError(
             f"{root} is not a run folder (it has no {MANIFEST}): name the folder that a run wrote"
         )
-    manifest = _read_json(root / MANIFEST)
+    manifest = read_json(root / MANIFEST, _MEND)
     if not isinstance(manifest, dict) or not isinstance(manifest.get(FILES), dict):
         raise OppoError(
             f"{root / MANIFEST} lists no files, so it is not a run's manifest: name the folder that a run"
@@ -249,7 +238,7 @@ def _checked_name(name: str, root: Path) -> str:
 
 
 def _remove_earlier_run(root: Path) -> None:
-    listings = [_read_json(root / own) for own in _OWN if (root / own).is_file()]
+    listings = [read_json(root / own, _MEND) for own in _OWN if (root / own).is_file()]
     names = [name for listing in listings if isinstance(listing, dict) for name in listing.get(FILES, ())]
     files = [root / _checked_name(name, root) for name in names]
     for file in files:
@@ -285,22 +274,3 @@ def file_facts(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
-
-
-def _read_json(path: Path) -> Any:
-    with _read_errors_said(path):
-        text = path.read_bytes()
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise OppoError(f"{path} is damaged ({error}): run the simulation again") from error
-
-
-@contextmanager
-def _read_errors_said(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise OppoError(f"{path} is missing: run the simulation again") from error
-    except OSError as error:
-        raise OppoError(f"cannot read {path} ({error.strerror or error}): check its permissions") from error

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import make_durable, partial_path, whole_file, write_errors
+from oppo_sim.files import make_durable, partial_path, reading, whole_file, write_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,6 +195,16 @@ def write_frame(path: Path, frame: "pd.DataFrame") -> None:
     with whole_file(path) as file:
         # Without pandas' own metadata the bytes do not depend on its version.
         pq.write_table(table.replace_schema_metadata(None), file, compression=COMPRESSION)
+
+
+def read_table(path: Path, mend: str, columns: list[str] | None = None) -> "pd.DataFrame":
+    """A Parquet table that this program wrote, or some of its columns. Raises OppoError when it is missing or
+    damaged; ``mend`` says what then helps."""
+    import pyarrow.parquet as pq
+
+    with reading(path, mend):
+        frame: pd.DataFrame = pq.ParquetFile(path).read(columns=columns).to_pandas()
+    return frame
 
 
 def numbers(frame: "pd.DataFrame", name: str, what: str) -> NDArray[np.float64]:

@@ -1,7 +1,7 @@
 """What the terminal shows of a finished run or comparison."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,15 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.plain_json import plain
-from oppo_sim.report.labels import NOTHING, Unit, format_percent, format_seconds, time_unit
+from oppo_sim.report.labels import (
+    ATTRIBUTION,
+    NOTHING,
+    Unit,
+    format_seconds,
+    format_signed,
+    stage_rows,
+    time_unit,
+)
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
@@ -92,109 +100,60 @@ def run_summary_table(steps: "pd.DataFrame", title: str = "", unit: Unit | None 
 
     Leave warm-up steps out of ``steps`` beforehand. Raises OppoError without the timing columns.
     """
-    total = numbers(steps, c.TIMING_STEP, "step")
-    table = _table(
-        title,
-        [
-            ("stage", "left"),
-            ("mean", "right"),
-            ("p50", "right"),
-            ("p95", "right"),
-            ("share of step", "right"),
-        ],
-    )
-    whole = float(np.nansum(total))
-    for stage in (*c.STAGES, "step"):
-        name = c.timing(stage)
-        if name not in steps.columns:
-            continue
-        seconds = numbers(steps, name, "step")
-        if stage == "step":
-            table.add_section()
-        elif not np.nansum(seconds):
-            continue
-        table.add_row(
-            stage,
-            format_seconds(float(np.nanmean(seconds)), unit),
-            format_seconds(float(np.nanquantile(seconds, 0.5)), unit),
-            format_seconds(float(np.nanquantile(seconds, 0.95)), unit),
-            format_percent(float(np.nansum(seconds)) / whole) if whole else NOTHING,
-            style="bold" if stage == "step" else None,
-        )
+    *stages, step = stage_rows(steps, unit)
+    table = _table(title, ("stage", "mean", "p50", "p95", "share of step"), stages)
+    table.add_section()
+    table.add_row(*step, style="bold")
     return table
 
 
 def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     """One row a policy: step time, speed-up with its 95 % interval, staleness, length bias, deferred rollouts
-    a step (where known).
-
-    Raises OppoError for missing columns (``report/frames.py``).
-    """
-    from rich.text import Text
-
-    what = "comparison"
-    steps = numbers(comparison, c.STEP_S, what)
-    speedup, low, high = (
-        numbers(comparison, name, what) for name in (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH)
-    )
-    stale, oldest = (
-        numbers(comparison, c.COMPARED_STALENESS_MEAN, what),
-        numbers(comparison, c.COMPARED_STALENESS_MAX, what),
-    )
-    bias = numbers(comparison, c.LENGTH_BIAS, what)
-    has_deferred = c.DEFERRED in comparison.columns
-    deferred = numbers(comparison, c.DEFERRED, what) if has_deferred else np.full(len(steps), np.nan)
+    a step (where known). Raises OppoError for missing columns."""
+    heads = ["policy", "step time", "speed-up [95 % interval]", "staleness mean/max", "length bias"]
+    names = [c.STEP_S, c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH, c.COMPARED_STALENESS_MEAN]
+    names += [c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS]
+    if c.DEFERRED in comparison.columns:
+        heads.append("deferred")
+        names.append(c.DEFERRED)
+    values = np.array([numbers(comparison, name, "comparison") for name in names]).T
     # One unit for all: the column is there to be compared.
+    steps = values[:, 0]
     unit = time_unit(float(np.nanmin(steps))) if np.isfinite(steps).any() else None
-    heads = [
-        ("policy", "left"),
-        ("step time", "right"),
-        ("speed-up [95 % interval]", "right"),
-        ("staleness mean/max", "right"),
-        ("length bias", "right"),
-    ]
-    table = _table(title, [*heads, ("deferred", "right")] if has_deferred else heads)
-    for row, policy in enumerate(comparison.index):
-        cells = [
-            str(policy),
-            format_seconds(float(steps[row]), unit),
-            _with_interval(float(speedup[row]), float(low[row]), float(high[row])),
-            f"{_decimals(float(stale[row]), 2)} / {_whole_or_decimal(float(oldest[row]))}",
-            _signed_percent(float(bias[row])),
-        ]
-        if has_deferred:
-            cells.append(_decimals(float(deferred[row]), 1))
-        # Policy names may be paths with brackets, intervals have some: none of it is markup.
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    rows = []
+    for policy, (step, speedup, low, high, stale, oldest, bias, *deferred) in zip(
+        comparison.index, values.tolist(), strict=True
+    ):
+        interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite((low, high)).all() else ""
+        rows.append(
+            (
+                str(policy),
+                format_seconds(step, unit),
+                f"{speedup:.2f}×{interval}" if np.isfinite(speedup) else NOTHING,
+                f"{_decimals(stale, 2)} / {_decimals(oldest, 0 if oldest.is_integer() else 1)}",
+                format_signed(bias),
+                *(_decimals(count, 1) for count in deferred),
+            )
+        )
+    return _table(title, heads, rows)
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
     """One row a policy: seconds a step that overlap hid, that the shorter tail saved, and that were lost;
     empty where not applicable."""
-    from rich.text import Text
-
-    heads = {
-        c.HIDDEN_BY_OVERLAP_S: "overlap hid",
-        c.SAVED_BY_SHORTER_TAIL_S: "tail saved",
-        c.LOST_TO_RECOMPUTATION_S: "recompute lost",
-        c.LOST_TO_CONTENTION_S: "contention lost",
-        c.LOST_TO_PADDING_S: "padding lost",
-    }
-    table = _table(title, [("policy", "left"), *((head, "right") for head in heads.values())])
-    columns = [numbers(attribution, name, "attribution") for name in heads]
-    for row, policy in enumerate(attribution.index):
-        cells = (
-            format_seconds(float(column[row])) if np.isfinite(column[row]) else NOTHING for column in columns
-        )
-        table.add_row(Text(str(policy)), *(Text(cell) for cell in cells))
-    return table
+    heads = ("policy", "overlap hid", "tail saved", "recompute lost", "contention lost", "padding lost")
+    values = [numbers(attribution, name, "attribution").tolist() for name in ATTRIBUTION]
+    rows = [
+        (str(policy), *map(format_seconds, seconds))
+        for policy, *seconds in zip(attribution.index, *values, strict=True)
+    ]
+    return _table(title, heads, rows)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -205,28 +164,13 @@ def _table(title: str, heads: list[tuple[str, str]]) -> "Table":
         title_justify="left",
         min_width=len(title) if len(title) <= 100 else None,
     )
-    for head, justify in heads:
-        table.add_column(Text(head), justify="left" if justify == "left" else "right", no_wrap=True)
+    for number, head in enumerate(heads):
+        table.add_column(Text(head), justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        # Policy names may be paths with brackets, intervals have some: none of it is markup.
+        table.add_row(*map(Text, row))
     return table
-
-
-def _with_interval(value: float, low: float, high: float) -> str:
-    if not np.isfinite(value):
-        return NOTHING
-    interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite(low) and np.isfinite(high) else ""
-    return f"{value:.2f}×{interval}"
 
 
 def _decimals(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if np.isfinite(value) else NOTHING
-
-
-def _whole_or_decimal(value: float) -> str:
-    return _decimals(value, 0 if value.is_integer() else 1)
-
-
-def _signed_percent(value: float) -> str:
-    if not np.isfinite(value):
-        return NOTHING
-    sign = "+" if value > 0 else "−" if value < 0 else "±"
-    return f"{sign}{format_percent(abs(value))}"

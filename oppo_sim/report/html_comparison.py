@@ -14,7 +14,7 @@ from oppo_sim.report.html_parts import (
     Grid,
     Picture,
     Section,
-    command_text,
+    command_row,
     cost_source,
     counted,
     explorer_data,
@@ -25,6 +25,7 @@ from oppo_sim.report.html_parts import (
     policy_yaml,
     run_provenance,
     scenario_section,
+    times_faster,
 )
 from oppo_sim.report.html_run import timeline_section
 from oppo_sim.report.labels import ATTRIBUTION, format_seconds, measured_label
@@ -94,19 +95,8 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
         ),
         explorer=Explorer(explorer_data(points, "policy")),
         provenance=(
-            (
-                "command",
-                command_text(
-                    "oppo",
-                    "compare",
-                    f"{name}.yaml",
-                    "--policies",
-                    ",".join(manifest["policies"]),
-                    "--seeds",
-                    len(seeds),
-                    "--steps",
-                    steps,
-                ),
+            command_row(
+                "compare", name, policies=",".join(manifest["policies"]), seeds=len(seeds), steps=steps
             ),
             *run_provenance(manifest),
             (
@@ -144,13 +134,8 @@ def _answer(
     row = {str(name): float(value) for name, value in table.loc[best].to_dict().items()}
     sentences = [f"{best}: {format_seconds(row[c.STEP_S])} a step"]
     if best != BASELINE:
-        low, high = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
-        within = (
-            f" (95 % interval {low:.2f} to {high:.2f})"
-            if np.isfinite(low) and np.isfinite(high)
-            else " (one seed: no interval)"
-        )
-        sentences[0] += f", {row[c.SPEEDUP]:.2f} times the speed of {baseline}{within}"
+        ends = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
+        sentences[0] += f", {times_faster(row[c.SPEEDUP], *ends, baseline)}"
     sentences[0] += "."
     stale, oldest, bias = (
         row[column] for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS)

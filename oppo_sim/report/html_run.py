@@ -1,6 +1,5 @@
 """The chapter of one run, simulated or measured, and timelines of several on one axis."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from oppo_sim.report.html_parts import (
     Grid,
     Picture,
     Section,
-    command_text,
+    command_row,
     cost_source,
     counted,
     flat,
@@ -20,8 +19,16 @@ from oppo_sim.report.html_parts import (
     policy_yaml,
     run_provenance,
     scenario_section,
+    stored_picture,
 )
-from oppo_sim.report.labels import Unit, clock_unit, format_percent, format_seconds, measured_label
+from oppo_sim.report.labels import (
+    Unit,
+    clock_unit,
+    format_percent,
+    format_seconds,
+    measured_label,
+    stage_rows,
+)
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.run_figures import (
     controls_figure,
@@ -77,20 +84,7 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
             *([code] if code else []),
         ),
         provenance=(
-            (
-                "command",
-                command_text(
-                    "oppo",
-                    verb,
-                    f"{name}.yaml",
-                    "--policy",
-                    policy,
-                    "--seed",
-                    seed,
-                    "--steps",
-                    manifest.get("steps"),
-                ),
-            ),
+            command_row(verb, name, policy=policy, seed=seed, steps=manifest.get("steps")),
             *run_provenance(manifest),
             *([("engine", str(manifest["engine"]))] if isinstance(manifest.get("engine"), str) else []),
         ),
@@ -99,32 +93,9 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
 
 
 def stage_grid(steps: "pd.DataFrame", unit: Unit | None) -> Grid:
-    """Mean, median, 95th percentile and share of the step by stage that took time. ``steps``: warm-up left
-    out."""
-    whole = float(np.nansum(steps[c.TIMING_STEP]))
-    rows = []
-    for stage in (*c.STAGES, "step"):
-        name = c.timing(stage)
-        if name not in steps.columns or not np.nansum(steps[name]):
-            continue
-        seconds = steps[name].to_numpy(dtype=np.float64)
-        share = format_percent(float(np.nansum(seconds)) / whole) if whole else ""
-        quantiles = (format_seconds(float(np.nanquantile(seconds, at)), unit) for at in (0.5, 0.95))
-        rows.append((stage, format_seconds(float(np.nanmean(seconds)), unit), *quantiles, share))
-    return Grid(
-        "Time of a step by stage",
-        ("stage", "mean", "median", "95th percentile", "share of the step"),
-        tuple(rows),
-        frozenset({1, 2, 3, 4}),
-    )
-
-
-def stored_picture(run: FinishedRun, file: str, stem: str, title: str, alt: str) -> Sequence[Picture]:
-    """A PNG that the run drew itself; nothing where it drew none."""
-    if file not in run.files:
-        return ()
-    data = run.path(file).read_bytes()
-    return (Picture(stem, title, alt, png_base64=base64.b64encode(data).decode()),)
+    """Where the time of a step goes. ``steps``: warm-up left out."""
+    heads = ("stage", "mean", "median", "95th percentile", "share of the step")
+    return Grid("Time of a step by stage", heads, tuple(stage_rows(steps, unit)), frozenset({1, 2, 3, 4}))
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
@@ -186,7 +157,10 @@ def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str, unit: Unit | N
             )
         )
     alt = "Distribution of the response lengths that were trained, against the trace's, and by quantile."
-    return (*found, *stored_picture(run, _LENGTHS, f"{stem}-lengths", "Response lengths (length bias)", alt))
+    if _LENGTHS in run.files:
+        title = "Response lengths (length bias)"
+        found.append(stored_picture(run.path(_LENGTHS), f"{stem}-lengths", title, alt))
+    return tuple(found)
 
 
 TIMELINE = "timeline.json"

@@ -22,6 +22,7 @@ from oppo_sim.report.html_parts import (
     run_provenance,
     scenario_section,
     sweep_command,
+    times_faster,
 )
 from oppo_sim.report.labels import (
     format_percent,
@@ -111,13 +112,8 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         f"{_capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
     )
     if np.isfinite(of(c.SPEEDUP)):
-        low, high = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
-        within = (
-            f" (95 % interval {low:.2f} to {high:.2f})"
-            if np.isfinite(low) and np.isfinite(high)
-            else " (one seed: no interval)"
-        )
-        first += f", {of(c.SPEEDUP):.2f} times the speed of {_baseline(sweep)}{within}"
+        ends = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
+        first += f", {times_faster(of(c.SPEEDUP), *ends, _baseline(sweep))}"
     price = [
         f"{label} {measured_label(of(column), measure_of(column).kind)}"
         for column, label in _PRICES

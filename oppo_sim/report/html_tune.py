@@ -1,8 +1,6 @@
 """The chapter of a tuning: its advice, how the search went, and what the surroundings of the choice look
 like."""
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +10,7 @@ import numpy as np
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
+from oppo_sim.plain_json import read_json
 from oppo_sim.report.html_parts import (
     Chapter,
     Explorer,
@@ -24,11 +23,13 @@ from oppo_sim.report.html_parts import (
     joined,
     overrides_text,
     picture,
+    stored_picture,
     versions_text,
 )
 from oppo_sim.report.labels import value_label, value_text
-from oppo_sim.report.points import Points, read_table
+from oppo_sim.report.points import Points
 from oppo_sim.report.sweep_figures import convergence_figure, sensitivity_figure
+from oppo_sim.tables import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,14 +69,9 @@ def tune_chapter(folder: Path, stem: str) -> Chapter:
 
 
 def _record(folder: Path) -> Mapping[str, Any]:
-    path = folder / TUNE
-    try:
-        with file_errors(path):
-            record = json.loads(path.read_bytes())
-    except ValueError:
-        record = None
+    record = read_json(folder / TUNE, _MEND)
     if not isinstance(record, dict):
-        raise OppoError(f"{path} is damaged: {_MEND}")
+        raise OppoError(f"{folder / TUNE} is damaged: {_MEND}")
     return record
 
 
@@ -204,27 +200,15 @@ def _pictures(
         alt = "One bar a knob: the most that it costs to move it alone over its range."
         found.append(picture(f"{stem}-sensitivity", figure, "Which knob matters", alt))
     for number, (file, title, alt) in enumerate(_STORED):
-        path = folder / file
-        if path.is_file():
-            with file_errors(path):
-                data = path.read_bytes()
-            found.append(
-                Picture(f"{stem}-stored-{number}", title, alt, png_base64=base64.b64encode(data).decode())
-            )
+        if (folder / file).is_file():
+            found.append(stored_picture(folder / file, f"{stem}-stored-{number}", title, alt))
     return tuple(found)
 
 
 def _failures(failures: Sequence[Mapping[str, Any]]) -> list[Section]:
     rows = tuple((str(one["error"]), f"{one['trials']:,}") for one in failures)
-    return (
-        [
-            Section(
-                "What failed, and why", grids=(Grid("Reasons", ("reason", "trials"), rows, frozenset({1})),)
-            )
-        ]
-        if rows
-        else []
-    )
+    grid = Grid("Reasons", ("reason", "trials"), rows, frozenset({1}))
+    return [Section("What failed, and why", grids=(grid,))] if rows else []
 
 
 def _best_file(folder: Path) -> list[Section]:

@@ -8,14 +8,14 @@ from oppo_sim.report.html_parts import (
     Chapter,
     Grid,
     Section,
-    command_text,
+    command_row,
     counted,
     joined,
     run_provenance,
     scenario_section,
+    stored_picture,
 )
-from oppo_sim.report.html_run import stored_picture
-from oppo_sim.report.labels import NOTHING, format_percent, significant
+from oppo_sim.report.labels import NOTHING, format_percent, format_signed, significant
 from oppo_sim.run_folder import FinishedRun
 
 _LEAST_SHARE = 0.001
@@ -44,9 +44,9 @@ def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
         str(record["unit"]),
     )
     pictures = [
-        drawn
+        stored_picture(run.path(file), f"{stem}-figure-{number}", title, alt)
         for number, (file, (title, alt)) in enumerate(_FIGURES.items())
-        for drawn in stored_picture(run, file, f"{stem}-figure-{number}", title, alt)
+        if file in run.files
     ]
     code = scenario_section(manifest)
     return Chapter(
@@ -72,18 +72,7 @@ def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
             *([code] if code else []),
         ),
         provenance=(
-            (
-                "command",
-                command_text(
-                    "oppo",
-                    "validate",
-                    f"{name}.yaml",
-                    "--policies",
-                    ",".join(policies),
-                    "--repeats",
-                    record["repeats"],
-                ),
-            ),
+            command_row("validate", name, policies=",".join(policies), repeats=record["repeats"]),
             *run_provenance(manifest),
         ),
         notes=tuple(manifest.get("warnings", ())),
@@ -98,12 +87,7 @@ def _number(value: Any) -> float:
 
 
 def _signed(share: Any) -> str:
-    value = _number(share)
-    return (
-        NOTHING
-        if not math.isfinite(value)
-        else f"{'+' if value > 0 else '−' if value < 0 else '±'}{format_percent(abs(value))}"
-    )
+    return format_signed(_number(share))
 
 
 def _within(interval: list[Any]) -> str:

@@ -3,9 +3,15 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy as np
 
 from oppo_sim import columns as c
+from oppo_sim.tables import numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOTHING = "–"
 
@@ -33,6 +39,29 @@ def time_unit(seconds: float) -> Unit:
 def clock_unit(manifest: Mapping[str, Any]) -> Unit | None:
     """What a run's times count where it is not seconds: a lock-step run counts decode iterations."""
     return Unit(1.0, "iterations") if manifest.get("clock") == "decode iterations" else None
+
+
+def stage_rows(steps: "pd.DataFrame", unit: Unit | None = None) -> list[tuple[str, str, str, str, str]]:
+    """Stage, mean, median, 95th percentile and share of the step for every stage that took time, and for the
+    step. ``steps``: warm-up left out. Raises OppoError without the timing columns."""
+    whole = float(np.nansum(numbers(steps, c.TIMING_STEP, "step")))
+    rows = []
+    for stage in (*c.STAGES, "step"):
+        if c.timing(stage) not in steps.columns:
+            continue
+        seconds = numbers(steps, c.timing(stage), "step")
+        if stage == "step" or np.nansum(seconds):
+            times = (np.nanmean(seconds), np.nanquantile(seconds, 0.5), np.nanquantile(seconds, 0.95))
+            mean, median, high = (format_seconds(float(time), unit) for time in times)
+            share = format_percent(float(np.nansum(seconds)) / whole) if whole else NOTHING
+            rows.append((stage, mean, median, high, share))
+    return rows
+
+
+def format_signed(share: float) -> str:
+    """A share of 1 in percent with its sign, e.g. ``+4.7 %``."""
+    sign = "+" if share > 0 else "−" if share < 0 else "±"
+    return f"{sign}{format_percent(abs(share))}" if math.isfinite(share) else NOTHING
 
 
 def significant(value: float, digits: int = 3) -> str:

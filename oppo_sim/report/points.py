@@ -5,7 +5,6 @@ A points table has one row a configuration: the varied scenario fields as column
 then measures (``columns.py``), then ``status`` (``ok``, ``failed``, ``stopped``) and ``error``, if there are
 such."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import file_errors
+from oppo_sim.plain_json import read_json
 from oppo_sim.report.labels import as_number, is_missing, measure_of, value_text
-from oppo_sim.tables import numbers
+from oppo_sim.tables import numbers, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,19 +179,6 @@ def is_grid(points: Points) -> bool:
     return filled(points, *axes) >= LEAST_FILLED if axes else len(numeric) == 1
 
 
-def read_table(path: Path, mend: str) -> "pd.DataFrame":
-    """A Parquet table. Raises OppoError when it is missing or damaged; ``mend`` says what then helps."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with file_errors(path):
-            frame: pd.DataFrame = pq.read_table(path).to_pandas()
-    except pa.ArrowInvalid as error:
-        raise OppoError(f"{path} is damaged ({str(error).splitlines()[0]}): {mend}") from error
-    return frame
-
-
 SWEEP: Final = "sweep.json"
 POINTS: Final = "points.parquet"
 _MEND: Final = "run the sweep again, its finished runs are kept"
@@ -220,9 +206,8 @@ def read_sweep(folder: str | Path) -> SweepFolder:
     path = root / SWEEP
     if not path.is_file():
         raise OppoError(f"{root} holds no finished sweep (it has no {SWEEP}): run the sweep to its end")
+    record = read_json(path, _MEND)
     try:
-        with file_errors(path):
-            record = json.loads(path.read_bytes())
         fields, region, best = tuple(record["fields"]), frozenset(map(int, record["region"])), record["best"]
         objective = str(record["objective"])
         assert "scenario" in record

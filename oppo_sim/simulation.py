@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
-from oppo_sim.fast.choose import run_columns
+from oppo_sim.fast.choose import engine_of, run_columns, run_into
 from oppo_sim.manifest import run_manifest
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
-from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
@@ -77,8 +76,7 @@ def simulate(
     """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
 
     ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept.
-    Without rollouts and timeline the run is made by the compiled path where that covers it, and ``progress``
-    is told less often (docs/fast.md).
+    A compiled run (docs/fast.md) tells ``progress`` some steps at a time.
     Raises OppoError for anything that cannot run.
     """
     loaded = loaded_scenario(scenario, overrides)
@@ -103,7 +101,7 @@ def simulate(
     sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(progress))
     spans, markers = run_setup(setup, sink, timeline=timeline)
     table = frames.steps()
-    manifest = run_manifest(setup, name, settings)
+    manifest = run_manifest(setup, name, settings, engine=engine_of(setup))
     return Run(
         name,
         setup.seed,
@@ -148,21 +146,13 @@ def run_setup(
     timeline: tuple[int, int] | None = None,
     score_granularity: str | None = None,
 ) -> tuple[list[Span], list[Marker]]:
-    """Run a built scenario into a sink. ``score_granularity`` replaces the policy's own (for attribution)."""
-    policy = setup.policy_factory()
-    if score_granularity is not None:
-        policy.score_granularity = score_granularity  # type: ignore[assignment]
+    """Run a built scenario into a sink, compiled where that covers it. ``score_granularity`` replaces the
+    policy's own (for attribution)."""
     check_timeline(timeline, setup.steps)
-    given = ModelInput(
-        setup.machine,
-        setup.costs,
-        policy,
-        setup.batch,
-        setup.replay,
-        setup.replay.cursor(),
-        setup.rewards(),
-        setup.steps,
-        counterfactual,
-        timeline,
+    return run_into(
+        setup,
+        sink,
+        timeline_steps=timeline,
+        score_granularity=score_granularity,
+        counterfactual=counterfactual,
     )
-    return run_model(given, sink)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
 from oppo_sim.errors import OppoError
+from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import run_manifest
 from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
@@ -259,7 +260,11 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
         interrupted=interrupted,
     )
     return finish_run(
-        folder, made, run_manifest(setup, request.policy), timeline=request.timeline, figures=request.figures
+        folder,
+        made,
+        run_manifest(setup, request.policy, engine=engine_of(setup)),
+        timeline=request.timeline,
+        figures=request.figures,
     )
 
 

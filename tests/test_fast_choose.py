@@ -26,6 +26,7 @@ from oppo_sim.fast import choose
 from oppo_sim.fast.choose import run_columns, run_summary, why_not
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
+from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
@@ -246,24 +247,37 @@ def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rooms == [1, 4]
 
 
-def test_the_manifest_says_which_engine_ran() -> None:
-    compiled = simulate(SCENARIO, steps=20, keep_rollouts=False)
-    modelled = simulate(SCENARIO, steps=20)
-    assert (compiled.manifest["engine"], modelled.manifest["engine"]) == ("compiled", "simpy")
-    assert compiled.rollouts.empty
-    assert {**compiled.manifest, "engine": "simpy"} == modelled.manifest
-    import pandas as pd
+def test_rollouts_and_timelines_are_compiled_and_the_manifest_says_so() -> None:
+    plain = simulate(SCENARIO, steps=20, keep_rollouts=False)
+    whole = simulate(SCENARIO, steps=20, timeline=(2, 3))
+    assert (plain.manifest["engine"], whole.manifest["engine"]) == ("compiled", "compiled")
+    assert plain.rollouts.empty
+    assert len(whole.rollouts) == 20 * 112
+    assert {span.step for span in whole.spans} == {2, 3}
+    assert plain.manifest == whole.manifest
+    pd.testing.assert_frame_equal(plain.steps, whole.steps, rtol=1e-9)
+    pd.testing.assert_frame_equal(plain.summary, whole.summary, rtol=1e-9)
 
-    pd.testing.assert_frame_equal(compiled.steps, modelled.steps, rtol=1e-9)
-    pd.testing.assert_frame_equal(compiled.summary, modelled.summary, rtol=1e-9)
+
+def test_rows_of_the_steps_before_a_refusal_are_given(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim.policies import Policy, StepPlan\n\nclass Mine(Policy):\n    name = 'mine'\n    def"
+        " plan(self, pool):\n        return StepPlan(112, 256 if pool.step < 3 else 0)\n"
+    )
+    setup = shipped(SCENARIO, "oppo", 9, "warmup_steps=0")
+    mine = replace(setup, policy_factory=lambda: make_policy(f"{tmp_path}/mine.py:Mine", setup.batch, {}))
+    for engine in ("simpy", "compiled"):
+        sink = FrameSink()
+        with pytest.raises(OppoError, match="chunk_size 0, below 1 token"):
+            choose.run_into(mine, sink, engine=engine)  # type: ignore[arg-type]
+        assert list(sink.steps()[c.STEP]) == [0, 1, 2]
+        assert len(sink.rollouts()) == 3 * 112
 
 
 def test_a_comparison_is_the_same_on_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = compare(SCENARIO, ["oppo", "april"], seeds=2, steps=20)
     monkeypatch.setattr(choose, "why_not", lambda setup, **how: "not today")
     slow = compare(SCENARIO, ["oppo", "april"], seeds=2, steps=20)
-    import pandas as pd
-
     pd.testing.assert_frame_equal(fast.cells, slow.cells, rtol=1e-9)
 
 

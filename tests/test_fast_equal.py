@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from oppo_sim import columns as c
 from oppo_sim.costs.profile_engine import ProfileEngine
 from oppo_sim.errors import OppoError
-from oppo_sim.fast.choose import StepColumns, run_columns, run_summary, why_not
+from oppo_sim.fast.choose import StepColumns, run_columns, run_into, run_summary, why_not
 from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.build import Setup
 from tests.cases import POLICIES, Case, cases
 from tests.fast_setups import Chosen, chosen, setup_of, shipped
@@ -40,8 +42,6 @@ def outcome(setup: Setup, engine: Any, **how: Any) -> StepColumns | str:
 
 
 def assert_equal(fast: StepColumns | str, slow: StepColumns | str) -> None:
-    import pandas as pd
-
     if isinstance(fast, str) or isinstance(slow, str):
         assert fast == slow
         return
@@ -68,6 +68,33 @@ def test_every_column_of_every_step(
     if isinstance(fast.costs.actor, ProfileEngine):
         assert isinstance(slow.costs.actor, ProfileEngine)
         assert fast.costs.actor.ranges.counts == slow.costs.actor.ranges.counts
+
+
+@EXAMPLES
+@given(cases((*POLICIES, *OWN)), chosen(), st.data())
+def test_rows_of_rollouts_and_timelines(case: Case, how: Chosen, data: st.DataObject) -> None:
+    steps = case.steps + how.warmup
+    first = data.draw(st.integers(0, steps - 1))
+    shown = first, data.draw(st.integers(first, steps - 1))
+    made = []
+    for engine in ("compiled", "simpy"):
+        sink = FrameSink()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                spans, markers = run_into(setup_of(case, how), sink, engine=engine, timeline_steps=shown)  # type: ignore[arg-type]
+        except OppoError as error:
+            made.append((sink.steps(), sink.rollouts(), str(error)))
+            continue
+        steps, rollouts = sink.steps(), sink.rollouts()
+        # What ends in the same instant as the run may have been seen or not.
+        end = (steps[c.START_S] + steps[c.TIMING_STEP]).iloc[-1] * (1.0 - 1e-9)
+        seen = sorted(repr(span) for span in spans if span.end_s < end)
+        made.append((steps, rollouts, seen, sorted(repr(m) for m in markers if m.at_s < end)))
+    fast, slow = made
+    for mine, theirs in zip(fast[:2], slow[:2], strict=True):
+        pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9, atol=1e-12)
+    assert fast[2:] == slow[2:]
 
 
 @EXAMPLES

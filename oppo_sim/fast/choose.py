@@ -2,19 +2,22 @@
 model."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from oppo_sim.columns import STALENESS_HISTOGRAM, STALENESS_MIN
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.asked import Asked, compiled_kind, own_methods
 from oppo_sim.fast.cost_tables import not_covered, range_counter
+from oppo_sim.fast.output import numbers, rollout_rows, step_rows, timeline
 from oppo_sim.fast.state import STEPS_ONLY, Kept, Memory, make_state, most_in_flight
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.policies.interface import Policy
 from oppo_sim.results.sinks import FrameSink, Moments, Sink, SummarySink
+from oppo_sim.results.spans import Marker, Span
 from oppo_sim.scenario.build import Setup
 from oppo_sim.traces.replay import Replay
 
@@ -28,7 +31,7 @@ COMPILED, SIMPY = "compiled", "simpy"
 BLOCK = 1024
 """Steps that the kernel runs at a stretch; bounds the memory of a summary."""
 _MOST_ROLLOUTS = 2**31
-_ROLLOUT_ROWS = 1 << 16
+_ROLLOUT_ROWS = 1 << 14
 
 OnBlock = Callable[[Memory, int], None]
 """Takes the rows of a block: where they are, and how many."""
@@ -104,6 +107,31 @@ def run_columns(
     return _columns_of(frames.steps())
 
 
+def run_into(
+    setup: Setup,
+    sink: Sink,
+    *,
+    engine: Engine = "auto",
+    rollouts: bool = True,
+    timeline_steps: tuple[int, int] | None = None,
+    score_granularity: str | None = None,
+    counterfactual: Counterfactual = ACTUAL,
+) -> tuple[list[Span], list[Marker]]:
+    """Run a scenario into a sink, which gets the rows of rollouts if ``rollouts``; returns the timeline of
+    ``timeline_steps`` (first and last). Compiled runs give their rows some steps at a time. Raises as
+    ``run_summary``."""
+    skipping = _From(sink, 0)
+    if _compiles(setup, engine, score_granularity, counterfactual):
+        found = _compiled_into(
+            setup, skipping, score_granularity, counterfactual, Kept(rollouts, timeline_steps)
+        )
+        if found is not None:
+            return found
+        # The model says what is wrong, after the steps that were done.
+        skipping = _From(sink, skipping.first)
+    return _run_model(setup, skipping, score_granularity, counterfactual, timeline_steps)
+
+
 def engine_of(setup: Setup) -> str:
     """The engine that ``auto`` takes for a run, as far as can be told beforehand."""
     return COMPILED if why_not(setup) is None else SIMPY
@@ -146,8 +174,12 @@ def _compiles(
 
 
 def _run_model(
-    setup: Setup, sink: Sink, score_granularity: str | None, counterfactual: Counterfactual
-) -> None:
+    setup: Setup,
+    sink: Sink,
+    score_granularity: str | None,
+    counterfactual: Counterfactual,
+    timeline_steps: tuple[int, int] | None = None,
+) -> tuple[list[Span], list[Marker]]:
     policy, replay = _policy(setup, score_granularity), setup.replay
     given = ModelInput(
         setup.machine,
@@ -159,8 +191,64 @@ def _run_model(
         setup.rewards(),
         setup.steps,
         counterfactual,
+        timeline_steps,
     )
-    run_model(given, sink)
+    return run_model(given, sink)
+
+
+class _From:
+    """A sink that has the rows of the first steps already. A step's rollouts follow its row."""
+
+    def __init__(self, sink: Sink, first: int) -> None:
+        self._sink = sink
+        self.first = first
+        """Steps that it has."""
+        self._step = 0
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        self._step += 1
+        if self._step > self.first:
+            self._sink.on_step(row)
+
+    def give(self, row: Mapping[str, Any], rollouts: Sequence[tuple[Any, ...]]) -> None:
+        """The next step."""
+        self.first += 1
+        self._sink.on_step(row)
+        self._sink.on_rollouts(rollouts)
+
+    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        if self._step > self.first:
+            self._sink.on_rollouts(rows)
+
+
+def _compiled_into(
+    setup: Setup,
+    sink: _From,
+    score_granularity: str | None,
+    counterfactual: Counterfactual,
+    kept: Kept,
+) -> tuple[list[Span], list[Marker]] | None:
+    Trace = tuple[list[Span], list[Marker]]
+    size = setup.batch.rollout_batch_size
+
+    def fresh() -> tuple[Trace, OnBlock]:
+        trace: Trace = ([], [])
+        done = 0
+
+        def on_block(memory: Memory, rows: int) -> None:
+            nonlocal done
+            batches = rollout_rows(memory, rows, size) if kept.rollouts else repeat([], rows)
+            for row, batch in zip(step_rows(memory, rows), batches, strict=True):
+                done += 1
+                if done > sink.first:
+                    sink.give(row, batch)
+            spans, markers = timeline(memory)
+            trace[0].extend(spans)
+            trace[1].extend(markers)
+
+        return trace, on_block
+
+    return cast(Trace | None, _run_compiled(setup, score_granularity, counterfactual, fresh, kept))
 
 
 class _Counting:
@@ -196,7 +284,7 @@ def _compiled_summary(
             nonlocal skip
             skipped = min(skip, rows)
             skip -= skipped
-            kernel.add_moments(_numbers(memory, rows)[skipped:], moments)
+            kernel.add_moments(numbers(memory, rows)[skipped:], moments)
 
         return moments, on_block
 
@@ -228,7 +316,7 @@ def _compiled_columns(
         def on_block(memory: Memory, rows: int) -> None:
             nonlocal done, histogram
             used = int(memory.tables["histogram_end"][rows - 1])
-            parts[0].append(_numbers(memory, rows).copy())
+            parts[0].append(numbers(memory, rows).copy())
             parts[1].append(memory.tables["histogram"][:used].copy())
             parts[2].append(memory.tables["histogram_end"][:rows] + histogram)
             done += rows
@@ -247,13 +335,6 @@ def _compiled_columns(
         for i, name in enumerate(records.NAMES)
     }
     return StepColumns(columns, histogram, ends, COMPILED)
-
-
-def _numbers(memory: Memory, rows: int) -> "np.ndarray[Any, Any]":
-    """The rows of a block, one column a name of ``records.NAMES``."""
-    import numpy as np
-
-    return memory.tables["out"][:rows].view(np.float64).reshape(rows, -1)
 
 
 def _run_compiled(
@@ -281,7 +362,12 @@ def _run_compiled(
             rows = min(block, setup.steps - done)
             memory.states["row"] = memory.states["histogram"] = memory.states["traced"] = 0
             done += rows
-            error = asked.advance(done)
+            try:
+                error = asked.advance(done)
+            except OppoError:
+                if memory.states["row"][0]:
+                    on_block(memory, int(memory.states["row"][0]))
+                raise
             if error == records.OK:
                 on_block(memory, rows)
         room *= 4

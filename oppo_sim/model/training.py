@@ -68,7 +68,7 @@ class Trainer:
         passed = clock.now - began
         if self._machine.scorer.spans is not None:
             self._machine.spans.append(
-                Span("training", 0, stage, clock.elapsed - passed, clock.elapsed, step, {})
+                Span("training", 0, stage, clock.origin + began, clock.elapsed, step, {})
             )
         return passed
 

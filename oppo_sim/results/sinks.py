@@ -71,7 +71,7 @@ class RolloutBlocks:
 
 
 FINISH_REASONS = ["stop", "length"]
-_SECONDS = ("admitted_s", "finished_s", "scored_s")
+SECONDS = ("admitted_s", "finished_s", "scored_s")
 
 
 def typed_columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -84,7 +84,7 @@ def typed_columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray[Any, 
                 (value == "length" for value in values), dtype=np.int8, count=len(values)
             )
         else:
-            columns[name] = np.array(values, dtype=np.float64 if name in _SECONDS else np.int64)
+            columns[name] = np.array(values, dtype=np.float64 if name in SECONDS else np.int64)
     return columns
 
 

@@ -161,7 +161,7 @@ def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
         variants.append("free_recompute")
     if machine.scoring_on != "separate" or scenario.placement.shares_host:
         variants.append("no_contention")
-    if machine.batching == "static" or scenario.costs.kind == "roofline":
+    if machine.batching == "static" or scenario.costs.pads_batches:
         variants.append("free_padding")
     cells = []
     for variant in variants:

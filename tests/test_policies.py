@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ from oppo_sim.policies import (
 )
 from oppo_sim.policies import registry as policy_registry
 from oppo_sim.policies.registry import SHIPPED, make_policy
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.tune.space import build_space
 from tests.cli_runs import write_scenario
 from tests.small import Result, linear_costs, run
 
@@ -524,3 +528,102 @@ def test_an_entry_point_is_a_policy_by_name(tmp_path: Path, monkeypatch: pytest.
         simulate(scenario, policy="broken")
     with pytest.raises(OppoError, match="entry point 'wrong' is not a policy"):
         simulate(scenario, policy="wrong")
+
+
+# ---- what a policy says it is ------------------------------------------------------------------------------
+
+NEW = """
+from pydantic import Field
+from oppo_sim.policies.interface import ScoreGranularity, StopCheck
+from oppo_sim.policies.refill import Refill
+from oppo_sim.policies.settings import PolicySettings
+
+
+class EagerSettings(PolicySettings):
+    overcommit: int = Field(2, ge=0)
+    max_deferrals: int | None = None
+    chunk_size: int = 8
+    stop_check: StopCheck = "token"
+    score_granularity: ScoreGranularity = "chunk"
+
+
+class Eager(Refill):
+    name = "eager"
+    summary = "takes a little more than it needs"
+    without_tail = {"overcommit": 0}
+    Settings = EagerSettings
+    inherited = ("stop_check",)
+"""
+ADDED = """
+import sys
+import oppo_sim.policies.shipped as package
+package.__path__.append(sys.argv[1])
+import oppo_sim
+from oppo_sim.fast.choose import why_not
+from oppo_sim.policies.registry import SHIPPED
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import json_schema
+from oppo_sim.tune.space import build_space
+
+scenario = load_scenario(sys.argv[2])
+assert "eager" in oppo_sim.POLICIES
+assert json_schema()["$defs"]["policy eager"]["description"] == "takes a little more than it needs"
+space = build_space(scenario, None, (), None)
+assert {knob.field for knob in space.knobs["eager"]} == {
+    "policy.chunk_size", "policy.overcommit", "policy.max_deferrals"}
+assert why_not(build_setup(scenario, policy="eager")) is None
+table = oppo_sim.compare(scenario, ["eager", "intra"], seeds=2).attribution
+assert table.loc["eager", "saved_by_shorter_tail_s"] > 0
+points = oppo_sim.run_sweep(scenario, grid={"policy.name": "eager,intra", "policy.chunk_size": "4,8"}, seeds=2)
+assert set(points.points["policy.name"]) == {"eager", "intra"}
+print("found")
+"""
+
+
+def test_a_shipped_policy_is_one_file(tmp_path: Path) -> None:
+    """Its file alone: it is listed, described, compared, swept, tuned with its knobs, and compiled."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "eager.py").write_text(NEW)
+    ran = subprocess.run(
+        [sys.executable, "-c", ADDED, str(tmp_path / "more"), str(write_scenario(tmp_path))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "found\n"), ran.stderr
+
+
+def test_a_policy_of_ones_own_says_its_settings_and_knobs(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim.policies import Knob, Policy, PolicySettings\n\n\nclass More(PolicySettings):\n    extra:"
+        " int = 2\n\n\nclass Mine(Policy):\n    Settings = More\n    summary = 'mine'\n\n    def knobs(self,"
+        " max_response_length):\n        return [Knob('extra', 'int', 0, self.batch.rollout_batch_size)]\n\n   "
+        " def plan(self, pool):\n        return self.refill(pool, overcommit=self.extra, chunk_size=8)\n"
+    )
+    scenario = load_scenario(write_scenario(tmp_path))
+    name = f"{tmp_path}/mine.py:Mine"
+    assert (
+        simulate(scenario, policy=name, policy_settings={"extra": 3}).steps[c.OVERCOMMIT].tolist() == [3] * 6
+    )
+    with pytest.raises(OppoError, match="has no field 'extr': did you mean 'extra'"):
+        simulate(scenario, policy=name, policy_settings={"extr": 3})
+    knobs = build_space(scenario, (name,), (), None).knobs[name]
+    assert [(knob.field, knob.low, knob.high) for knob in knobs] == [
+        ("policy.extra", 0, scenario.rollout_batch_size)
+    ]
+    with pytest.raises(OppoError, match="has no max_deferrals, so the bound of 4 cannot be kept"):
+        build_space(scenario, (name,), (), 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    carries = 'yes'\n", "carries 'yes', which is neither True nor False"),
+        ("    def knobs(self, length):\n        return [1]\n", "knobs() answered 1, which is no Knob"),
+    ],
+)
+def test_what_a_policy_says_of_itself_wrongly_is_refused(tmp_path: Path, body: str, words: str) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    with pytest.raises(OppoError, match=re.escape(words)):
+        build_space(scenario, (f"{tmp_path}/{own(tmp_path, body)}",), (), None)

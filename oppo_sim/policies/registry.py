@@ -73,8 +73,7 @@ def check_settings(
 ) -> PolicySettings | Mapping[str, Any]:
     """``settings`` as the policy takes them: its ``Settings``, defaults filled in, or the mapping itself
     where it has none. Raises OppoError if ``name`` is unknown or they do not fit it."""
-    model = policy_class(name, base_dir).Settings
-    return settings if model is None else _validated(name, model, settings)
+    return _checked(policy_class(name, base_dir), name, settings)
 
 
 def make_policy(name: str, batch: Batch, settings: Mapping[str, Any], base_dir: Path | None = None) -> Policy:
@@ -82,10 +81,9 @@ def make_policy(name: str, batch: Batch, settings: Mapping[str, Any], base_dir: 
 
     Raises OppoError for an unknown name, unknown or impossible settings, or a file that gives no policy.
     """
-    checked = check_settings(name, settings, base_dir)
-    if name in SHIPPED:
-        return SHIPPED[name](batch, checked)  # type: ignore[call-arg,arg-type]
-    return make_own(policy_class(name, base_dir), name, batch, checked)
+    found = policy_class(name, base_dir)
+    checked = _checked(found, name, settings)
+    return found(batch, checked) if name in SHIPPED else make_own(found, name, batch, checked)
 
 
 def source_digest(name: str, base_dir: Path | None = None) -> str | None:
@@ -134,7 +132,12 @@ def baseline_settings(
     return {"stop_check": "chunk", "chunk_size": chunk_size}
 
 
-def _validated(name: str, model: type[PolicySettings], settings: Mapping[str, Any]) -> PolicySettings:
+def _checked(
+    found: type[Policy], name: str, settings: Mapping[str, Any]
+) -> PolicySettings | Mapping[str, Any]:
+    model = found.Settings
+    if model is None:
+        return settings
     for key in settings:
         if key not in model.model_fields:
             close = difflib.get_close_matches(key, model.model_fields, n=1)

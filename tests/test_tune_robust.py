@@ -16,7 +16,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.tune.regret import together
+from oppo_sim.tune.trials import together
 from oppo_sim.tune.worlds import WorldSpec, build_worlds, with_costs
 from tests.test_costs_profile import content
 from tests.tuning import SEEDS, choices, cost_of, scenario, search

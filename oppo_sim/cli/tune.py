@@ -12,9 +12,13 @@ from oppo_sim.cli import options
 from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from oppo_sim.tune.result import Tuned
+    from rich.table import Table
+
+    from oppo_sim.tune.result import PairedResult, Tuned
     from oppo_sim.tune.session import OnProgress
 
+MOST_SHOWN = 14
+"""Settings in the table."""
 EXIT_INFEASIBLE = 3
 """The search ended, and nothing kept all bounds."""
 
@@ -157,11 +161,10 @@ def command(
     --timeout-s if wanted. Exit code 3: nothing keeps all bounds.
     """
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.tune.store import require_optuna
+    from oppo_sim.tune.trials import require_optuna
 
     require_optuna()
-    from oppo_sim.tune.constraints import Constraints
-    from oppo_sim.tune.request import TuneRequest
+    from oppo_sim.tune.request import Constraints, TuneRequest
     from oppo_sim.tune.session import tune
     from oppo_sim.tune.space import parse_knob
     from oppo_sim.tune.worlds import WorldSpec
@@ -228,10 +231,57 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
     from rich.console import Console
 
     from oppo_sim.cli.present import table_console
-    from oppo_sim.tune.show import checked_table
 
     console: Console = table_console()
     if tuned.chosen is not None:
-        console.print(checked_table(tuned))
+        console.print(_checked_table(tuned))
     click.echo(advice_text(tuned.advice), nl=False)
     click.echo(f"wrote {folder}")
+
+
+def _checked_table(tuned: "Tuned") -> "Table":
+    """The choice on top, then the others by cost; all on fresh seeds, in the scenario as given."""
+    from math import isfinite
+
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from oppo_sim import columns as c
+    from oppo_sim.report.labels import NOTHING, format_seconds
+
+    assert tuned.chosen is not None
+    record = tuned.record
+    seeds = len(record["fresh_seeds"]) or len(record["seeds"])
+    title = f"{tuned.scenario.name}: {seeds} fresh seed(s) × {record['steps']} steps (simulated)"
+    shown = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left")
+    shown.add_column("setting", overflow="fold")
+    for head in ("step", "speed-up [95 %]", "from choice [95 %]", "staleness", "bias", "KV peak", ""):
+        shown.add_column(Text(head), justify="right", no_wrap=True)
+    for one in [tuned.chosen, *tuned.others[: MOST_SHOWN - 1]]:
+        row = one.checked.rows[0]
+        mean, low, high = one.relative
+        between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
+        ratio = (
+            f" [{row[c.SPEEDUP_LOW]:.2f}, {row[c.SPEEDUP_HIGH]:.2f}]" if isfinite(row[c.SPEEDUP_LOW]) else ""
+        )
+        cells = (
+            one.checked.setting.label + ("" if one.checked.number is not None else f" ({one.checked.why})"),
+            format_seconds(row[c.STEP_S]),
+            f"{row[c.SPEEDUP]:.2f}×{ratio}",
+            NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
+            f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
+            f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",
+            f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
+            _mark(one, tuned),
+        )
+        shown.add_row(*(Text(cell) for cell in cells), style="bold" if one is tuned.chosen else None)
+    return shown
+
+
+def _mark(one: "PairedResult", tuned: "Tuned") -> str:
+    if one is tuned.chosen:
+        return "choice"
+    if not one.keeps_bounds:
+        return "breaks a bound"
+    return "≈" if one.alike else ""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oppo_sim.policies.knobs import Knob
     from oppo_sim.tune.advice import advice_markdown
-    from oppo_sim.tune.constraints import Constraints
-    from oppo_sim.tune.request import TuneRequest
+    from oppo_sim.tune.request import Constraints, TuneRequest
     from oppo_sim.tune.result import Tuned
     from oppo_sim.tune.session import tune
     from oppo_sim.tune.worlds import WorldSpec
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _HOME = {
     "WorldSpec": "oppo_sim.tune.worlds",
     "advice_markdown": "oppo_sim.tune.advice",
-    "Constraints": "oppo_sim.tune.constraints",
+    "Constraints": "oppo_sim.tune.request",
     "Knob": "oppo_sim.policies.knobs",
     "TuneRequest": "oppo_sim.tune.request",
     "Tuned": "oppo_sim.tune.result",

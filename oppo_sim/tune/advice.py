@@ -11,32 +11,42 @@ from oppo_sim.report.labels import format_seconds, significant
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.tune.check import AS_GIVEN
-from oppo_sim.tune.constraints import MEASURED_BY, Constraints, broken, limit_said, said
-from oppo_sim.tune.frameworks import Line
-from oppo_sim.tune.request import UNIT_COST, UNIT_SAID, Objective, Robust, Seeds
-from oppo_sim.tune.result import Against, Infeasible, Interaction, KnobEffect
+from oppo_sim.tune.request import (
+    MEASURED_BY,
+    UNIT_COST,
+    Constraints,
+    Objective,
+    Robust,
+    Seeds,
+    bound_text,
+    broken,
+    limit_text,
+)
+from oppo_sim.tune.result import Interaction, KnobEffect, PairedResult
 from oppo_sim.tune.space import Setting
 
 MOST_ALIKE = 6
 NEAR = 0.01
 
 
-def choice(against: Against, settings: Mapping[str, Any], objective: Objective, world: str) -> dict[str, Any]:
+def choice(
+    chosen: PairedResult, settings: Mapping[str, Any], objective: Objective, world: str
+) -> dict[str, Any]:
     """The chosen setting and what to expect of it in the scenario as given."""
     return {
-        "policy": against.checked.setting.policy,
+        "policy": chosen.checked.setting.policy,
         "policy_settings": dict(settings),
         "machine": {
-            field: value for field, value in against.checked.setting.values if not field.startswith("policy.")
+            field: value for field, value in chosen.checked.setting.values if not field.startswith("policy.")
         },
         "world": world,
-        **expected(against, objective),
+        **expected(chosen, objective),
     }
 
 
-def expected(against: Against, objective: Objective) -> dict[str, Any]:
+def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
     """Numbers of a setting on fresh seeds, in the scenario as given; intervals of 95 %."""
-    row = against.checked.rows[0]
+    row = result.checked.rows[0]
     speedup = c.SPEEDUP if objective == "rollouts" else c.SPEEDUP_PER_TOKEN
     interval = {
         c.SPEEDUP: (c.SPEEDUP_LOW, c.SPEEDUP_HIGH),
@@ -47,7 +57,7 @@ def expected(against: Against, objective: Objective) -> dict[str, Any]:
         c.STEP_S: row[c.STEP_S],
         c.STEP_S_LOW: row[c.STEP_S_LOW],
         c.STEP_S_HIGH: row[c.STEP_S_HIGH],
-        "baseline": against.checked.baseline,
+        "baseline": result.checked.baseline,
         "speedup": row[speedup],
         "speedup_low": row[interval[0]],
         "speedup_high": row[interval[1]],
@@ -62,7 +72,7 @@ def expected(against: Against, objective: Objective) -> dict[str, Any]:
 
 
 def summary_sentences(
-    chosen: Against, objective: Objective, seeds: Seeds, steps: int, warmup: int
+    chosen: PairedResult, objective: Objective, seeds: Seeds, steps: int, warmup: int
 ) -> list[str]:
     """What to expect, in words."""
     numbers = expected(chosen, objective)
@@ -71,7 +81,7 @@ def summary_sentences(
     between = f" (95 % interval {low:.3f} to {high:.3f})" if isfinite(low) and isfinite(high) else ""
     step = format_seconds(numbers[c.STEP_S])
     return [
-        f"Set {chosen.checked.setting.said()}.",
+        f"Set {chosen.checked.setting.label}.",
         (
             f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of"
             f" {numbers['baseline']}{between}, over {runs} of {steps} steps ({warmup} of warm-up left out)."
@@ -85,17 +95,17 @@ def summary_sentences(
     ]
 
 
-def beside_given(chosen: Against, others: Sequence[Against]) -> list[str]:
+def beside_given(chosen: PairedResult, others: Sequence[PairedResult]) -> list[str]:
     """The scenario's own setting against the chosen one."""
     own = next((one for one in others if one.checked.why == AS_GIVEN), None)
     if own is None:
         return []
     how = "cannot be told apart from it" if own.alike else f"is {_slower(own)}"
     bounds = "" if own.keeps_bounds else f", and breaks {' and '.join(broken(own.checked.violations))}"
-    return [f"The scenario's own setting ({own.checked.setting.said()}) {how}{bounds}."]
+    return [f"The scenario's own setting ({own.checked.setting.label}) {how}{bounds}."]
 
 
-def alike_sentences(chosen: Against, others: Sequence[Against], seeds: Seeds) -> list[str]:
+def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds: Seeds) -> list[str]:
     """What cannot be told apart from the choice, and which of these is the least stale."""
     if seeds.exact:
         return [
@@ -104,7 +114,7 @@ def alike_sentences(chosen: Against, others: Sequence[Against], seeds: Seeds) ->
     same = [one for one in others if one.alike and one.keeps_bounds and one.checked.why != AS_GIVEN]
     found = []
     if same:
-        shown = "; ".join(f"{one.checked.setting.said()} ({_signed(one)})" for one in same[:MOST_ALIKE])
+        shown = "; ".join(f"{one.checked.setting.label} ({_signed(one)})" for one in same[:MOST_ALIKE])
         more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
         found.append(f"Not told apart from it on these seeds: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
@@ -116,13 +126,13 @@ def alike_sentences(chosen: Against, others: Sequence[Against], seeds: Seeds) ->
     least = min((chosen, *near), key=lambda one: one.checked.measures[key])
     if least.checked.measures[key] < chosen.checked.measures[key] - 0.01:
         found.append(
-            f"Of those within 1 % the least stale is {least.checked.setting.said()} ({_signed(least)}), with"
+            f"Of those within 1 % the least stale is {least.checked.setting.label} ({_signed(least)}), with"
             f" a mean staleness of {least.checked.measures[key]:.3g} instead of"
             f" {chosen.checked.measures[key]:.3g}: prefer it where staleness costs learning."
         )
     better = [one for one in others if not one.alike and one.keeps_bounds and one.relative[0] < 0]
     if better:
-        shown = "; ".join(f"{one.checked.setting.said()} ({_signed(one)})" for one in better[:MOST_ALIKE])
+        shown = "; ".join(f"{one.checked.setting.label} ({_signed(one)})" for one in better[:MOST_ALIKE])
         found.append(
             "On the fresh seeds these were better than the choice, which was made on the search's seeds:"
             f" {shown}. Search with more seeds."
@@ -179,7 +189,7 @@ def knob_sentences(
 
 
 def constraint_sentences(
-    constraints: Constraints, chosen: Against, kv_limit: float | None, worlds: int
+    constraints: Constraints, chosen: PairedResult, kv_limit: float | None, worlds: int
 ) -> list[str]:
     """Each bound, and what the choice has."""
     found = []
@@ -187,10 +197,8 @@ def constraint_sentences(
     for name in constraints.measured:
         limit = kv_limit if name == "kv_capacity" else getattr(constraints, name)
         if limit is not None:
-            found.append(
-                f"{said(name, chosen.checked.measures[MEASURED_BY[name]])}, of {limit_said(name, limit)}"
-                f" allowed{where}."
-            )
+            measured = bound_text(name, chosen.checked.measures[MEASURED_BY[name]])
+            found.append(f"{measured}, of {limit_text(name, limit)} allowed{where}.")
     if constraints.max_deferrals is not None:
         found.append(
             f"No rollout is deferred more than {constraints.max_deferrals} times: the policy waits for it."
@@ -199,7 +207,7 @@ def constraint_sentences(
 
 
 def robust_sentences(
-    robust: Robust, worlds: Sequence[str], robust_choice: Against, nominal: Against
+    robust: Robust, worlds: Sequence[str], robust_choice: PairedResult, nominal: PairedResult
 ) -> list[str]:
     """The robust choice against the one that is best in the scenario as given."""
     if len(worlds) < 2:
@@ -218,25 +226,15 @@ def robust_sentences(
         mean, worst = sum(nominal.regrets) / len(worlds), max(nominal.regrets)
         where = worlds[nominal.regrets.index(worst)]
         found.append(
-            f"What is best in the scenario as given ({nominal.checked.setting.said()}) has {_percent(mean)}"
+            f"What is best in the scenario as given ({nominal.checked.setting.label}) has {_percent(mean)}"
             f" on average and {_percent(worst)} at worst ({where})."
         )
     return found
 
 
-def caveats(scenario: Scenario, chosen: Setting, engines: Mapping[str, int], measured: object) -> list[str]:
+def caveats(scenario: Scenario, chosen: Setting) -> list[str]:
     """What these numbers are not."""
-    kind = scenario.costs.kind
-    where = (
-        "a profile that was measured; the steps themselves were simulated"
-        if kind == "profile" and measured
-        else (
-            "datasheets and assumed efficiencies, which nobody measured"
-            if kind == "roofline"
-            else "coefficients that the scenario gives"
-        )
-    )
-    found = [f"All of this is predicted, not measured: seconds come from {where}."]
+    found = [f"All of this is predicted, not measured: seconds come from {scenario.costs.evidence}."]
     policy = policy_class(chosen.policy, scenario.base_dir)
     if policy.carries or policy.schedule != "synchronous":
         found.append(
@@ -251,11 +249,6 @@ def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
     policies = ",".join(dict.fromkeys((BASELINE, policy)))
     real = "" if scenario.real is not None else "  # needs a real: section (docs/real.md)"
     return [f"oppo compare {best} --policies {policies}", f"oppo validate {best} --policies {policies}{real}"]
-
-
-def infeasible_sentences(found: Infeasible) -> list[str]:
-    """Nothing keeps all bounds: the nearest, and what binds."""
-    return [found.sentence]
 
 
 def advice_text(advice: Mapping[str, Any]) -> str:
@@ -307,16 +300,6 @@ def advice_markdown(advice: Mapping[str, Any]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def framework_entries(found: Mapping[str, Sequence[Line]]) -> dict[str, list[dict[str, Any]]]:
-    """Lines as plain values."""
-    return {name: [line._asdict() for line in lines] for name, lines in found.items()}
-
-
-def objective_said(objective: Objective) -> str:
-    """What was minimised."""
-    return UNIT_SAID[objective]
-
-
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
@@ -332,16 +315,18 @@ def _percent(share: float) -> str:
     return f"{100 * share:+.2f} %" if isfinite(share) else "–"
 
 
-def _signed(one: Against) -> str:
-    mean, low, high = one.relative
-    between = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
-    return f"{100 * mean:+.2f} %{between}"
+def _interval(low: float, high: float) -> str:
+    return f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
 
 
-def _slower(one: Against) -> str:
+def _signed(one: PairedResult) -> str:
     mean, low, high = one.relative
-    between = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
-    return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{between}"
+    return f"{100 * mean:+.2f} %{_interval(low, high)}"
+
+
+def _slower(one: PairedResult) -> str:
+    mean, low, high = one.relative
+    return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{_interval(low, high)}"
 
 
 def _escaped(text: str) -> str:

@@ -119,108 +119,74 @@ def frameworks(it: Recommended) -> dict[str, list[Line]]:
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
+def _none(why: str) -> Line:
+    """What the framework has no knob for."""
+    return Line(None, None, why)
+
+
+def _batch(it: Recommended, knob: str) -> Line:
+    """A knob that counts prompts in this framework, and means B exactly where a prompt is one rollout."""
+    return Line(knob, it.prompts, *(("B", "rollout_batch_size") if it.group == 1 else ("B in prompts",)))
+
+
+def _with_extra(it: Recommended, knob: str) -> list[Line]:
+    """B + Δ, likewise."""
+    if not it.overcommit:
+        return []
+    meaning = ("B + Δ", "policy.overcommit") if it.group == 1 else ("B + Δ in prompts",)
+    return [Line(knob, it.prompts + it.extra_prompts, *meaning)]
+
+
 def _trl(it: Recommended) -> list[Line]:
+    length = it.scenario.max_response_length
+    exact = "rollout_batch_size" if it.group == 1 else None
     lines = [
-        Line(
-            "batch_size",
-            it.batch,
-            "B, per update over all processes",
-            "rollout_batch_size" if it.group == 1 else None,
-        ),
-        Line(
-            "response_length",
-            it.scenario.max_response_length,
-            "longest response, tokens",
-            "max_response_length",
-        ),
+        Line("batch_size", it.batch, "B, per update over all processes", exact),
+        Line("response_length", length, "longest response, tokens", "max_response_length"),
     ]
     if it.schedule != "synchronous":
-        lines.append(
-            Line(
-                None,
-                None,
-                "PPO in TRL (up to 1.12) does not generate while it trains; AsyncGRPO (1.16) does, with GRPO",
-            )
-        )
-        return lines
+        why = "PPO in TRL (up to 1.12) does not generate while it trains; AsyncGRPO (1.16) does, with GRPO"
+        return [*lines, _none(why)]
     if it.carries:
         lines.append(
-            Line(
-                None,
-                None,
+            _none(
                 "PPO in TRL (up to 1.12) generates whole batches: it has no over-sampling and carries nothing"
-                " over",
+                " over"
             )
         )
     if it.granularity != "batch":
-        lines.append(
-            Line(None, None, f"PPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}")
-        )
+        lines.append(_none(f"PPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}"))
     if it.carries or it.granularity != "batch":
         settings = ", ".join(f"{key!r}: {value!r}" for key, value in it.settings.items())
-        lines.append(
-            Line(
-                "OppoPPOTrainer(policy=…)",
-                f"({it.policy!r}, {{{settings}}})",
-                "this project's client for TRL's trainer does all of it (docs/trl.md)",
-            )
-        )
+        what = "this project's client for TRL's trainer does all of it (docs/trl.md)"
+        lines.append(Line("OppoPPOTrainer(policy=…)", f"({it.policy!r}, {{{settings}}})", what))
     return lines
 
 
 def _verl(it: Recommended) -> list[Line]:
+    mode = "trainer.v1.trainer_mode"
+    threshold = "trainer.v1.sampler.max_off_policy_threshold"
+    strategy = "trainer.v1.sampler.max_off_policy_strategy"
     lines = [
         Line("data.train_batch_size", it.prompts, "B in prompts", "rollout_batch_size"),
         Line("actor_rollout_ref.rollout.n", it.group, "responses of a prompt", "group_size"),
         *_max_num_seqs(it, "actor_rollout_ref.rollout.max_num_seqs"),
     ]
     if it.synchronous_carry:
-        lines.append(
-            Line(
-                "trainer.v1.trainer_mode",
-                "colocate_async",
-                "unfinished responses are kept and resubmitted after the update",
-            )
-        )
-        lines.append(_verl_ahead(it))
+        what = "unfinished responses are kept and resubmitted after the update"
+        lines += [Line(mode, "colocate_async", what), _verl_ahead(it)]
     elif it.schedule != "synchronous":
-        lines.append(
-            Line(
-                "trainer.v1.trainer_mode", "separate_async", "generation on its own devices, during training"
-            )
-        )
+        lines.append(Line(mode, "separate_async", "generation on its own devices, during training"))
     if it.max_staleness is not None:
-        lines.append(
-            Line(
-                "trainer.v1.sampler.max_off_policy_threshold",
-                it.max_staleness,
-                "bound on staleness",
-                "policy.max_staleness",
-            )
-        )
-        lines.append(Line("trainer.v1.sampler.max_off_policy_strategy", "wait", "nothing is dropped here"))
+        lines.append(Line(threshold, it.max_staleness, "bound on staleness", "policy.max_staleness"))
+        lines.append(Line(strategy, "wait", "nothing is dropped here"))
     elif it.carries and it.max_deferrals is not None:
-        lines.append(
-            Line(
-                "trainer.v1.sampler.max_off_policy_threshold",
-                max(1, it.stalest),
-                "nearest to max_deferrals: the highest staleness simulated",
-            )
-        )
-        lines.append(
-            Line(
-                "trainer.v1.sampler.max_off_policy_strategy",
-                "wait",
-                "wait for what has become too old, as here",
-            )
-        )
+        what = "nearest to max_deferrals: the highest staleness simulated"
+        lines.append(Line(threshold, max(1, it.stalest), what))
+        lines.append(Line(strategy, "wait", "wait for what has become too old, as here"))
     if it.carries and not it.scenario.rollout.clear_kv_cache_on_weight_sync:
         lines.append(
-            Line(
-                None,
-                None,
-                "KV is always computed anew after an update (the replicas sleep); simulated here: kept",
-            )
+            _none("KV is always computed anew after an update (the replicas sleep); simulated here: kept")
         )
     return [*lines, *_scoring(it, per_rollout=True)]
 
@@ -228,10 +194,8 @@ def _verl(it: Recommended) -> list[Line]:
 def _verl_ahead(it: Recommended) -> Line:
     knob = "trainer.v1.colocate_async.num_warmup_batches"
     if it.overcommit is None:
-        return Line(
-            None,
-            None,
-            "the overcommit is not controlled online; num_warmup_batches is a fixed number of whole batches",
+        return _none(
+            "the overcommit is not controlled online; num_warmup_batches is a fixed number of whole batches"
         )
     batches = it.overcommit / it.batch
     if batches.is_integer() and batches >= 1:
@@ -240,104 +204,55 @@ def _verl_ahead(it: Recommended) -> Line:
     return Line(
         knob,
         nearest,
-        f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) cannot be said;"
+        f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) has no value there;"
         f" {nearest} means {nearest * it.batch}",
     )
 
 
 def _openrlhf(it: Recommended) -> list[Line]:
-    exact = "rollout_batch_size" if it.group == 1 else None
     lines = [
-        Line("--rollout.batch_size", it.prompts, "B" if it.group == 1 else "B in prompts", exact),
+        _batch(it, "--rollout.batch_size"),
         Line("n_samples_per_prompt", it.group, "responses of a prompt", "group_size"),
     ]
     if it.carries or it.schedule != "synchronous":
-        lines.append(
-            Line(
-                "--train.async_enable",
-                True,
-                (
-                    "needed for what follows; it also generates during training, which is not what was"
-                    " simulated here"
-                    if it.schedule == "synchronous"
-                    else "generates during training"
-                ),
+        what = "generates during training"
+        if it.schedule == "synchronous":
+            what = (
+                "needed for what follows; it also generates during training, which is not what was simulated"
+                " here"
             )
-        )
+        lines.append(Line("--train.async_enable", True, what))
     if it.carries:
-        lines.append(
-            Line("--train.partial_rollout_enable", True, "unfinished responses go on after the update")
-        )
-    if it.overcommit:
-        lines.append(
-            Line(
-                "--rollout.vllm_generate_batch_size",
-                it.prompts + it.extra_prompts,
-                "B + Δ" if it.group == 1 else "B + Δ in prompts",
-                "policy.overcommit" if it.group == 1 else None,
-            )
-        )
+        what = "unfinished responses go on after the update"
+        lines.append(Line("--train.partial_rollout_enable", True, what))
+    lines += _with_extra(it, "--rollout.vllm_generate_batch_size")
     if it.max_staleness is not None:
-        lines.append(
-            Line(
-                "--train.async_queue_size",
-                it.max_staleness,
-                "batches waiting: the nearest to a bound on staleness",
-            )
-        )
+        what = "batches waiting: the nearest to a bound on staleness"
+        lines.append(Line("--train.async_queue_size", it.max_staleness, what))
     return [*lines, *_deferrals(it), *_scoring(it, per_rollout=False)]
 
 
 def _slime(it: Recommended) -> list[Line]:
-    exact = it.group == 1
     lines = [
-        Line(
-            "--rollout-batch-size",
-            it.prompts,
-            "B" if exact else "B in prompts",
-            "rollout_batch_size" if exact else None,
-        ),
+        _batch(it, "--rollout-batch-size"),
         Line("--n-samples-per-prompt", it.group, "responses of a prompt", "group_size"),
+        *_with_extra(it, "--over-sampling-batch-size"),
     ]
-    if it.overcommit:
-        lines.append(
-            Line(
-                "--over-sampling-batch-size",
-                it.prompts + it.extra_prompts,
-                "B + Δ" if exact else "B + Δ in prompts",
-                "policy.overcommit" if exact else None,
-            )
-        )
     if it.carries:
-        lines.append(
-            Line(
-                "--partial-rollout",
-                True,
-                "unfinished groups go back to the buffer; finished ones beyond B are dropped there, kept"
-                " here",
-            )
-        )
+        what = "unfinished groups go back to the buffer; finished ones beyond B are dropped there, kept here"
+        lines.append(Line("--partial-rollout", True, what))
         if not it.scenario.rollout.clear_kv_cache_on_weight_sync:
-            lines.append(Line(None, None, "KV is always computed anew after an update; simulated here: kept"))
+            lines.append(_none("KV is always computed anew after an update; simulated here: kept"))
     if it.max_staleness is not None:
-        lines.append(Line(None, None, "has no bound on staleness"))
+        lines.append(_none("has no bound on staleness"))
     return [*lines, *_deferrals(it), *_scoring(it, per_rollout=True)]
 
 
 def _roll(it: Recommended) -> list[Line]:
-    lines = [
-        Line(
-            "rollout_batch_size",
-            it.prompts,
-            "B" if it.group == 1 else "B in prompts",
-            "rollout_batch_size" if it.group == 1 else None,
-        ),
-    ]
+    lines = [_batch(it, "rollout_batch_size")]
     if it.overcommit:
-        lines.append(Line("is_use_additional_prompts", True, "more prompts than B in flight"))
-        lines.append(
-            Line("max_additional_running_prompts", it.extra_prompts, "Δ in prompts", "policy.overcommit")
-        )
+        extra = Line("max_additional_running_prompts", it.extra_prompts, "Δ in prompts", "policy.overcommit")
+        lines += [Line("is_use_additional_prompts", True, "more prompts than B in flight"), extra]
     if it.max_staleness is not None:
         lines.append(
             Line("async_generation_ratio", it.max_staleness, "batches ahead", "policy.max_staleness")
@@ -350,70 +265,39 @@ def _vllm(it: Recommended) -> list[Line]:
     lines = list(_max_num_seqs(it, "max_num_seqs"))
     if not lines and it.overcommit is not None:
         fewest = ceil((it.batch + it.overcommit) / replicas)
-        lines.append(
-            Line(
-                "max_num_seqs",
-                fewest,
-                f"at least: B + Δ over {replicas} replica(s) ran together in the simulation",
-            )
-        )
+        what = f"at least: B + Δ over {replicas} replica(s) ran together in the simulation"
+        lines.append(Line("max_num_seqs", fewest, what))
     if it.granularity == "chunk" and it.chunk_size is not None:
-        lines.append(
-            Line(
-                "stream_interval",
-                it.chunk_size,
-                "of SamplingParams, with output_kind DELTA: pieces of this many tokens to the reward model",
-                "policy.chunk_size",
-            )
+        pieces = "of SamplingParams, with output_kind DELTA: pieces of this many tokens to the reward model"
+        prefix = (
+            "on a pooling reward model that gets the growing prefix; whole blocks are kept, so take a"
+            " multiple of the block size"
         )
-        lines.append(
-            Line(
-                "enable_prefix_caching",
-                True,
-                "on a pooling reward model that gets the growing prefix; whole blocks are kept, so take a"
-                " multiple of the block size",
-            )
-        )
+        lines.append(Line("stream_interval", it.chunk_size, pieces, "policy.chunk_size"))
+        lines.append(Line("enable_prefix_caching", True, prefix))
     if it.carries:
         clear = it.scenario.rollout.clear_kv_cache_on_weight_sync
-        lines.append(
-            Line(
-                "pause_generation(mode='keep', clear_cache=…)",
-                clear,
-                "around the update; " + ("KV is computed anew" if clear else "KV is kept, stale"),
-            )
-        )
-        lines.append(
-            Line(
-                "scheduling_policy",
-                "priority",
-                "with a lower priority= number for carried requests, so that they run first",
-            )
-        )
-    if not lines:
-        lines.append(Line(None, None, "nothing beyond its defaults: the policy needs no knob of the engine"))
-    return lines
+        what = "around the update; " + ("KV is computed anew" if clear else "KV is kept, stale")
+        first = "with a lower priority= number for carried requests, so that they run first"
+        lines.append(Line("pause_generation(mode='keep', clear_cache=…)", clear, what))
+        lines.append(Line("scheduling_policy", "priority", first))
+    return lines or [_none("nothing beyond its defaults: the policy needs no knob of the engine")]
 
 
 def _max_num_seqs(it: Recommended, knob: str) -> list[Line]:
     bound = it.scenario.rollout.max_num_seqs
-    return (
-        []
-        if bound is None
-        else [Line(knob, bound, "running responses of one engine", "rollout.max_num_seqs")]
-    )
+    what = "running responses of one engine"
+    return [] if bound is None else [Line(knob, bound, what, "rollout.max_num_seqs")]
 
 
 def _scoring(it: Recommended, *, per_rollout: bool) -> list[Line]:
     if it.granularity == "chunk":
-        return [Line(None, None, NO_STREAMING)]
-    if it.granularity == "rollout" and not per_rollout:
-        return [Line(None, None, NO_PER_ROLLOUT)]
-    return []
+        return [_none(NO_STREAMING)]
+    return [_none(NO_PER_ROLLOUT)] if it.granularity == "rollout" and not per_rollout else []
 
 
 def _deferrals(it: Recommended) -> list[Line]:
-    return [Line(None, None, NO_DEFERRALS)] if it.carries and it.max_deferrals is not None else []
+    return [_none(NO_DEFERRALS)] if it.carries and it.max_deferrals is not None else []
 
 
 FRAMEWORKS: Final[Mapping[str, Callable[[Recommended], list[Line]]]] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.space import Setting
-from oppo_sim.tune.store import Trial
+from oppo_sim.tune.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Against:
+class PairedResult:
     """A setting beside the chosen one, on the same seeds."""
 
     checked: Checked
@@ -100,8 +100,8 @@ class Tuned:
     scenario: Scenario
     best: Scenario | None
     """The scenario with the chosen policy and knobs in it; None: nothing kept all bounds."""
-    chosen: Against | None
-    others: Sequence[Against]
+    chosen: PairedResult | None
+    others: Sequence[PairedResult]
     """Everything else that was checked on fresh seeds, the best first."""
     knobs: Sequence[KnobEffect]
     interactions: Sequence[Interaction]

@@ -4,7 +4,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,18 +19,37 @@ from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files
-from oppo_sim.tune import store
+from oppo_sim.tune import trials as store
 from oppo_sim.tune.bench import Bench
-from oppo_sim.tune.check import RUNNERS_UP, beside, chosen_of, given_settings, nearest_of
-from oppo_sim.tune.constraints import MEASURED_BY, broken, kv_limit, limit_said, said
+from oppo_sim.tune.check import (
+    RUNNERS_UP,
+    Swept,
+    beside,
+    chosen_of,
+    given_settings,
+    interactions,
+    knob_effects,
+    nearest_of,
+    sweep_knobs,
+)
 from oppo_sim.tune.frameworks import frameworks, recommended
-from oppo_sim.tune.regret import mean_cost
-from oppo_sim.tune.request import Seeds, TuneRequest, digest_of, identity, seeds_of
-from oppo_sim.tune.result import Against, Checked, Infeasible, Interaction, KnobEffect, Tuned
+from oppo_sim.tune.request import (
+    MEASURED_BY,
+    UNIT_TEXT,
+    Seeds,
+    TuneRequest,
+    bound_text,
+    broken,
+    digest_of,
+    identity,
+    kv_limit,
+    limit_text,
+    seeds_of,
+)
+from oppo_sim.tune.result import Checked, Infeasible, Interaction, KnobEffect, PairedResult, Tuned
 from oppo_sim.tune.search import Ended, SearchProblem, search
-from oppo_sim.tune.sensitivity import Swept, interactions, knob_effects, sweep_knobs
 from oppo_sim.tune.space import Space, build_space
-from oppo_sim.tune.store import Trial, TrialStore
+from oppo_sim.tune.trials import Trial, TrialStore, mean_cost
 from oppo_sim.tune.worlds import NOMINAL, World, build_worlds
 
 SENSITIVITY_SEEDS = 5
@@ -89,7 +108,7 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
         whole = _Searched(
             request, scenario, space, worlds, problem, seeds, steps, ended, trials.trials, known
         )
-        tuned = _concluded(whole, bench, place, tell)
+        tuned = _concluded(whole, bench, tell)
         if request.folder is not None:
             files.write(tuned, place, figures=request.figures)
         return tuned
@@ -105,7 +124,7 @@ def _searched(
         trials,
         request.trials,
         lambda: end is not None and monotonic() >= end,
-        lambda done, best: tell("search", done, request.trials, "" if best is None else best.setting.said()),
+        lambda done, best: tell("search", done, request.trials, "" if best is None else best.setting.label),
     )
     if not any(trial.costs for trial in trials.trials):
         if not trials.trials:
@@ -135,7 +154,7 @@ def _refuse_hopeless(problem: SearchProblem, bench: Bench) -> None:
     raise OppoError(sentences[0])
 
 
-def _concluded(searched: _Searched, bench: Bench, place: Path, tell: OnProgress) -> Tuned:
+def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     problem, trials, seeds = searched.problem, searched.trials, searched.seeds.fresh or searched.seeds.search
     if not any(trial.status == "ok" for trial in trials):
         return _nothing_feasible(searched, bench, "on the search's seeds")
@@ -147,7 +166,7 @@ def _concluded(searched: _Searched, bench: Bench, place: Path, tell: OnProgress)
             bench,
             f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again",
         )
-    bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.said())
+    bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.label)
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)
     others = [one for one in everything if one.checked is not chosen]
@@ -155,37 +174,27 @@ def _concluded(searched: _Searched, bench: Bench, place: Path, tell: OnProgress)
     swept = sweep_knobs(problem, bench, chosen, few)
     effects = knob_effects(problem, chosen.setting, swept, trials)
     together = interactions(problem, bench, chosen, effects, swept, few)
-    return _result(searched, bench, place, best, others, swept, effects, together)
+    return _result(searched, bench, best, others, swept, effects, together)
 
 
 def _result(
     searched: _Searched,
     bench: Bench,
-    place: Path,
-    best: Against,
-    others: Sequence[Against],
+    best: PairedResult,
+    others: Sequence[PairedResult],
     swept: Sequence[Swept],
     effects: Sequence[KnobEffect],
     together: Sequence[Interaction],
 ) -> Tuned:
     problem, scenario, request = searched.problem, searched.scenario, searched.request
     setting = best.checked.setting
-    tuned_scenario = bench.scenario(setting)
     costs = {trial.number: mean_cost(trial, 0) for trial in searched.trials if trial.status == "ok"}
-    kept = [
-        (costs[one.checked.number], one)
-        for one in (best, *others)
-        if one.keeps_bounds and one.checked.number is not None
-    ]
-    nominal = min(kept, key=lambda pair: pair[0])[1]
+    tried = [one for one in (best, *others) if one.keeps_bounds and one.checked.number is not None]
+    nominal = min(tried, key=lambda one: costs[one.checked.number or 0])
     names = [world.name for world in searched.worlds]
-    limit = (
-        kv_limit(problem.constraints, bench.parts(setting, 0))
-        if problem.constraints.kv_capacity is not None
-        else None
-    )
-    policy = _built_policy(tuned_scenario)
-    told = recommended(tuned_scenario, policy, best.checked.measures["staleness_max"])
+    limit = None
+    if problem.constraints.kv_capacity is not None:
+        limit = kv_limit(problem.constraints, bench.parts(setting, 0))
     sections = {
         "What to set, and what to expect": [
             *words.summary_sentences(
@@ -200,43 +209,64 @@ def _result(
         "Around the choice": words.knob_sentences(effects, together, searched.space.knobs[setting.policy]),
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
-        "What these numbers are not": words.caveats(
-            scenario, setting, bench.engines, bench.parts(setting, 0).costs.provenance.get("measured")
-        ),
+        "What these numbers are not": words.caveats(scenario, setting),
     }
-    regret_rows = [
+    regrets = [
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}
         for world, name in enumerate(names)
     ]
-    advice = {
-        "title": f"Advice for {scenario.name}",
-        "choice": words.choice(best, tuned_scenario.policy.settings, request.objective, NOMINAL),
+    return _tuned(searched, bench, sections, best, others, swept, effects, together, regrets)
+
+
+def _tuned(
+    searched: _Searched,
+    bench: Bench,
+    sections: Mapping[str, Sequence[str]],
+    best: PairedResult | None = None,
+    others: Sequence[PairedResult] = (),
+    swept: Sequence[Swept] = (),
+    effects: Sequence[KnobEffect] = (),
+    together: Sequence[Interaction] = (),
+    regrets: Sequence[Mapping[str, Any]] = (),
+    infeasible: Infeasible | None = None,
+) -> Tuned:
+    """The result in words (``sections``), as values and as tables; ``best`` None: nothing kept all bounds."""
+    scenario, folder = searched.scenario, searched.request.folder
+    advice: dict[str, Any] = {
+        "title": f"{'No advice' if best is None else 'Advice'} for {scenario.name}",
+        "choice": None,
         "sections": sections,
-        "worlds": regret_rows if len(names) > 1 else [],
-        "frameworks": words.framework_entries(frameworks(told)),
-        "next": words.next_commands(
-            scenario, str((request.folder / files.BEST) if request.folder else files.BEST), setting.policy
-        ),
+        "worlds": regrets if len(regrets) > 1 else [],
+        "frameworks": {},
+        "next": [],
     }
+    tuned_scenario = None
+    if best is not None:
+        setting = best.checked.setting
+        tuned_scenario = bench.scenario(setting)
+        told = recommended(
+            tuned_scenario, _built_policy(tuned_scenario), best.checked.measures["staleness_max"]
+        )
+        file = str(files.BEST if folder is None else folder / files.BEST)
+        objective = searched.request.objective
+        advice |= {
+            "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
+            "frameworks": {
+                name: [line._asdict() for line in lines] for name, lines in frameworks(told).items()
+            },
+            "next": words.next_commands(scenario, file, setting.policy),
+        }
     record = {
         **_record(searched, bench),
-        "chosen": _plain_against(best),
-        "others": [_plain_against(one) for one in others],
+        "chosen": None if best is None else _plain_result(best),
+        "others": [_plain_result(one) for one in others],
         "knobs": [_plain_effect(effect) for effect in effects],
-        "interactions": [
-            {
-                "fields": list(one.fields),
-                "values": list(one.values),
-                "effect": one.effect,
-                "low": one.low,
-                "high": one.high,
-            }
-            for one in together
-        ],
-        "regrets": regret_rows,
-        "infeasible": None,
+        "interactions": [asdict(one) for one in together],
+        "regrets": regrets,
+        "infeasible": infeasible and {**vars(infeasible), "nearest": infeasible.nearest.to_plain()},
         "advice": advice,
     }
+    trials = files.trial_frame(searched.space, searched.trials, searched.problem, len(searched.worlds))
     return Tuned(
         scenario,
         tuned_scenario,
@@ -244,12 +274,12 @@ def _result(
         others,
         effects,
         together,
-        None,
-        files.trial_frame(searched.space, searched.trials, problem, len(searched.worlds)),
+        infeasible,
+        trials,
         files.sensitivity_frame(swept),
         advice,
         record,
-        request.folder,
+        folder,
     )
 
 
@@ -260,62 +290,26 @@ def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
     ran = [trial for trial in searched.trials if trial.violations]
     parts = []
     for name in binding:
-        limit = (
-            kv_limit(constraints, bench.parts(nearest.setting, 0))
-            if name == "kv_capacity"
-            else getattr(constraints, name)
-        )
-        assert limit is not None
-        parts.append(
-            f"{said(name, nearest.measures[MEASURED_BY[name]])} where {limit_said(name, limit)} is allowed"
-        )
+        limit = getattr(constraints, name)
+        if name == "kv_capacity":
+            limit = kv_limit(constraints, bench.parts(nearest.setting, 0))
+        measured = bound_text(name, nearest.measures[MEASURED_BY[name]])
+        parts.append(f"{measured} where {limit_text(name, limit)} is allowed")
     kept = [
         f"{name} is kept by {sum(trial.violations[name] <= 1e-12 for trial in ran)} of {len(ran)}"
         for name in constraints.measured
     ]
     sentence = (
-        f"No setting keeps all bounds {where}. The nearest is {nearest.setting.said()}"
+        f"No setting keeps all bounds {where}. The nearest is {nearest.setting.label}"
         + (f": {' and '.join(parts)}" if parts else "")
         + f". Each bound alone: {', '.join(kept)}. Loosen what binds, or search other policies or more"
         " trials."
     )
-    infeasible = Infeasible(nearest, binding, sentence)
-    advice: dict[str, Any] = {
-        "title": f"No advice for {searched.scenario.name}",
-        "choice": None,
-        "sections": {
-            "Nothing keeps all bounds": [sentence],
-            "What was searched": _searched_sentences(searched),
-        },
-        "worlds": [],
-        "frameworks": {},
-        "next": [],
+    sections = {
+        "Nothing keeps all bounds": [sentence],
+        "What was searched": _searched_sentences(searched),
     }
-    record = {
-        **_record(searched, bench),
-        "chosen": None,
-        "others": [],
-        "knobs": [],
-        "interactions": [],
-        "regrets": [],
-        "infeasible": {"nearest": nearest.to_plain(), "binding": list(binding), "sentence": sentence},
-        "advice": advice,
-    }
-    frame = files.trial_frame(searched.space, searched.trials, searched.problem, len(searched.worlds))
-    return Tuned(
-        searched.scenario,
-        None,
-        None,
-        [],
-        [],
-        [],
-        infeasible,
-        frame,
-        files.sensitivity_frame([]),
-        advice,
-        record,
-        searched.request.folder,
-    )
+    return _tuned(searched, bench, sections, infeasible=Infeasible(nearest, binding, sentence))
 
 
 def _searched_sentences(searched: _Searched) -> list[str]:
@@ -332,7 +326,7 @@ def _searched_sentences(searched: _Searched) -> list[str]:
     }
     found = [
         f"{len(searched.trials)} settings of {', '.join(searched.space.policies)} on {seeds} common"
-        f" seed{'s' if seeds > 1 else ''}, least {words.objective_said(searched.request.objective)}:"
+        f" seed{'s' if seeds > 1 else ''}, least {UNIT_TEXT[searched.request.objective]}:"
         f" {', '.join(parts)}.{ended[searched.ended]}"
     ]
     found += [f"{policy} was left out: {why}." for policy, why in searched.space.left_out.items()]
@@ -388,7 +382,7 @@ def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
     }
 
 
-def _plain_against(one: Against) -> dict[str, Any]:
+def _plain_result(one: PairedResult) -> dict[str, Any]:
     checked: Checked = one.checked
     return {
         c.TRIAL: checked.number,
@@ -417,14 +411,4 @@ def _plain_effect(effect: KnobEffect) -> dict[str, Any]:
         "share_of_variance": effect.share,
         "importance": effect.importance,
         "better": effect.better,
-    }
-
-
-def _plain_interaction(one: Interaction) -> dict[str, Any]:
-    return {
-        "fields": list(one.fields),
-        "values": list(one.values),
-        "effect": one.effect,
-        "low": one.low,
-        "high": one.high,
     }

@@ -53,10 +53,14 @@ class Setting:
         """The same with some values changed (``replaced(**{"policy.chunk_size": 64})``)."""
         return Setting(self.policy, tuple((field, fields.get(field, value)) for field, value in self.values))
 
-    def said(self) -> str:
+    @property
+    def label(self) -> str:
         """``oppo, chunk_size 256, overcommit 8``."""
         return ", ".join(
-            (self.policy, *(f"{field.removeprefix(POLICY)} {_said(value)}" for field, value in self.values))
+            (
+                self.policy,
+                *(f"{field.removeprefix(POLICY)} {_value_text(value)}" for field, value in self.values),
+            )
         )
 
 
@@ -320,7 +324,7 @@ def _setting_value(scenario: Scenario, name: str, settings: Mapping[str, Any], k
     return value
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, dict) and "control" in value:

@@ -112,6 +112,7 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
         scoring_on=scoring_on,
         training_on="separate" if asynchronous else draw(st.sampled_from(["separate", "rollout"])),
         interference=draw(st.sampled_from([1.0, 1.3])),
+        shares_host=contention and scoring_on == "separate" and draw(st.booleans()),
     )
     shares = st.sampled_from([0.0, 0.3, 0.6, 1.0])
     return Case(

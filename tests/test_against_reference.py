@@ -79,6 +79,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         rollout_devices=rollout,
         scoring_devices=scoring,
         training_devices=training,
+        shares_host=machine.shares_host,
         interference=machine.interference,
         demands=case.demands,
     )

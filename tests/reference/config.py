@@ -76,6 +76,7 @@ class ReferenceConfig:
     rollout_devices: tuple[str, ...] = ()
     scoring_devices: tuple[str, ...] = ()
     training_devices: tuple[str, ...] = ()
+    shares_host: bool = False
     interference: float = 1.0
     demands: Mapping[str, Demand] = field(default_factory=dict)
     """(memory traffic, arithmetic) of decode, prefill, score, train, sync; (1, 1) where not given"""
@@ -123,13 +124,20 @@ class ReferenceConfig:
         return whole_groups(math.ceil(round(self.over_issue * self.rollout_batch_size, 9)), self.group_size)
 
     def devices_of_replica(self, index: int) -> tuple[str, ...]:
-        return (self.rollout_devices[index] if self.rollout_devices else f"rollout {index}",)
+        own = self.rollout_devices[index] if self.rollout_devices else f"rollout {index}"
+        return (own, *self.hosts()[index : index + 1])
 
     def devices_of_worker(self, index: int) -> tuple[str, ...]:
-        return (self.scoring_devices[index] if self.scoring_devices else f"scoring {index}",)
+        own = self.scoring_devices[index] if self.scoring_devices else f"scoring {index}"
+        host = index % self.num_replicas
+        return (own, *self.hosts()[host : host + 1])
 
     def devices_of_training(self) -> tuple[str, ...]:
-        return self.training_devices or ("training",)
+        return (*(self.training_devices or ("training",)), *self.hosts())
+
+    def hosts(self) -> tuple[str, ...]:
+        """What a replica, its scoring workers and training have in common in one machine."""
+        return tuple(f"host {index}" for index in range(self.num_replicas if self.shares_host else 0))
 
     def devices_of_sync(self) -> tuple[str, ...]:
         names = list(self.devices_of_training())

@@ -74,4 +74,6 @@ class World:
     def _rate_on(self, device: str) -> float:
         here = [activity.demand for activity in self.active if device in activity.devices]
         f = self.interference if len(here) > 1 else 1.0
+        if device.startswith("host "):
+            return 1.0 / f
         return 1.0 / (f * max(1.0, sum(m for m, _ in here), sum(a for _, a in here)))

@@ -36,7 +36,7 @@ GANTT: Final = "figures/gantt.png"
 
 @dataclass(frozen=True)
 class RunOutput:
-    """What a run has made, whole or up to an interruption."""
+    """What a run has output, whole or up to an interruption."""
 
     policy: str
     title: str
@@ -69,7 +69,7 @@ class StoredRun:
 
 def finish_run(
     folder: RunFolder,
-    made: RunOutput,
+    output: RunOutput,
     manifest: Mapping[str, Any],
     *,
     timeline: tuple[int, int] | None,
@@ -78,18 +78,18 @@ def finish_run(
     """Write all but the tables of rollouts, and finish the folder. ``timeline``: first and last step asked
     for, of which an interrupted run has a part. Raises OppoError when the disk refuses.
     """
-    steps = made.steps
-    warmup = min(made.warmup_steps, len(steps) - 1)
+    steps = output.steps
+    warmup = min(output.warmup_steps, len(steps) - 1)
     summary = summarise(steps, warmup)
     folder.write_frame(STEPS, steps)
     folder.write_json(SUMMARY, summary_record(summary))
     if figures:
-        _write_figures(folder, made, clock_unit(manifest))
-    if timeline is not None and made.spans:
-        _write_timeline(folder, made, timeline, figures, clock_unit(manifest))
-    written = {**manifest, "steps_done": len(steps), "interrupted": made.interrupted}
-    folder.finish(written)
-    return StoredRun(folder.root, made.policy, steps, summary, written, warmup, made.interrupted)
+        _write_figures(folder, output, clock_unit(manifest))
+    if timeline is not None and output.spans:
+        _write_timeline(folder, output, timeline, figures, clock_unit(manifest))
+    facts = {**manifest, "steps_done": len(steps), "interrupted": output.interrupted}
+    folder.finish(facts)
+    return StoredRun(folder.root, output.policy, steps, summary, facts, warmup, output.interrupted)
 
 
 def run_record(run: StoredRun) -> str:
@@ -107,32 +107,34 @@ def run_record(run: StoredRun) -> str:
     )
 
 
-def _write_figures(folder: RunFolder, made: RunOutput, unit: Unit | None) -> None:
+def _write_figures(folder: RunFolder, output: RunOutput, unit: Unit | None) -> None:
     from oppo_sim.report import run_figures as figures
 
-    folder.write_figure("figures/stage_times.png", figures.stage_times_figure(made.steps, made.title, unit))
-    folder.write_figure("figures/staleness.png", figures.staleness_figure(made.steps, made.title))
-    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(made.steps, made.title))
-    controls = figures.controls_figure(made.steps, made.title)
+    folder.write_figure(
+        "figures/stage_times.png", figures.stage_times_figure(output.steps, output.title, unit)
+    )
+    folder.write_figure("figures/staleness.png", figures.staleness_figure(output.steps, output.title))
+    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(output.steps, output.title))
+    controls = figures.controls_figure(output.steps, output.title)
     if controls is not None:
         folder.write_figure("figures/controls.png", controls)
-    if made.lengths is not None:
-        lengths = figures.response_length_figure(made.lengths(), made.trace_lengths, made.title)
+    if output.lengths is not None:
+        lengths = figures.response_length_figure(output.lengths(), output.trace_lengths, output.title)
         folder.write_figure("figures/response_length.png", lengths)
 
 
 def _write_timeline(
-    folder: RunFolder, made: RunOutput, asked: tuple[int, int], figures: bool, unit: Unit | None
+    folder: RunFolder, output: RunOutput, asked: tuple[int, int], figures: bool, unit: Unit | None
 ) -> None:
     from oppo_sim.report.perfetto import write_trace
 
-    write_trace({"": (made.spans, made.markers)}, folder.path(TIMELINE))
+    write_trace({"": (output.spans, output.markers)}, folder.path(TIMELINE))
     if figures:
         from oppo_sim.report.timeline import gantt_figure
 
-        shown = asked[0], min(asked[1], max(span.step for span in made.spans))
-        title = f"{made.title}, steps {shown[0]} to {shown[1]}"
-        folder.write_figure(GANTT, gantt_figure(made.spans, made.markers, shown, title, unit))
+        shown = asked[0], min(asked[1], max(span.step for span in output.spans))
+        title = f"{output.title}, steps {shown[0]} to {shown[1]}"
+        folder.write_figure(GANTT, gantt_figure(output.spans, output.markers, shown, title, unit))
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
     if not len(steps) or not (table is None or table.path.is_file()):
         folder.withdraw()
         raise KeyboardInterrupt
-    made = RunOutput(
+    output = RunOutput(
         policy=request.policy,
         title=f"{setup.scenario.name}, {request.policy}",
         steps=steps,
@@ -261,7 +263,7 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
     )
     return finish_run(
         folder,
-        made,
+        output,
         run_manifest(setup, request.policy, engine=engine_of(setup)),
         timeline=request.timeline,
         figures=request.figures,

@@ -77,7 +77,7 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
     save_trace(record.trace(), folder.path(TRACE))
     if setup.config.trains:
         folder.write_frame(TRAINING, record.training())
-    made = RunOutput(
+    output = RunOutput(
         policy=setup.policy_name,
         title=f"{setup.base.scenario.name}, {setup.policy_name}, measured",
         steps=frames.steps()[:count],
@@ -96,7 +96,7 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
         "resumed": request.resume,
         "metrics": [] if not setup.config.trains else sorted(set().union(*record.metric_rows)),
     }
-    return finish_run(folder, made, manifest, timeline=request.timeline, figures=request.figures)
+    return finish_run(folder, output, manifest, timeline=request.timeline, figures=request.figures)
 
 
 def _leave(folder: RunFolder) -> bool:

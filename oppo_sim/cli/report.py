@@ -49,16 +49,16 @@ def command(
     if figures is not None:
         sweep = read_sweep(folders[0])
         paths = write_figures(sweep.points, figures, sweep.name, force=force)
-    written = write_report(folders, path, title=title, force=force)
+    report = write_report(folders, path, title=title, force=force)
     if as_json:
         record = {
-            "report": str(written.path),
-            "kinds": written.kinds,
-            "bytes": written.bytes,
+            "report": str(report.path),
+            "kinds": report.kinds,
+            "bytes": report.bytes,
             "figures": [str(file) for file in paths],
         }
         click.echo(json.dumps(record, indent=1))
         return 0
-    said = f"wrote {written.path} ({written.bytes / 1e6:.1f} MB): {', '.join(written.kinds)}"
-    click.echo(said + (f"; {len(paths)} figure files in {figures}" if paths else ""))
+    sentence = f"wrote {report.path} ({report.bytes / 1e6:.1f} MB): {', '.join(report.kinds)}"
+    click.echo(sentence + (f"; {len(paths)} figure files in {figures}" if paths else ""))
     return 0

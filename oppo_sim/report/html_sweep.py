@@ -176,19 +176,19 @@ def _worst(points: Points, best: int) -> list[str]:
 
 
 def _left_out(points: Points) -> list[str]:
-    said = []
+    sentences = []
     counts = Counter(map(str, points.table[c.STATUS]))
     if counts[FAILED]:
-        said.append(
+        sentences.append(
             f"{counts[FAILED]:,} of {len(points.table):,} configurations could not run; the reasons stand"
             " below."
         )
     if counts[STOPPED]:
-        said.append(
+        sentences.append(
             f"{counted(counts[STOPPED], 'configuration')} got fewer seeds, being clearly slower after the"
             " first ones."
         )
-    return said
+    return sentences
 
 
 def _capital(text: str) -> str:

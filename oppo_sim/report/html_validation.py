@@ -96,28 +96,28 @@ def _within(interval: list[Any]) -> str:
 
 
 def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
-    said = []
+    sentences = []
     if record["speedups"]:
         worst = max(record["speedups"], key=lambda one: abs(_number(one["error"])))
-        said.append(
+        sentences.append(
             f"The largest error of a predicted speed-up is {_signed(worst['error'])} ({worst['policy']})."
         )
     for policy, worst_stage in record["largest_error"].items():
-        said.append(
+        sentences.append(
             f"{policy}: the error of {worst_stage['stage']} moves the step most, by"
             f" {_signed(worst_stage['of_step'])} of it."
         )
     agreement = _number(record["rank_agreement"])
     if math.isfinite(agreement):
-        said.append(
+        sentences.append(
             f"The order of the policies by step time agrees with Kendall's tau {significant(agreement)} (1:"
             " the same order)."
         )
     alike = sum(one["alike"] for one in record["decisions"])
     total = sum(one["steps"] for one in record["decisions"])
     if total:
-        said.append(f"{alike:,} of {total:,} steps made the same decisions.")
-    return tuple(said)
+        sentences.append(f"{alike:,} of {total:,} steps made the same decisions.")
+    return tuple(sentences)
 
 
 def _speedups(record: Mapping[str, Any]) -> Grid:

@@ -263,8 +263,8 @@ class _View:
         self.most_running = max(
             (
                 _running(span)
-                for drawn in self.by_lane.values()
-                for _, _, span in drawn
+                for clipped in self.by_lane.values()
+                for _, _, span in clipped
                 if span.stage == DECODE
             ),
             default=1.0,
@@ -278,9 +278,9 @@ class _View:
         self._waits(axis, scale, extras)
         bars: dict[str, list[list[tuple[float, float]]]] = {}
         for row, lane in enumerate(self.lanes):
-            drawn = self.by_lane[lane]
-            places = shares([(start, end) for start, end, _ in drawn])
-            for (start, end, span), (slot, slots) in zip(drawn, places, strict=True):
+            clipped = self.by_lane[lane]
+            places = shares([(start, end) for start, end, _ in clipped])
+            for (start, end, span), (slot, slots) in zip(clipped, places, strict=True):
                 top, bottom = self._heights(span, row, slot, slots)
                 left, right = start * scale, max(end, start + least_s) * scale
                 bars.setdefault(span.stage, []).append(

@@ -143,8 +143,8 @@ class Moments:
         cls, count: int, mean: float, squares: float, total: float, minimum: float, maximum: float
     ) -> "Moments":
         """Moments taken elsewhere; ``squares``: Σ (value − mean)²."""
-        made = cls()
-        made.count, made.mean, made._squares, made.total, made.minimum, made.maximum = (
+        running = cls()
+        running.count, running.mean, running._squares, running.total, running.minimum, running.maximum = (
             count,
             mean,
             squares,
@@ -152,7 +152,7 @@ class Moments:
             minimum,
             maximum,
         )
-        return made
+        return running
 
     @property
     def std(self) -> float:

@@ -106,8 +106,8 @@ def scenario_from_plain(
             f"{where} {'is empty' if data is None else 'is not a mapping'}: start it with 'format: {FORMAT}'"
         )
     if data.get("format") != FORMAT:
-        given = f"format is {show_value(data['format'])}" if "format" in data else "format is missing"
-        raise OppoError(f"{where}: {given} but must be {FORMAT}")
+        found = f"format is {show_value(data['format'])}" if "format" in data else "format is missing"
+        raise OppoError(f"{where}: {found} but must be {FORMAT}")
     canonical = frozenset(Scenario.model_fields)
     parsed = [_parse_override(text) for text in overrides]
     translated = _in_file(where, data, canonical)

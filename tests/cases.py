@@ -69,10 +69,11 @@ class Case:
 
 
 def seconds(low: float = 0.0, high: float = 2.0) -> st.SearchStrategy[float]:
-    """Costs on a coarse grid, so that ties happen, and off it; none so short that the tolerance of an instant
-    is not far below it."""
-    anywhere = st.floats(low, high, allow_nan=False).map(lambda x: 0.0 if x < 1e-3 else x)
-    return st.one_of(st.sampled_from([low, 0.25, 0.5, 1.0, high]), anywhere)
+    """Costs on a coarse grid, so that ties happen, and off it; short ones, too, but none within the tolerance
+    of an instant, where what is one instant depends on who asks."""
+    anywhere = st.floats(low, high, allow_nan=False).map(lambda x: 0.0 if x < 1e-6 else x)
+    short = st.floats(-6.0, -3.0).map(lambda power: max(low, 10.0**power))
+    return st.one_of(st.sampled_from([low, 0.25, 0.5, 1.0, high]), anywhere, short)
 
 
 def triples(fixed_low: float, scale: float) -> st.SearchStrategy[Triple]:

@@ -259,7 +259,7 @@ def test_a_policy_that_fails_in_the_middle_of_a_run_is_a_failed_point(tmp_path: 
     sweep = run_sweep(path, grid={"policy.last": [3, 50]}, seeds=2)
     assert list(sweep.points[c.STATUS]) == ["failed", "ok"]
     assert "no more" in sweep.points[c.ERROR][0]
-    assert sweep.engines == {"compiled": 2, "simpy": 2}
+    assert sweep.engines == {"compiled": 4}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -395,7 +395,7 @@ def test_processes_give_what_this_process_gives(tiny: Path, monkeypatch: pytest.
     )
     assert len(here) == 12
     assert there == here
-    assert {json.loads(text)[1] for text in here.values()} == {"compiled", "simpy"}
+    assert {json.loads(text)[1] for text in here.values()} == {"compiled"}
 
 
 def test_a_process_that_is_ended_from_outside_is_said_and_the_rest_is_kept(

@@ -6,8 +6,9 @@ knobs, once a step, where they are controlled. Everything else is answered by th
 
 import inspect
 from collections.abc import Callable
+from itertools import repeat
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oppo_sim.columns import STAGES
 from oppo_sim.fast.state import Memory
@@ -27,6 +28,8 @@ from oppo_sim.schedule.answers import Answers
 if TYPE_CHECKING:
     import numpy as np
 
+Places: TypeAlias = "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]"
+"""Group slots and slots."""
 METHODS = ("plan", "arrange", "select", "drop", "observe")
 _TIMED = (*STAGES, "step")
 
@@ -53,6 +56,8 @@ class Asked:
     """The policy of one compiled run."""
 
     def __init__(self, kernel: Any, setup: Setup, policy: Policy, memory: Memory) -> None:
+        import numpy as np
+
         self._kernel = kernel
         self._policy = policy
         self._memory = memory
@@ -60,6 +65,8 @@ class Asked:
         self._replicas = setup.machine.num_replicas
         self._answers = Answers(policy, setup.batch)
         self._shelved: set[int] = set()
+        self._seen: dict[bool, Places] = {}
+        self._members = np.arange(setup.batch.group_size)
         self._state = memory.states[0]
         self._is_asked = compiled_kind(policy) is None
         own = own_methods(policy, Policy)
@@ -99,51 +106,53 @@ class Asked:
 
     # ---- what the policy sees ------------------------------------------------------------------------------
 
-    def _groups(self, finished: bool) -> "np.ndarray[Any, Any]":
-        """Group slots of those that may be selected, in order, or of the others, by id."""
-        import numpy as np
-
-        state, tables = self._state, self._memory.tables
-        if finished:
-            return tables["finished"][: int(state["fin"]) - int(state["arrived"])]
-        flights = tables["flights"][: int(state["flights"])]
-        groups = tables["groups"]
-        left = flights[groups["whole"][flights] == 0]
-        ordered: np.ndarray[Any, Any] = left[np.argsort(groups["id"][left])]
-        return ordered
-
-    def _slots(self, groups: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        import numpy as np
-
-        size = self._batch.group_size
-        return groups if size == 1 else (groups[:, None] * size + np.arange(size)).ravel()
+    def _places(self, finished: bool) -> "Places":
+        """Of those that may be selected, in order, or of the others, by id; looked up once a question."""
+        if finished not in self._seen:
+            state, tables = self._state, self._memory.tables
+            if finished:
+                groups = tables["finished"][: int(state["fin"]) - int(state["arrived"])]
+            else:
+                groups = tables["flights"][: int(state["flights"])]
+                groups = groups[tables["groups"]["whole"][groups] == 0]
+                groups = groups[tables["groups"]["id"][groups].argsort()]
+            size = self._batch.group_size
+            slots = groups if size == 1 else (groups[:, None] * size + self._members).ravel()
+            self._seen[finished] = groups, slots
+        return self._seen[finished]
 
     def _views(self, finished: bool) -> tuple[RolloutView, ...]:
-        groups = self._groups(finished)
-        rollouts = self._memory.tables["rollouts"][self._slots(groups)]
-        members = self._memory.tables["groups"][groups].repeat(self._batch.group_size)
-        heads = [None if head < 0 else head for head in rollouts["head"].tolist()]
-        steps = members["finished_step"].tolist() if finished else [None] * len(rollouts)
-        columns = (
-            rollouts["id"].tolist(),
-            members["id"].tolist(),
-            rollouts["prompt"].tolist(),
-            rollouts["generated"].tolist(),
-            rollouts["replica"].tolist(),
-            rollouts["admitted_step"].tolist(),
-            members["deferrals"].tolist(),
-            heads,
-            steps,
+        groups, slots = self._places(finished)
+        if not len(slots):
+            return ()
+        rollouts, of_groups, size = (
+            self._memory.tables["rollouts"],
+            self._memory.tables["groups"],
+            self._batch.group_size,
         )
-        return tuple(map(RolloutView._make, zip(*columns, strict=True)))
+        places = groups if size == 1 else groups.repeat(size)
+        columns = (
+            rollouts["id"][slots].tolist(),
+            of_groups["id"][places].tolist(),
+            rollouts["prompt"][slots].tolist(),
+            rollouts["generated"][slots].tolist(),
+            rollouts["replica"][slots].tolist(),
+            rollouts["admitted_step"][slots].tolist(),
+            of_groups["deferrals"][places].tolist(),
+            [None if head < 0 else head for head in rollouts["head"][slots].tolist()],
+            of_groups["finished_step"][places].tolist() if finished else repeat(None),
+        )
+        # What RolloutView._make does, without its Python.
+        return tuple(map(tuple.__new__, repeat(RolloutView), zip(*columns, strict=False)))
 
-    def _ids(self, finished: bool) -> "dict[int, int]":
+    def _ids(self, finished: bool) -> dict[int, int]:
         """Id → slot."""
-        slots = self._slots(self._groups(finished))
+        slots = self._places(finished)[1]
         ids = self._memory.tables["rollouts"]["id"][slots]
         return dict(zip(ids.tolist(), slots.tolist(), strict=True))
 
     def _pool(self) -> PoolView:
+        self._seen.clear()
         state, size = self._state, self._batch.group_size
         step = int(state["step"])
         kind = OraclePoolView if self._policy.oracle else PoolView

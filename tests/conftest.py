@@ -7,6 +7,9 @@ from importlib.util import find_spec
 
 NEEDS = {"real": "torch"}  # tests/real_vllm and tests/real_trl look after themselves
 
+# Which engine a run takes must not depend on how soon a compiler beside is done (tests/test_compiling.py).
+os.environ.setdefault("OPPO_ENGINE", "compiled")
+
 # A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that; here it must
 # be as at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)

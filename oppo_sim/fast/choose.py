@@ -1,15 +1,25 @@
 """One way to run a built scenario for its step columns: compiled where the kernel covers it, else the SimPy
 model."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from oppo_sim.columns import STALENESS_HISTOGRAM, STALENESS_MIN
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.asked import Asked, compiled_kind, own_methods
+from oppo_sim.fast.compiling import (
+    ROLLOUT_S,
+    Chooser,
+    cache_folder,
+    compiling_alone,
+    is_compiled,
+    mark_compiled,
+)
 from oppo_sim.fast.cost_tables import not_covered, range_counter
 from oppo_sim.fast.output import numbers, rollout_rows, step_rows, timeline
 from oppo_sim.fast.state import STEPS_ONLY, Kept, Memory, make_state, most_in_flight
@@ -18,7 +28,8 @@ from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.policies.interface import Policy
 from oppo_sim.results.sinks import FrameSink, Moments, Sink, SummarySink
 from oppo_sim.results.spans import Marker, Span
-from oppo_sim.scenario.build import Setup
+from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.load import load_scenario
 from oppo_sim.traces.replay import Replay
 
 if TYPE_CHECKING:
@@ -27,12 +38,18 @@ if TYPE_CHECKING:
 
 
 Engine = Literal["auto", "simpy", "compiled"]
-COMPILED, SIMPY = "compiled", "simpy"
+COMPILED: Final = "compiled"
+SIMPY: Final = "simpy"
+ENGINE_VARIABLE: Final = "OPPO_ENGINE"
+"""Environment: what ``auto`` means. ``simpy``: never compiled; ``compiled``: wherever covered, even if the
+compiler must be waited for."""
 BLOCK = 1024
 """Steps that the kernel runs at a stretch; bounds the memory of a summary."""
 _MOST_ROLLOUTS = 2**31
 _ROLLOUT_ROWS = 1 << 14
 
+Trace = tuple[list[Span], list[Marker]]
+"""The timeline of a run."""
 OnBlock = Callable[[Memory, int], None]
 """Takes the rows of a block: where they are, and how many."""
 
@@ -77,10 +94,13 @@ def run_summary(
     ``score_granularity`` replaces the policy's own. Raises OppoError for what cannot run, and for ``engine``
     ``compiled`` where the kernel does not cover the run.
     """
-    if _compiles(setup, engine, score_granularity, counterfactual):
-        sink = _compiled_summary(setup, score_granularity, counterfactual)
-        if sink is not None:
-            return sink, COMPILED
+    choice = _choice(setup, engine, score_granularity, counterfactual)
+    sink = SummarySink(setup.warmup_steps)
+    if choice != COMPILED and _run_model(setup, sink, score_granularity, counterfactual, choice) is not None:
+        return sink, SIMPY
+    found = _compiled_summary(setup, score_granularity, counterfactual)
+    if found is not None:
+        return found, COMPILED
     sink = SummarySink(setup.warmup_steps)
     _run_model(setup, sink, score_granularity, counterfactual)
     return sink, SIMPY
@@ -96,15 +116,19 @@ def run_columns(
 ) -> StepColumns:
     """Run a scenario for its whole step table. ``progress`` is told now and then how many steps are done.
     Raises as ``run_summary``."""
-    if _compiles(setup, engine, score_granularity, counterfactual):
+    choice = _choice(setup, engine, score_granularity, counterfactual)
+    while True:
+        frames = FrameSink(keep_rollouts=False)
+        sink: Sink = frames if progress is None else _Counting(frames, progress)
+        if (
+            choice != COMPILED
+            and _run_model(setup, sink, score_granularity, counterfactual, choice) is not None
+        ):
+            return _columns_of(frames.steps())
         columns = _compiled_columns(setup, score_granularity, counterfactual, progress)
         if columns is not None:
             return columns
-    frames = FrameSink(keep_rollouts=False)
-    _run_model(
-        setup, frames if progress is None else _Counting(frames, progress), score_granularity, counterfactual
-    )
-    return _columns_of(frames.steps())
+        choice = SIMPY  # the model says what is wrong
 
 
 def run_into(
@@ -116,20 +140,24 @@ def run_into(
     timeline_steps: tuple[int, int] | None = None,
     score_granularity: str | None = None,
     counterfactual: Counterfactual = ACTUAL,
-) -> tuple[list[Span], list[Marker]]:
+) -> Trace:
     """Run a scenario into a sink, which gets the rows of rollouts if ``rollouts``; returns the timeline of
     ``timeline_steps`` (first and last). Compiled runs give their rows some steps at a time. Raises as
     ``run_summary``."""
-    skipping = _From(sink, 0)
-    if _compiles(setup, engine, score_granularity, counterfactual):
-        found = _compiled_into(
-            setup, skipping, score_granularity, counterfactual, Kept(rollouts, timeline_steps)
-        )
-        if found is not None:
-            return found
-        # The model says what is wrong, after the steps that were done.
-        skipping = _From(sink, skipping.first)
-    return _run_model(setup, skipping, score_granularity, counterfactual, timeline_steps)
+    choice = _choice(setup, engine, score_granularity, counterfactual)
+    onward = _Onward(sink)
+    if choice != COMPILED:
+        trace = _run_model(setup, onward, score_granularity, counterfactual, choice, timeline_steps)
+        if trace is not None:
+            return trace
+        onward.again()
+    kept = Kept(rollouts, timeline_steps)
+    trace = _compiled_into(setup, onward, score_granularity, counterfactual, kept)
+    if trace is None:
+        onward.again()  # the model says what is wrong, after the steps that were done
+        trace = _run_model(setup, onward, score_granularity, counterfactual, SIMPY, timeline_steps)
+    assert trace is not None
+    return trace
 
 
 def engine_of(setup: Setup) -> str:
@@ -160,17 +188,31 @@ def _policy(setup: Setup, score_granularity: str | None) -> Policy:
     return policy
 
 
-def _compiles(
+def _choice(
     setup: Setup, engine: Engine, score_granularity: str | None, counterfactual: Counterfactual
-) -> bool:
-    if engine == SIMPY:
-        return False
-    if engine not in ("auto", COMPILED):
-        raise OppoError(f"engine '{engine}' is unknown: choose auto, simpy or compiled")
+) -> Engine:
+    """The engine of a run; ``auto``: SimPy, until the kernel has been compiled beside it."""
+    wanted = engine
+    if engine == "auto":
+        wanted = cast(Engine, os.environ.get(ENGINE_VARIABLE) or "auto")
+    if wanted not in ("auto", COMPILED, SIMPY):
+        where = "engine" if engine != "auto" else ENGINE_VARIABLE
+        raise OppoError(f"{where} '{wanted}' is unknown: choose auto, simpy or compiled")
+    if wanted == SIMPY:
+        return SIMPY
     reason = why_not(setup, score_granularity=score_granularity, counterfactual=counterfactual)
-    if reason is not None and engine == COMPILED:
-        raise OppoError(f"engine compiled cannot make this run ({reason}): use engine auto")
-    return reason is None
+    if reason is not None:
+        if engine == COMPILED:
+            raise OppoError(f"engine compiled cannot make this run ({reason}): use engine auto")
+        return SIMPY
+    if wanted == COMPILED or _loaded or _chooser.wants_kernel(_expected_s(setup)):
+        return COMPILED
+    return "auto"
+
+
+def _expected_s(setup: Setup) -> float:
+    """What the run takes on SimPy, roughly."""
+    return setup.steps * setup.batch.rollout_batch_size * ROLLOUT_S
 
 
 def _run_model(
@@ -178,10 +220,13 @@ def _run_model(
     sink: Sink,
     score_granularity: str | None,
     counterfactual: Counterfactual,
+    choice: Engine = SIMPY,
     timeline_steps: tuple[int, int] | None = None,
-) -> tuple[list[Span], list[Marker]]:
+) -> Trace | None:
+    """Make a run on SimPy; returns its timeline. None, under ``choice`` auto: it was left, since the kernel
+    is there now and is sooner done."""
     policy, replay = _policy(setup, score_granularity), setup.replay
-    given = ModelInput(
+    inputs = ModelInput(
         setup.machine,
         setup.costs,
         policy,
@@ -193,55 +238,86 @@ def _run_model(
         counterfactual,
         timeline_steps,
     )
-    return run_model(given, sink)
+    if choice == SIMPY:
+        return run_model(inputs, sink)
+    watching = _Watching(sink, setup.steps)
+    try:
+        trace = run_model(inputs, watching)
+    except _KernelReadyError:
+        return None
+    _chooser.add(watching.seconds)
+    return trace
 
 
-class _From:
-    """A sink that has the rows of the first steps already. A step's rollouts follow its row."""
+class _KernelReadyError(Exception):
+    """The kernel was compiled in the middle of a run on SimPy."""
 
-    def __init__(self, sink: Sink, first: int) -> None:
+
+class _Watching:
+    """A sink that ends a long run on SimPy when the kernel has become ready."""
+
+    def __init__(self, sink: Sink, steps: int) -> None:
         self._sink = sink
-        self.first = first
-        """Steps that it has."""
+        self._steps = steps
+        self._done = 0
+        self._began = monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return monotonic() - self._began
+
+    def on_step(self, row: Any) -> None:
+        self._sink.on_step(row)
+        self._done += 1
+
+    def on_rollouts(self, rows: Any) -> None:
+        self._sink.on_rollouts(rows)
+        # The step is complete.
+        if _chooser.became_ready(self.seconds / self._done * (self._steps - self._done)):
+            raise _KernelReadyError
+
+
+class _Onward:
+    """A sink that gets each step once, though a run be begun again. A step's rollouts follow its row."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._had = 0
         self._step = 0
+
+    def again(self) -> None:
+        """The run begins anew."""
+        self._had, self._step = max(self._had, self._step), 0
 
     def on_step(self, row: Mapping[str, Any]) -> None:
         self._step += 1
-        if self._step > self.first:
+        if self._step > self._had:
             self._sink.on_step(row)
 
-    def give(self, row: Mapping[str, Any], rollouts: Sequence[tuple[Any, ...]]) -> None:
-        """The next step."""
-        self.first += 1
-        self._sink.on_step(row)
-        self._sink.on_rollouts(rollouts)
-
     def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        if self._step > self.first:
+        if self._step > self._had:
             self._sink.on_rollouts(rows)
 
 
 def _compiled_into(
     setup: Setup,
-    sink: _From,
+    sink: _Onward,
     score_granularity: str | None,
     counterfactual: Counterfactual,
     kept: Kept,
-) -> tuple[list[Span], list[Marker]] | None:
-    Trace = tuple[list[Span], list[Marker]]
+) -> Trace | None:
     size = setup.batch.rollout_batch_size
 
     def fresh() -> tuple[Trace, OnBlock]:
+        sink.again()
         trace: Trace = ([], [])
-        done = 0
 
         def on_block(memory: Memory, rows: int) -> None:
-            nonlocal done
             batches = rollout_rows(memory, rows, size) if kept.rollouts else repeat([], rows)
             for row, batch in zip(step_rows(memory, rows), batches, strict=True):
-                done += 1
-                if done > sink.first:
-                    sink.give(row, batch)
+                sink.on_step(row)
+                sink.on_rollouts(batch)
             spans, markers = timeline(memory)
             trace[0].extend(spans)
             trace[1].extend(markers)
@@ -411,41 +487,39 @@ def _columns_of(frame: "pd.DataFrame") -> StepColumns:
 
 
 _loaded: list[Any] = []
+_chooser = Chooser()
 
 
 def load_kernel() -> Any:
-    """The compiled module. The first call in a process imports numba; where nothing is cached yet, it says
-    once that it compiles."""
-    if not _loaded:
-        from numba.core import config, event
+    """The compiled module. The first call in a process imports numba; where nothing is compiled yet, it
+    compiles, and says so, or waits for another process that does."""
+    if _loaded:
+        return _loaded[0]
+    import numba.core.config as numba_config
 
-        class SayOnce(event.Listener):
-            def on_start(self, event: Any) -> None:
-                if not said:
-                    said.append(True)
-                    print(
-                        "oppo: compiling the fast path; this takes a while, once (its result is cached)",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+    # Where numba keeps machine code is settled when a function is decorated.
+    config: Any = numba_config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(cache_folder())
+    try:
+        from oppo_sim.fast import kernel
+    finally:
+        config.CACHE_DIR = before
+    _loaded.append(kernel)
+    if not is_compiled():
+        with compiling_alone():
+            if not is_compiled():
+                print("oppo: compiling the fast path, once; its result is kept", file=sys.stderr, flush=True)
+                _compile()
+                mark_compiled()
+    return kernel
 
-            def on_end(self, event: Any) -> None:
-                pass
 
-        said: list[bool] = []
-        event.register("numba:compile", SayOnce())  # type: ignore[no-untyped-call]
-        try:
-            from oppo_sim.fast import kernel
-        except RuntimeError:  # no folder that numba may write its cache to
-            import tempfile
-            from pathlib import Path
-
-            config.CACHE_DIR = str(  # type: ignore[attr-defined]
-                Path(tempfile.gettempdir()) / "oppo_sim_cache"
-            )
-            from oppo_sim.fast import kernel
-        _loaded.append(kernel)
-    return _loaded[0]
+def _compile() -> None:
+    """Call each entry of the kernel once, with the types that all calls have."""
+    setup = build_setup(load_scenario("paper-stackexchange-7b", ["warmup_steps=0"]), steps=2)
+    run_columns(setup, engine=COMPILED)
+    run_summary(setup, engine=COMPILED)
 
 
 def load_records() -> Any:

@@ -81,7 +81,7 @@ class Runner:
         while left and self._worth_here(len(left)):
             request = left.popleft()
             result = evaluate(request)
-            self._spent += result.seconds if self._seconds else 0.0  # the first builds, and may compile
+            self._spent += result.seconds if self._seconds else 0.0  # the first also builds
             self._learn([(request, result)])
             yield [(request, result)]
         if left:
@@ -95,7 +95,7 @@ class Runner:
         self._resources.close()
 
     def _worth_here(self, left: int) -> bool:
-        """Run the next one in this process. The first two always are: the first builds and may compile, for
+        """Run the next one in this process. The first two always are: the first also builds, for
         the cache of all processes, and the second says how long a run takes."""
         name = self._executor.name
         if name == "serial" or (name == "processes" and (self._jobs == 1 or left == 1)):

@@ -218,7 +218,7 @@ def estimate(plan: SweepPlan, known: Callable[[str], bool], jobs: int) -> Estima
         return Estimate(len(requests), len(requests), 0, None, "")
     some = missing[-1]
     some = replace(some, steps=min(some.steps, json.loads(some.scenario)["warmup_steps"] + _TIMED_STEPS))
-    evaluate(some)  # the first one is slower: it builds, and may compile
+    evaluate(some)  # the first one is slower: it builds
     timed = evaluate(some)
     seconds = (
         None if timed.totals is None else timed.seconds / some.steps * steps / max(1, min(jobs, len(missing)))

@@ -1,0 +1,169 @@
+"""Whether the compiled kernel is there, and compiling it beside other work: nobody waits for the compiler.
+
+The kernel's machine code lies in a folder of its own under the user's cache (``OPPO_CACHE_DIR`` names another
+place). The folder's name stands for everything that the code depends on: interpreter, numba, processor and
+the kernel's source files. One process compiles at a time, whatever the number of those that want it.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from oppo_sim.fast.sources import source_digest
+
+READY: Final = "ready"
+LOCK: Final = "compiling.lock"
+ROLLOUT_S: Final = 30e-6
+"""Seconds that SimPy takes for a rollout of a step, roughly (``experiments/bench_simulator.py``)."""
+LOADING_S: Final = 0.5
+"""Seconds that it takes to import numba and to load compiled code: less work than this is done without."""
+COMPILING_S: Final = 2.0
+"""Less work than this starts no compiler."""
+LOOK_S: Final = 0.25
+"""How often a run looks whether the kernel has become ready."""
+
+
+@cache
+def cache_folder() -> Path:
+    """The folder of the kernel's machine code. It need not be there yet."""
+    return _writable_root() / f"kernel-{_key()}"
+
+
+def is_compiled() -> bool:
+    """True where another process, or this one, has compiled the kernel as it is. Imports nothing."""
+    return (cache_folder() / READY).exists()
+
+
+class Chooser:
+    """Says, run by run, whether the kernel is worth its loading in this process."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._started = False
+        self._looked = monotonic()
+
+    def wants_kernel(self, expected_s: float) -> bool:
+        """True if a run that SimPy would make in about ``expected_s`` seconds is to be compiled now.
+
+        Nobody waits: where nothing is compiled yet, the answer is no, and the compiler is started beside the
+        run if the work is worth it.
+        """
+        work = self._spent + expected_s
+        if is_compiled():
+            return work >= LOADING_S
+        if work >= COMPILING_S:
+            self._start()
+        return False
+
+    def add(self, seconds: float) -> None:
+        """A run that the kernel covers took so long on SimPy."""
+        self._spent += seconds
+
+    def became_ready(self, left_s: float) -> bool:
+        """In the middle of a run on SimPy with about ``left_s`` seconds to go: True if it is better begun
+        anew with the kernel, which is there now. Looks at most every ``LOOK_S`` seconds."""
+        now = monotonic()
+        if now - self._looked < LOOK_S or left_s < COMPILING_S:
+            return False
+        self._looked = now
+        if is_compiled():
+            return True
+        self._start()
+        return False
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            compile_beside()
+
+
+def compile_beside() -> None:
+    """Compile in a process of its own, at low priority, which goes on when this one ends."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with suppress(OSError):  # without it, work goes on uncompiled
+        subprocess.Popen(
+            [sys.executable, "-m", "oppo_sim.fast.compiling"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def compiling_alone() -> Iterator[None]:
+    """Hold the right to compile; another process that has it is waited for."""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def mark_compiled() -> None:
+    """The kernel has been compiled whole, into ``cache_folder``."""
+    (cache_folder() / READY).touch()
+
+
+def _writable_root() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    wanted = Path(os.environ.get("OPPO_CACHE_DIR") or Path(home) / "oppo")
+    for root in (wanted, Path(tempfile.gettempdir()) / f"oppo-cache-{os.getuid()}"):
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=root):
+                return root
+        except OSError:
+            continue
+    return wanted
+
+
+def _key() -> str:
+    """Stands for all that the machine code depends on, and for what numba's own cache looks at."""
+    kernel = Path(__file__).with_name("kernel.py")
+    found = kernel.stat()
+    about = [source_digest(), f"{kernel} {found.st_size} {found.st_mtime_ns}", sys.version, _processor()]
+    about += [version(name) for name in ("numba", "llvmlite", "numpy")]
+    return hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()
+
+
+def _processor() -> str:
+    """What numba compiles for: name and features of the processor."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(
+            dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features")))
+        )
+    return platform.processor()
+
+
+def main() -> None:
+    """The process beside: compile, unless another one is at it or has done it."""
+    os.nice(10)
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+    if not is_compiled():
+        from oppo_sim.fast.choose import load_kernel
+
+        load_kernel()
+
+
+if __name__ == "__main__":
+    main()

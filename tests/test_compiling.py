@@ -1,0 +1,123 @@
+"""Nobody waits for the compiler: SimPy begins at once, and the kernel takes over when it has been compiled."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oppo_sim.errors import OppoError
+from oppo_sim.fast import choose, compiling
+from oppo_sim.fast.choose import run_columns, run_summary
+from oppo_sim.fast.compiling import LOCK, READY, Chooser
+from tests.cli_runs import compile_first
+from tests.fast_setups import shipped
+
+SCENARIO = "paper-stackexchange-7b"
+
+
+class Started(list[None]):
+    """Counts how often a compiler was started beside."""
+
+    def __call__(self) -> None:
+        self.append(None)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """A process that has loaded no kernel; what it starts is only counted."""
+    started = Started()
+    monkeypatch.delenv("OPPO_ENGINE", raising=False)
+    monkeypatch.setattr(choose, "_loaded", [])
+    monkeypatch.setattr(choose, "_chooser", Chooser())
+    monkeypatch.setattr(compiling, "compile_beside", started)
+    return started
+
+
+def test_small_work_runs_at_once_and_starts_no_compiler(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "is_compiled", lambda: False)
+    assert run_columns(shipped(SCENARIO, "oppo", 12)).engine == "simpy"
+    assert run_summary(shipped(SCENARIO, "sequential", 12))[1] == "simpy"
+    assert not started
+
+
+def test_small_work_does_not_even_load_a_kernel_that_is_there(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "is_compiled", lambda: True)
+    assert run_columns(shipped(SCENARIO, "oppo", 12)).engine == "simpy"
+    assert choose._loaded == []
+
+
+def test_much_work_starts_one_compiler_and_goes_over_in_the_middle_of_a_run(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_first()
+    choose._loaded.clear()
+    looks: list[bool] = []
+
+    def ready_after_a_while() -> bool:
+        looks.append(len(looks) > 5)
+        return looks[-1]
+
+    monkeypatch.setattr(compiling, "is_compiled", ready_after_a_while)
+    monkeypatch.setattr(compiling, "LOOK_S", 0.0)
+    monkeypatch.setattr(compiling, "COMPILING_S", 0.05)
+    setup = shipped(SCENARIO, "oppo", 200)
+    found = run_columns(setup)
+    assert found.engine == "compiled"
+    assert len(started) == 1
+    assert found.frame().equals(run_columns(setup, engine="compiled").frame())
+
+
+def test_many_small_runs_add_up(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_compiled", lambda: False)
+    chooser = Chooser()
+    for _ in range(10):
+        assert not chooser.wants_kernel(0.1)
+        chooser.add(0.3)
+    assert len(started) == 1
+    monkeypatch.setattr(compiling, "is_compiled", lambda: True)
+    assert chooser.wants_kernel(0.1)
+
+
+def test_a_process_beside_leaves_the_work_to_one_that_is_at_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "OPPO_CACHE_DIR": str(tmp_path)}
+    ask = "from oppo_sim.fast.compiling import cache_folder; print(cache_folder())"
+    folder = Path(_python(["-c", ask], environment).strip())
+    folder.mkdir()
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _python(["-m", "oppo_sim.fast.compiling"], environment)
+    assert not (folder / READY).exists()
+    assert [path.name for path in folder.iterdir()] == [LOCK]
+
+
+def test_a_folder_that_cannot_be_written_is_replaced_by_one_that_can(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    ask = "from oppo_sim.fast.compiling import cache_folder; print(cache_folder())"
+    folder = _python(
+        ["-c", ask], {**os.environ, "OPPO_CACHE_DIR": str(taken / "below"), "TMPDIR": str(tmp_path)}
+    )
+    assert Path(folder.strip()).parent.parent == tmp_path
+
+
+def test_the_variable_names_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPPO_ENGINE", "simpy")
+    assert run_columns(shipped(SCENARIO, "oppo", 12)).engine == "simpy"
+    monkeypatch.setenv("OPPO_ENGINE", "gpu")
+    with pytest.raises(OppoError, match="OPPO_ENGINE 'gpu' is unknown: choose auto, simpy or compiled"):
+        run_columns(shipped(SCENARIO, "oppo", 12))
+
+
+def _python(arguments: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout

@@ -4,11 +4,13 @@ for simulated and real workers."""
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from oppo_sim.schedule.rollout import F
 
 P = TypeVar("P")
+_ROLLOUT_ID = attrgetter("rollout.rollout_id")
 
 
 @dataclass(slots=True, eq=False)
@@ -46,12 +48,11 @@ class ScoringRouter(Generic[F]):
         self.pieces = 0
         """Assigned so far."""
         self._capacity = kv_capacity_tokens
-        self._inbox: list[tuple[int, int, Piece[F]]] = []
+        self._inbox: list[Piece[F]] = []
 
     def offer(self, rollout: F, new: int, past: int, last: bool) -> None:
         """A piece arrives at the current instant."""
-        inbox = self._inbox
-        inbox.append((rollout.rollout_id, len(inbox), Piece(rollout, rollout.key, new, past, last)))
+        self._inbox.append(Piece(rollout, rollout.key, new, past, last))
 
     def settle(self) -> list[tuple[ScoringWorker[F], Piece[F]]]:
         """End of an instant: queue what arrived, in id order. Returns what was queued where."""
@@ -59,8 +60,8 @@ class ScoringRouter(Generic[F]):
         if not inbox:
             return []
         if len(inbox) > 1:
-            inbox.sort()
-        assigned = [(worker, piece) for _, _, piece in inbox if (worker := self._queue(piece)) is not None]
+            inbox.sort(key=_ROLLOUT_ID)
+        assigned = [(worker, piece) for piece in inbox if (worker := self._queue(piece)) is not None]
         inbox.clear()
         self.pieces += len(assigned)
         return assigned
@@ -68,7 +69,7 @@ class ScoringRouter(Generic[F]):
     def forget(self, rollout: F) -> ScoringWorker[F] | None:
         """Remove a dropped rollout: pieces that wait, held KV. A piece in service completes for nothing.
         Returns the worker that had some of it."""
-        self._inbox = [entry for entry in self._inbox if entry[2].rollout is not rollout]
+        self._inbox = [piece for piece in self._inbox if piece.rollout is not rollout]
         if rollout.worker < 0:
             return None
         worker = self.workers[rollout.worker]

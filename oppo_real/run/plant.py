@@ -64,7 +64,7 @@ class EnginePlant:
         """Of the last update."""
         self.batch: list[RealRollout] = []
         """Trained last."""
-        self.stopping = False
+        self._stopping = False
         self._group = inputs.worker_group
         self._rounds = runs_in_rounds(inputs.policy)
         self._streams = streams_pieces(inputs.policy, machine.streamable)
@@ -125,7 +125,7 @@ class EnginePlant:
         scheduler = self.scheduler
         if self._generating:
             scheduler.stop_check()
-            if self._generating and not self.stopping and not self._decoding:
+            if self._generating and not self._stopping and not self._decoding:
                 scheduler.all_idle()
         pieces: dict[int, list[QueuedPiece]] = {}
         for worker, piece in self.router.settle():
@@ -183,7 +183,7 @@ class EnginePlant:
         return Job(request, rollout.next_cut)
 
     def generate(self, chunk_size: int, round_size: int | None) -> None:
-        self._generating, self.stopping = True, False
+        self._generating, self._stopping = True, False
         self._rested_at = self.now()
         self._decode(chunk_size, round_size)
 
@@ -199,14 +199,14 @@ class EnginePlant:
         return decoded.values()
 
     def stop(self) -> None:
-        self.stopping = True
+        self._stopping = True
         self._handle(self._group.stop())
 
     def stopped(self) -> bool:
         return not self._decoding
 
     def rest(self) -> float:
-        self._generating = self.stopping = False
+        self._generating = self._stopping = False
         return self._rested_at
 
     def hand_over(self, rollout: RealRollout, last: bool) -> None:

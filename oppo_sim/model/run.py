@@ -114,10 +114,6 @@ class SimulatedPlant:
         )
         self._held = False
 
-    @property
-    def stopping(self) -> bool:
-        return self.machine.stopping
-
     def now(self) -> float:
         return self.machine.clock.now
 

@@ -56,10 +56,6 @@ class Plant(Protocol[F]):
     """The machine. It tells its ``Scheduler`` what happens, and settles each instant in this order: stop
     check, new iterations (or ``all_idle``), pieces to the scoring workers, ``instant_over``."""
 
-    @property
-    def stopping(self) -> bool:
-        """``stop`` was called since ``generate``."""
-
     def now(self) -> float:
         """Seconds, counted from the begin of the run or of the row."""
 

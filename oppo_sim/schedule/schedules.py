@@ -62,6 +62,8 @@ class Scheduler(ABC, Generic[F]):
             task.policy, task.batch, task.num_replicas, self.plant.admit, oracle_length
         )
         self._plan = StepPlan(0, 1)
+        self._stopping = False
+        """The plant was told to stop and has not rested since."""
         self._admitted = 0
         self._dropped: list[int] = []
 
@@ -179,12 +181,14 @@ class _Phased(Scheduler[F]):
 
     def stop_check(self) -> None:
         plant = self.plant
-        if self.rounds or not (self._finish_seen or plant.stopping):
+        if self.rounds or not (self._finish_seen or self._stopping):
             return
         self._finish_seen = False
-        if not plant.stopping and self.ledger.phase_over():
+        if not self._stopping and self.ledger.phase_over():
+            self._stopping = True
             plant.stop()
-        if plant.stopping and plant.stopped():
+        if self._stopping and plant.stopped():
+            self._stopping = False
             self._end_phase(plant.rest())
 
     def all_idle(self) -> None:
@@ -316,7 +320,8 @@ class Asynchronous(Scheduler[F]):
 
     def stop_check(self) -> None:
         self._score_whole(self._batches.take())
-        if self.plant.stopping and self.plant.stopped():
+        if self._stopping and self.plant.stopped():
+            self._stopping = False
             self.plant.rest()
             self._paused.succeed()
 
@@ -345,6 +350,7 @@ class Asynchronous(Scheduler[F]):
             stages = new_stages(last_finish - began, max(0.0, taken - last_finish))
             stages |= yield from plant.train(step, batch, self.version)
             self._paused = plant.signal()
+            self._stopping = True
             plant.stop()
             yield self._paused
             stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)

@@ -18,12 +18,17 @@ class Piece(Generic[F]):
     """What a rollout has made since its last cut. Tokens."""
 
     rollout: F
-    key: int
-    """Of the rollout when it was cut: one that was dropped since has another."""
+    drops: int
+    """Of the rollout when it was cut: one that was dropped since has more."""
     new: int
     past: int
     """What its worker has had of the rollout before."""
     last: bool
+
+    @property
+    def key(self) -> int:
+        """What scoring workers call its rollout."""
+        return self.drops << 40 | self.rollout.rollout_id
 
 
 class ScoringWorker(Generic[F]):
@@ -52,7 +57,7 @@ class ScoringRouter(Generic[F]):
 
     def offer(self, rollout: F, new: int, past: int, last: bool) -> None:
         """A piece arrives at the current instant."""
-        self._inbox.append(Piece(rollout, rollout.key, new, past, last))
+        self._inbox.append(Piece(rollout, rollout.drops, new, past, last))
 
     def settle(self) -> list[tuple[ScoringWorker[F], Piece[F]]]:
         """End of an instant: queue what arrived, in id order. Returns what was queued where."""
@@ -95,7 +100,7 @@ class ScoringRouter(Generic[F]):
         for piece in batch:
             worker.load -= piece.new
             rollout = piece.rollout
-            if piece.last and piece.key == rollout.key:
+            if piece.last and piece.drops == rollout.drops:
                 rollout.scored_at = at
                 worker.held -= rollout.held_by_scorer
                 rollout.held_by_scorer = 0

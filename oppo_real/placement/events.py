@@ -48,7 +48,7 @@ class Delivered:
     """A replica has cut or finished rollouts, or stops and hands over all it has."""
 
     replica: int
-    made: tuple[TokenDelta, ...]
+    deltas: tuple[TokenDelta, ...]
     intervals: tuple[DecodeInterval, ...]
 
 

@@ -229,7 +229,7 @@ class EnginePlant:
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Delivered):
-                for delta in event.made:
+                for delta in event.deltas:
                     self._take(delta)
                 self._account_decoding(event)
             elif isinstance(event, Rested):

@@ -180,7 +180,7 @@ def _plain(rollout: RealRollout) -> dict[str, Any]:
 
 
 def _rollout(plain: Mapping[str, Any]) -> RealRollout:
-    made = RealRollout(
+    rollout = RealRollout(
         plain["rollout_id"],
         plain["group_id"],
         tuple(plain["prompt"]),
@@ -190,5 +190,5 @@ def _rollout(plain: Mapping[str, Any]) -> RealRollout:
         0.0,
     )
     for name in _KEPT:
-        setattr(made, name, plain[name])
-    return made
+        setattr(rollout, name, plain[name])
+    return rollout

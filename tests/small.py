@@ -119,7 +119,7 @@ def run(
         SeriesRewards(values=tuple(rewards)) if isinstance(rewards, list) else rewards or NoRewards()
     )
     sink = FrameSink()
-    given = ModelInput(
+    inputs = ModelInput(
         machine or MachineSetup(),
         costs or linear_costs(),
         made,
@@ -132,5 +132,5 @@ def run(
         timeline,
         recorded_timing,
     )
-    spans, markers = run_model(given, sink)
+    spans, markers = run_model(inputs, sink)
     return Result(sink.steps(), sink.rollouts(), spans, markers, made)

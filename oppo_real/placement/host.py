@@ -91,14 +91,14 @@ class ReplicaHost:
         """One decode iteration. False: there was nothing to do, or the round is over."""
         if self.idle:
             return False
-        made = self.actor.step()
-        if not made:
+        tokens = self.actor.step()
+        if not tokens:
             return False
         at = self._last = clock()
         if self._left is not None:
             self._left -= 1
-        kv = sum([self._take(new, at) for new in made])
-        self._note(began, at, len(made), kv)
+        kv = sum([self._take(new, at) for new in tokens])
+        self._note(began, at, len(tokens), kv)
         return True
 
     def delivered(self) -> Delivered | None:
@@ -139,7 +139,7 @@ class ReplicaHost:
         return buffer.prompt_length + buffer.generated
 
     def _flush(self, rollout_id: int, buffer: _Buffer, reason: FinishReason | None, *, cut: bool) -> None:
-        made = TokenDelta(
+        delta = TokenDelta(
             rollout_id,
             tuple(buffer.tokens),
             tuple(buffer.log_probs),
@@ -149,7 +149,7 @@ class ReplicaHost:
             buffer.next_cut,
             buffer.at,
         )
-        self._ready.append(made)
+        self._ready.append(delta)
         buffer.tokens.clear()
         buffer.log_probs.clear()
 

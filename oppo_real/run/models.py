@@ -1,4 +1,4 @@
-"""The models of a run: given ones, or tiny ones that are random (replay) or fitted to the arithmetic task
+"""The models of a run: named ones, or tiny ones that are random (replay) or fitted to the arithmetic task
 (train)."""
 
 import copy
@@ -38,10 +38,10 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     ``longest``: prompt + response, tokens. Raises OppoError for a model that cannot be built, does not fit,
     or is too short.
     """
-    given, fitted = config.models, config.mode == "train"
-    actor = given.actor if given.actor is not None else _tiny(longest, config.engine)
+    sources, fitted = config.models, config.mode == "train"
+    actor = sources.actor if sources.actor is not None else _tiny(longest, config.engine)
     policy = build_causal_lm(actor, seed, config.training_dtype, config.devices.training)
-    if given.actor is None and fitted:
+    if sources.actor is None and fitted:
         from oppo_real.task.sft import SftConfig, fit_actor
 
         policy = new_actor(seed, _tiny_config(longest, config.engine))
@@ -59,10 +59,10 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     kept = None
     if config.engine == "vllm" or stream_ref:
         kept = _save(policy, folder / "actor")
-    reward = given.reward if given.reward is not None else _tiny(longest, config.scorer)
-    if given.reward is None and fitted:
+    reward = sources.reward if sources.reward is not None else _tiny(longest, config.scorer)
+    if sources.reward is None and fitted:
         reward = _save(
-            _fitted_reward_model(config, seed, longest, policy if given.actor is None else None),
+            _fitted_reward_model(config, seed, longest, policy if sources.actor is None else None),
             folder / "reward",
         )
     elif config.scorer == "vllm" and not (isinstance(reward, str) and Path(reward).is_dir()):
@@ -82,9 +82,9 @@ def build_training(
     device, dtype = config.devices.training, config.training_dtype
     reference = None
     if ppo.kl_coef > 0 or stream_ref:
-        given = config.models.reference
+        source = config.models.reference
         reference = (
-            copy.deepcopy(models.policy) if given is None else build_causal_lm(given, seed, dtype, device)
+            copy.deepcopy(models.policy) if source is None else build_causal_lm(source, seed, dtype, device)
         )
     critic = None
     if ppo.critic == "separate":

@@ -79,15 +79,15 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         self._oppo_clear_kv = clear_kv_cache_on_weight_sync
         self._oppo_session: TrlLoop | None = None
         self.steps: list[StepRecord] = []
-        made = self._oppo_policy()
-        _check_schedule(made)
-        shipped = not isinstance(policy, Policy) and made.name == BASELINE
+        chosen = self._oppo_policy()
+        _check_schedule(chosen)
+        shipped = not isinstance(policy, Policy) and chosen.name == BASELINE
         self._oppo_continuous = generation == "continuous" or (generation == "auto" and not shipped)
         if self._oppo_continuous:
-            self._check_continuous(made)
-        elif made.score_granularity != "batch":
+            self._check_continuous(chosen)
+        elif chosen.score_granularity != "batch":
             raise OppoError(
-                f"policy '{made.name}' scores while it decodes, but generation='trl' scores whole batches:"
+                f"policy '{chosen.name}' scores while it decodes, but generation='trl' scores whole batches:"
                 " set generation='continuous'"
             )
 
@@ -235,7 +235,7 @@ def _check_schedule(policy: Policy) -> None:
         )
 
 
-def _check_choice(name: str, given: Any, choices: Any) -> None:
+def _check_choice(name: str, choice: Any, choices: Any) -> None:
     allowed = choices.__args__
-    if given not in allowed:
-        raise OppoError(f"{name} is {given!r}: choose one of {', '.join(allowed)}")
+    if choice not in allowed:
+        raise OppoError(f"{name} is {choice!r}: choose one of {', '.join(allowed)}")

@@ -193,13 +193,13 @@ class Ledger(Generic[F]):
             "missing": dict(self._missing),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], made: Callable[[Any], F]) -> None:
-        """Restore what ``state_dict`` gave; ``made`` turns plain values into a rollout's record."""
+    def load_state_dict(self, state: Mapping[str, Any], restored: Callable[[Any], F]) -> None:
+        """Restore what ``state_dict`` gave; ``restored`` turns plain values into a rollout's record."""
         self.admitted = int(state["admitted"])
         self.load[:] = state["load"]
-        self.unfinished = {rollout.rollout_id: rollout for rollout in map(made, state["unfinished"])}
-        self.finished = [made(plain) for plain in state["finished"]]
-        self.shelved = {rollout.rollout_id: rollout for rollout in map(made, state["shelved"])}
+        self.unfinished = {rollout.rollout_id: rollout for rollout in map(restored, state["unfinished"])}
+        self.finished = [restored(plain) for plain in state["finished"]]
+        self.shelved = {rollout.rollout_id: rollout for rollout in map(restored, state["shelved"])}
         self._missing = dict(state["missing"])
         self._finished_count = len(self.finished)
 

@@ -171,7 +171,7 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
         scoring_time=lambda tokens: case.scoring[0] + case.scoring[1] * tokens,
     )
     reward_model = BatchRewards(SeriesRewards(values=tuple(rewards())), 0, None)
-    given = RunInput(
+    inputs = RunInput(
         policy,
         shape,
         case.machine,
@@ -185,7 +185,7 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
         replays=True,
     )
     sink = FrameSink()
-    make_plant(given, sink).run()
+    make_plant(inputs, sink).run()
     worker_group.close()
     return RealResult(sink.steps(), sink.rollouts())
 

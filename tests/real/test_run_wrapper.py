@@ -56,7 +56,8 @@ def test_weights_and_rewards_reach_replicas_and_policy() -> None:
                 assert 9 not in rollout.response[:-1]
             weights = dict(stream.policy.state_dict())
             weights["lm_head.weight"] = torch.zeros_like(weights["lm_head.weight"])
-            stream.update(weights, rewards=[float(batch.step)] * 4)
+            stream.update(weights, rewards=[float(batch.step)] * 4, timing_s={"values": 0.25})
+            assert stream.steps()[c.timing("values")].tolist() == [0.25] * (batch.step + 1)
         assert list(stream.steps()[c.REWARD_MEAN]) == [0.0, 1.0, 2.0]
         assert list(stream.steps()[c.WEIGHT_VERSION]) == [0, 1, 2]
         fresh = [rollout for rollout in batch.rollouts if rollout.weight_versions[0] > 0]

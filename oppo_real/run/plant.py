@@ -19,7 +19,7 @@ from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
 from oppo_sim.schedule.rules import Stages, effective_granularity, runs_in_rounds, streams_pieces
-from oppo_sim.schedule.schedules import Scheduler, Task, make_scheduler
+from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
 from oppo_sim.schedule.scoring import Piece, ScoringRouter
 
 UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {})
@@ -36,7 +36,9 @@ def make_plant(inputs: RunInput, sink: Sink) -> "EnginePlant":
             " of their own: set real.placement.kind to processes or ray (or real.lock_step to true)"
         )
     scheduler = make_scheduler(
-        Task(policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps, inputs.first_step),
+        ScheduleSetup(
+            policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps, inputs.first_step
+        ),
         lambda scheduler: EnginePlant(inputs, sink, scheduler),
         _forced_length if inputs.replays else None,
     )

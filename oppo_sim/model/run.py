@@ -18,7 +18,7 @@ from oppo_sim.rewards import BatchRewards
 from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
 from oppo_sim.schedule.rules import Stages, streams_pieces
-from oppo_sim.schedule.schedules import Scheduler, Task, make_scheduler
+from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
 
 
 class Rows(Protocol):
@@ -70,9 +70,9 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
     """Simulate ``inputs.steps`` training steps; rows go to ``sink``. Returns the timeline of
     ``inputs.timeline_steps``."""
     machine = inputs.machine
-    task = Task(inputs.policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps)
+    setup = ScheduleSetup(inputs.policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps)
     scheduler = make_scheduler(
-        task,
+        setup,
         lambda scheduler: SimulatedPlant(inputs, sink, scheduler),
         lambda rollout: rollout.response_length,
     )

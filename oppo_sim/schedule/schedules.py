@@ -18,7 +18,7 @@ from oppo_sim.schedule.rules import Stages, effective_granularity, new_stages, r
 
 
 @dataclass(frozen=True)
-class Task:
+class ScheduleSetup:
     """What is to be scheduled."""
 
     policy: Policy
@@ -47,19 +47,19 @@ class Scheduler(ABC, Generic[F]):
 
     def __init__(
         self,
-        task: Task,
+        setup: ScheduleSetup,
         plant_of: "Callable[[Scheduler[F]], Plant[F]]",
         oracle_length: Callable[[F], int] | None = None,
     ) -> None:
         """``plant_of`` makes the plant that tells this object what happens; ``oracle_length``: as for the
         ledger."""
-        self.task = task
+        self.setup = setup
         self.version = 0
         """Updates done."""
-        self.granularity = effective_granularity(task.policy, task.streamable)
+        self.granularity = effective_granularity(setup.policy, setup.streamable)
         self.plant: Plant[F] = plant_of(self)
         self.ledger: Ledger[F] = Ledger(
-            task.policy, task.batch, task.num_replicas, self.plant.admit, oracle_length
+            setup.policy, setup.batch, setup.num_replicas, self.plant.admit, oracle_length
         )
         self._plan = StepPlan(0, 1)
         self._stopping = False
@@ -151,12 +151,12 @@ class _Phased(Scheduler[F]):
 
     def __init__(
         self,
-        task: Task,
+        setup: ScheduleSetup,
         plant_of: Callable[[Scheduler[F]], Plant[F]],
         oracle_length: Callable[[F], int] | None = None,
     ) -> None:
-        self.rounds = runs_in_rounds(task.policy)
-        super().__init__(task, plant_of, oracle_length)
+        self.rounds = runs_in_rounds(setup.policy)
+        super().__init__(setup, plant_of, oracle_length)
         self._finish_seen = False
         self._began = 0.0
         self._phase_over = self.plant.signal()
@@ -248,7 +248,7 @@ class Synchronous(_Phased[F]):
 
     def process(self) -> Wait[None]:
         plant = self.plant
-        for step in range(self.task.first_step, self.task.steps):
+        for step in range(self.setup.first_step, self.setup.steps):
             self._begin_row(step)
             generated: Generated[F] = yield self._begin_phase(step)
             outcome, ended = generated.outcome, generated.ended
@@ -271,7 +271,7 @@ class OneStepOff(_Phased[F]):
         plant = self.plant
         self._begin_row(0)
         current: Generated[F] = yield self._begin_phase(0)
-        for step in range(self.task.steps):
+        for step in range(self.setup.steps):
             batch, ended = current.outcome.trained, current.ended
             if step:
                 passed = self._begin_row(step)
@@ -297,12 +297,12 @@ class Asynchronous(Scheduler[F]):
 
     def __init__(
         self,
-        task: Task,
+        setup: ScheduleSetup,
         plant_of: Callable[[Scheduler[F]], Plant[F]],
         oracle_length: Callable[[F], int] | None = None,
     ) -> None:
-        super().__init__(task, plant_of, oracle_length)
-        self._batches: WholeBatches[F] = WholeBatches(task.batch)
+        super().__init__(setup, plant_of, oracle_length)
+        self._batches: WholeBatches[F] = WholeBatches(setup.batch)
         self._batch_ready: Signal | None = None
         self._paused = self.plant.signal()
 
@@ -329,7 +329,7 @@ class Asynchronous(Scheduler[F]):
         """Nothing to generate until the next update admits more."""
 
     def instant_over(self) -> None:
-        if self._batch_ready and self.ledger.finished_count >= self.task.batch.rollout_batch_size:
+        if self._batch_ready and self.ledger.finished_count >= self.setup.batch.rollout_batch_size:
             ready, self._batch_ready = self._batch_ready, None
             ready.succeed()
 
@@ -337,7 +337,7 @@ class Asynchronous(Scheduler[F]):
 
     def process(self) -> Wait[None]:
         plant, ledger = self.plant, self.ledger
-        for step in range(self.task.steps):
+        for step in range(self.setup.steps):
             self._batches.rebase(self._begin_row(step))
             began = plant.now()
             self._begin_step(step)
@@ -363,7 +363,7 @@ class Asynchronous(Scheduler[F]):
 
 
 def make_scheduler(
-    task: Task,
+    setup: ScheduleSetup,
     plant_of: Callable[[Scheduler[F]], Plant[F]],
     oracle_length: Callable[[F], int] | None,
 ) -> Scheduler[F]:
@@ -373,4 +373,4 @@ def make_scheduler(
         "one-step-off": OneStepOff,
         "async": Asynchronous,
     }
-    return kinds[task.policy.schedule](task, plant_of, oracle_length)
+    return kinds[setup.policy.schedule](setup, plant_of, oracle_length)

@@ -370,7 +370,7 @@ def _check_models(
             " of its own"
         )
     if (config.critic == "separate") != (critic is not None):
-        wanted = "needs a critic model" if critic is None else "is part of the policy: give no critic model"
+        wanted = "needs a critic model" if critic is None else "takes no critic model"
         raise OppoError(f"critic {config.critic} {wanted}: change the settings or the model")
     if critic is not None:
         score = getattr(critic, "score", None)

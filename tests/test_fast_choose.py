@@ -281,6 +281,20 @@ def test_a_comparison_is_the_same_on_either_engine(monkeypatch: pytest.MonkeyPat
     pd.testing.assert_frame_equal(fast.cells, slow.cells, rtol=1e-9)
 
 
+def test_a_change_of_any_compiled_file_changes_the_key_of_the_cache() -> None:
+    from oppo_sim.fast import sources
+
+    folder = Path(sources.__file__).parent
+    listed = {(folder / name).resolve() for name in sources.COMPILED}
+    for file in folder.glob("*.py"):
+        text = file.read_text()
+        if "@compiled\n" in text or "_numba.njit" in text:
+            assert file in listed, f"{file.name} is compiled but not in sources.COMPILED"
+    assert choose.load_kernel().advance.py_func.__closure__[0].cell_contents == int(
+        sources.source_digest()[:15], 16
+    )
+
+
 def test_numba_is_imported_only_when_a_compiled_run_starts() -> None:
     code = "import sys, oppo_sim.fast.choose, oppo_sim.simulation; print('numba' in sys.modules)"
     assert _python(code).strip() == "False"

@@ -125,11 +125,13 @@ def test_the_moments_are_those_of_the_model(case: Case, how: Chosen) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_scenarios(name: str, policy: str) -> None:
-    overrides = (
-        ["placement.training=separate", "training.weight_sync.kind=online_refit"]
-        if policy in ("one-step-off", "async")
-        else []
-    )
+    # Asynchronous policies need devices of their own for training, and continuous batching.
+    alone = [
+        "placement.training=separate",
+        "training.weight_sync.kind=online_refit",
+        "rollout.batching=continuous",
+    ]
+    overrides = alone if policy in ("one-step-off", "async") else []
     setup = shipped(name, policy, 12, *overrides)
     assert why_not(setup) is None
     assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_COMPILED = (
+COMPILED = (
     "records.py",
     "ordering.py",
     "activities.py",
@@ -26,6 +26,6 @@ _COMPILED = (
 def source_digest() -> str:
     """SHA-256 of the files that are compiled together, as hexadecimal digits."""
     digest = hashlib.sha256()
-    for name in _COMPILED:
+    for name in COMPILED:
         digest.update((_HERE / name).read_bytes())
     return digest.hexdigest()

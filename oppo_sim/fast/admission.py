@@ -115,7 +115,7 @@ def fly(s: State, place: int) -> None:
 
 @compiled
 def admit_group(s: State) -> None:
-    """``Ledger._admit_new`` for the members of one group, and ``RunState._make_rollout``."""
+    """``Ledger._admit_new`` for the members of one group, and ``SimulatedPlant.admit``."""
     place = free_group_slot(s)
     if s.error != OK:
         return
@@ -215,7 +215,7 @@ def arrange_window(s: State) -> None:
 
 @compiled
 def begin_row(s: State) -> None:
-    """``RunState.begin_row``."""
+    """``SimulatedPlant.begin_row``."""
     s.new = s.decoded = s.prefilled = s.recomputed = s.padding = s.preemptions = s.kv_peak = 0
     s.dropped = s.dropped_tokens = s.pieces = s.scored = s.scoring_batches = 0
     s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
@@ -292,7 +292,7 @@ def await_overdue(s: State) -> None:
 
 @compiled
 def place(s: State) -> None:
-    """``RunState.place`` after ``arrange``: ``answer`` holds (slot, replica) pairs of those that moved;
+    """``SimulatedPlant.place`` after ``arrange``: ``answer`` holds (slot, replica) pairs of those that moved;
     ``on_hold`` is set."""
     for i in range(s.answers):
         slot, r = answer_in(s)[2 * i], answer_in(s)[2 * i + 1]
@@ -439,7 +439,7 @@ def keep_the_rest(s: State, places: Array, count: int) -> int:
 
 @compiled
 def drop_groups(s: State) -> None:
-    """``Ledger._drop`` and ``RunState.drop`` of the groups whose slots ``answer`` holds."""
+    """``Ledger._drop`` and ``SimulatedPlant.drop`` of the groups whose slots ``answer`` holds."""
     if s.answers == 0:
         return
     size = s.group_size

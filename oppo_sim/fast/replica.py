@@ -465,7 +465,7 @@ def sync_generated(s: State, r: int) -> None:
 
 @compiled
 def release_kv(s: State) -> None:
-    """``RunState.release_kv``: all KV is freed."""
+    """``SimulatedPlant.update_weights``: all KV is freed."""
     for r in range(s.replicas):
         replica = replicas_in(s)[r]
         sync_generated(s, r)

@@ -137,7 +137,7 @@ def tokens_in_flight(s: State) -> int:
 
 @compiled
 def close_row(s: State) -> None:
-    """``RunState.close_row`` and ``row.step_row``; the slots of the batch are given back."""
+    """``StepRows.close``; the slots of the batch are given back."""
     row = out_in(s)[s.row]
     seconds = s.now
     if seconds <= 0.0 and (s.knows_actor or s.knows_scorer or s.knows_training):

@@ -91,7 +91,7 @@ from oppo_sim.fast.replica import next_activity, ready, release_kv, replica_ende
 from oppo_sim.fast.rows import close_row
 from oppo_sim.fast.scorer import hand_over, queue_place, settle_scorer
 
-# ---- generation (model/machine.py, model/synchronous.py) ---------------------------------------------------
+# ---- generation (model/machine.py, schedule/schedules.py) -------------------------------------------------
 
 
 @compiled
@@ -243,7 +243,7 @@ def send_whole_batches(s: State) -> None:
 
 @compiled
 def send_whole(s: State, slot: int) -> None:
-    """``RunState.score_whole`` of one."""
+    """``Scheduler._score_whole`` of one."""
     if not rollouts_in(s)[slot].sent:
         rollouts_in(s)[slot].sent = 1
         hand_over(s, slot, 1)
@@ -329,7 +329,7 @@ def take_selection(s: State) -> None:
 
 @compiled
 def await_scores(s: State) -> None:
-    """``RunState.scores_of``."""
+    """``_await_scores``."""
     s.to_score = 0
     for i in range(s.batch):
         rollout = rollouts_in(s)[batch_in(s)[i]]

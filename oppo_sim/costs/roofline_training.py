@@ -236,9 +236,7 @@ class RooflineTraining:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
         plan = StagePlan(
-            model.inference_micro_batch,
-            gather_s=gather,
-            overhead_s=self.devices.micro_batch_overhead_s,
+            model.inference_micro_batch, gather_s=gather, overhead_s=self.devices.micro_batch_overhead_s
         )
         return _Stage(model, plan)
 

@@ -301,11 +301,7 @@ class _Onward:
 
 
 def _compiled_into(
-    setup: Setup,
-    sink: _Onward,
-    score_granularity: str | None,
-    counterfactual: Counterfactual,
-    kept: Kept,
+    setup: Setup, sink: _Onward, score_granularity: str | None, counterfactual: Counterfactual, kept: Kept
 ) -> Trace | None:
     size = setup.batch.rollout_batch_size
 

@@ -193,10 +193,7 @@ def timeline_section(run: FinishedRun, stem: str) -> Sequence[Section]:
 
 
 def side_by_side(
-    runs: Mapping[str, Timeline],
-    stem: str,
-    title: str = "Timelines side by side",
-    unit: Unit | None = None,
+    runs: Mapping[str, Timeline], stem: str, title: str = "Timelines side by side", unit: Unit | None = None
 ) -> Sequence[Section]:
     """Several runs, one under the other on one time axis; nothing where they share no recorded step."""
     steps = shared_steps(runs)

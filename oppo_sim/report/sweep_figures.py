@@ -163,12 +163,7 @@ def heat_figure(
 
 
 def curve_figure(
-    points: Points,
-    metric: str = c.STEP_S,
-    *,
-    x: str = CHUNK_FIELD,
-    by: str | None = None,
-    title: str = "",
+    points: Points, metric: str = c.STEP_S, *, x: str = CHUNK_FIELD, by: str | None = None, title: str = ""
 ) -> "Figure":
     """A measure along one numeric field, a line for each value of ``by`` (a placement, say) with its 95 %
     band.

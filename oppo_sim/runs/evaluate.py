@@ -87,9 +87,7 @@ def checked_request(
     bare = request_of(scenario, policy, settings, steps=steps)
     setup = setup_in(scenario, bare)
     source = _kept(
-        _sources,
-        (bare.policy, bare.base_dir),
-        lambda: source_digest(bare.policy, scenario.base_dir) or "",
+        _sources, (bare.policy, bare.base_dir), lambda: source_digest(bare.policy, scenario.base_dir) or ""
     )
     request = replace(bare, inputs=_kept(_inputs, _parts_key(bare), lambda: _inputs_of(setup)), source=source)
     _kept(_parts, _parts_key(request), lambda: parts_of(scenario, bare))

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oppo_sim.columns import STAGES
 from oppo_sim.fast.state import Memory
-from oppo_sim.policies.interface import (
-    OraclePoolView,
-    Policy,
-    PoolView,
-    RolloutView,
-    StepPlan,
-    StepReport,
-)
+from oppo_sim.policies.interface import OraclePoolView, Policy, PoolView, RolloutView, StepPlan, StepReport
 from oppo_sim.policies.refill import Refill, ShippedPolicy
 from oppo_sim.policies.shipped.oracle import Oracle
 from oppo_sim.scenario.build import Setup

@@ -236,11 +236,7 @@ ALIASES: Mapping[str, Alias] = {
         Alias("policy.max_staleness", _whole_updates, "a share of a batch elsewhere; whole numbers only"),
     ),
     **dict.fromkeys(
-        (
-            "max_staleness_strategy",
-            "max_off_policy_strategy",
-            "trainer.v1.sampler.max_off_policy_strategy",
-        ),
+        ("max_staleness_strategy", "max_off_policy_strategy", "trainer.v1.sampler.max_off_policy_strategy"),
         Alias("policy.max_staleness_strategy", _waits, "wait is what policy async does; drop is refused"),
     ),
     **dict.fromkeys(

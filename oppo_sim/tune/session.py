@@ -305,10 +305,7 @@ def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
         + f". Each bound alone: {', '.join(kept)}. Loosen what binds, or search other policies or more"
         " trials."
     )
-    sections = {
-        "Nothing keeps all bounds": [sentence],
-        "What was searched": _searched_sentences(searched),
-    }
+    sections = {"Nothing keeps all bounds": [sentence], "What was searched": _searched_sentences(searched)}
     return _tuned(searched, bench, sections, infeasible=Infeasible(nearest, binding, sentence))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from oppo_real.placement.engines import EngineKind
 from oppo_real.ppo.config import PPOConfig
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 from oppo_sim.costs.training_config import TrainingConfig
@@ -13,7 +14,6 @@ from oppo_sim.errors import OppoError
 from oppo_sim.scenario.problems import problems_of
 from oppo_sim.scenario.schema import Scenario
 
-Engine = Literal["torch", "vllm"]
 Model = dict[str, Any] | str | None
 Cores = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
@@ -139,8 +139,8 @@ class SftSection(Strict):
 class RealConfig(Strict):
     """How a scenario is run for real."""
 
-    engine: Engine = Field("torch", description="of the replicas")
-    scorer: Engine = Field("torch", description="of the scoring workers")
+    engine: EngineKind = Field("torch", description="of the replicas")
+    scorer: EngineKind = Field("torch", description="of the scoring workers")
     mode: Literal["replay", "train"] = Field(
         "replay",
         description=(

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.plan import Sizes
-from oppo_real.config import Engine, RealConfig, real_config
+from oppo_real.config import RealConfig, real_config
+from oppo_real.placement.engines import EngineKind
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
@@ -76,7 +77,7 @@ def comparable(config: RealConfig) -> dict[str, Any]:
     return {name: plain[name] for name in kept}
 
 
-def subject_of(scenario: "Scenario", engine: Engine | None = None) -> Subject:
+def subject_of(scenario: "Scenario", engine: EngineKind | None = None) -> Subject:
     """What a real section names, perhaps with another ``engine``. Raises OppoError if there is none."""
     if scenario.real is None:
         raise OppoError(

@@ -1,10 +1,10 @@
 """``oppo calibrate``: measure the engines of a scenario's real run, and write a cost profile."""
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
+from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_sim.cli import options
 
 
@@ -16,7 +16,7 @@ from oppo_sim.cli import options
 )
 @click.argument("scenario")
 @click.option(
-    "--engine", type=click.Choice(["torch", "vllm"]), help="Engine of the actor instead of the scenario's."
+    "--engine", type=click.Choice(list(ENGINES)), help="Engine of the actor instead of the scenario's."
 )
 @options.OVERRIDES
 @click.option(
@@ -56,7 +56,7 @@ from oppo_sim.cli import options
 @options.JSON
 def command(
     scenario: str,
-    engine: Literal["torch", "vllm"] | None,
+    engine: EngineKind | None,
     overrides: tuple[str, ...],
     output: Path | None,
     budget_s: float,

@@ -1,10 +1,10 @@
 """Engines from plain descriptions, which can be sent to another process and be built there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from math import prod
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from oppo_real.engines.interface import Actor, Sampling, Scorer
 from oppo_sim.errors import OppoError
@@ -49,16 +49,32 @@ class ScorerSpec:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class EngineFacts:
+    """What there is to know of an engine before it is imported."""
+
+    packages: tuple[str, ...]
+    build_actor: Callable[[ActorSpec], Actor]
+    build_scorer: Callable[[ScorerSpec], Scorer]
+    reads_folders: bool = False
+    """It takes models from folders of ``save_pretrained`` only."""
+    tiny_model: Mapping[str, int] = field(default_factory=dict)
+    """What the configuration of a tiny model must have for it."""
+    parallel_args: tuple[str, ...] = ()
+    """Engine arguments by whose product one engine is spread over devices."""
+    args_inside_ray: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of an engine that is spread over devices inside a worker of Ray."""
+
+
 def parallel_size(spec: ActorSpec | ScorerSpec) -> int:
-    """Devices that one engine is spread over: vLLM's tensor and pipeline parallelism, else 1."""
-    given = (spec.engine_args.get(name) for name in ("tensor_parallel_size", "pipeline_parallel_size"))
-    return prod(size for size in given if isinstance(size, int)) if spec.engine == "vllm" else 1
+    """Devices that one engine is spread over."""
+    given = (spec.engine_args.get(name) for name in ENGINES[spec.engine].parallel_args)
+    return prod(size for size in given if isinstance(size, int))
 
 
 def require_engine(engine: EngineKind) -> None:
     """Raise OppoError, naming the extra, if an engine's packages are not installed."""
-    needed = {"torch": ("torch", "transformers"), "vllm": ("vllm",)}[engine]
-    missing = [package for package in needed if find_spec(package) is None]
+    missing = [package for package in ENGINES[engine].packages if find_spec(package) is None]
     if missing:
         raise OppoError(
             f"engine {engine} needs {', '.join(missing)}, which is not installed: pip install"
@@ -77,20 +93,17 @@ def require_ray() -> None:
 def build_actor(spec: ActorSpec) -> Actor:
     """Build a replica's engine. Raises OppoError if its packages are missing or the model does not fit."""
     require_engine(spec.engine)
-    if spec.engine == "vllm":
-        from oppo_real.engines.vllm_actor import VllmActor
+    return ENGINES[spec.engine].build_actor(spec)
 
-        sizes: dict[str, Any] = {} if spec.max_num_seqs is None else {"max_num_seqs": spec.max_num_seqs}
-        return VllmActor(
-            spec.model,
-            spec.sampling,
-            lock_step=spec.lock_step,
-            dtype=spec.dtype,
-            max_model_len=spec.max_model_len,
-            kv_capacity_tokens=spec.kv_capacity_tokens,
-            engine_args=spec.engine_args,
-            **sizes,
-        )
+
+def build_scorer(spec: ScorerSpec) -> Scorer:
+    """Build a scoring worker's engine. Raises OppoError if its packages are missing or the model does not
+    fit."""
+    require_engine(spec.engine)
+    return ENGINES[spec.engine].build_scorer(spec)
+
+
+def _torch_actor(spec: ActorSpec) -> Actor:
     from oppo_real.engines.models import build_causal_lm
     from oppo_real.engines.torch_actor import ActorLimits, TorchActor
 
@@ -98,34 +111,63 @@ def build_actor(spec: ActorSpec) -> Actor:
     return TorchActor(build_causal_lm(spec.model, spec.seed, spec.dtype, spec.device), spec.sampling, limits)
 
 
-def build_scorer(spec: ScorerSpec) -> Scorer:
-    """Build a scoring worker's engine. Raises OppoError if its packages are missing or the model does not
-    fit."""
-    require_engine(spec.engine)
-    if spec.engine == "vllm":
-        from oppo_real.engines.vllm_scorer import VllmScorer
-
-        if spec.reference is not None:
-            raise OppoError(
-                "training.stream_ref needs the torch scorer, which runs the reference model too: set"
-                " real.scorer to torch"
-            )
-        return VllmScorer(
-            spec.model, dtype=spec.dtype, max_model_len=spec.max_model_len, engine_args=spec.engine_args
-        )
+def _torch_scorer(spec: ScorerSpec) -> Scorer:
     from oppo_real.engines.models import build_causal_lm, build_reward_model
     from oppo_real.engines.torch_scorer import TorchScorer
 
-    reference = (
-        None
-        if spec.reference is None
-        else build_causal_lm(spec.reference, spec.reference_seed, spec.dtype, spec.device)
-    )
-    model = build_reward_model(spec.model, spec.seed, spec.dtype, spec.device)
+    reference = None
+    if spec.reference is not None:
+        reference = build_causal_lm(spec.reference, spec.reference_seed, spec.dtype, spec.device)
     return TorchScorer(
-        model,
+        build_reward_model(spec.model, spec.seed, spec.dtype, spec.device),
         kv_block_tokens=spec.kv_block_tokens,
         reference_model=reference,
         reference_temperature=spec.temperature or 1.0,
         **spec.engine_args,
     )
+
+
+def _vllm_actor(spec: ActorSpec) -> Actor:
+    from oppo_real.engines.vllm_actor import VllmActor
+
+    sizes: dict[str, Any] = {} if spec.max_num_seqs is None else {"max_num_seqs": spec.max_num_seqs}
+    return VllmActor(
+        spec.model,
+        spec.sampling,
+        lock_step=spec.lock_step,
+        dtype=spec.dtype,
+        max_model_len=spec.max_model_len,
+        kv_capacity_tokens=spec.kv_capacity_tokens,
+        engine_args=spec.engine_args,
+        **sizes,
+    )
+
+
+def _vllm_scorer(spec: ScorerSpec) -> Scorer:
+    from oppo_real.engines.vllm_scorer import VllmScorer
+
+    if spec.reference is not None:
+        raise OppoError(
+            "training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer"
+            " to torch"
+        )
+    return VllmScorer(
+        spec.model, dtype=spec.dtype, max_model_len=spec.max_model_len, engine_args=spec.engine_args
+    )
+
+
+ENGINES: Final[Mapping[EngineKind, EngineFacts]] = {
+    "torch": EngineFacts(("torch", "transformers"), _torch_actor, _torch_scorer),
+    "vllm": EngineFacts(
+        ("vllm",),
+        _vllm_actor,
+        _vllm_scorer,
+        reads_folders=True,
+        # It has no attention for heads of 16 on a CPU.
+        tiny_model={"num_attention_heads": 2, "num_key_value_heads": 2},
+        parallel_args=("tensor_parallel_size", "pipeline_parallel_size"),
+        # It would look for the GPUs of a split engine in bundles of its own; they are in the actor's.
+        args_inside_ray={"distributed_executor_backend": "mp"},
+    ),
+}
+"""All engines. Another one: its file in ``engines/``, its name and facts here, its test."""

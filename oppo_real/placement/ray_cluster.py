@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, gone, receiver
 from oppo_real.placement.cores import available_cores
-from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
+from oppo_real.placement.engines import ENGINES, ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.ray_worker import THREADS, RayWorker, StoredWeights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
@@ -311,8 +311,6 @@ def _room(bundles: Sequence[Mapping[str, float]], config: "RaySection") -> Any:
 
 
 def _inside_ray(spec: Spec) -> Spec:
-    """vLLM would look for the GPUs of an engine that is split in bundles of its own; they are in the
-    actor's."""
-    if spec.engine != "vllm" or parallel_size(spec) == 1:
+    if parallel_size(spec) == 1:
         return spec
-    return replace(spec, engine_args={"distributed_executor_backend": "mp", **spec.engine_args})
+    return replace(spec, engine_args={**ENGINES[spec.engine].args_inside_ray, **spec.engine_args})

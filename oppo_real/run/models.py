@@ -10,6 +10,7 @@ import torch
 
 from oppo_real.config import RealConfig
 from oppo_real.engines.models import build_causal_lm, build_value_model
+from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.trainer import PPOTrainer
 from oppo_real.run.training import FrozenTraining, PPOTraining
@@ -57,7 +58,7 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
             " (real.models.actor)"
         )
     kept = None
-    if config.engine == "vllm" or stream_ref:
+    if ENGINES[config.engine].reads_folders or stream_ref:
         kept = _save(policy, folder / "actor")
     reward = sources.reward if sources.reward is not None else _tiny(longest, config.scorer)
     if sources.reward is None and fitted:
@@ -65,11 +66,11 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
             _fitted_reward_model(config, seed, longest, policy if sources.actor is None else None),
             folder / "reward",
         )
-    elif config.scorer == "vllm" and not (isinstance(reward, str) and Path(reward).is_dir()):
+    elif ENGINES[config.scorer].reads_folders and not (isinstance(reward, str) and Path(reward).is_dir()):
         from oppo_real.engines.models import build_reward_model
 
         reward = _save(build_reward_model(reward, seed + 2, config.dtype), folder / "reward")
-    source = kept if config.engine == "vllm" else actor
+    source = kept if ENGINES[config.engine].reads_folders else actor
     return Models(policy, source, reward, kept if stream_ref else None, int(shape.vocab_size), context)
 
 
@@ -111,7 +112,7 @@ def _fitted_reward_model(config: RealConfig, seed: int, longest: int, fitted: An
     (docs/ppo.md)."""
     from oppo_real.task.reward_model import RewardModelConfig, fit_reward_model, reward_model_from
 
-    alike = fitted is not None and (config.engine == "vllm") == (config.scorer == "vllm")
+    alike = fitted is not None and ENGINES[config.engine].tiny_model == ENGINES[config.scorer].tiny_model
     model = (
         reward_model_from(fitted, seed + 2)
         if alike
@@ -125,13 +126,11 @@ def _fitted_reward_model(config: RealConfig, seed: int, longest: int, fitted: An
     return model
 
 
-def _tiny_config(longest: int, engine: str) -> Any:
-    # vLLM has no attention for heads of 16 on a CPU.
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2} if engine == "vllm" else {}
-    return tiny_config(max_position_embeddings=max(longest, 256), **heads)
+def _tiny_config(longest: int, engine: EngineKind) -> Any:
+    return tiny_config(max_position_embeddings=max(longest, 256), **ENGINES[engine].tiny_model)
 
 
-def _tiny(longest: int, engine: str) -> dict[str, Any]:
+def _tiny(longest: int, engine: EngineKind) -> dict[str, Any]:
     shown = _tiny_config(longest, engine)
     names = (
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 from oppo_sim.cli.main import run
 from oppo_sim.cli.trace import trace
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.identity import content_hash
 from oppo_sim.traces.recorded import split_trace, write_recorded_run
-from oppo_sim.traces.schema import check_frame
+from oppo_sim.traces.schema import check_frame, content_hash
 from oppo_sim.traces.storage import load_trace, save_trace
 
 

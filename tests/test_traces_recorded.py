@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.identity import content_hash
 from oppo_sim.traces.opening import open_trace
 from oppo_sim.traces.recorded import read_recorded_run, read_workload, split_trace, write_recorded_run
-from oppo_sim.traces.schema import check_frame
+from oppo_sim.traces.schema import check_frame, content_hash
 
 WORKLOAD = pd.DataFrame(
     {"rollout_id": [0, 1, 2], "prompt_id": ["a", "a", "b"], "step": [0, 0, 1], "prompt_length": [5, 5, 9]}

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import TraceConfig
-from oppo_sim.traces.identity import content_hash
 from oppo_sim.traces.recorded import split_trace, write_recorded_run
 from oppo_sim.traces.replay import Replay, build_replay, replay_frame
-from oppo_sim.traces.schema import check_frame
+from oppo_sim.traces.schema import check_frame, content_hash
 from oppo_sim.traces.storage import save_trace
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from oppo_sim.columns import TRACE_COLUMNS
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.identity import content_hash
-from oppo_sim.traces.schema import check_frame
+from oppo_sim.traces.schema import check_frame, content_hash
 from oppo_sim.traces.storage import load_trace, save_trace
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")

@@ -5,16 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_sim.draws import draw_index, draw_uniform, stream_key
+from oppo_sim.draws import draw_index, draw_uniform, indices, stream_key, uniforms
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.catalog import load_named
+from oppo_sim.traces.catalog import length_factors, load_named
 from oppo_sim.traces.config import PARAMETERS, DriftConfig, SynthConfig
 from oppo_sim.traces.distributions import Mixture, make_distribution
-from oppo_sim.traces.draw_arrays import indices, uniforms
-from oppo_sim.traces.resample import resample
 from oppo_sim.traces.stats import trace_stats
-from oppo_sim.traces.step_tables import length_factors
-from oppo_sim.traces.synth import drift_factors, synthesise
+from oppo_sim.traces.synth import drift_factors, resample, synthesise
 from oppo_sim.traces.targets import solve
 
 PAIRS = [

@@ -116,9 +116,9 @@ def resample_command(
       oppo trace resample math_gsm8k_gpt3 --rows 100000 --seed 1 -o gsm8k_100k.parquet
     """
     from oppo_sim.traces.opening import open_trace
-    from oppo_sim.traces.resample import resample
     from oppo_sim.traces.stats import trace_stats
     from oppo_sim.traces.storage import save_trace
+    from oppo_sim.traces.synth import resample
 
     refuse_output(output, force)
     drawn = resample(open_trace(name_or_path, sources or None).frame, rows, seed)

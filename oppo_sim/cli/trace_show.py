@@ -107,7 +107,7 @@ def _imported(name_or_path: str, opened: "OpenedTrace", sources: tuple[str, ...]
 
 def _show(opened: "OpenedTrace", imported: dict[str, Any] | None, as_json: bool) -> None:
     from oppo_sim.columns import SOURCE
-    from oppo_sim.traces.identity import content_hash
+    from oppo_sim.traces.schema import content_hash
     from oppo_sim.traces.stats import drift_by_step, trace_stats
 
     frame = opened.frame
@@ -258,8 +258,7 @@ def _print_provenance(console: "Console", opened: "OpenedTrace") -> None:
 
 
 def _show_step_table(name: str, as_json: bool) -> None:
-    from oppo_sim.traces.catalog import find_trace
-    from oppo_sim.traces.step_tables import runs_of
+    from oppo_sim.traces.catalog import find_trace, runs_of
 
     entry, runs = find_trace(name, "steps"), runs_of(name)
     if as_json:

@@ -88,7 +88,7 @@ def synth_command(
       oppo trace synth --like serving_servegen_r1 --rows 1000000 -o big.parquet
     """
     from oppo_sim.traces.distributions import parameters_of
-    from oppo_sim.traces.identity import content_hash
+    from oppo_sim.traces.schema import content_hash
     from oppo_sim.traces.stats import trace_stats
     from oppo_sim.traces.storage import save_trace
     from oppo_sim.traces.synth import synthesise

@@ -4,15 +4,15 @@ rounding and cutting."""
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammainc, ndtr, ndtri
 
 from oppo_sim.traces.config import PARAMETERS
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 
 class LengthDistribution(Protocol):
@@ -22,13 +22,13 @@ class LengthDistribution(Protocol):
     def name(self) -> str:
         """``lognormal``, ``weibull`` or ``mixture``."""
 
-    def cdf(self, x: Any) -> "Floats":
+    def cdf(self, x: Any) -> Floats:
         """P(X ≤ x)."""
 
-    def sf(self, x: Any) -> "Floats":
+    def sf(self, x: Any) -> Floats:
         """P(X > x), exact in the far tail."""
 
-    def quantile(self, u: Any) -> "Floats":
+    def quantile(self, u: Any) -> Floats:
         """The inverse of ``cdf``, u in (0, 1)."""
 
     def mean(self, cut: float = math.inf) -> float:
@@ -43,16 +43,13 @@ class Lognormal:
     sigma: float
     name = "lognormal"
 
-    def cdf(self, x: Any) -> "Floats":
+    def cdf(self, x: Any) -> Floats:
         return _normal_cdf(self._score(x))
 
-    def sf(self, x: Any) -> "Floats":
+    def sf(self, x: Any) -> Floats:
         return _normal_cdf(-self._score(x))
 
-    def quantile(self, u: Any) -> "Floats":
-        import numpy as np
-        from scipy.special import ndtri
-
+    def quantile(self, u: Any) -> Floats:
         result: Floats = np.exp(self.mu + self.sigma * ndtri(u))
         return result
 
@@ -79,27 +76,19 @@ class Weibull:
     scale: float
     name = "weibull"
 
-    def cdf(self, x: Any) -> "Floats":
-        import numpy as np
-
+    def cdf(self, x: Any) -> Floats:
         result: Floats = -np.expm1(-self._hazard(x))
         return result
 
-    def sf(self, x: Any) -> "Floats":
-        import numpy as np
-
+    def sf(self, x: Any) -> Floats:
         result: Floats = np.exp(-self._hazard(x))
         return result
 
-    def quantile(self, u: Any) -> "Floats":
-        import numpy as np
-
+    def quantile(self, u: Any) -> Floats:
         result: Floats = self.scale * (-np.log1p(-np.asarray(u))) ** (1 / self.shape)
         return result
 
     def mean(self, cut: float = math.inf) -> float:
-        from scipy.special import gammainc
-
         try:
             whole = self.scale * math.gamma(1 + 1 / self.shape)
         except OverflowError:
@@ -111,8 +100,6 @@ class Weibull:
         return (whole * below if below else 0.0) + cut * math.exp(-hazard)
 
     def _hazard(self, x: Any) -> Any:
-        import numpy as np
-
         with np.errstate(over="ignore"):
             return (np.asarray(x, dtype=float) / self.scale) ** self.shape
 
@@ -128,16 +115,13 @@ class Mixture:
     weight_2: float
     name = "mixture"
 
-    def cdf(self, x: Any) -> "Floats":
+    def cdf(self, x: Any) -> Floats:
         return (1 - self.weight_2) * self._first.cdf(x) + self.weight_2 * self._second.cdf(x)
 
-    def sf(self, x: Any) -> "Floats":
+    def sf(self, x: Any) -> Floats:
         return (1 - self.weight_2) * self._first.sf(x) + self.weight_2 * self._second.sf(x)
 
-    def quantile(self, u: Any) -> "Floats":
-        import numpy as np
-        from scipy.special import ndtri
-
+    def quantile(self, u: Any) -> Floats:
         # No closed form: interpolated between normal scores, which are nearly straight in ln x.
         reach = np.linspace(-9.0, 9.0, 4001)
         logs = np.unique(np.concatenate([self.mu_1 + self.sigma_1 * reach, self.mu_2 + self.sigma_2 * reach]))
@@ -175,15 +159,11 @@ def parameters_of(distribution: Lognormal | Weibull | Mixture) -> dict[str, floa
     return {key: float(value) for key, value in asdict(distribution).items()}
 
 
-def _normal_cdf(score: Any) -> "Floats":
-    from scipy.special import ndtr
-
+def _normal_cdf(score: Any) -> Floats:
     result: Floats = ndtr(score)
     return result
 
 
 def _log(x: Any) -> Any:
-    import numpy as np
-
     with np.errstate(divide="ignore"):
         return np.log(np.asarray(x, dtype=float))

@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import pandas as pd
+
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH
 from oppo_sim.errors import OppoError
 from oppo_sim.files import new_file
 from oppo_sim.traces.stats import TraceStats, drift_by_step
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 BLUE: Final = "#0072B2"
@@ -19,7 +21,7 @@ SUFFIXES: Final = (".png", ".svg", ".pdf")
 
 
 def save_figure(
-    frame: "pd.DataFrame", stats: TraceStats, title: str, path: str | Path, *, overwrite: bool = False
+    frame: pd.DataFrame, stats: TraceStats, title: str, path: str | Path, *, overwrite: bool = False
 ) -> None:
     """Draw a checked trace: histogram, survival function on log axes, and mean, median and p90 over the steps
     if it has several.
@@ -59,8 +61,6 @@ def save_figure(
 
 
 def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
-    import numpy as np
-
     # Up to p99: the far tail belongs to the panel beside, here it would leave the body one bar wide.
     edge = max(stats.p99, 10.0)
     step = max(1.0, edge / 50)
@@ -99,8 +99,6 @@ def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
 
 
 def _survival(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
-    import numpy as np
-
     values, counts = np.unique(lengths, return_counts=True)
     at_least = np.cumsum(counts[::-1])[::-1] / len(lengths)
     floor = 0.6 / len(lengths)
@@ -151,7 +149,7 @@ def _plain_ticks(axis: Any, text: str, *, wide: bool, factor: float = 1) -> None
     axis.set_minor_formatter(NullFormatter())
 
 
-def _drift(axis: "Axes", drift: "pd.DataFrame") -> None:
+def _drift(axis: "Axes", drift: pd.DataFrame) -> None:
     middle = (drift["first_step"] + drift["last_step"]) / 2
     axis.plot(middle, drift["p90"], color=GREY, linewidth=1.3, label="p90")
     axis.plot(middle, drift["mean"], color=BLUE, linewidth=1.8, label="mean")

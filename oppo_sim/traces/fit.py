@@ -3,18 +3,18 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.distributions import LengthDistribution, Lognormal, Mixture, Weibull, parameters_of
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
+Floats = npt.NDArray[np.float64]
 
-    Floats = npt.NDArray[np.float64]
 
 MIN_ROWS: Final = 10
 _SIGMA_BOUNDS: Final = (math.log(0.005), math.log(20.0))
@@ -68,12 +68,12 @@ class TraceFit:
 class _Counts:
     """Distinct lengths and how often each was seen, finished and cut."""
 
-    lengths: "Floats"
-    finished: "Floats"
-    cut: "Floats"
+    lengths: Floats
+    finished: Floats
+    cut: Floats
 
 
-def fit_trace(frame: "pd.DataFrame") -> TraceFit:
+def fit_trace(frame: pd.DataFrame) -> TraceFit:
     """Fit lognormal, Weibull and a mixture of two lognormals by maximum likelihood; the lowest AIC comes
     first.
 
@@ -81,8 +81,6 @@ def fit_trace(frame: "pd.DataFrame") -> TraceFit:
     ``finish_reason`` length are right-censored (longer than n − ½). Aborted rows are left out. Raises
     OppoError for fewer than 10 rows or if all were cut.
     """
-    import numpy as np
-
     used = frame[(frame[FINISH_REASON] != "abort").fillna(True).to_numpy(dtype=bool)]
     lengths = np.maximum(used[RESPONSE_LENGTH].to_numpy(dtype=np.int64), 1)
     cut = (used[FINISH_REASON] == "length").to_numpy(dtype=bool)
@@ -110,7 +108,7 @@ def fit_trace(frame: "pd.DataFrame") -> TraceFit:
     )
 
 
-def _warnings(used: "pd.DataFrame", lengths: "npt.NDArray[np.int64]") -> list[str]:
+def _warnings(used: pd.DataFrame, lengths: npt.NDArray[np.int64]) -> list[str]:
     reasons = used[FINISH_REASON]
     at_max = lengths == lengths.max()
     suspicious = int((at_max & reasons.isna().to_numpy(dtype=bool)).sum())
@@ -123,8 +121,6 @@ def _warnings(used: "pd.DataFrame", lengths: "npt.NDArray[np.int64]") -> list[st
 
 
 def _log_likelihood(distribution: LengthDistribution, counts: _Counts) -> float:
-    import numpy as np
-
     low, high = counts.lengths - 0.5, counts.lengths + 0.5
     low = np.where(counts.lengths <= 1, 0.0, low)
     below, above = distribution.cdf(low), distribution.sf(low)
@@ -135,13 +131,12 @@ def _log_likelihood(distribution: LengthDistribution, counts: _Counts) -> float:
 
 
 def _maximise(
-    build: "Callable[[Floats], LengthDistribution]",
+    build: Callable[[Floats], LengthDistribution],
     starts: Sequence[Sequence[float]],
     bounds: Sequence[tuple[float, float]],
     counts: _Counts,
-) -> "Floats":
+) -> Floats:
     """Free parameters of the highest likelihood found from ``starts``."""
-    import numpy as np
     from scipy.optimize import minimize
 
     total = float(counts.finished.sum() + counts.cut.sum())
@@ -162,7 +157,7 @@ def _maximise(
 
 
 def _fit_lognormal(counts: _Counts) -> Lognormal:
-    def build(free: "Floats") -> Lognormal:
+    def build(free: Floats) -> Lognormal:
         return Lognormal(float(free[0]), math.exp(free[1]))
 
     mu, sigma = _log_moments(counts.lengths, counts.finished + counts.cut)
@@ -174,7 +169,7 @@ def _fit_lognormal(counts: _Counts) -> Lognormal:
 
 
 def _fit_weibull(counts: _Counts) -> Weibull:
-    def build(free: "Floats") -> Weibull:
+    def build(free: Floats) -> Weibull:
         return Weibull(math.exp(free[1]), math.exp(free[0]))
 
     mu, sigma = _log_moments(counts.lengths, counts.finished + counts.cut)
@@ -185,9 +180,7 @@ def _fit_weibull(counts: _Counts) -> Weibull:
 
 
 def _fit_mixture(counts: _Counts) -> Mixture:
-    import numpy as np
-
-    def build(free: "Floats") -> Mixture:
+    def build(free: Floats) -> Mixture:
         return Mixture(
             float(free[0]), math.exp(free[1]), float(free[2]), math.exp(free[3]), 1 / (1 + math.exp(-free[4]))
         )
@@ -220,10 +213,8 @@ def _fit_mixture(counts: _Counts) -> Mixture:
     return Mixture(found.mu_2, found.sigma_2, found.mu_1, found.sigma_1, 1 - found.weight_2)
 
 
-def _log_moments(lengths: "Floats", weights: "Floats") -> tuple[float, float]:
+def _log_moments(lengths: Floats, weights: Floats) -> tuple[float, float]:
     """Mean and standard deviation (at least 0.05) of ln(tokens)."""
-    import numpy as np
-
     logs = np.log(lengths)
     mean = float(np.average(logs, weights=weights))
     return mean, max(0.05, math.sqrt(float(np.average((logs - mean) ** 2, weights=weights))))
@@ -246,8 +237,6 @@ def _judged(distribution: Lognormal | Weibull | Mixture, counts: _Counts) -> Fit
 
 
 def _ks_distance(distribution: LengthDistribution, counts: _Counts) -> float:
-    import numpy as np
-
     at_risk = np.cumsum((counts.finished + counts.cut)[::-1])[::-1]
     survival = np.cumprod(1 - counts.finished / at_risk)
     seen = counts.finished > 0

@@ -1,12 +1,15 @@
-"""A trace by the name or path a user gives."""
+"""A trace by the name or path a user gives, and the rows of some of its sources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oppo_sim.columns import SOURCE
+from oppo_sim.errors import OppoError
 from oppo_sim.traces.catalog import CatalogEntry, find_trace, list_traces, load_named
-from oppo_sim.traces.sources import keep_sources
 from oppo_sim.traces.storage import SUFFIXES, load_trace
 
 if TYPE_CHECKING:
@@ -48,3 +51,29 @@ def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> Opene
         return OpenedTrace(path.name, keep_sources(load_path(path), sources, name_or_path), None)
     find_trace(name_or_path)  # raises, with close names
     raise AssertionError("unreachable")
+
+
+def keep_sources(frame: "pd.DataFrame", patterns: Sequence[str] | None, where: str) -> "pd.DataFrame":
+    """Rows whose source is one of ``patterns`` or matches one (``*``, ``?``, ``[ab]``); None keeps all.
+
+    Raises OppoError for a pattern that matches no source.
+    """
+    if patterns is None:
+        return frame
+    names = [str(name) for name in frame[SOURCE].dropna().unique()]
+    kept: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
+        if not matching:
+            close = get_close_matches(pattern, names, n=1, cutoff=0.4)
+            hint = f"did you mean '{close[0]}'?" if close else _listed(names)
+            raise OppoError(f"no source of {where} matches '{pattern}': {hint}")
+        kept |= matching
+    return frame[frame[SOURCE].isin(sorted(kept))].reset_index(drop=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "it has no sources, leave the filter out"
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return f"there are {', '.join(names[:6])}{more}"

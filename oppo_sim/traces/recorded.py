@@ -9,7 +9,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
 
 from oppo_sim.columns import (
     FINISH_REASON,
@@ -28,9 +31,6 @@ from oppo_sim.files import file_errors, sha256_of
 from oppo_sim.traces.schema import check_frame
 from oppo_sim.traces.storage import read_parquet, write_parquet
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FORMAT: Final = "oppo-recorded-run/1"
 FORMAT_KEY: Final = b"oppo_recorded_run_format"
 MANIFEST: Final = "manifest.json"
@@ -47,28 +47,26 @@ class RecordedRun:
 
     manifest: dict[str, Any]
     """What the recorder said: scenario, seed, versions, machine, …"""
-    workload: "pd.DataFrame"
+    workload: pd.DataFrame
     """``rollout_id`` and any of ``WORKLOAD_COLUMNS``: what a predictor may read."""
-    outcomes: "pd.DataFrame"
+    outcomes: pd.DataFrame
     """``rollout_id``, ``response_length``, and any of ``finish_reason``, ``reward`` and measured columns
     (``*_s`` in seconds)."""
 
-    def as_trace(self) -> "pd.DataFrame":
+    def as_trace(self) -> pd.DataFrame:
         """The rollouts as a checked trace, to be replayed; measured columns are kept beside."""
         joined = self.workload.merge(self.outcomes, on=ROLLOUT_ID, validate="one_to_one")
         return check_frame(joined, "the recorded run")
 
 
 def write_recorded_run(
-    folder: str | Path, manifest: Mapping[str, Any], workload: "pd.DataFrame", outcomes: "pd.DataFrame"
+    folder: str | Path, manifest: Mapping[str, Any], workload: pd.DataFrame, outcomes: pd.DataFrame
 ) -> None:
     """Write a run as a folder that appears whole or not at all.
 
     ``manifest`` is plain JSON data. Raises OppoError if the folder exists, the frames are not as in
     ``RecordedRun``, or the disk refuses.
     """
-    import pyarrow as pa
-
     folder = Path(folder)
     if os.path.lexists(folder):
         raise OppoError(f"{folder} exists: a recorded run is never overwritten, choose another folder")
@@ -112,7 +110,7 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
     return RecordedRun(dict(sealed["run"]), workload, outcomes)
 
 
-def read_workload(folder: str | Path) -> "pd.DataFrame":
+def read_workload(folder: str | Path) -> pd.DataFrame:
     """The workload alone; the outcomes are not opened. Raises OppoError for a missing or altered file."""
     folder = Path(folder)
     workload = _table(folder, WORKLOAD, _manifest(folder))
@@ -120,7 +118,7 @@ def read_workload(folder: str | Path) -> "pd.DataFrame":
     return workload
 
 
-def split_trace(frame: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
+def split_trace(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Workload and outcomes of a checked trace whose rows are rollouts 0, 1, 2, …; columns that are missing
     throughout are left out."""
     numbered = frame.reset_index(drop=True)
@@ -164,7 +162,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return sealed
 
 
-def _table(folder: Path, name: str, sealed: Mapping[str, Any]) -> "pd.DataFrame":
+def _table(folder: Path, name: str, sealed: Mapping[str, Any]) -> pd.DataFrame:
     path = folder / name
     if not path.is_file():
         raise OppoError(f"{folder} is incomplete: {name} is missing; restore it, or record the run again")
@@ -176,7 +174,7 @@ def _table(folder: Path, name: str, sealed: Mapping[str, Any]) -> "pd.DataFrame"
     return frame
 
 
-def _check_workload(workload: "pd.DataFrame", where: str) -> None:
+def _check_workload(workload: pd.DataFrame, where: str) -> None:
     foreign = [name for name in workload.columns if name not in WORKLOAD_COLUMNS]
     if foreign:
         raise OppoError(
@@ -186,7 +184,7 @@ def _check_workload(workload: "pd.DataFrame", where: str) -> None:
     _check_ids(workload, f"the workload of {where}")
 
 
-def _check(workload: "pd.DataFrame", outcomes: "pd.DataFrame", where: str) -> None:
+def _check(workload: pd.DataFrame, outcomes: pd.DataFrame, where: str) -> None:
     _check_workload(workload, where)
     _check_ids(outcomes, f"the outcomes of {where}")
     shared = [name for name in outcomes.columns if name in WORKLOAD_COLUMNS and name != ROLLOUT_ID]
@@ -202,7 +200,7 @@ def _check(workload: "pd.DataFrame", outcomes: "pd.DataFrame", where: str) -> No
     check_frame(workload.assign(**{RESPONSE_LENGTH: 1}), f"the workload of {where}")
 
 
-def _check_ids(frame: "pd.DataFrame", where: str) -> None:
+def _check_ids(frame: pd.DataFrame, where: str) -> None:
     if ROLLOUT_ID not in frame.columns:
         raise OppoError(f"{where} has no column {ROLLOUT_ID}: number the rollouts from 0")
     ids = frame[ROLLOUT_ID]

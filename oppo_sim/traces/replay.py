@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from oppo_sim.columns import FINISH_REASON, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, STEP
+from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, SOURCE, STEP
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import TraceConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
+
 
 Sampling = Literal["in_order", "resample", "by_step"]
 
@@ -133,8 +136,7 @@ def replay_frame(
     cannot be replayed so."""
     import numpy as np
 
-    from oppo_sim.traces.grouping import whole_groups
-    from oppo_sim.traces.identity import content_hash
+    from oppo_sim.traces.schema import content_hash
 
     digest = content_hash(frame)
     rows_in_trace = len(frame)
@@ -211,8 +213,7 @@ def replay_frame(
 def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, dict[str, Any], str]":
     """Frame with its sources filtered, provenance, and how to call it in messages."""
     from oppo_sim.traces.catalog import find_trace, load_named
-    from oppo_sim.traces.opening import load_path
-    from oppo_sim.traces.sources import keep_sources
+    from oppo_sim.traces.opening import keep_sources, load_path
 
     if config.synth is not None:
         from oppo_sim.traces.synth import synthesise
@@ -299,3 +300,41 @@ def _warnings(
     if unrewarded:
         said.append(f"{unrewarded} rows of {where} have no reward: its rewards are not used")
     return said
+
+
+def prompt_codes(frame: "pd.DataFrame") -> "npt.NDArray[np.int64]":
+    """A number per row of a checked frame, shape (rows,): equal for rows of one source, step and prompt.
+
+    A missing value equals a missing value, so rows without ``prompt_id`` fall together within their source
+    and step.
+    """
+    import numpy as np
+    import pandas as pd
+
+    codes = np.zeros(len(frame), dtype=np.int64)
+    for name in (SOURCE, STEP, PROMPT_ID):
+        part, values = pd.factorize(frame[name], use_na_sentinel=False)
+        codes = codes * len(values) + part
+        # Renumbered each time, so that three columns of many values cannot overflow.
+        codes = pd.factorize(codes)[0].astype(np.int64)
+    return codes
+
+
+def whole_groups(frame: "pd.DataFrame", group_size: int) -> "npt.NDArray[np.int64]":
+    """Row numbers of whole groups, ``group_size`` consecutive entries a group, groups in the order of their
+    first rows.
+
+    Each prompt gives ⌊samples / group_size⌋ groups of its rows in file order; the other rows are left out
+    (docs/model.md C3).
+    """
+    import numpy as np
+
+    codes = prompt_codes(frame)
+    by_prompt = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes)
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(len(codes)) - np.repeat(starts, counts)
+    full = rank < np.repeat(counts // group_size * group_size, counts)
+    groups = by_prompt[full].reshape(-1, group_size)
+    order: npt.NDArray[np.int64] = groups[np.argsort(groups[:, 0], kind="stable")].reshape(-1)
+    return order

@@ -1,14 +1,21 @@
 """The one schema of a length trace, checked: whatever the file format, the same columns with the same types
-come out."""
+come out. What makes two traces the same are their rows, not the file they came from."""
 
+import hashlib
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from oppo_sim.columns import (
     FINISH_REASON,
     PROMPT_ID,
     PROMPT_LENGTH,
     RESPONSE_LENGTH,
+    REWARD,
     SAMPLE_ID,
     SOURCE,
     STEP,
@@ -16,10 +23,6 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 FORMAT: Final = "oppo-trace/1"
 FORMAT_KEY: Final = b"oppo_trace_format"
@@ -33,7 +36,7 @@ _MISSING: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None")
 _HIGHEST: Final = {PROMPT_LENGTH: MAX_LENGTH, RESPONSE_LENGTH: MAX_LENGTH, STEP: 2**53}
 
 
-def checked_frame(table: "pa.Table", where: str) -> "pd.DataFrame":
+def checked_frame(table: pa.Table, where: str) -> pd.DataFrame:
     """The rows of ``table`` as a frame with ``TRACE_COLUMNS`` in order, then further columns as they are.
 
     ``source``, ``prompt_id``, ``sample_id`` and ``finish_reason`` are strings, ``step`` and ``prompt_length``
@@ -43,8 +46,6 @@ def checked_frame(table: "pa.Table", where: str) -> "pd.DataFrame":
     Raises OppoError naming row and column for a missing ``response_length``, a value that is not a whole
     number, is negative or absurdly large, or a ``finish_reason`` that does not exist.
     """
-    import pandas as pd
-
     columns = _columns_by_name(table, where)
     rows = table.num_rows
     if rows == 0:
@@ -72,10 +73,8 @@ def checked_frame(table: "pa.Table", where: str) -> "pd.DataFrame":
     return pd.DataFrame(frame)
 
 
-def check_frame(frame: "pd.DataFrame", where: str = "the trace") -> "pd.DataFrame":
+def check_frame(frame: pd.DataFrame, where: str = "the trace") -> pd.DataFrame:
     """A frame of a caller, checked like a file. Raises OppoError as ``checked_frame``."""
-    import pyarrow as pa
-
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -96,7 +95,7 @@ class _Place:
         return f"{self._where}, data row {int(bad.argmax()) + 1}, column {column}"
 
 
-def _columns_by_name(table: "pa.Table", where: str) -> "dict[str, pa.ChunkedArray]":
+def _columns_by_name(table: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
     columns: dict[str, pa.ChunkedArray] = {}
     for given, column in zip(table.column_names, table.columns, strict=True):
         if given.startswith("__index_level_"):
@@ -129,11 +128,8 @@ def _columns_by_name(table: "pa.Table", where: str) -> "dict[str, pa.ChunkedArra
     return columns
 
 
-def _numbers(column: "pa.ChunkedArray", name: str, place: _Place) -> "pa.ChunkedArray":
+def _numbers(column: pa.ChunkedArray, name: str, place: _Place) -> pa.ChunkedArray:
     """The column as int64 or float64, text parsed."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
@@ -160,11 +156,9 @@ def _numbers(column: "pa.ChunkedArray", name: str, place: _Place) -> "pa.Chunked
     )
 
 
-def _first_unparsable(column: "pa.ChunkedArray") -> int:
+def _first_unparsable(column: pa.ChunkedArray) -> int:
     """Row of the first text that is no number, of a column that has one; by halving, since the parser does
     not say which it was."""
-    import pyarrow as pa
-
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
@@ -177,17 +171,12 @@ def _first_unparsable(column: "pa.ChunkedArray") -> int:
 
 
 def _one_bad(rows: int, row: int) -> Any:
-    import numpy as np
-
     bad = np.zeros(rows, dtype=bool)
     bad[row] = True
     return bad
 
 
-def _whole(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place) -> Any:
-    import numpy as np
-    import pandas as pd
-
+def _whole(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -> Any:
     if column is None:
         return pd.Series(pd.array([pd.NA], dtype="Int64").repeat(rows))
     numbers = _numbers(column, name, place)
@@ -216,11 +205,7 @@ def _whole(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place
     return pd.Series(pd.arrays.IntegerArray(values.astype("int64"), missing))
 
 
-def _real(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place) -> Any:
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-
+def _real(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -> Any:
     if column is None:
         return pd.Series(np.full(rows, np.nan))
     numbers = _numbers(column, name, place).cast(pa.float64(), safe=False)
@@ -230,10 +215,7 @@ def _real(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place)
     return pd.Series(values)
 
 
-def _text(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _text(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -> Any:
     if column is None:
         column = pa.chunked_array([pa.nulls(rows, pa.large_string())])
     kind = column.type
@@ -253,10 +235,7 @@ def _text(column: "pa.ChunkedArray | None", name: str, rows: int, place: _Place)
     return text.to_pandas()
 
 
-def _as_whole_if_possible(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _as_whole_if_possible(column: pa.ChunkedArray) -> pa.ChunkedArray:
     column = pc.if_else(pc.is_nan(column), None, column)
     try:
         return column.cast(pa.int64())
@@ -277,3 +256,32 @@ def _check_reasons(reasons: Any, place: _Place) -> None:
             f"{place.of(bad, FINISH_REASON)} is '{value[:40]}' but must be stop, length, abort or empty:"
             " correct the value"
         )
+
+
+def content_hash(frame: pd.DataFrame) -> str:
+    """SHA-256 (hex) over the ``TRACE_COLUMNS`` of a checked frame, row by row; a column that is absent hashes
+    as one that is missing throughout. The same for CSV and Parquet, and on every machine.
+    """
+    digest = hashlib.sha256(f"oppo-trace-rows/1:{len(frame)}".encode())
+    for name in TRACE_COLUMNS:
+        if name not in frame.columns or frame[name].isna().all():
+            continue
+        column = frame[name]
+        missing = column.isna().to_numpy(dtype=bool)
+        digest.update(f"|{name}:".encode())
+        digest.update(np.packbits(missing).tobytes())
+        if name in TEXT_COLUMNS:
+            text = pa.array(column.fillna(""), type=pa.large_string())
+            text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
+            _, offsets, data = text.buffers()
+            bounds = np.frombuffer(offsets, dtype="<i8", count=len(text) + text.offset + 1)[text.offset :]
+            digest.update((bounds - bounds[0]).astype("<i8").tobytes())
+            digest.update(memoryview(data)[bounds[0] : bounds[-1]] if data is not None else b"")
+        elif name == REWARD:
+            # Adding zero makes one of −0.0 and 0.0, which are equal but differ in their bytes.
+            digest.update(
+                (np.where(missing, 0.0, column.to_numpy(dtype="float64")) + 0.0).astype("<f8").tobytes()
+            )
+        else:
+            digest.update(column.fillna(0).to_numpy(dtype="<i8").tobytes())
+    return digest.hexdigest()

@@ -1,16 +1,15 @@
 """What a trace looks like: counts, quantiles, weight of the tail, drift over steps."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, SOURCE, STEP
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.grouping import prompt_codes
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
+from oppo_sim.traces.replay import prompt_codes
 
 REFERENCE_BATCH: Final = 112
 """Rollouts of a batch for which the expected longest is told: the batch size of the OPPO paper."""
@@ -61,10 +60,8 @@ class TraceStats:
     reward_mean: float | None
 
 
-def trace_stats(frame: "pd.DataFrame") -> TraceStats:
+def trace_stats(frame: pd.DataFrame) -> TraceStats:
     """Statistics of a checked frame. Raises OppoError if nothing is left without aborted rows."""
-    import numpy as np
-
     aborted = (frame[FINISH_REASON] == "abort").to_numpy(dtype=bool)
     used = frame[~aborted]
     if used.empty:
@@ -107,17 +104,15 @@ def trace_stats(frame: "pd.DataFrame") -> TraceStats:
     )
 
 
-def expected_longest(ascending: "npt.NDArray[Any]", batch: int) -> float:
+def expected_longest(ascending: npt.NDArray[Any], batch: int) -> float:
     """E[max of ``batch`` draws with replacement] from sorted lengths: Σ x_i · ((i/n)^batch −
     ((i−1)/n)^batch)."""
-    import numpy as np
-
     n = len(ascending)
     reached = (np.arange(n + 1) / n) ** batch
     return float((ascending * np.diff(reached)).sum())
 
 
-def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame":
+def drift_by_step(frame: pd.DataFrame, bins: int | None = 10) -> pd.DataFrame:
     """Lengths over the steps: the distinct steps in at most ``bins`` runs of nearly equal numbers of steps
     (None: each on its own).
 
@@ -125,9 +120,6 @@ def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame
     if no reason is known). No rows if the trace has no steps. Aborted rows and rows without a step are left
     out.
     """
-    import numpy as np
-    import pandas as pd
-
     used = frame[
         (frame[FINISH_REASON] != "abort").fillna(True).to_numpy(dtype=bool)
         & frame[STEP].notna().to_numpy(dtype=bool)
@@ -155,10 +147,8 @@ def drift_by_step(frame: "pd.DataFrame", bins: int | None = 10) -> "pd.DataFrame
     ).reset_index(drop=True)
 
 
-def _group_cv(used: "pd.DataFrame", lengths: "npt.NDArray[np.int64]") -> tuple[float | None, float | None]:
+def _group_cv(used: pd.DataFrame, lengths: npt.NDArray[np.int64]) -> tuple[float | None, float | None]:
     """(median CV, median samples) of prompts with enough samples; (None, None) if there are none."""
-    import numpy as np
-
     named = used[PROMPT_ID].notna().to_numpy(dtype=bool)
     if not named.any():
         return None, None

@@ -5,22 +5,23 @@ import gzip
 import io
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from oppo_sim.columns import TRACE_COLUMNS
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, new_file
 from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
 SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
 _BLOCK_BYTES: Final = 8 << 20
 
 
-def load_trace(path: str | Path) -> "pd.DataFrame":
+def load_trace(path: str | Path) -> pd.DataFrame:
     """The rollouts of a ``.parquet``, ``.csv`` or ``.csv.gz`` file, one row each, checked; columns as
     ``schema.checked_frame``.
 
@@ -38,14 +39,12 @@ def load_trace(path: str | Path) -> "pd.DataFrame":
     return checked_frame(_read_csv(path), str(path))
 
 
-def save_trace(frame: "pd.DataFrame", path: str | Path, *, overwrite: bool = False) -> None:
+def save_trace(frame: pd.DataFrame, path: str | Path, *, overwrite: bool = False) -> None:
     """Write a trace by the suffix of ``path``; it is checked first, and appears whole or not at all.
 
     Columns that are missing throughout are left out. Raises OppoError for a bad frame or suffix, an existing
     file, or the disk.
     """
-    import pyarrow as pa
-
     path = Path(path)
     kind = suffix_of(path)
     good = check_frame(frame)
@@ -68,18 +67,13 @@ def suffix_of(path: Path) -> str:
     )
 
 
-def write_parquet(table: "pa.Table", path: Path) -> None:
+def write_parquet(table: pa.Table, path: Path) -> None:
     """Zstandard-compressed Parquet."""
-    import pyarrow.parquet as pq
-
     pq.write_table(table, path, compression="zstd", compression_level=9)
 
 
-def read_parquet(path: Path, format_key: bytes, known_format: str) -> "pa.Table":
+def read_parquet(path: Path, format_key: bytes, known_format: str) -> pa.Table:
     """A Parquet file; one that names another format is refused. Raises OppoError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with file_errors(path), pq.ParquetFile(path) as file:
             table = file.read()
@@ -96,10 +90,7 @@ def read_parquet(path: Path, format_key: bytes, known_format: str) -> "pa.Table"
     return table
 
 
-def _read_csv(path: Path) -> "pa.Table":
-    import pyarrow as pa
-    from pyarrow import csv
-
+def _read_csv(path: Path) -> pa.Table:
     ragged: list[Any] = []
 
     def note(row: Any) -> str:
@@ -127,9 +118,6 @@ def _read_csv(path: Path) -> "pa.Table":
 
 
 def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
-    import pyarrow as pa
-    from pyarrow import csv
-
     ragged.clear()
     with suppress(pa.ArrowInvalid):
         # Only a single thread counts rows.
@@ -143,10 +131,7 @@ def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
     return OppoError(f"{path}, data row {row.number - 1}, has {values}: correct the row")
 
 
-def _read_csv_as_text(path: Path, first: Exception) -> "pa.Table":
-    import pyarrow as pa
-    from pyarrow import csv
-
+def _read_csv_as_text(path: Path, first: Exception) -> pa.Table:
     reason = str(first).splitlines()[0]
     try:
         with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as reader:
@@ -161,10 +146,7 @@ def _read_csv_as_text(path: Path, first: Exception) -> "pa.Table":
         ) from None
 
 
-def _write_csv(table: "pa.Table", path: Path, *, compressed: bool) -> None:
-    import pyarrow as pa
-    from pyarrow import csv
-
+def _write_csv(table: pa.Table, path: Path, *, compressed: bool) -> None:
     def write(style: str) -> None:
         with path.open("wb") as raw:
             options = csv.WriteOptions(include_header=False, quoting_style=style)

@@ -1,27 +1,26 @@
 """Synthetic traces: lengths drawn from a distribution, with drift over steps and alike samples of a
-prompt."""
+prompt; and rows drawn from another trace."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.special import ndtr, ndtri
 
 from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_LENGTH, SAMPLE_ID, SOURCE, STEP
-from oppo_sim.draws import stream_key
+from oppo_sim.draws import hashes, indices, stream_key, uniforms
 from oppo_sim.errors import OppoError
+from oppo_sim.traces.catalog import length_factors
 from oppo_sim.traces.config import MAX_LENGTH, DriftConfig, SynthConfig
-from oppo_sim.traces.draw_arrays import hashes, uniforms
 from oppo_sim.traces.schema import check_frame
-from oppo_sim.traces.step_tables import length_factors
 from oppo_sim.traces.targets import solve, solve_two
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pandas as pd
-
-    Floats = npt.NDArray[np.float64]
-    Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 
-def synthesise(config: SynthConfig) -> "pd.DataFrame":
+def synthesise(config: SynthConfig) -> pd.DataFrame:
     """A checked frame of ``config.rows`` rollouts, columns as ``schema.checked_frame``; the same for the same
     config on every machine.
 
@@ -29,9 +28,6 @@ def synthesise(config: SynthConfig) -> "pd.DataFrame":
     to the targets.
     Raises OppoError if the targets contradict each other.
     """
-    import numpy as np
-    import pandas as pd
-
     distribution = solve(config)
     prompt = np.arange(config.rows) // config.samples_per_prompt
     prompts = int(prompt[-1]) + 1
@@ -60,11 +56,9 @@ def synthesise(config: SynthConfig) -> "pd.DataFrame":
     )
 
 
-def drift_factors(drift: DriftConfig, steps: int) -> "Floats":
+def drift_factors(drift: DriftConfig, steps: int) -> Floats:
     """Factor on the lengths of each step, shape (steps,); the first is 1. Raises OppoError for a table that
     does not do."""
-    import numpy as np
-
     if drift.kind == "table":
         assert drift.table is not None
         return length_factors(drift.table, drift.source, steps, drift.smooth_steps)
@@ -74,11 +68,8 @@ def drift_factors(drift: DriftConfig, steps: int) -> "Floats":
     return result
 
 
-def _chances(config: SynthConfig, prompt: "Indices", step_of_prompt: "Indices") -> "Floats":
+def _chances(config: SynthConfig, prompt: Indices, step_of_prompt: Indices) -> Floats:
     """Uniform draws, shape (rows,), correlated among the samples of a prompt through their normal scores."""
-    import numpy as np
-    from scipy.special import ndtr, ndtri
-
     own = _stratified(config.seed, "synth/response", step_of_prompt[prompt])
     share = config.prompt_correlation
     if not share:
@@ -88,11 +79,9 @@ def _chances(config: SynthConfig, prompt: "Indices", step_of_prompt: "Indices") 
     return result
 
 
-def _stratified(seed: int, purpose: str, block: "Indices") -> "Floats":
+def _stratified(seed: int, purpose: str, block: Indices) -> Floats:
     """One draw in each of n equally likely slices of (0, 1), in random order, for each block of n entries;
     ``block`` ascends from 0."""
-    import numpy as np
-
     count = len(block)
     order = np.lexsort((hashes(stream_key(seed, f"{purpose}/order"), count), block))
     sizes = np.bincount(block)
@@ -104,9 +93,7 @@ def _stratified(seed: int, purpose: str, block: "Indices") -> "Floats":
     return np.clip(result, 2.0**-54, 1 - 2.0**-53)
 
 
-def _prompt_lengths(config: SynthConfig, prompts: int) -> "Indices":
-    import numpy as np
-
+def _prompt_lengths(config: SynthConfig, prompts: int) -> Indices:
     assert config.prompt_mean is not None
     if config.prompt_p99 is None:
         return np.full(prompts, max(1, round(config.prompt_mean)), dtype=np.int64)
@@ -118,3 +105,17 @@ def _prompt_lengths(config: SynthConfig, prompts: int) -> "Indices":
         _stratified(config.seed, "synth/prompt_length", np.zeros(prompts, dtype=np.int64))
     )
     return np.clip(np.rint(drawn), 1, MAX_LENGTH).astype(np.int64)
+
+
+def resample(frame: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """``rows`` rows of ``frame`` drawn with replacement, each by the hash of (seed, its number); all columns
+    are kept.
+
+    More rows with the same seed begin with the same rows. Raises OppoError for rows below 1 or an empty
+    frame.
+    """
+    if rows < 1:
+        raise OppoError(f"cannot draw {rows} rows: ask for at least 1")
+    if frame.empty:
+        raise OppoError("cannot draw from a trace without rows: give one with rows")
+    return frame.iloc[indices(stream_key(seed, "resample"), rows, len(frame))].reset_index(drop=True)

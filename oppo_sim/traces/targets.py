@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit, ndtri
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import SynthConfig
 from oppo_sim.traces.distributions import Lognormal, Mixture, Weibull, make_distribution
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 SPREADS: Final = (1e-3, 12.0)
 """Range searched: standard deviation of ln(tokens), or 1/shape of a Weibull."""
@@ -72,7 +72,6 @@ def _spread_for_mean(
     name: str, targets: Mapping[str, float], mean: float, mean_at: Callable[[float], float]
 ) -> float:
     """The smallest spread with that mean; along it the mean may rise and then fall again, or the reverse."""
-    import numpy as np
     from scipy.optimize import brentq
 
     grid = np.geomspace(*SPREADS, 600)
@@ -119,18 +118,16 @@ def _mixture(targets: Mapping[str, float], cut: float, tail_weight: float | None
 def _nearest_mixture(targets: Mapping[str, float], cut: float, weight: float | None) -> tuple[Mixture, float]:
     """The closest mixture and its worst miss (normal scores of the quantiles, ln of the mean); weight None:
     free."""
-    import numpy as np
     from scipy.optimize import least_squares
-    from scipy.special import expit, logit, ndtri
 
     points = _points(targets, cut)
 
-    def unpack(free: "npt.NDArray[np.float64]") -> Mixture:
+    def unpack(free: npt.NDArray[np.float64]) -> Mixture:
         sigma = math.exp(free[1])
         share = float(expit(free[3])) if weight is None else weight
         return Mixture(float(free[0]), sigma, float(free[0] + math.exp(free[2])), sigma, share)
 
-    def misses(free: "npt.NDArray[np.float64]") -> "npt.NDArray[np.float64]":
+    def misses(free: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         candidate = unpack(free)
         gaps = [_score_at(candidate, x) - float(ndtri(q)) for q, x in points]
         if "mean" in targets:
@@ -154,8 +151,6 @@ def _nearest_mixture(targets: Mapping[str, float], cut: float, weight: float | N
 
 
 def _score_at(distribution: Mixture, x: float) -> float:
-    from scipy.special import ndtri
-
     below = float(distribution.cdf(x))
     if below < 0.5:
         return float(ndtri(max(below, 1e-300)))
@@ -171,8 +166,6 @@ def _weibull(location: float, spread: float) -> Weibull:
 
 
 def _normal_score(q: float) -> float:
-    from scipy.special import ndtri
-
     return float(ndtri(q))
 
 

@@ -4,19 +4,18 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
 
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
 from oppo_sim.traces.distributions import LengthDistribution, Lognormal, Mixture, Weibull
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.targets import solve_two
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 NEIGHBOURS: Final = 10
 """Steps before and after whose maxima speak for a step's spread too."""
@@ -174,8 +173,6 @@ def _spreads(steps: Mapping[int, Mapping[str, float]], rows: int) -> dict[int, f
     With z the normal score of 0.5^(1/rows): ln(max / mean) = σ·z − σ²/2; the smaller root, or the widest
     possible (σ = z). One maximum says little, so a step takes the median over its neighbours.
     """
-    from scipy.special import ndtri
-
     if rows < 2:
         return {}
     score = float(ndtri(0.5 ** (1 / rows)))
@@ -214,11 +211,9 @@ def _scaled(shape: Lognormal | Weibull | Mixture, mean: float, cut: float) -> Lo
 
 def _drawn(
     distribution: LengthDistribution | None, mean: float, rows: int, step: int
-) -> "npt.NDArray[np.float64]":
+) -> npt.NDArray[np.float64]:
     """One draw in each of ``rows`` equally likely slices, in a random order that the step alone decides."""
-    import numpy as np
-
-    from oppo_sim.traces.draw_arrays import hashes, uniforms
+    from oppo_sim.draws import hashes, uniforms
 
     if distribution is None:
         return np.full(rows, mean)
@@ -228,19 +223,17 @@ def _drawn(
 
 
 def _clipped(
-    drawn: "npt.NDArray[np.float64]", figures: Mapping[str, float], cut: float | None
-) -> "npt.NDArray[np.int64]":
+    drawn: npt.NDArray[np.float64], figures: Mapping[str, float], cut: float | None
+) -> npt.NDArray[np.int64]:
     """Whole tokens within the logged extremes and the cut."""
-    import numpy as np
-
     low = max(1, math.ceil(figures.get("min", 1)))
     high = max(low, math.floor(min(figures.get("max", MAX_LENGTH), cut or MAX_LENGTH, MAX_LENGTH)))
     return np.clip(np.rint(drawn), low, high).astype(np.int64)
 
 
 def _rollouts(
-    drawn: "npt.NDArray[np.float64]",
-    lengths: "npt.NDArray[np.int64]",
+    drawn: npt.NDArray[np.float64],
+    lengths: npt.NDArray[np.int64],
     figures: Mapping[str, float],
     cut: float | None,
     step: int,

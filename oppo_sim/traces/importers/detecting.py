@@ -1,14 +1,17 @@
 """Which files of a log to read, whether they hold rollouts or figures a step, and whose log it is."""
 
+import re
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 from oppo_sim.errors import OppoError
+from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.figures import chosen
-from oppo_sim.traces.importers.finding import files_of, matching, natural
+from oppo_sim.traces.importers.formats import IMPORTERS
 from oppo_sim.traces.importers.formats.generic import IMPORTER as GENERIC
 from oppo_sim.traces.importers.formats.generic import has_known_length
 from oppo_sim.traces.importers.importer import Importer, Peek, peek_at
@@ -16,7 +19,7 @@ from oppo_sim.traces.importers.metric_files import PATTERNS as METRIC_PATTERNS
 from oppo_sim.traces.importers.metric_files import read_metrics
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.registry import IMPORTERS
+from oppo_sim.traces.importers.rows import plain_name
 
 _MOST_PEEKED: Final = 40
 _MOST_FIGURES: Final = 400
@@ -147,3 +150,41 @@ def _first_figures(file: Path, options: ImportOptions) -> Iterable[dict[str, flo
         if number >= _MOST_FIGURES:
             return
         yield figures
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file, or all files below the folder, hidden ones left out; numbers in names count as numbers.
+    Raises OppoError."""
+    if not path.exists():
+        raise OppoError(f"{path} does not exist: check the path")
+    if path.is_file():
+        return [path]
+    with file_errors(path):
+        return sorted(
+            (each for each in _below(path) if each.is_file()),
+            key=lambda each: natural(each.relative_to(path).as_posix()),
+        )
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for each in folder.rglob("*"):
+        if not any(part.startswith(".") for part in each.relative_to(folder).parts):
+            yield each
+
+
+def matching(files: list[Path], patterns: tuple[str, ...]) -> list[Path]:
+    """Those whose name (without ``.gz``) matches a pattern."""
+    return [file for file in files if any(fnmatchcase(plain_name(file), pattern) for pattern in patterns)]
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key under which ``2.jsonl`` comes before ``10.jsonl``."""
+    parts = re.split(r"(\d+)", text)
+    return tuple(
+        (0, int(part), "") if part.isdecimal() and len(part) < 30 else (1, 0, part) for part in parts if part
+    )
+
+
+def shown_name(file: Path, root: Path) -> str:
+    """The name for the provenance: below the folder that was given, never a path of this machine."""
+    return file.relative_to(root).as_posix() if root.is_dir() else file.name

@@ -3,7 +3,11 @@ in memory."""
 
 from collections import Counter as Tally
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from oppo_sim.columns import (
     ARRIVAL_S,
@@ -20,12 +24,7 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.places import Place
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
+from oppo_sim.traces.importers.reading import Reading, Rollout
 
 _CHUNK_ROWS: Final = 65_536
 FURTHER: Final = (HEAD_VERSION, TAIL_VERSION, ARRIVAL_S)
@@ -69,12 +68,9 @@ class Gathering:
         if len(self._rows) >= _CHUNK_ROWS:
             self._pack()
 
-    def add_table(self, file: Path, table: "pa.Table") -> None:
+    def add_table(self, file: Path, table: pa.Table) -> None:
         """Rollouts as columns of these names: lengths, ``source`` (a part's name), ``arrival_s``; no step, no
         finish reason."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         self._pack()
         rows, most = table.num_rows, self._reading.options.max_response_length
         self.read += rows
@@ -102,11 +98,9 @@ class Gathering:
             )
         )
 
-    def frame(self, where: str) -> "pd.DataFrame":
+    def frame(self, where: str) -> pd.DataFrame:
         """The trace, checked; further columns only where something is known. Raises OppoError if nothing was
         kept."""
-        import pyarrow as pa
-
         from oppo_sim.traces.schema import checked_frame
 
         self._pack()
@@ -128,8 +122,6 @@ class Gathering:
         )
 
     def _pack(self) -> None:
-        import pyarrow as pa
-
         if not self._rows:
             return
         rows, self._rows = self._rows, []
@@ -140,9 +132,7 @@ class Gathering:
         self._tables.append(pa.table({**columns, SOURCE: sources}, schema=_schema()))
 
 
-def _schema() -> "pa.Schema":
-    import pyarrow as pa
-
+def _schema() -> pa.Schema:
     text, whole, real = pa.large_string(), pa.int64(), pa.float64()
     return pa.schema(
         [

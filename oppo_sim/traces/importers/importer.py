@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
-from oppo_sim.traces.importers.lines import plain_name, raw_lines
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.rows import plain_name, raw_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

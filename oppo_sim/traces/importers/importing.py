@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.traces.importers.aggregates import Account, draw_steps
-from oppo_sim.traces.importers.detecting import Chosen, choose_files, detect
+from oppo_sim.traces.importers.detecting import Chosen, choose_files, detect, shown_name
 from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
-from oppo_sim.traces.importers.finding import shown_name
+from oppo_sim.traces.importers.formats import AUTO, find_importer
 from oppo_sim.traces.importers.gathering import Gathering
 from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, make_options
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.registry import AUTO, find_importer
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.tokens import make_counter
 
 if TYPE_CHECKING:

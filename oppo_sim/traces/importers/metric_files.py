@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
-from oppo_sim.traces.importers.lines import json_values, plain_name, raw_lines
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.traces.importers.rows import json_values, plain_name, raw_lines
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = (

@@ -16,6 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, Final
 
+import numpy as np
+
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
 
@@ -72,8 +74,6 @@ class Array:
 
     def values(self) -> Any:
         """A numpy array. Raises Refused if the numbers are not there, or do not fill the shape."""
-        import numpy as np
-
         raw = self.load()
         if self.kind not in _PLAIN_TYPES:
             raise Refused(f"numbers of type {self.kind}")

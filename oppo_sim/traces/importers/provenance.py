@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, new_file, refuse_existing
-from oppo_sim.traces.identity import content_hash
 from oppo_sim.traces.importers.importing import FORMAT
+from oppo_sim.traces.schema import content_hash
 from oppo_sim.traces.storage import save_trace
 
 if TYPE_CHECKING:

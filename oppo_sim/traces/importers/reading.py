@@ -1,14 +1,38 @@
-"""What a reader of one file needs: the options, the token counter, and where to say what it left out."""
+"""What a reader of a log yields, and what it needs: options, token counter, what it left out."""
 
 from collections import Counter as Tally
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from oppo_sim.columns import FINISH_REASON
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.places import Place, known_reason
 from oppo_sim.traces.importers.tokens import Counter
+
+
+class Rollout(NamedTuple):
+    """Lengths in tokens; ``None`` is unknown."""
+
+    line: int
+    """Line or row of the file, from 1."""
+    response_length: int
+    prompt_length: int | None = None
+    step: int | None = None
+    prompt_id: str | None = None
+    sample_id: str | None = None
+    finish_reason: str | None = None
+    """``stop``, ``length`` or ``abort``."""
+    reward: float | None = None
+    source: str | None = None
+    """Part of the log, such as the model that answered; put behind the name of the whole."""
+    head_version: int | None = None
+    tail_version: int | None = None
+    arrival_s: float | None = None
+    reason_inferred: bool = False
+    """The finish reason was concluded already, or cannot be, whatever the length: an estimate does not tell a
+    cut response."""
+
 
 NO_COUNTER = (
     "there is only text, so its tokens must be counted: give --tokenizer (a tokenizer.json, or the model's"

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.lines import json_records
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.rows import json_records
 
 
 def _recognises(peek: Peek) -> bool:

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.lines import plain_name
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.serving_csv import csv_tables, text, whole
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from oppo_sim.traces.importers.rows import csv_tables, plain_name, text, whole
 
 _TIME, _PROMPT, _RESPONSE = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 
@@ -21,10 +20,7 @@ def _recognises(peek: Peek) -> bool:
     return {_TIME, _PROMPT, _RESPONSE} <= set(peek.columns)
 
 
-def _read(path: Path, _reading: Reading) -> "Iterator[pa.Table]":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _read(path: Path, _reading: Reading) -> Iterator[pa.Table]:
     checks = {_TIME: text(), _PROMPT: whole(_PROMPT), _RESPONSE: whole(_RESPONSE)}
     first: Any = None
     part = plain_name(path).removesuffix(".csv")

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
 from oppo_sim.traces.importers.importer import Importer, Peek
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.serving_csv import csv_tables, real, text, whole
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from oppo_sim.traces.importers.rows import csv_tables, real, text, whole
 
 _TIME, _MODEL, _PROMPT, _RESPONSE, _KIND = (
     "Timestamp",
@@ -25,10 +25,7 @@ def _recognises(peek: Peek) -> bool:
     return {_PROMPT, _RESPONSE} <= set(peek.columns)
 
 
-def _read(path: Path, reading: Reading) -> "Iterator[pa.Table]":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _read(path: Path, reading: Reading) -> Iterator[pa.Table]:
     checks = {
         _TIME: real(_TIME),
         _MODEL: text(),
@@ -54,10 +51,7 @@ def _read(path: Path, reading: Reading) -> "Iterator[pa.Table]":
         )
 
 
-def _named(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(column, pa.scalar("unknown", pa.large_string()))
 
 

@@ -8,11 +8,9 @@ from typing import Any, Final
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
-from oppo_sim.traces.importers.lines import json_records, plain_name
-from oppo_sim.traces.importers.parquet_rows import csv_rows, parquet_rows, parquet_schema
 from oppo_sim.traces.importers.places import Place, short_id
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.rows import csv_rows, json_records, parquet_rows, parquet_schema, plain_name
 
 _RESPONSE_LENGTHS: Final = (
     "response_length",

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.lines import json_values
 from oppo_sim.traces.importers.places import Place
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.rows import json_values
 
 
 def _recognises(peek: Peek) -> bool:

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.lines import json_records
 from oppo_sim.traces.importers.places import Place
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.rows import json_records
 
 _LIMITS: Final = (
     "max_turns",

@@ -4,18 +4,16 @@ its metrics."""
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
 from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Refused, StandInBatch, load_pickle
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from oppo_sim.traces.importers.reading import Reading, Rollout
 
 _NAME: Final = re.compile(r"global_step_(\d{1,15})_training_input\.pkl")
 
@@ -71,7 +69,7 @@ def _metadata(metadata: Any) -> tuple[list[str], int]:
     )
 
 
-def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> "npt.NDArray[np.float64] | None":
+def _numbers(fields: Mapping[str, Any], name: str, path: Path) -> npt.NDArray[np.float64] | None:
     held = fields.get(name)
     if not isinstance(held, Mapping) or held.get("format", "numpy") != "numpy":
         return None

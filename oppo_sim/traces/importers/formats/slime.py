@@ -10,8 +10,7 @@ from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
 from oppo_sim.traces.importers.pickles import Array, load_pickle
 from oppo_sim.traces.importers.places import Place
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
 
 
 def _recognises(peek: Peek) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.parquet_rows import parquet_rows, parquet_schema
 from oppo_sim.traces.importers.places import short_id
-from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rollout import Rollout
+from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.rows import parquet_rows, parquet_schema
 
 _NAME: Final = re.compile(r"completions_(\d{1,15})\.parquet")
 _OWN: Final = ("step", "prompt", "completion", "advantage")
@@ -27,8 +28,6 @@ def _step_of(path: Path) -> int | None:
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
-    import pyarrow as pa
-
     schema = parquet_schema(path)
     missing = [name for name in ("completion", "prompt") if name not in schema.names]
     if missing and "response" not in reading.options.fields:

@@ -1,0 +1,195 @@
+"""Rows of a log's files, plain or gzipped: JSON lines, Parquet and CSV, a part in memory at a time."""
+
+import csv as text_csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from oppo_sim.errors import OppoError
+from oppo_sim.files import file_errors
+from oppo_sim.traces.config import MAX_LENGTH
+from oppo_sim.traces.importers.places import Place
+from oppo_sim.traces.importers.reading import Reading
+
+CUT_OFF: Final = "last line cut off in the middle, as by a run that was stopped"
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """Lines with their ends, unpacked if the name ends in ``.gz``. Raises OppoError."""
+    with file_errors(path):
+        raw = path.open("rb")
+    with raw:
+        file: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+        try:
+            with file_errors(path):
+                yield from file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OppoError(
+                f"{path} is not a whole gzip file ({error}): copy it again, or unpack what is there first"
+            ) from None
+
+
+def json_values(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
+    """(line from 1, value) of every line that is not blank. A last line cut off in the middle is left out and
+    counted.
+
+    Raises OppoError naming file and line for another line that is no JSON.
+    """
+    for number, line in enumerate(raw_lines(path), start=1):
+        stripped = line.strip()
+        if not stripped:
+            continue
+        try:
+            value = json.loads(stripped)
+        except (ValueError, RecursionError) as error:
+            if not line.endswith(b"\n") and number > 1:
+                reading.left_out[CUT_OFF] += 1
+                return
+            reason = str(error).splitlines()[0][:80]
+            raise Place(path, number).error(
+                f"this is no JSON ({reason}): correct the line, or remove it"
+            ) from None
+        yield number, value
+
+
+def json_records(path: Path, reading: Reading) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """As ``json_values``, of a file whose every line is an object. Raises OppoError."""
+    for number, value in json_values(path, reading):
+        place = Place(path, number)
+        if not isinstance(value, dict):
+            raise place.error("this is not a JSON object with named fields: is it the right file?")
+        yield place, value
+
+
+def plain_name(path: Path) -> str:
+    """The file's name without ``.gz``."""
+    return path.name.removesuffix(".gz")
+
+
+_BATCH_ROWS: Final = 2048
+
+
+def parquet_schema(path: Path) -> pa.Schema:
+    """Raises OppoError if the file is no Parquet file."""
+    try:
+        with file_errors(path):
+            return pq.read_schema(path)
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """(place, record) of every row, these columns only. Raises OppoError."""
+    number = 0
+    try:
+        with file_errors(path), pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield Place(path, number, "row"), record
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def csv_rows(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """(place, record) of every row of a CSV file, plain or gzipped; empty values are None. Raises
+    OppoError."""
+    lines = (
+        line.decode("utf-8-sig" if number == 0 else "utf-8", "replace")
+        for number, line in enumerate(raw_lines(path))
+    )
+    rows = text_csv.reader(lines)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        for row in rows:
+            if not row:
+                continue
+            place = Place(path, rows.line_num)
+            if len(row) != len(header):
+                raise place.error(
+                    f"there are {len(row)} values but the header names {len(header)}: correct the line"
+                )
+            yield place, {name: value or None for name, value in zip(header, row, strict=True)}
+    except text_csv.Error as error:
+        raise Place(path, rows.line_num).error(f"this is no CSV ({error}): correct the line") from None
+
+
+def _unreadable(path: Path, error: Exception) -> OppoError:
+    return OppoError(
+        f"{path} is not a readable Parquet file ({str(error).splitlines()[0][:120]}): copy it again"
+    )
+
+
+_BLOCK_BYTES: Final = 8 << 20
+Check = Callable[[Place, Any], object]
+
+
+def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> Iterator[pa.Table]:
+    """Blocks of the columns named by ``checks``: for each its kind (``whole``, ``real`` or ``text``), and the
+    check that names a bad line.
+
+    Raises OppoError for a missing column, or naming the line of a value of another kind.
+    """
+    kinds = {"whole": pa.int64(), "real": pa.float64(), "text": pa.large_string()}
+    types = {name: kinds[kind] for name, (kind, _) in checks.items()}
+    convert = csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=True)
+    with file_errors(path):
+        empty = path.stat().st_size == 0
+    if empty:
+        return
+    try:
+        with (
+            file_errors(path),
+            csv.open_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES), convert_options=convert) as reader,
+        ):
+            for batch in reader:
+                block = pa.Table.from_batches([batch])
+                if any(_impossible(block[name]) for name, (kind, _) in checks.items() if kind == "whole"):
+                    _name_the_line(path, checks)
+                yield block
+    except (pa.ArrowInvalid, pa.ArrowKeyError, KeyError) as error:
+        _name_the_line(path, checks)
+        raise OppoError(
+            f"{path} is not a readable CSV file ({str(error).splitlines()[0][:120]}): copy it again"
+        ) from None
+
+
+def _impossible(lengths: pa.ChunkedArray) -> bool:
+    """Whether a length is missing, negative or absurdly large."""
+    least, most = pc.min_max(lengths).as_py().values()
+    return bool(lengths.null_count) or (least is not None and (least < 0 or most > MAX_LENGTH))
+
+
+def _name_the_line(path: Path, checks: Mapping[str, tuple[str, Check]]) -> None:
+    """Read the file slowly, up to the value that cannot be."""
+    for place, record in csv_rows(path):
+        for name, (_, check) in checks.items():
+            if name not in record:
+                raise OppoError(
+                    f"{path} has no column '{name}' (columns: {', '.join(list(record)[:12])}): is it the"
+                    " right file?"
+                )
+            check(place, record[name])
+
+
+def whole(name: str) -> tuple[str, Check]:
+    """A column of token counts."""
+    return "whole", lambda place, value: place.whole(value, name, MAX_LENGTH)
+
+
+def real(name: str) -> tuple[str, Check]:
+    """A column of numbers."""
+    return "real", lambda place, value: place.real(value, name)
+
+
+def text() -> tuple[str, Check]:
+    """A column of text."""
+    return "text", lambda _place, value: value

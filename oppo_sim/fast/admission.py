@@ -64,11 +64,18 @@ def draw_row(s: State, group: int, position: int) -> int:
 def least_loaded(s: State) -> int:
     """The replica with the fewest unfinished rollouts, ties to the lowest index."""
     replicas = replicas_in(s)
-    best = 0
-    for r in range(1, s.replicas):
-        if replicas[r].load < replicas[best].load:
-            best = r
-    return best
+    if s.least_load < 0:
+        s.least_load = replicas[0].load
+        for r in range(1, s.replicas):
+            s.least_load = min(s.least_load, replicas[r].load)
+        s.least_at = 0
+    # Loads only grow until the least is to be found again, so no replica is passed twice for one load.
+    while replicas[s.least_at].load != s.least_load:
+        s.least_at += 1
+        if s.least_at == s.replicas:
+            s.least_at = 0
+            s.least_load += 1
+    return s.least_at
 
 
 @compiled
@@ -299,6 +306,7 @@ def place(s: State) -> None:
         rollout = rollouts_in(s)[slot]
         replicas_in(s)[rollout.replica].load -= 1
         replicas_in(s)[r].load += 1
+        s.least_load = -1
         if rollout.queued:
             remove(s, rollout.replica, slot)
         rollout.replica = r
@@ -451,6 +459,7 @@ def drop_groups(s: State) -> None:
             rollout = rollouts_in(s)[slot]
             if not rollout.finished:
                 replicas_in(s)[rollout.replica].load -= 1
+                s.least_load = -1
             if rollout.queued:
                 remove(s, rollout.replica, slot)
             forget(s, slot)

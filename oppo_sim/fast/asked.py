@@ -10,7 +10,16 @@ from itertools import repeat
 from math import isnan
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from oppo_sim.columns import STAGES
+from oppo_sim.columns import (
+    CHUNK_SIZE,
+    OVERCOMMIT,
+    REWARD_MEAN,
+    ROLLOUTS_DEFERRED,
+    ROLLOUTS_SURPLUS,
+    STAGES,
+    TOKENS_TRAINED,
+    timing,
+)
 from oppo_sim.fast.state import Memory
 from oppo_sim.policies.interface import OraclePoolView, Policy, PoolView, RolloutView, StepPlan, StepReport
 from oppo_sim.policies.refill import Refill, ShippedPolicy
@@ -71,6 +80,18 @@ class Asked:
         from oppo_sim.fast import records
 
         self._records = records
+        self._first_stage = records.NAMES.index(timing("gen"))
+        self._told = [
+            records.NAMES.index(name)
+            for name in (
+                REWARD_MEAN,
+                TOKENS_TRAINED,
+                ROLLOUTS_DEFERRED,
+                ROLLOUTS_SURPLUS,
+                OVERCOMMIT,
+                CHUNK_SIZE,
+            )
+        ]
         self._respond: dict[int, Callable[[], None]] = {
             records.PLAN: self._ask_plan,
             records.ARRANGE: self._ask_arrange,
@@ -144,6 +165,16 @@ class Asked:
         ids = self._memory.tables["rollouts"]["id"][slots]
         return dict(zip(ids.tolist(), slots.tolist(), strict=True))
 
+    def _groups_in_flight(self) -> dict[int, int]:
+        """Group → group slot."""
+        tables = self._memory.tables
+        places = tables["flights"][: int(self._state["flights"])]
+        return dict(zip(tables["groups"]["id"][places].tolist(), places.tolist(), strict=True))
+
+    def _ids_in_flight(self) -> list[int]:
+        size, groups = self._batch.group_size, self._groups_in_flight()
+        return [group * size + member for group in groups for member in range(size)]
+
     def _pool(self) -> PoolView:
         self._seen.clear()
         state, size = self._state, self._batch.group_size
@@ -156,6 +187,7 @@ class Asked:
             int(state["flights"]) * size,
             self._replicas,
             self._views,
+            self._ids_in_flight,
         )
         if isinstance(pool, OraclePoolView):
             lengths = self._memory.tables["rollouts"]["response"]
@@ -233,9 +265,10 @@ class Asked:
         state["answers"] = 0
         if not wanted:
             return
-        slots = self._ids(True) | self._ids(False)
-        self._answers.check_drop(wanted, slots)
-        groups = sorted({slots[rollout_id] // size for rollout_id in wanted})
+        places = self._groups_in_flight()
+        in_flight = places if size == 1 else {*self._ids_in_flight()}
+        self._answers.check_drop(wanted, in_flight)
+        groups = sorted({places[rollout_id // size] for rollout_id in wanted})
         shelf = int(state["shelved"]) + len(groups)
         if shelf > len(tables["shelf_groups"]):
             for name, count in (("shelf_groups", 2 * shelf), ("shelf_rollouts", 2 * shelf * size)):
@@ -257,23 +290,18 @@ class Asked:
 
     def _observe(self, step: int) -> None:
         state, tables = self._state, self._memory.tables
-        row = tables["out"][int(state["row"]) - 1]
-        reward = float(row["reward_mean"])
-        values = row.tolist()
-        first = self._records.NAMES.index("timing_s/gen")
+        values = tables["out"][int(state["row"]) - 1].tolist()
+        reward, *counts = (values[place] for place in self._told)
         trained = tables["rollouts"]["id"][tables["batch"]]
         policy = self._policy
         policy.observe(
             StepReport(
                 step,
-                dict(zip(_TIMED, values[first:], strict=False)),
+                dict(zip(_TIMED, values[self._first_stage :], strict=False)),
                 tuple(trained.tolist()),
-                int(row["tokens_trained"]),
+                int(counts[0]),
                 None if isnan(reward) else reward,
-                int(row["rollouts_deferred"]),
-                int(row["rollouts_surplus"]),
-                int(row["overcommit"]),
-                int(row["chunk_size"]),
+                *map(int, counts[1:]),
             )
         )
         if not self._is_asked and isinstance(policy, ShippedPolicy):

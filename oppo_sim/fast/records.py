@@ -128,8 +128,9 @@ SETTINGS = _fields(
 ``UNBOUNDED``: no limit."""
 
 RUN = _fields(
-    "step until row error asking planned arranged selected resume doing generating stopping finish_seen ready"
-    " active cancelled inbox fin arrived wholes flights free admitted awaited to_score to_admit next_delta"
+    "step until row error asking planned arranged selected resume doing generating stopping finish_seen"
+    " ready_first ready_last least_at least_load active cancelled inbox fin arrived wholes flights free"
+    " admitted awaited to_score to_admit next_delta"
     " chunk next_chunk overcommit stop_after max_deferrals answers readmits ending in_settle phase_done"
     " paused awaiting_batch first_done histogram deferred surplus tokens_in_flight activity activities"
     " trainer_active oracle_next shelved tracing traced dirty new dropped dropped_tokens decoded prefilled"
@@ -138,7 +139,9 @@ RUN = _fields(
     " scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
 )
 """Everything that changes once, not once a rollout, replica or worker. ``ending``: how far the end of a phase
-has come; ``dirty``: a shared device has other activities than when rates were taken."""
+has come; ``dirty``: a shared device has other activities than when rates were taken; ``ready_first`` to
+``ready_last``: replicas among which some are ready; ``least_load``: of replica ``least_at``, no other has
+less, −1: to be found."""
 
 ROLLOUT = _record(
     "id final row",

@@ -375,6 +375,7 @@ def finish(s: State, r: int, slot: int, at: float) -> None:
     rollout.finished_at = at
     made_tokens_in(rollout, s.step)
     replica.load -= 1
+    s.least_load = -1
     group = groups_in(s)[rollout.group]
     group.unfinished -= 1
     if s.schedule != ASYNC:
@@ -443,7 +444,7 @@ def replica_ended(s: State, r: int) -> None:
         account(s, r, at)
     replica.at = at
     replica.state = READY
-    s.ready = 1
+    s.ready_first, s.ready_last = min(s.ready_first, r), max(s.ready_last, r)
 
 
 @compiled

@@ -99,8 +99,9 @@ def generate(s: State) -> None:
     """``Machine.generate``."""
     if s.static:
         release_kv(s)  # a batch is formed anew
-    s.generating = s.ready = 1
-    s.stopping = s.finish_seen = 0
+    s.generating = 1
+    s.stopping = s.finish_seen = s.ready_first = 0
+    s.ready_last = s.replicas - 1
     for r in range(s.replicas):
         replica = replicas_in(s)[r]
         replica.at = s.now
@@ -128,7 +129,8 @@ def stop(s: State) -> None:
 @compiled
 def rest(s: State) -> float:
     """``Machine.rest``: when the last replica stopped."""
-    s.generating = s.stopping = s.ready = 0
+    s.generating = s.stopping = 0
+    none_ready(s)
     last = replicas_in(s)[0].at
     for r in range(s.replicas):
         replicas_in(s)[r].state = IDLE
@@ -178,6 +180,12 @@ def barrier(s: State) -> None:
 
 
 @compiled
+def none_ready(s: State) -> None:
+    """No replica is ready for its next activity."""
+    s.ready_first, s.ready_last = s.replicas, -1
+
+
+@compiled
 def settle(s: State) -> None:
     """``Machine.settle``: the decisions of one instant, in their order."""
     if s.generating:
@@ -198,14 +206,14 @@ def settle(s: State) -> None:
                     if s.dirty:
                         rerate_all(s)
                     return
-        elif s.ready and s.generating:
+        elif s.ready_last >= 0 and s.generating:
             idle = False
-            for r in range(s.replicas):
+            for r in range(s.ready_first, s.ready_last + 1):
                 if replicas_in(s)[r].state == READY:
                     next_activity(s, r)
                     if replicas_in(s)[r].state == IDLE:
                         idle = True
-            s.ready = 0
+            none_ready(s)
             if idle and s.active == 0:
                 barrier(s)
     if s.ending:

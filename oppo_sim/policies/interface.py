@@ -43,6 +43,7 @@ class PoolView:
 
     __slots__ = (
         "_finished",
+        "_ids",
         "_in_flight",
         "_make",
         "_unfinished",
@@ -60,6 +61,7 @@ class PoolView:
         in_flight: int,
         num_replicas: int,
         make: Callable[[bool], tuple[RolloutView, ...]],
+        ids: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.step = step
         self.weight_version = weight_version
@@ -68,6 +70,7 @@ class PoolView:
         self.num_replicas = num_replicas
         self._in_flight = in_flight
         self._make = make
+        self._ids = ids
         self._finished: tuple[RolloutView, ...] | None = None
         self._unfinished: tuple[RolloutView, ...] | None = None
 
@@ -75,6 +78,11 @@ class PoolView:
     def in_flight(self) -> int:
         """Rollouts admitted and not yet trained or dropped."""
         return self._in_flight
+
+    @property
+    def in_flight_ids(self) -> Sequence[int]:
+        """Ids of the rollouts in flight, in any order; cheaper than their views."""
+        return self._ids()
 
     @property
     def finished(self) -> tuple[RolloutView, ...]:

@@ -128,8 +128,11 @@ class Ledger(Generic[F]):
             )
             return tuple([rollout.view() for rollout in rollouts])
 
+        def ids() -> list[int]:
+            return [*self.unfinished, *(rollout.rollout_id for rollout in self.finished)]
+
         kind = PoolView if self._oracle_length is None else OraclePoolView
-        pool = kind(self._step, version, self.admitted, self.in_flight, self._num_replicas, make)
+        pool = kind(self._step, version, self.admitted, self.in_flight, self._num_replicas, make, ids)
         if isinstance(pool, OraclePoolView) and self._oracle_length is not None:
             length = self._oracle_length
             pool.response_lengths = {

@@ -49,7 +49,7 @@ class TailBatching(ShippedPolicy):
         return (Knob("over_issue", "float", 1.0, 2.0), *super().knobs(max_response_length))
 
     def drop(self, pool: PoolView) -> Collection[int]:
-        dropped = [view.rollout_id for view in (*pool.finished, *pool.unfinished)]
+        dropped = pool.in_flight_ids
         self._long_queue = sorted((*self._long_queue, *dropped))
         return dropped
 

@@ -1,6 +1,7 @@
 """Import a log: find its files, read them one after another, and say where every row came from."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,7 @@ from oppo_sim.traces.importers.aggregates import Account, draw_steps
 from oppo_sim.traces.importers.detecting import Chosen, choose_files, detect, shown_name
 from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
 from oppo_sim.traces.importers.formats import AUTO, find_importer
-from oppo_sim.traces.importers.gathering import Gathering
+from oppo_sim.traces.importers.gathering import OUTSIDE, Gathering
 from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, make_options
 from oppo_sim.traces.importers.reading import Reading, Rollout
@@ -42,28 +43,39 @@ def import_log(
     chosen = choose_files(importer, path, said)
     reading = Reading(said, make_counter(said))
     gathering = Gathering(said.name or importer.name, reading)
-    records: list[dict[str, Any]] = []
     account = Account()
+    work = _Import(importer, chosen, path, reading, gathering, progress or (lambda _done, _total: None))
     if chosen.aggregated:
-        _read_figures(importer, chosen, path, reading, gathering, records, account, progress)
+        _read_figures(work, account)
     else:
-        _read_rollouts(importer, chosen, path, reading, gathering, records, progress)
+        _read_rollouts(work)
     _refuse_unused(importer, chosen.aggregated, reading)
     frame = gathering.frame(str(path))
-    return frame, _provenance(importer, source, chosen, reading, gathering, records, account)
+    return frame, _provenance(work, account, detected=source.strip().lower() == AUTO)
 
 
-def _read_rollouts(
-    importer: Importer,
-    chosen: Chosen,
-    root: Path,
-    reading: Reading,
-    gathering: Gathering,
-    records: list[dict[str, Any]],
-    progress: Progress | None,
-) -> None:
+@dataclass(frozen=True)
+class _Import:
+    importer: Importer
+    chosen: Chosen
+    root: Path
+    reading: Reading
+    gathering: Gathering
+    progress: Progress
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """Of the files read, for the provenance."""
+
+    def record(self, file: Path, rows: int) -> None:
+        size, digest = file.stat().st_size, sha256_of(file)
+        self.records.append(
+            {"name": shown_name(file, self.root), "bytes": size, "sha256": digest, "rows": rows}
+        )
+
+
+def _read_rollouts(work: _Import) -> None:
+    importer, reading, gathering = work.importer, work.reading, work.gathering
     steps = reading.options.steps
-    for number, file in enumerate(chosen.files):
+    for number, file in enumerate(work.chosen.files):
         step = importer.step_of(file)
         if (
             steps is not None
@@ -79,47 +91,28 @@ def _read_rollouts(
                 gathering.add(file, each)
             else:
                 gathering.add_table(file, each)
-        records.append(_file_record(file, root, gathering.read - before))
-        if progress is not None:
-            progress(number + 1, len(chosen.files))
+        work.record(file, gathering.read - before)
+        work.progress(number + 1, len(work.chosen.files))
 
 
-def _read_figures(
-    importer: Importer,
-    chosen: Chosen,
-    root: Path,
-    reading: Reading,
-    gathering: Gathering,
-    records: list[dict[str, Any]],
-    account: Account,
-    progress: Progress | None,
-) -> None:
-    assert importer.metrics is not None
+def _read_figures(work: _Import, account: Account) -> None:
+    metrics, root, reading = work.importer.metrics, work.root, work.reading
+    assert metrics is not None
     steps: dict[int, dict[str, float]] = {}
-    for number, file in enumerate(chosen.files):
-        lines = figures_by_step(file, importer.metrics, reading, steps)
+    for number, file in enumerate(work.chosen.files):
+        lines = figures_by_step(file, metrics, reading, steps)
         if lines:
-            records.append(_file_record(file, root, lines))
-        if progress is not None:
-            progress(number + 1, len(chosen.files))
-    if not records:
-        wanted = ", ".join(importer.metrics.mean) or "named by --field mean=NAME"
+            work.record(file, lines)
+        work.progress(number + 1, len(work.chosen.files))
+    if not work.records:
+        wanted = ", ".join(metrics.mean) or "named by --field mean=NAME"
         raise OppoError(
-            f"{root} holds neither rollouts nor metrics of {importer.name} (a mean length: {wanted}): is it"
-            " the right file?"
+            f"{root} holds neither rollouts nor metrics of {work.importer.name} (a mean length: {wanted}): is"
+            " it the right file?"
         )
     usable = usable_steps(steps, reading, str(root))
     for rollout in draw_steps(usable, reading, account, str(root)):
-        gathering.add(root, rollout)
-
-
-def _file_record(file: Path, root: Path, rows: int) -> dict[str, Any]:
-    return {
-        "name": shown_name(file, root),
-        "bytes": file.stat().st_size,
-        "sha256": sha256_of(file),
-        "rows": rows,
-    }
+        work.gathering.add(root, rollout)
 
 
 def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> None:
@@ -134,15 +127,11 @@ def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> No
             )
 
 
-def _provenance(
-    importer: Importer,
-    source: str,
-    chosen: Chosen,
-    reading: Reading,
-    gathering: Gathering,
-    records: list[dict[str, Any]],
-    account: Account,
-) -> dict[str, Any]:
+def _provenance(work: _Import, account: Account, *, detected: bool) -> dict[str, Any]:
+    chosen, reading, gathering = work.chosen, work.reading, work.gathering
+    estimated = bool(reading.by_text and reading.counter is not None and reading.counter.estimate)
+    # Rows outside --steps are counted as read already.
+    unread = 0 if chosen.aggregated else sum(reading.left_out.values()) - reading.left_out[OUTSIDE]
     if chosen.aggregated:
         ways = ", ".join(f"{way} ({count} steps)" for way, count in sorted((account.ways or {}).items()))
         lengths = (
@@ -159,25 +148,19 @@ def _provenance(
     record: dict[str, Any] = {
         "format": FORMAT,
         "package": version("oppo-toolkit"),
-        "framework": importer.name,
-        "detected": source.strip().lower() == AUTO,
+        "framework": work.importer.name,
+        "detected": detected,
         "lengths": lengths,
-        "measured": (
-            not chosen.aggregated
-            and not (reading.by_text and reading.counter is not None and reading.counter.estimate)
-        ),
+        "measured": not chosen.aggregated and not estimated,
         "options": reading.options.record(),
-        "files": records,
+        "files": work.records,
         "files_left_out": chosen.files_left_out,
-        "rows_read": (
-            gathering.read
-            + (0 if chosen.aggregated else sum(reading.left_out.values()) - _counted_twice(reading))
-        ),
+        "rows_read": gathering.read + unread,
         "rows_kept": gathering.kept,
         "rows_left_out": dict(reading.left_out),
         "finish_reasons": {name: gathering.reasons.get(name, 0) for name in ("log", "length", "unknown")},
         "notes": [
-            *importer.notes,
+            *work.importer.notes,
             *(f"{note} ({count:,}×)" if count > 1 else note for note, count in reading.notes.items()),
         ],
     }
@@ -185,10 +168,3 @@ def _provenance(
         record["steps"] = account.steps
         record["worst_mean_error"] = round(account.worst_mean_error, 6)
     return record
-
-
-def _counted_twice(reading: Reading) -> int:
-    """Rows outside --steps are counted as read already."""
-    from oppo_sim.traces.importers.gathering import OUTSIDE
-
-    return reading.left_out[OUTSIDE]

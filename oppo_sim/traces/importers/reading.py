@@ -63,6 +63,21 @@ class Reading:
             return place.dig(record, given)
         return next((record[name] for name in names if name in record), None)
 
+    def name(self, record: Mapping[str, Any], place: Place, target: str, *names: str) -> str | None:
+        """As ``pick``, as text."""
+        value = self.pick(record, place, target, *names)
+        return None if value is None else str(value)
+
+    def whole(self, record: Mapping[str, Any], place: Place, target: str, *names: str) -> int | None:
+        """As ``pick``, a whole number. Raises OppoError."""
+        value = self.pick(record, place, target, *names)
+        return None if value is None else place.whole(value, names[0] if names else target)
+
+    def tokens(self, record: Mapping[str, Any], place: Place, target: str, *names: str) -> int | None:
+        """As ``pick``, a number of tokens or a list of token ids. Raises OppoError."""
+        value = self.pick(record, place, target, *names)
+        return None if value is None else place.tokens(value, names[0] if names else target)
+
     def response_from(self, text: str, place: Place) -> tuple[int, str | None]:
         """Tokens of a response's text and, where ``max_response_length`` is known, its finish reason.
 

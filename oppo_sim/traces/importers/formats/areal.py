@@ -29,16 +29,14 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         # A version of -1 means that no token was generated.
         first = place.whole(head, "head_version") if head is not None and head != -1 else None
         last = place.whole(tail, "tail_version") if tail is not None and tail != -1 else None
-        step = reading.pick(record, place, "step")
-        task = reading.pick(record, place, "prompt_id", "task_id")
-        sample = reading.pick(record, place, "sample_id", "sample_idx")
+        step = reading.whole(record, place, "step")
         yield Rollout(
             line=place.line,
             response_length=total - prompt,
             prompt_length=prompt,
-            step=place.whole(step, "step") if step is not None else first if first is not None else last,
-            prompt_id=None if task is None else str(task),
-            sample_id=None if sample is None else str(sample),
+            step=next((each for each in (step, first, last) if each is not None), None),
+            prompt_id=reading.name(record, place, "prompt_id", "task_id"),
+            sample_id=reading.name(record, place, "sample_id", "sample_idx"),
             finish_reason=reading.reason(
                 reading.pick(record, place, "finish_reason", "finish_reason", "stop_reason")
             ),

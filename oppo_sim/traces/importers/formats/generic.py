@@ -45,19 +45,15 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollout:
     tokens, reason, inferred = _response(record, place, reading)
     prompt, prompt_id = _prompt(record, place, reading)
-    step, sample = (
-        reading.pick(record, place, "step", "step"),
-        reading.pick(record, place, "sample_id", "sample_id"),
-    )
     said = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
     source = record.get("source")
     return Rollout(
         line=place.line,
         response_length=tokens,
         prompt_length=prompt,
-        step=None if step is None else place.whole(step, "step"),
+        step=reading.whole(record, place, "step", "step"),
         prompt_id=prompt_id,
-        sample_id=None if sample is None else str(sample),
+        sample_id=reading.name(record, place, "sample_id", "sample_id"),
         finish_reason=said or reason,
         reward=reading.reward(record, place, "reward"),
         source=source if isinstance(source, str) and source else None,
@@ -67,11 +63,8 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
 
 def _response(record: Mapping[str, Any], place: Place, reading: Reading) -> tuple[int, str | None, bool]:
     fields = reading.options.fields
-    length = (
-        None
-        if "response" in fields and "response_length" not in fields
-        else reading.pick(record, place, "response_length", *_RESPONSE_LENGTHS)
-    )
+    by_text = "response" in fields and "response_length" not in fields
+    length = None if by_text else reading.pick(record, place, "response_length", *_RESPONSE_LENGTHS)
     if length is not None:
         return place.tokens(length, fields.get("response_length", "the response's length")), None, False
     text = reading.pick(record, place, "response", *_RESPONSES)
@@ -89,29 +82,23 @@ def _response(record: Mapping[str, Any], place: Place, reading: Reading) -> tupl
 def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> tuple[int | None, str | None]:
     """(length, id); a prompt without an id is named after its text."""
     fields = reading.options.fields
-    named = reading.pick(record, place, "prompt_id", "prompt_id")
-    length = (
-        None
-        if "prompt" in fields and "prompt_length" not in fields
-        else reading.pick(record, place, "prompt_length", *_PROMPT_LENGTHS)
-    )
+    named = reading.name(record, place, "prompt_id", "prompt_id")
+    by_text = "prompt" in fields and "prompt_length" not in fields
+    length = None if by_text else reading.pick(record, place, "prompt_length", *_PROMPT_LENGTHS)
     text = reading.pick(record, place, "prompt", *_PROMPTS)
     if text is not None and _is_ids(text):
         length = len(text) if length is None else length
         text = None
     words = None if text is None else place.text(text, "the prompt")
-    prompt_id = str(named) if named is not None else None if words is None else short_id(words)
+    prompt_id = short_id(words) if named is None and words is not None else named
     if length is not None:
         return place.tokens(length, fields.get("prompt_length", "the prompt's length")), prompt_id
     return (reading.prompt_from(words, place) if words is not None and reading.counter else None), prompt_id
 
 
 def _is_ids(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and all(isinstance(each, int) for each in value)
-    )
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return listed and all(isinstance(each, int) for each in value)
 
 
 IMPORTER: Final = Importer(

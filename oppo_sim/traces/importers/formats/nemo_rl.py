@@ -44,12 +44,12 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
                 f"token_loss_mask marks {generated} tokens but input_lengths is {length}: correct the line,"
                 " or leave it out"
             )
-        step = reading.pick(record, place, "step")
+        step = reading.whole(record, place, "step")
         yield Rollout(
             line=place.line,
             response_length=generated,
             prompt_length=length - generated,
-            step=place.whole(step, "step") if step is not None else _step_of(path),
+            step=_step_of(path) if step is None else step,
             prompt_id=_prompt(record, place, reading),
             sample_id=_text(reading.pick(record, place, "sample_id", "idx")),
             finish_reason=reading.reason(

@@ -17,29 +17,23 @@ def _recognises(peek: Peek) -> bool:
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     for place, record in json_records(path, reading):
-        response = reading.pick(record, place, "response_length", "response_tokens")
+        response = reading.tokens(record, place, "response_length", "response_tokens")
         if response is None:
             raise place.error("there is no field 'response_tokens': is it a file of rollouts_save_path?")
-        prompt = reading.pick(record, place, "prompt_length", "prompt_tokens")
-        step = reading.pick(record, place, "step", "step")
         dataset: Any = record.get("dataset")
         while isinstance(dataset, list) and len(dataset) == 1:
             dataset = dataset[0]
         yield Rollout(
             line=place.line,
-            response_length=place.tokens(response, "response_tokens"),
-            prompt_length=None if prompt is None else place.tokens(prompt, "prompt_tokens"),
-            step=None if step is None else place.whole(step, "step"),
-            prompt_id=_text(reading.pick(record, place, "prompt_id", "prompt_idx")),
-            sample_id=_text(reading.pick(record, place, "sample_id", "sample_idx")),
+            response_length=response,
+            prompt_length=reading.tokens(record, place, "prompt_length", "prompt_tokens"),
+            step=reading.whole(record, place, "step", "step"),
+            prompt_id=reading.name(record, place, "prompt_id", "prompt_idx"),
+            sample_id=reading.name(record, place, "sample_id", "sample_idx"),
             finish_reason=reading.reason(reading.pick(record, place, "finish_reason", "finish_reason")),
             reward=reading.reward(record, place, "reward"),
             source=dataset if isinstance(dataset, str) and dataset else None,
         )
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 IMPORTER: Final = Importer(

@@ -50,15 +50,17 @@ def _rollout(text: Mapping[str, Any], place: Place, reading: Reading) -> Rollout
         prompt = len(ids) - tokens
     named = text.get("metadata")
     metadata: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
-    version, group = metadata.get("model_version"), reading.pick(text, place, "prompt_id", "group_id")
-    step = reading.pick(text, place, "step")
-    index, finished = metadata.get("rollout_index"), text.get("finished")
+    version, index, finished = (
+        metadata.get("model_version"),
+        metadata.get("rollout_index"),
+        text.get("finished"),
+    )
     return Rollout(
         line=place.line,
         response_length=tokens,
         prompt_length=place.tokens(prompt, "prompt_tokens") if prompt else None,
-        step=None if step is None else place.whole(step, "step"),
-        prompt_id=None if group is None else str(group),
+        step=reading.whole(text, place, "step"),
+        prompt_id=reading.name(text, place, "prompt_id", "group_id"),
         sample_id=None if index is None else str(index),
         finish_reason=None if not isinstance(finished, bool) else "stop" if finished else "length",
         reward=reading.reward(text, place, "reward"),

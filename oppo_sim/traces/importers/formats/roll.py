@@ -48,24 +48,22 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 
 
 def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollout:
-    said = _generation(record.get("sampling_params"))
-    length, reason = said
+    length, reason = _generation(record.get("sampling_params"))
     inferred = length is None
     if length is None:
         text = reading.pick(record, place, "response", "responses")
         length, reason = reading.response_from(place.text(text, "responses"), place)
     prompt = reading.pick(record, place, "prompt", "prompt")
-    step = reading.pick(record, place, "step", "global_step")
-    named = reading.pick(record, place, "prompt_id", "id")
+    step = reading.whole(record, place, "step", "global_step")
+    named = reading.name(record, place, "prompt_id", "id")
     words = place.text(prompt, "prompt") if prompt is not None else None
     domain = record.get("domain")
     return Rollout(
         line=place.line,
         response_length=length,
         prompt_length=reading.prompt_from(words, place) if words is not None and reading.counter else None,
-        step=place.whole(step, "global_step") if step is not None else _step_of(place.path),
-        prompt_id=str(named) if named is not None else None if words is None else short_id(words),
-        sample_id=None,
+        step=_step_of(place.path) if step is None else step,
+        prompt_id=short_id(words) if named is None and words is not None else named,
         finish_reason=reading.reason(reason),
         reward=reading.reward(record, place, "scores"),
         source=domain if isinstance(domain, str) and domain else None,

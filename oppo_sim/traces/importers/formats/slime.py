@@ -47,31 +47,23 @@ def _rollout(sample: Mapping[str, Any], place: Place, reading: Reading, rollout_
     if status == "pending":
         reading.left_out["sample never generated (status pending)"] += 1
         return None
-    length = reading.pick(sample, place, "response_length", "response_length")
-    if length is None:
+    response = reading.tokens(sample, place, "response_length", "response_length")
+    if response is None:
         raise place.error("there is no response_length: is it a file of --save-debug-rollout-data?")
-    response = place.tokens(length, "response_length")
     total = _count(sample.get("tokens"))
     step = reading.pick(sample, place, "step")
+    step = rollout_id if step is None else step
     prompt = reading.pick(sample, place, "prompt_length")
     if prompt is None and total is not None and total >= response:
         prompt = total - response
-    group, index = (
-        reading.pick(sample, place, "prompt_id", "group_index"),
-        reading.pick(sample, place, "sample_id", "index"),
-    )
     versions = [int(each) for each in sample.get("weight_versions") or () if str(each).isdecimal()]
     return Rollout(
         line=place.line,
         response_length=response,
         prompt_length=None if prompt is None else place.tokens(prompt, "prompt_length"),
-        step=(
-            place.whole(rollout_id if step is None else step, "rollout_id")
-            if (step is not None or rollout_id is not None)
-            else None
-        ),
-        prompt_id=None if group is None else str(group),
-        sample_id=None if index is None else str(index),
+        step=None if step is None else place.whole(step, "rollout_id"),
+        prompt_id=reading.name(sample, place, "prompt_id", "group_index"),
+        sample_id=reading.name(sample, place, "sample_id", "index"),
         finish_reason=reading.reason(status),
         reward=reading.reward(sample, place, "reward"),
         head_version=min(versions, default=None),

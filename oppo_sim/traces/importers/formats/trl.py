@@ -47,16 +47,16 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         text = place.text(reading.pick(record, place, "response", "completion"), "completion")
         tokens, reason = reading.response_from(text, place)
         prompt: Any = reading.pick(record, place, "prompt", "prompt")
-        step = reading.pick(record, place, "step", "step")
-        named = reading.pick(record, place, "prompt_id")
+        step = reading.whole(record, place, "step", "step")
+        named = reading.name(record, place, "prompt_id")
         words = place.text(prompt, "prompt") if prompt is not None else None
         yield Rollout(
             line=place.line,
             response_length=tokens,
             prompt_length=None if words is None else reading.prompt_from(words, place),
-            step=place.whole(step, "step") if step is not None else _step_of(path),
-            prompt_id=str(named) if named is not None else None if words is None else short_id(words),
-            sample_id=_text(reading.pick(record, place, "sample_id")),
+            step=_step_of(path) if step is None else step,
+            prompt_id=short_id(words) if named is None and words is not None else named,
+            sample_id=reading.name(record, place, "sample_id"),
             finish_reason=reason,
             reward=reading.reward(record, place, *(numeric if len(numeric) == 1 else ())),
             reason_inferred=True,
@@ -68,10 +68,6 @@ def _wanted(name: str, numeric: list[str], reading: Reading) -> bool:
     return (
         name in ("step", "prompt", "completion") or name in named or (name in numeric and len(numeric) == 1)
     )
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 IMPORTER: Final = Importer(

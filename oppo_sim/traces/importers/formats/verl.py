@@ -26,38 +26,30 @@ def _step_of(path: Path) -> int | None:
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     for place, record in json_records(path, reading):
         output = reading.pick(record, place, "response", "output")
-        length = reading.pick(record, place, "response_length")
-        reason = None
-        if length is not None:
-            tokens = place.tokens(length, "response_length")
-        elif output is None:
-            raise place.error("there is no field 'output': is it a file of trainer.rollout_data_dir?")
-        else:
-            tokens, reason = reading.response_from(place.text(output, "output"), place)
+        length, reason = reading.tokens(record, place, "response_length"), None
+        counted = length is None
+        if length is None:
+            if output is None:
+                raise place.error("there is no field 'output': is it a file of trainer.rollout_data_dir?")
+            length, reason = reading.response_from(place.text(output, "output"), place)
         prompt = reading.pick(record, place, "prompt", "input")
-        prompt_length = reading.pick(record, place, "prompt_length")
-        step = reading.pick(record, place, "step", "step")
+        prompt_length = reading.tokens(record, place, "prompt_length")
+        if prompt_length is None and prompt is not None and reading.counter:
+            prompt_length = reading.prompt_from(place.text(prompt, "input"), place)
+        step = reading.whole(record, place, "step", "step")
         given_reason = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
         prompt_id, sample_id = _ids(reading.pick(record, place, "prompt_id", "uid"), prompt)
-        sample = reading.pick(record, place, "sample_id")
+        sample = reading.name(record, place, "sample_id")
         yield Rollout(
             line=place.line,
-            response_length=tokens,
-            prompt_length=(
-                place.tokens(prompt_length, "prompt_length")
-                if prompt_length is not None
-                else (
-                    reading.prompt_from(place.text(prompt, "input"), place)
-                    if prompt is not None and reading.counter
-                    else None
-                )
-            ),
-            step=place.whole(step, "step") if step is not None else _step_of(path),
+            response_length=length,
+            prompt_length=prompt_length,
+            step=_step_of(path) if step is None else step,
             prompt_id=prompt_id,
-            sample_id=str(sample) if sample is not None else sample_id,
+            sample_id=sample_id if sample is None else sample,
             finish_reason=given_reason or reason,
             reward=reading.reward(record, place, "score"),
-            reason_inferred=given_reason is None and length is None,
+            reason_inferred=given_reason is None and counted,
         )
 
 

@@ -29,8 +29,7 @@ class CatalogEntry(BaseModel):
 
     name: str
     kind: Literal["rollouts", "steps"]
-    """``rollouts``: a trace, one row a response; ``steps``: one row a training step, for drift and stage
-    times only."""
+    """``rollouts``: a trace; ``steps``: one row a training step, for drift and stage times only."""
     domain: str
     """What was asked: maths, code, chat, …"""
     file: str
@@ -59,8 +58,7 @@ class _Catalog(BaseModel):
 
 
 def shipped_folder() -> Path:
-    """Folder of the shipped traces: inside an installed package, or at the top of a checkout. Raises
-    OppoError if neither is there."""
+    """Folder of the shipped traces: in an installed package, or of a checkout. Raises OppoError."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "shipped_traces", package.parent / "traces"):
         if (folder / CATALOG_NAME).is_file():
@@ -110,8 +108,7 @@ def _hint(name: str, kind: str, *, always: bool = False) -> str:
 
 
 def load_named(name: str) -> "pd.DataFrame":
-    """A shipped trace, columns as ``schema.checked_frame``. Raises OppoError for an unknown name or an
-    altered file."""
+    """A shipped trace, checked. Raises OppoError for an unknown name or an altered file."""
     from oppo_sim.traces.storage import load_trace
 
     return load_trace(_intact(find_trace(name)))

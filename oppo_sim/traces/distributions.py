@@ -1,5 +1,4 @@
-"""Length distributions: lognormal, Weibull and a mixture of two lognormals, over real-valued tokens before
-rounding and cutting."""
+"""Lognormal, Weibull and a mixture of two lognormals, over real-valued tokens before rounding and cutting."""
 
 import math
 from collections.abc import Mapping

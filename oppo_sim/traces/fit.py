@@ -18,12 +18,10 @@ Floats = npt.NDArray[np.float64]
 
 MIN_ROWS: Final = 10
 _SIGMA_BOUNDS: Final = (math.log(0.005), math.log(20.0))
-"""Of ln σ: narrower than the grid of whole tokens says nothing, and would let a mixture sit on a single
-length."""
+"""Of ln σ: narrower than the grid of whole tokens would let a mixture sit on a single length."""
 
 _MIXTURE_SIGMA_BOUNDS: Final = (math.log(0.005), math.log(2.5))
-"""A wider component would explain one-token answers and cut ones at once, and put the cut ones at absurd
-lengths."""
+"""Wider would explain one-token answers and cut ones at once, the cut ones at absurd lengths."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ class Fit:
     aic: float
     """2 · parameters − 2 · log-likelihood: lower is better, and differences count."""
     ks_distance: float
-    """Largest gap between the fitted and the observed (Kaplan–Meier) distribution function at lengths that
-    were not cut."""
+    """Largest gap between the fitted and the observed (Kaplan–Meier) distribution at lengths not cut."""
     mean_to_longest: float
     """E[min(X, longest response of the trace)], tokens: to be compared with the trace's own mean."""
     mean: float

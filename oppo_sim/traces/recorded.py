@@ -1,5 +1,4 @@
-"""A recorded run on disk: manifest, workload and outcomes in separate files, so that a predictor never opens
-what was measured."""
+"""A recorded run on disk: what a predictor may read (workload) apart from what was measured (outcomes)."""
 
 import hashlib
 import json
@@ -50,8 +49,7 @@ class RecordedRun:
     workload: pd.DataFrame
     """``rollout_id`` and any of ``WORKLOAD_COLUMNS``: what a predictor may read."""
     outcomes: pd.DataFrame
-    """``rollout_id``, ``response_length``, and any of ``finish_reason``, ``reward`` and measured columns
-    (``*_s`` in seconds)."""
+    """``rollout_id``, ``response_length``, and any of ``finish_reason``, ``reward``, measured columns."""
 
     def as_trace(self) -> pd.DataFrame:
         """The rollouts as a checked trace, to be replayed; measured columns are kept beside."""
@@ -101,8 +99,7 @@ def write_recorded_run(
 
 
 def read_recorded_run(folder: str | Path) -> RecordedRun:
-    """Read a run and check it against its manifest. Raises OppoError for a missing, altered or incomplete
-    file."""
+    """Read a run, checked against its manifest. Raises OppoError for a missing or altered file."""
     folder = Path(folder)
     sealed = _manifest(folder)
     workload, outcomes = (_table(folder, name, sealed) for name in (WORKLOAD, OUTCOMES))
@@ -119,19 +116,13 @@ def read_workload(folder: str | Path) -> pd.DataFrame:
 
 
 def split_trace(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Workload and outcomes of a checked trace whose rows are rollouts 0, 1, 2, …; columns that are missing
-    throughout are left out."""
+    """Workload and outcomes of a checked trace whose rows are rollouts 0, 1, 2, …"""
     numbered = frame.reset_index(drop=True)
     if ROLLOUT_ID not in numbered.columns:
         numbered = numbered.assign(**{ROLLOUT_ID: range(len(numbered))})
-    known = [
-        name
-        for name in WORKLOAD_COLUMNS
-        if name in numbered.columns and (name == ROLLOUT_ID or numbered[name].notna().any())
-    ]
-    measured = [
-        name for name in numbered.columns if name not in WORKLOAD_COLUMNS and numbered[name].notna().any()
-    ]
+    given = [name for name in numbered.columns if name == ROLLOUT_ID or numbered[name].notna().any()]
+    known = [name for name in WORKLOAD_COLUMNS if name in given]
+    measured = [name for name in given if name not in WORKLOAD_COLUMNS]
     return numbered[known], numbered[[ROLLOUT_ID, *measured]]
 
 

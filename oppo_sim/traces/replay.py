@@ -1,5 +1,4 @@
-"""Which row of a length trace each rollout takes: by the seed and the order of admission, whatever else a
-policy does."""
+"""Which row of a trace each rollout takes: by seed and order of admission, whatever else a policy does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,8 +21,7 @@ Sampling = Literal["in_order", "resample", "by_step"]
 
 @dataclass(frozen=True)
 class Replay:
-    """The cleaned rows of a trace and the rule that deals them to rollouts. Immutable; groups are
-    ``group_size`` consecutive rows."""
+    """The cleaned rows of a trace and the rule that deals them; a group is ``group_size`` rows in turn."""
 
     prompt_lengths: list[int]
     """Tokens, one entry a row."""
@@ -46,8 +44,7 @@ class Replay:
     key: int = field(repr=False)
 
     def row(self, rollout_id: int, step: int, position: int) -> int:
-        """Row number for a rollout that is the ``position``-th (from 0) first admitted in training step
-        ``step``. A pure function."""
+        """Row of the rollout that is the ``position``-th (from 0) first admitted in ``step``."""
         size = self.group_size
         group, member = divmod(rollout_id, size)
         first, groups = self.blocks[step % len(self.blocks)]
@@ -68,8 +65,7 @@ class Replay:
 
 
 class Cursor:
-    """Deals rows to the rollouts of one run, in order of admission; counts the admissions of the current step
-    for ``by_step``."""
+    """Deals rows to the rollouts of one run, in order of admission."""
 
     __slots__ = ("_position", "_row", "_step")
 
@@ -79,8 +75,7 @@ class Cursor:
         self._position = 0
 
     def draw(self, rollout_id: int, step: int) -> int:
-        """Row number for the rollout first admitted in ``step``. To be called once a rollout, in order of
-        ids; steps never go back."""
+        """Row of a rollout first admitted in ``step``. Once a rollout, in order of ids and steps."""
         if step != self._step:
             self._step = step
             self._position = 0
@@ -132,8 +127,7 @@ def replay_frame(
     group_size: int = 1,
     seed: int = 0,
 ) -> Replay:
-    """A replay of a checked frame (``storage.load_trace``, ``synth.synthesise``). Raises OppoError if it
-    cannot be replayed so."""
+    """A replay of a checked frame. Raises OppoError if it cannot be replayed so."""
     import numpy as np
 
     from oppo_sim.traces.schema import content_hash

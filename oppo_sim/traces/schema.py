@@ -1,5 +1,4 @@
-"""The one schema of a length trace, checked: whatever the file format, the same columns with the same types
-come out. What makes two traces the same are their rows, not the file they came from."""
+"""The one schema of a length trace, checked: the same columns and types whatever the file format."""
 
 import hashlib
 from difflib import get_close_matches
@@ -157,8 +156,7 @@ def _numbers(column: pa.ChunkedArray, name: str, place: _Place) -> pa.ChunkedArr
 
 
 def _first_unparsable(column: pa.ChunkedArray) -> int:
-    """Row of the first text that is no number, of a column that has one; by halving, since the parser does
-    not say which it was."""
+    """Row of the first text that is no number; by halving, since the parser does not say which."""
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2

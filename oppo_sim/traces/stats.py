@@ -20,8 +20,7 @@ MIN_SAMPLES: Final = 3
 
 @dataclass(frozen=True)
 class TraceStats:
-    """Summary of the responses of a trace; lengths in tokens, None where unknown. Aborted rows are counted
-    and left out, 0 counts as 1."""
+    """Summary of a trace's responses, tokens, None: unknown. Aborted rows are left out, 0 counts as 1."""
 
     rows: int
     """Rows used for the statistics."""
@@ -105,8 +104,7 @@ def trace_stats(frame: pd.DataFrame) -> TraceStats:
 
 
 def expected_longest(ascending: npt.NDArray[Any], batch: int) -> float:
-    """E[max of ``batch`` draws with replacement] from sorted lengths: Σ x_i · ((i/n)^batch −
-    ((i−1)/n)^batch)."""
+    """E[max of ``batch`` draws with replacement]: Σ x_i · ((i/n)^batch − ((i−1)/n)^batch)."""
     n = len(ascending)
     reached = (np.arange(n + 1) / n) ** batch
     return float((ascending * np.diff(reached)).sum())

@@ -1,5 +1,4 @@
-"""Synthetic traces: lengths drawn from a distribution, with drift over steps and alike samples of a
-prompt; and rows drawn from another trace."""
+"""Synthetic traces: drawn from a distribution, with drift and alike samples, or from another trace's rows."""
 
 from typing import Any
 
@@ -57,8 +56,7 @@ def synthesise(config: SynthConfig) -> pd.DataFrame:
 
 
 def drift_factors(drift: DriftConfig, steps: int) -> Floats:
-    """Factor on the lengths of each step, shape (steps,); the first is 1. Raises OppoError for a table that
-    does not do."""
+    """Factor on each step's lengths, shape (steps,); the first is 1. Raises OppoError."""
     if drift.kind == "table":
         assert drift.table is not None
         return length_factors(drift.table, drift.source, steps, drift.smooth_steps)
@@ -80,8 +78,7 @@ def _chances(config: SynthConfig, prompt: Indices, step_of_prompt: Indices) -> F
 
 
 def _stratified(seed: int, purpose: str, block: Indices) -> Floats:
-    """One draw in each of n equally likely slices of (0, 1), in random order, for each block of n entries;
-    ``block`` ascends from 0."""
+    """One draw in each of n equal slices of (0, 1), shuffled, per block of n; ``block`` ascends from 0."""
     count = len(block)
     order = np.lexsort((hashes(stream_key(seed, f"{purpose}/order"), count), block))
     sizes = np.bincount(block)

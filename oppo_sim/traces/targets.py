@@ -40,8 +40,7 @@ def solve(config: SynthConfig) -> Lognormal | Weibull | Mixture:
 
 
 def solve_two(name: str, targets: Mapping[str, float], cut: float = math.inf) -> Lognormal | Weibull:
-    """A lognormal or Weibull from exactly two of ``mean``, ``p50``, ``p99``, ``clip_ratio`` (tokens; a share
-    at ``cut``)."""
+    """From exactly two of ``mean``, ``p50``, ``p99`` (tokens), ``clip_ratio`` (a share at ``cut``)."""
     points = _points(targets, cut)
     make: Callable[[float, float], Lognormal | Weibull] = _lognormal if name == "lognormal" else _weibull
     score = _normal_score if name == "lognormal" else _weibull_score
@@ -60,8 +59,7 @@ def solve_two(name: str, targets: Mapping[str, float], cut: float = math.inf) ->
 
 
 def _points(targets: Mapping[str, float], cut: float) -> list[tuple[float, float]]:
-    """(probability, tokens) pairs through which the distribution function must pass, in order of
-    probability."""
+    """(probability, tokens) pairs through which the distribution must pass, ascending."""
     points = [(q, targets[name]) for name, q in _QUANTILES.items() if name in targets]
     if "clip_ratio" in targets:
         points.append((1.0 - targets["clip_ratio"], cut))
@@ -116,8 +114,7 @@ def _mixture(targets: Mapping[str, float], cut: float, tail_weight: float | None
 
 
 def _nearest_mixture(targets: Mapping[str, float], cut: float, weight: float | None) -> tuple[Mixture, float]:
-    """The closest mixture and its worst miss (normal scores of the quantiles, ln of the mean); weight None:
-    free."""
+    """The closest mixture and its worst miss (normal scores, ln of the mean); weight None: free."""
     from scipy.optimize import least_squares
 
     points = _points(targets, cut)

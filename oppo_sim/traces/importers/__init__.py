@@ -1,5 +1,4 @@
-"""Traces from the logs of training frameworks and serving systems: ``import_log``, ``save_imported``,
-``IMPORTERS``."""
+"""Traces from the logs of training frameworks and serving systems."""
 
 from oppo_sim.traces.importers.formats import IMPORTERS, find_importer
 from oppo_sim.traces.importers.importing import import_log

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -44,16 +44,10 @@ def choose_files(importer: Importer, path: Path, options: ImportOptions) -> Chos
     if "mean" in options.fields and figures:
         return Chosen(_metric_files(files, path), True)
     if path.is_file():
-        peek = peek_at(path)
-        named = bool(matching(files, importer.patterns))
-        if (
-            importer is GENERIC
-            or importer.recognises(peek)
-            or not figures
-            or (named and not _holds_figures(path, importer, options))
-        ):
+        if importer is GENERIC or importer.recognises(peek_at(path)) or not figures:
             return Chosen(files, False)
-        return Chosen(files, True)
+        named = bool(matching(files, importer.patterns))
+        return Chosen(files, not named or _holds_figures(path, importer, options))
     left_out: Tally[str] = Tally()
     kept = _of_format(importer, matching(files, importer.patterns), left_out)
     if importer.select is not None:
@@ -101,8 +95,7 @@ def _some(files: list[Path]) -> list[Path]:
 
 
 def _of_format(importer: Importer, files: list[Path], left_out: "Tally[str]") -> list[Path]:
-    """Those that hold rollouts of the format, and those that should but cannot be understood: their reader
-    says what is wrong."""
+    """Those that hold rollouts of the format, or are damaged: their reader says what is wrong."""
     kept = []
     for file in files:
         peek = peek_at(file)
@@ -122,13 +115,9 @@ def _metric_files(files: list[Path], path: Path) -> list[Path]:
 
 
 def _by_figures(files: list[Path], options: ImportOptions) -> list[Importer]:
+    known = [each for each in IMPORTERS if each.metrics is not None and each.metrics.mean]
     for file in matching(files, METRIC_PATTERNS):
-        found = [
-            each
-            for each in IMPORTERS
-            if each.metrics is not None and each.metrics.mean and _holds_figures(file, each, options)
-        ]
-        if found:
+        if found := [each for each in known if _holds_figures(file, each, options)]:
             return found
     return []
 
@@ -137,39 +126,22 @@ def _holds_figures(file: Path, importer: Importer, options: ImportOptions) -> bo
     if importer.metrics is None:
         return False
     try:
-        return any(
-            "mean" in chosen(figures, importer.metrics, options.fields)
-            for figures in _first_figures(file, options)
-        )
+        first = islice(read_metrics(file, Reading(options, None)), _MOST_FIGURES)
+        return any("mean" in chosen(figures, importer.metrics, options.fields) for _, figures in first)
     except OppoError:
         return False
 
 
-def _first_figures(file: Path, options: ImportOptions) -> Iterable[dict[str, float]]:
-    for number, (_, figures) in enumerate(read_metrics(file, Reading(options, None))):
-        if number >= _MOST_FIGURES:
-            return
-        yield figures
-
-
 def files_of(path: Path) -> list[Path]:
-    """The file, or all files below the folder, hidden ones left out; numbers in names count as numbers.
-    Raises OppoError."""
+    """The file, or all below the folder but hidden ones, numbers in order. Raises OppoError."""
     if not path.exists():
         raise OppoError(f"{path} does not exist: check the path")
     if path.is_file():
         return [path]
     with file_errors(path):
-        return sorted(
-            (each for each in _below(path) if each.is_file()),
-            key=lambda each: natural(each.relative_to(path).as_posix()),
-        )
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for each in folder.rglob("*"):
-        if not any(part.startswith(".") for part in each.relative_to(folder).parts):
-            yield each
+        below = {each.relative_to(path): each for each in path.rglob("*") if each.is_file()}
+        shown = [name for name in below if not any(part.startswith(".") for part in name.parts)]
+        return [below[name] for name in sorted(shown, key=lambda name: natural(name.as_posix()))]
 
 
 def matching(files: list[Path], patterns: tuple[str, ...]) -> list[Path]:

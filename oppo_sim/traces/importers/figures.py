@@ -15,36 +15,21 @@ _PREFIXES: Final = ("", "train/", "training/", "metrics/")
 
 
 def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str, str]) -> dict[str, float]:
-    """Figures by ``METRIC_FIELDS``: those that the user named, else the first of the framework's names that
-    is there."""
+    """Figures by ``METRIC_FIELDS``: those the user named, else the framework's first name that is there."""
     result = {}
     for each in fields_of(names):
         target = each.name
-        wanted = (given[target],) if target in given else getattr(names, target)
-        prefixes = ("",) if target in given else _PREFIXES
-        found = next(
-            (
-                name
-                for want in wanted
-                for prefix in prefixes
-                if (name := _there(prefix + want, figures)) is not None
-            ),
-            None,
-        )
-        if found is not None:
-            result[target] = figures[found]
+        wanted = [prefix + name for name in getattr(names, target) for prefix in _PREFIXES]
+        for name in [given[target]] if target in given else wanted:
+            if (found := _there(name, figures)) is not None:
+                result[target] = figures[found]
+                break
     return result
 
 
 def _there(name: str, figures: Mapping[str, float]) -> str | None:
     # TensorBoard writes the / of a name as _ in the names of exported files.
-    return (
-        name
-        if name in figures
-        else flat
-        if (flat := name.replace("/", "_")) in figures and "/" in name
-        else None
-    )
+    return next((each for each in (name, name.replace("/", "_")) if each in figures), None)
 
 
 def figures_by_step(

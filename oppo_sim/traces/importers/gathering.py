@@ -1,5 +1,4 @@
-"""Rollouts of a log gathered into the columns of a trace: filtered, their finish reasons completed, compact
-in memory."""
+"""Rollouts of a log gathered into the columns of a trace: filtered, finish reasons completed."""
 
 from collections import Counter as Tally
 from pathlib import Path
@@ -13,18 +12,16 @@ from oppo_sim.columns import (
     ARRIVAL_S,
     FINISH_REASON,
     HEAD_VERSION,
-    PROMPT_ID,
-    PROMPT_LENGTH,
     RESPONSE_LENGTH,
     REWARD,
-    SAMPLE_ID,
     SOURCE,
-    STEP,
     TAIL_VERSION,
+    TRACE_COLUMNS,
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.schema import TEXT_COLUMNS, checked_frame
 
 _CHUNK_ROWS: Final = 65_536
 FURTHER: Final = (HEAD_VERSION, TAIL_VERSION, ARRIVAL_S)
@@ -69,8 +66,7 @@ class Gathering:
             self._pack()
 
     def add_table(self, file: Path, table: pa.Table) -> None:
-        """Rollouts as columns of these names: lengths, ``source`` (a part's name), ``arrival_s``; no step, no
-        finish reason."""
+        """Rollouts as columns: lengths, ``source`` (a part's name), ``arrival_s``; no step, no reason."""
         self._pack()
         rows, most = table.num_rows, self._reading.options.max_response_length
         self.read += rows
@@ -85,24 +81,11 @@ class Gathering:
         self.reasons["unknown" if most is None else "length"] += rows
         self.kept += rows
         schema = _schema()
-        self._tables.append(
-            pa.table(
-                {
-                    field.name: (
-                        columns[field.name].cast(field.type)
-                        if field.name in columns
-                        else pa.nulls(rows, field.type)
-                    )
-                    for field in schema
-                }
-            )
-        )
+        missing = {each.name: pa.nulls(rows, each.type) for each in schema if each.name not in columns}
+        self._tables.append(pa.table({**columns, **missing}).select(schema.names).cast(schema))
 
     def frame(self, where: str) -> pd.DataFrame:
-        """The trace, checked; further columns only where something is known. Raises OppoError if nothing was
-        kept."""
-        from oppo_sim.traces.schema import checked_frame
-
+        """The trace, checked; no column that is unknown throughout. Raises OppoError if it is empty."""
         self._pack()
         if not self._tables:
             raise self._nothing(where)
@@ -134,18 +117,5 @@ class Gathering:
 
 def _schema() -> pa.Schema:
     text, whole, real = pa.large_string(), pa.int64(), pa.float64()
-    return pa.schema(
-        [
-            (SOURCE, text),
-            (STEP, whole),
-            (PROMPT_ID, text),
-            (SAMPLE_ID, text),
-            (PROMPT_LENGTH, whole),
-            (RESPONSE_LENGTH, whole),
-            (FINISH_REASON, text),
-            (REWARD, real),
-            (HEAD_VERSION, whole),
-            (TAIL_VERSION, whole),
-            (ARRIVAL_S, real),
-        ]
-    )
+    types = {name: text if name in TEXT_COLUMNS else whole for name in TRACE_COLUMNS}
+    return pa.schema({**types, REWARD: real, HEAD_VERSION: whole, TAIL_VERSION: whole, ARRIVAL_S: real})

@@ -74,8 +74,7 @@ class Importer:
 
 
 def peek_at(path: Path) -> Peek:
-    """The beginning of a file; of one that cannot be understood, its path alone. Raises OppoError for a file
-    that cannot be read."""
+    """The beginning of a file; its path alone if it cannot be understood. Raises OppoError if unreadable."""
     name = plain_name(path)
     if name.endswith(".parquet"):
         return Peek(path, columns=_parquet_columns(path))

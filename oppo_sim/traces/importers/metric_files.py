@@ -21,15 +21,9 @@ from oppo_sim.traces.importers.rows import json_values, plain_name, raw_lines
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = (
-    "step",
-    "_step",
-    "global_step",
-    "training/global_step",
-    "train/global_step",
-    "rollout/step",
-    "rollout_step",
+    "step", "_step", "global_step", "training/global_step", "train/global_step", "rollout/step", "rollout_step",
     "Step",
-)
+)  # fmt: skip
 
 _PAIR: Final = re.compile(
     r"""['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
@@ -63,8 +57,7 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
 
 
 def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
-    """Figures in the output of a training run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``;
-    other lines are passed over."""
+    """Figures in the output of a run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``."""
     for raw in lines:
         if len(raw) > _MOST_LINE:
             continue
@@ -75,25 +68,19 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             continue
         named = next((figures[name] for name in STEP_NAMES if name in figures), None)
         found = _STEP.search(line)
-        step = (
-            int(named)
-            if named is not None and named == int(named) and named >= 0
-            else int(found.group(1))
-            if found
-            else None
-        )
-        yield step, figures
+        if named is not None and named == int(named) and named >= 0:
+            yield int(named), figures
+        else:
+            yield int(found.group(1)) if found else None, figures
 
 
 def _one(value: Any, place: Place) -> Figures:
     if not isinstance(value, dict):
         raise place.error("this is not a JSON object of named metrics: is it the right file?")
     inner = value.get("data")
-    named = (
-        {**inner, **{name: value[name] for name in STEP_NAMES if name in value}}
-        if isinstance(inner, dict)
-        else value
-    )
+    named = value
+    if isinstance(inner, dict):
+        named = {**inner, **{name: value[name] for name in STEP_NAMES if name in value}}
     figures = {name: float(number) for name, number in named.items() if _is_number(number)}
     step = next((named[name] for name in STEP_NAMES if _is_number(named.get(name))), None)
     return (None if step is None else place.whole(step, "step")), figures
@@ -104,8 +91,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _json(path: Path) -> Iterator[Figures]:
-    """A list of objects, the ``log_history`` of a ``trainer_state.json``, or TensorBoard's
-    ``[[wall time, step, value], …]``."""
+    """A list of objects, a trainer's ``log_history``, or TensorBoard's ``[[wall time, step, value], …]``."""
     text = b"".join(raw_lines(path))
     try:
         value = json.loads(text)
@@ -138,6 +124,8 @@ def _csv(path: Path) -> Iterator[Figures]:
     steps = [at for at, name in enumerate(header) if name.strip().strip('"') in STEP_NAMES]
     tensorboard = [name.strip() for name in header] == ["Wall time", "Step", "Value"]
     # wandb names a column 'run - metric' and adds its least and largest value.
+    kept = [at for at, name in enumerate(header) if at not in steps and not name.endswith(("__MIN", "__MAX"))]
+    kept = [2] if tensorboard else kept
     names = [tag_of(path)] * 3 if tensorboard else [name.rsplit(" - ", 1)[-1].strip() for name in header]
     for number, row in enumerate(rows, start=2):
         if not any(row):
@@ -147,15 +135,6 @@ def _csv(path: Path) -> Iterator[Figures]:
             raise place.error(
                 f"there are {len(row)} values but the header names {len(header)}: correct the line"
             )
-        kept = (
-            [2]
-            if tensorboard
-            else [
-                at
-                for at in range(len(row))
-                if at not in steps and not header[at].endswith(("__MIN", "__MAX"))
-            ]
-        )
         figures = {names[at]: figure for at in kept if (figure := _real_or_none(row[at])) is not None}
         step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
         if figures:
@@ -171,15 +150,13 @@ def _real_or_none(text: str) -> float | None:
 
 
 def tag_of(path: Path) -> str:
-    """The metric in the name of a file that TensorBoard exported, ``/`` written as ``_`` there:
-    ``run-x-tag-a_b.csv``."""
+    """The metric in the name of an exported file, ``/`` written as ``_``: ``run-x-tag-a_b.csv``."""
     stem = plain_name(path).rsplit(".", 1)[0]
     return stem.split("tag-", 1)[-1]
 
 
 def _events(path: Path) -> Iterator[Figures]:
-    """Scalars of a TensorBoard event file: records of (length, check, data, check), the data an ``Event``
-    message."""
+    """Scalars of a TensorBoard event file: records of (length, check, data: an ``Event`` message, check)."""
     with file_errors(path), path.open("rb") as file:
         while head := file.read(12):
             if len(head) < 12:

@@ -25,8 +25,7 @@ ROLLOUT_FIELDS: Final = (
 """What a field of a rollout record can stand for; ``response`` and ``prompt`` are text or token ids."""
 
 METRIC_FIELDS: Final = ("mean", "max", "min", "median", "std", "clip_ratio", "prompt_mean", "reward_mean")
-"""What a metric of a per-step log can stand for, in tokens (``clip_ratio`` a share, ``reward_mean`` a
-reward)."""
+"""What a metric of a per-step log can stand for; tokens, a share (``clip_ratio``), a reward."""
 
 MOST_ROWS_PER_STEP: Final = 1_000_000
 

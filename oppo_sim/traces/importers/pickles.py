@@ -107,8 +107,7 @@ class StandInBatch(dict[Any, Any]):
 
 
 class _Named:
-    """Stand-in for a function or class that a pickle names: may be called, holds nothing, cannot be
-    altered."""
+    """Stand-in for a function or class that a pickle names: may be called, cannot be altered."""
 
     __slots__ = ("_make", "_name")
 
@@ -184,8 +183,7 @@ class _Reader(pickle.Unpickler):
 
 
 def load_pickle(path: Path) -> Any:
-    """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError, with the way to convert what
-    is refused."""
+    """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError: how to convert it."""
     try:
         with file_errors(path), path.open("rb") as file:
             if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
@@ -216,8 +214,7 @@ def _load_archive(file: IO[bytes]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value``, single numbers taken out of their tensors, and arrays of up to a thousand read while the
-    archive is open."""
+    """``value``, single numbers out of their tensors, small arrays read while the archive is open."""
     done: dict[int, Any] = {}
 
     def walk(each: Any, depth: int) -> Any:

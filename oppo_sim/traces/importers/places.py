@@ -11,31 +11,17 @@ from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
 
 HIGHEST_STEP: Final = 2**53
-_STOP: Final = frozenset(
-    {
-        "stop",
-        "eos",
-        "eos_token",
-        "completed",
-        "complete",
-        "finished",
-        "stop_sequence",
-        "end_turn",
+_REASONS: Final = {
+    "stop": (
+        "stop", "eos", "eos_token", "completed", "complete", "finished", "stop_sequence", "end_turn",
         "tool_calls",
-    }
-)
-_LENGTH: Final = frozenset(
-    {
-        "length",
-        "truncated",
-        "max_tokens",
-        "max_length",
-        "max_new_tokens",
-        "max_output_tokens",
+    ),
+    "length": (
+        "length", "truncated", "max_tokens", "max_length", "max_new_tokens", "max_output_tokens",
         "max_total_tokens",
-    }
-)
-_ABORT: Final = frozenset({"abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout"})
+    ),
+    "abort": ("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,10 +95,9 @@ class Place:
 
 
 def known_reason(value: Any) -> str | None:
-    """``stop``, ``length`` or ``abort`` for the word that a framework uses; None if it is none that is
-    known."""
+    """``stop``, ``length`` or ``abort`` for a framework's word; None for an unknown one."""
     word = str(value).strip().lower()
-    return "stop" if word in _STOP else "length" if word in _LENGTH else "abort" if word in _ABORT else None
+    return next((reason for reason, words in _REASONS.items() if word in words), None)
 
 
 def short_id(text: str) -> str:

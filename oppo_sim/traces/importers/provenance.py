@@ -25,8 +25,7 @@ def provenance_path(trace: Path) -> Path:
 def save_imported(
     frame: "pd.DataFrame", provenance: Mapping[str, Any], path: str | Path, *, overwrite: bool = False
 ) -> None:
-    """Write an imported trace, and its provenance beside it; each appears whole or not at all. Raises
-    OppoError as ``save_trace``."""
+    """Write an imported trace and, beside it, its provenance. Raises OppoError as ``save_trace``."""
     path = Path(path)
     refuse_existing(provenance_path(path), overwrite=overwrite)
     save_trace(frame, path, overwrite=overwrite)
@@ -38,8 +37,7 @@ def save_imported(
 
 
 def read_provenance(trace: str | Path, frame: "pd.DataFrame") -> dict[str, Any] | None:
-    """What is said beside a trace; None if nothing is, or if the trace was changed since. Raises OppoError
-    for a damaged file."""
+    """The provenance beside a trace; None if there is none or the trace was changed. Raises OppoError."""
     path = provenance_path(Path(trace))
     if not path.is_file():
         return None

@@ -30,8 +30,7 @@ class Rollout(NamedTuple):
     tail_version: int | None = None
     arrival_s: float | None = None
     reason_inferred: bool = False
-    """The finish reason was concluded already, or cannot be, whatever the length: an estimate does not tell a
-    cut response."""
+    """The finish reason was concluded, or cannot be: an estimate does not tell a cut response."""
 
 
 NO_COUNTER = (
@@ -55,8 +54,7 @@ class Reading:
     """Responses whose tokens were counted from text."""
 
     def pick(self, record: Mapping[str, Any], place: Place, target: str, *names: str) -> Any:
-        """The value that stands for ``target``: the field the user named, else the first of ``names`` that is
-        there, else None."""
+        """The value for ``target``: the field the user named, else the first of ``names``, else None."""
         given = self.options.fields.get(target)
         if given is not None:
             self.used_fields.add(target)

@@ -100,8 +100,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, di
 
 
 def csv_rows(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """(place, record) of every row of a CSV file, plain or gzipped; empty values are None. Raises
-    OppoError."""
+    """(place, record) of every row of a CSV file; empty values are None. Raises OppoError."""
     lines = (
         line.decode("utf-8-sig" if number == 0 else "utf-8", "replace")
         for number, line in enumerate(raw_lines(path))

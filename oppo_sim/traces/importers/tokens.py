@@ -19,14 +19,12 @@ class Counter:
     described: str
     """For the provenance."""
     end_tokens: int
-    """What a finished response has beyond its text: its end token, which texts leave out (0 for an
-    estimate)."""
+    """What a finished response has beyond its text: its end token (0 for an estimate)."""
     estimate: bool = False
 
 
 def make_counter(options: ImportOptions) -> Counter | None:
-    """The counter that the options ask for, None if they ask for none. Raises OppoError if it cannot be
-    had."""
+    """The counter that the options ask for, or None. Raises OppoError if it cannot be had."""
     if options.chars_per_token is not None:
         return _estimate(options.chars_per_token)
     if options.tokenizer is None:

@@ -17,10 +17,8 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     for place, record in json_records(path, reading):
         if "seqlen" not in record or "prompt_len" not in record:
             raise place.error("there is no seqlen or prompt_len: is it a file of rollout.dump_to_file?")
-        total, prompt = (
-            place.whole(record["seqlen"], "seqlen"),
-            place.whole(record["prompt_len"], "prompt_len"),
-        )
+        total = place.whole(record["seqlen"], "seqlen")
+        prompt = place.whole(record["prompt_len"], "prompt_len")
         if prompt > total:
             raise place.error(
                 f"prompt_len {prompt} is above seqlen {total}: correct the line, or leave it out"

@@ -12,13 +12,8 @@ from oppo_sim.traces.importers.importer import Importer, Peek
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import csv_tables, real, text, whole
 
-_TIME, _MODEL, _PROMPT, _RESPONSE, _KIND = (
-    "Timestamp",
-    "Model",
-    "Request tokens",
-    "Response tokens",
-    "Log Type",
-)
+_TIME, _MODEL, _KIND = "Timestamp", "Model", "Log Type"
+_PROMPT, _RESPONSE = "Request tokens", "Response tokens"
 
 
 def _recognises(peek: Peek) -> bool:

@@ -1,5 +1,4 @@
-"""Any JSON lines, Parquet or CSV file with one rollout a row; ``--field`` or ``--columns`` says which field
-is which."""
+"""Any JSON lines, Parquet or CSV file with one rollout a row; ``--field`` says which field is which."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

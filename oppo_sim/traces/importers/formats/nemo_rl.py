@@ -67,11 +67,8 @@ def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> str | 
     while isinstance(content, list) and len(content) == 1:
         content = content[0]
     # Messages in turn, the prompt first.
-    return (
-        short_id(content[0])
-        if isinstance(content, list) and content and isinstance(content[0], str)
-        else None
-    )
+    first = content[0] if isinstance(content, list) and content else None
+    return short_id(first) if isinstance(first, str) else None
 
 
 def _row(value: Any) -> Any:

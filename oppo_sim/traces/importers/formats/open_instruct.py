@@ -1,5 +1,4 @@
-"""open-instruct: ``save_traces`` with ``rollouts_save_path`` (``{run}_rollouts_{shard}.jsonl``, token ids),
-and its metrics."""
+"""open-instruct: ``rollouts_save_path`` (``{run}_rollouts_{shard}.jsonl``, token ids), and its metrics."""
 
 from collections.abc import Iterator
 from pathlib import Path

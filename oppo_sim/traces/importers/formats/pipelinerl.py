@@ -18,11 +18,8 @@ def _recognises(peek: Peek) -> bool:
 def _texts(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
-    return (
-        value["training_texts"]
-        if isinstance(value, Mapping) and isinstance(value.get("training_texts"), list)
-        else [value]
-    )
+    texts = value.get("training_texts") if isinstance(value, Mapping) else None
+    return texts if isinstance(texts, list) else [value]
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -50,11 +47,8 @@ def _rollout(text: Mapping[str, Any], place: Place, reading: Reading) -> Rollout
         prompt = len(ids) - tokens
     named = text.get("metadata")
     metadata: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
-    version, index, finished = (
-        metadata.get("model_version"),
-        metadata.get("rollout_index"),
-        text.get("finished"),
-    )
+    version, index = metadata.get("model_version"), metadata.get("rollout_index")
+    finished = text.get("finished")
     return Rollout(
         line=place.line,
         response_length=tokens,

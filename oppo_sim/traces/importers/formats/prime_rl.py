@@ -11,12 +11,8 @@ from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records
 
-_LIMITS: Final = (
-    "max_turns",
-    "max_input_tokens",
-    "max_output_tokens",
-    "max_total_tokens",
-    "compaction_failed",
+_LIMITS: Final = frozenset(
+    ["max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"]
 )
 
 
@@ -29,14 +25,8 @@ def _recognises(peek: Peek) -> bool:
 
 
 def _step_of(path: Path) -> int | None:
-    return next(
-        (
-            int(found.group(1))
-            for part in reversed(path.parts)
-            if (found := re.fullmatch(r"step_(\d{1,15})", part))
-        ),
-        None,
-    )
+    found = (re.fullmatch(r"step_(\d{1,15})", part) for part in reversed(path.parts))
+    return next((int(each.group(1)) for each in found if each), None)
 
 
 def _select(files: list[Path]) -> tuple[list[Path], dict[str, int]]:
@@ -102,8 +92,7 @@ def _rollout(
 
 
 def _lengths(trace: Mapping[str, Any], place: Place) -> tuple[int, int] | None:
-    """(prompt, generated) tokens: of the message nodes, else of the trajectory's steps, else of the usage of
-    model calls."""
+    """(prompt, generated) tokens: of the nodes, else of the trajectory, else of the usage of model calls."""
     nodes = [each for each in trace.get("nodes") or () if isinstance(each, Mapping)]
     masks = [each.get("mask") for each in nodes]
     if any(isinstance(mask, list) and any(mask) for mask in masks):
@@ -120,14 +109,8 @@ def _lengths(trace: Mapping[str, Any], place: Place) -> tuple[int, int] | None:
         if isinstance(tokens := _inside(each, "tokens"), Mapping)
     ]
     if turns:
-        ids = [
-            (
-                place.tokens(turn.get("prompt_ids"), "prompt_ids"),
-                place.tokens(turn.get("completion_ids"), "completion_ids"),
-            )
-            for turn in turns
-        ]
-        return ids[0][0], sum(generated for _, generated in ids)
+        prompts = [place.tokens(turn.get("prompt_ids"), "prompt_ids") for turn in turns]
+        return prompts[0], sum(place.tokens(turn.get("completion_ids"), "completion_ids") for turn in turns)
     usages = [
         usage for each in trace.get("calls") or () if isinstance(usage := _inside(each, "usage"), Mapping)
     ]
@@ -135,9 +118,8 @@ def _lengths(trace: Mapping[str, Any], place: Place) -> tuple[int, int] | None:
         return None
     first = usages[0].get("input_tokens", usages[0].get("prompt_tokens"))
     made = [usage.get("completion_tokens", usage.get("output_tokens")) for usage in usages]
-    return place.whole(first, "usage of input tokens"), sum(
-        place.whole(each, "usage of completion tokens") for each in made
-    )
+    prompt = place.whole(first, "usage of input tokens")
+    return prompt, sum(place.whole(each, "usage of completion tokens") for each in made)
 
 
 def _reason(trace: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,4 @@
-"""ROLL: ``rollout_dump_dir`` (``rollout_dump_data.step_{N}.jsonl``: one JSON object of columns, text), and
-its metrics."""
+"""ROLL: ``rollout_dump_data.step_{N}.jsonl`` (one JSON object of columns, text), and its metrics."""
 
 import json
 import re
@@ -72,8 +71,7 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
 
 
 def _generation(sampling_params: Any) -> tuple[int | None, str | None]:
-    """Tokens and finish reason where ``sampling_params`` carries this sample's own (``output_token_ids``,
-    ``finish_reasons``)."""
+    """Tokens and finish reason where ``sampling_params`` carries this sample's own."""
     try:
         named = json.loads(sampling_params) if isinstance(sampling_params, str) else sampling_params
     except (ValueError, RecursionError):

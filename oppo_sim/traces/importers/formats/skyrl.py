@@ -1,5 +1,4 @@
-"""SkyRL: ``trainer.dump_data_batch`` (``global_step_{N}_training_input.pkl``), read without running it, and
-its metrics."""
+"""SkyRL: ``global_step_{N}_training_input.pkl``, read without running it, and its metrics."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -54,8 +54,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 
 
 def _ids(uid: object, prompt: object) -> tuple[str | None, str | None]:
-    """Prompt and sample: uid ``{sample}_{rollout}_{output}`` of the V1 trainer; any other uid names the
-    prompt, as does its text."""
+    """Prompt and sample: of uid ``{sample}_{rollout}_{output}``; another uid or the text names a prompt."""
     if uid is not None:
         found = _SAMPLE_UID.fullmatch(str(uid))
         return (found.group(1), f"{found.group(2)}_{found.group(3)}") if found else (str(uid), None)

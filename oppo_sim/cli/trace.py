@@ -56,14 +56,8 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
     opened = open_trace(name_or_path, sources or None)
     result = fit_trace(opened.frame)
     if as_json:
-        print_json(
-            {
-                "trace": opened.title,
-                "sources": list(sources),
-                "best": result.best.distribution,
-                **as_plain(result),
-            }
-        )
+        named = {"trace": opened.title, "sources": list(sources), "best": result.best.distribution}
+        print_json({**named, **as_plain(result)})
         return
     console = wide_console()
     console.print(
@@ -75,13 +69,8 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
     for fit in result.fits:
         parameters = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
         lengths = (token_count(value) for value in (fit.mean_to_longest, fit.p50, fit.p99))
-        table.add_row(
-            fit.distribution,
-            parameters,
-            f"{fit.aic - result.best.aic:,.1f}",
-            f"{fit.ks_distance:.3f}",
-            *lengths,
-        )
+        worse = f"{fit.aic - result.best.aic:,.1f}"
+        table.add_row(fit.distribution, parameters, worse, f"{fit.ks_distance:.3f}", *lengths)
     console.print(table)
     console.print(
         f"the trace's longest response has {result.longest:,} tokens; p50 and p99 are those of the fit"

@@ -173,7 +173,8 @@ def _files_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
 def print_import(console: "Console", provenance: dict[str, Any]) -> None:
     """Where an imported trace comes from, as a table."""
     files, left_out = provenance["files"], {**provenance["files_left_out"], **provenance["rows_left_out"]}
-    reasons = provenance["finish_reasons"]
+    origins = {"log": "logged", "length": "from the length", "unknown": "unknown"}
+    reasons = ", ".join(f"{provenance['finish_reasons'][key]:,} {text}" for key, text in origins.items())
     shown = ", ".join(f"{file['name']} ({file['bytes']:,} bytes)" for file in files[:MOST_SHOWN])
     more = f" and {len(files) - MOST_SHOWN} more" if len(files) > MOST_SHOWN else ""
     table = text_table("", "")
@@ -183,13 +184,7 @@ def print_import(console: "Console", provenance: dict[str, Any]) -> None:
         ("files", shown + more),
         ("rows", f"{provenance['rows_read']:,} read, {provenance['rows_kept']:,} kept"),
         ("left out", "\n".join(f"{count:,} for: {reason}" for reason, count in left_out.items())),
-        (
-            "finish reasons",
-            (
-                f"{reasons['log']:,} logged, {reasons['length']:,} from the length, {reasons['unknown']:,}"
-                " unknown"
-            ),
-        ),
+        ("finish reasons", reasons),
         ("notes", "\n".join(provenance["notes"])),
     ):
         if said:
@@ -202,18 +197,9 @@ def _list(as_json: bool) -> None:
     from oppo_sim.traces.importers import IMPORTERS
 
     if as_json:
-        print_json(
-            [
-                {
-                    "name": each.name,
-                    "reads": each.what,
-                    "lengths": each.lengths,
-                    "notes": list(each.notes),
-                    "example": each.example,
-                }
-                for each in IMPORTERS
-            ]
-        )
+        keys = ("name", "reads", "lengths", "notes", "example")
+        values = ((each.name, each.what, each.lengths, each.notes, each.example) for each in IMPORTERS)
+        print_json([dict(zip(keys, each, strict=True)) for each in values])
         return
     console = wide_console()
     table = text_table("name", "what it reads", "lengths")

@@ -164,43 +164,29 @@ def _lines(stats: "TraceStats") -> list[tuple[str, str, str]]:
         ("p99 / p50", f"{stats.p99_over_p50:.1f}", ""),
         ("max / mean", f"{stats.max_over_mean:.1f}", ""),
         ("longest 1 %", f"{100 * stats.top_1_percent_share:.1f} %", "of all response tokens"),
-        (
-            f"longest of {REFERENCE_BATCH}",
-            f"{stats.longest_of_batch:.1f}",
-            "times the mean, expected for a random batch",
-        ),
     ]
+    meaning = "times the mean, expected for a random batch"
+    lines.append((f"longest of {REFERENCE_BATCH}", f"{stats.longest_of_batch:.1f}", meaning))
     if stats.clip_ratio is None:
         lines.append(("cut", "unknown", "no row has a finish_reason"))
     else:
-        known = (
-            ""
-            if stats.finish_reason_known == 1
-            else f", known for {100 * stats.finish_reason_known:.0f} % of the rows"
-        )
+        known = _known_for(stats.finish_reason_known)
         lines.append(("cut", f"{100 * stats.clip_ratio:.1f} %", f"finish_reason length{known}"))
     if stats.group_cv is not None:
-        lines.append(
-            (
-                "CV within a prompt",
-                f"{stats.group_cv:.2f}",
-                f"median; {stats.group_samples:g} samples a prompt",
-            )
-        )
+        samples = f"median; {stats.group_samples:g} samples a prompt"
+        lines.append(("CV within a prompt", f"{stats.group_cv:.2f}", samples))
     if stats.prompt_mean is not None:
-        known = "" if stats.prompt_known == 1 else f", known for {100 * stats.prompt_known:.0f} % of the rows"
-        lines.append(
-            (
-                "prompt mean",
-                token_count(stats.prompt_mean),
-                f"tokens, max {token_count(stats.prompt_max or 0)}{known}",
-            )
-        )
+        meaning = f"tokens, max {token_count(stats.prompt_max or 0)}{_known_for(stats.prompt_known)}"
+        lines.append(("prompt mean", token_count(stats.prompt_mean), meaning))
     else:
         lines.append(("prompt mean", "unknown", "set trace.prompt_length in a scenario"))
     if stats.reward_mean is not None:
         lines.append(("reward mean", f"{stats.reward_mean:.4g}", ""))
     return lines
+
+
+def _known_for(share: float) -> str:
+    return "" if share == 1 else f", known for {100 * share:.0f} % of the rows"
 
 
 def _counts_said(stats: "TraceStats") -> str:
@@ -262,9 +248,8 @@ def _show_step_table(name: str, as_json: bool) -> None:
 
     entry, runs = find_trace(name, "steps"), runs_of(name)
     if as_json:
-        print_json(
-            {"table": name, "runs": runs.to_dict("records"), "provenance": entry.model_dump(mode="json")}
-        )
+        provenance = entry.model_dump(mode="json")
+        print_json({"table": name, "runs": runs.to_dict("records"), "provenance": provenance})
         return
     console = wide_console()
     console.print(
@@ -272,11 +257,6 @@ def _show_step_table(name: str, as_json: bool) -> None:
     )
     table = text_table("run", ">steps", ">mean length, first tenth", ">last tenth", ">factor")
     for row in runs.to_dict("records"):
-        table.add_row(
-            verbatim(row["source"]),
-            f"{row['steps']:,}",
-            token_count(row["first"]),
-            token_count(row["last"]),
-            f"{row['factor']:.2f}",
-        )
+        lengths = (token_count(row[name]) for name in ("first", "last"))
+        table.add_row(verbatim(row["source"]), f"{row['steps']:,}", *lengths, f"{row['factor']:.2f}")
     console.print(table)

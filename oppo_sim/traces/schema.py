@@ -1,6 +1,7 @@
 """The one schema of a length trace, checked: the same columns and types whatever the file format."""
 
 import hashlib
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -83,15 +84,16 @@ def check_frame(frame: pd.DataFrame, where: str = "the trace") -> pd.DataFrame:
     return checked_frame(table, where)
 
 
+@dataclass(frozen=True)
 class _Place:
-    """Where a bad value is."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
+    where: str
 
     def of(self, bad: Any, column: str) -> str:
         """'file, data row 3, column x' for the first True of ``bad``."""
-        return f"{self._where}, data row {int(bad.argmax()) + 1}, column {column}"
+        return self.at(int(bad.argmax()), column)
+
+    def at(self, row: int, column: str) -> str:
+        return f"{self.where}, data row {row + 1}, column {column}"
 
 
 def _columns_by_name(table: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
@@ -129,10 +131,8 @@ def _columns_by_name(table: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
 
 def _numbers(column: pa.ChunkedArray, name: str, place: _Place) -> pa.ChunkedArray:
     """The column as int64 or float64, text parsed."""
+    column = _decoded(column)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return column.cast(pa.int64())
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_uint64(kind):
@@ -147,12 +147,13 @@ def _numbers(column: pa.ChunkedArray, name: str, place: _Place) -> pa.ChunkedArr
             pass
         row = _first_unparsable(column)
         text = str(column[row].as_py())[:40]
-        raise OppoError(
-            f"{place.of(_one_bad(row + 1, row), name)} is '{text}' but must be a number: correct the value"
-        )
-    raise OppoError(
-        f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be a number: store it as one"
-    )
+        raise OppoError(f"{place.at(row, name)} is '{text}' but must be a number: correct the value")
+    raise OppoError(f"{place.at(0, name)} is of type {kind} but must be a number: store it as one")
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
 
 def _first_unparsable(column: pa.ChunkedArray) -> int:
@@ -166,12 +167,6 @@ def _first_unparsable(column: pa.ChunkedArray) -> int:
         except pa.ArrowInvalid:
             high = middle
     return low
-
-
-def _one_bad(rows: int, row: int) -> Any:
-    bad = np.zeros(rows, dtype=bool)
-    bad[row] = True
-    return bad
 
 
 def _whole(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -> Any:
@@ -216,21 +211,17 @@ def _real(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -
 def _text(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -> Any:
     if column is None:
         column = pa.chunked_array([pa.nulls(rows, pa.large_string())])
+    column = _decoded(column)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
     if pa.types.is_floating(kind):
         # Whole numbers with gaps come back from pandas as floats: 7.0 means the id 7.
         column = _as_whole_if_possible(column)
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise OppoError(
-            f"{place.of(_one_bad(1, 0), name)} is of type {kind} but must be text or a number: store it"
-            " as one"
+            f"{place.at(0, name)} is of type {kind} but must be text or a number: store it as one"
         )
     text = column.cast(pa.large_string())
-    text = pc.if_else(pc.equal(text, ""), None, text)
-    return text.to_pandas()
+    return pc.if_else(pc.equal(text, ""), None, text).to_pandas()
 
 
 def _as_whole_if_possible(column: pa.ChunkedArray) -> pa.ChunkedArray:

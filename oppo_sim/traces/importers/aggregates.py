@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from oppo_sim.draws import stream_key
+from oppo_sim.draws import hashes, stream_key, uniforms
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
-from oppo_sim.traces.distributions import LengthDistribution, Lognormal, Mixture, Weibull
+from oppo_sim.traces.distributions import LengthDistribution, Lognormal, Mixture, Weibull, make_distribution
+from oppo_sim.traces.fit import fit_trace
 from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.opening import open_trace
 from oppo_sim.traces.targets import solve_two
 
 NEIGHBOURS: Final = 10
@@ -102,10 +104,6 @@ def _cut(steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: fl
 def _shape_of(reading: Reading) -> Lognormal | Weibull | Mixture | None:
     if reading.options.like is None:
         return None
-    from oppo_sim.traces.distributions import make_distribution
-    from oppo_sim.traces.fit import fit_trace
-    from oppo_sim.traces.opening import open_trace
-
     best = fit_trace(open_trace(reading.options.like).frame).best
     return make_distribution(best.distribution, best.parameters)
 
@@ -132,9 +130,8 @@ def _fitted(
         raise OppoError(
             f"{where}: the mean length {mean:g} is above the cut at {cut:g}: correct --max-response-length"
         )
-    if (most is not None and most <= mean * (1 + _SAME)) or (
-        cut is not None and (clip >= 1 - _SAME or mean >= cut * (1 - _SAME))
-    ):
+    all_cut = cut is not None and (clip >= 1 - _SAME or mean >= cut * (1 - _SAME))
+    if all_cut or (most is not None and most <= mean * (1 + _SAME)):
         return None, "all equally long"
     bound = math.inf if cut is None else cut
     if clip > 0:
@@ -213,8 +210,6 @@ def _drawn(
     distribution: LengthDistribution | None, mean: float, rows: int, step: int
 ) -> npt.NDArray[np.float64]:
     """One draw in each of ``rows`` equally likely slices, in a random order that the step alone decides."""
-    from oppo_sim.draws import hashes, uniforms
-
     if distribution is None:
         return np.full(rows, mean)
     order = np.argsort(hashes(stream_key(step, "import/order"), rows), kind="stable")

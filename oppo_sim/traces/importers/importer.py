@@ -1,18 +1,19 @@
 """What an importer is: the files it reads, how it recognises them, and its reader."""
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import plain_name, raw_lines
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _HEAD_LINES: Final = 400
 
@@ -42,7 +43,7 @@ def _no_step(_path: Path) -> int | None:
     return None
 
 
-def _nothing(path: Path, _reading: Reading) -> "Iterator[Rollout | pa.Table]":
+def _nothing(path: Path, _reading: Reading) -> Iterator[Rollout | pa.Table]:
     raise OppoError(f"{path} holds no rollouts that this importer reads")
 
 
@@ -62,7 +63,7 @@ class Importer:
     """Names of files with rollouts, in a folder."""
     recognises: Callable[[Peek], bool] = _never
     """Whether a file holds rollouts of this format."""
-    read: "Callable[[Path, Reading], Iterator[Rollout | pa.Table]]" = _nothing
+    read: Callable[[Path, Reading], Iterator[Rollout | pa.Table]] = _nothing
     step_of: Callable[[Path], int | None] = _no_step
     """The step in a file's name or folder, so that files outside --steps are not opened."""
     select: Callable[[list[Path]], tuple[list[Path], dict[str, int]]] | None = None
@@ -89,8 +90,6 @@ def peek_at(path: Path) -> Peek:
         return Peek(path)
     first = next((line for line in lines if line.strip()), b"")
     if name.endswith(".csv"):
-        import csv
-
         header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
         return Peek(path, columns=tuple(column.strip() for column in header))
     try:
@@ -100,9 +99,6 @@ def peek_at(path: Path) -> Peek:
 
 
 def _parquet_columns(path: Path) -> tuple[str, ...]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         return tuple(pq.read_schema(path).names)
     except (pa.ArrowException, OSError, ValueError):

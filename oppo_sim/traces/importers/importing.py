@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
@@ -18,9 +20,6 @@ from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, mak
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.tokens import make_counter
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FORMAT: Final = "oppo-import/1"
 Progress = Callable[[int, int], None]
 """Called with the files done and the files there are."""
@@ -28,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 def import_log(
     source: str, path: str | Path, *, progress: Progress | None = None, **options: Any
-) -> "tuple[pd.DataFrame, dict[str, Any]]":
+) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rollouts of a log as a trace (columns as ``schema.checked_frame``), and its provenance as plain
     data.
 
@@ -77,12 +76,8 @@ def _read_rollouts(work: _Import) -> None:
     steps = reading.options.steps
     for number, file in enumerate(work.chosen.files):
         step = importer.step_of(file)
-        if (
-            steps is not None
-            and step is not None
-            and "step" not in reading.options.fields
-            and not steps[0] <= step <= steps[1]
-        ):
+        named = "step" in reading.options.fields
+        if steps is not None and step is not None and not named and not steps[0] <= step <= steps[1]:
             reading.notes["files outside --steps were not opened"] += 1
             continue
         before = gathering.read

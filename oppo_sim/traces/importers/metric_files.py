@@ -21,8 +21,8 @@ from oppo_sim.traces.importers.rows import json_values, plain_name, raw_lines
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = (
-    "step", "_step", "global_step", "training/global_step", "train/global_step", "rollout/step", "rollout_step",
-    "Step",
+    "step", "_step", "global_step", "training/global_step", "train/global_step", "rollout/step",
+    "rollout_step", "Step",
 )  # fmt: skip
 
 _PAIR: Final = re.compile(

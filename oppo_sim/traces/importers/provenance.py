@@ -3,16 +3,15 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, new_file, refuse_existing
 from oppo_sim.traces.importers.importing import FORMAT
 from oppo_sim.traces.schema import content_hash
 from oppo_sim.traces.storage import save_trace
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SUFFIX: Final = ".provenance.json"
 
@@ -23,7 +22,7 @@ def provenance_path(trace: Path) -> Path:
 
 
 def save_imported(
-    frame: "pd.DataFrame", provenance: Mapping[str, Any], path: str | Path, *, overwrite: bool = False
+    frame: pd.DataFrame, provenance: Mapping[str, Any], path: str | Path, *, overwrite: bool = False
 ) -> None:
     """Write an imported trace and, beside it, its provenance. Raises OppoError as ``save_trace``."""
     path = Path(path)
@@ -36,7 +35,7 @@ def save_imported(
         )
 
 
-def read_provenance(trace: str | Path, frame: "pd.DataFrame") -> dict[str, Any] | None:
+def read_provenance(trace: str | Path, frame: pd.DataFrame) -> dict[str, Any] | None:
     """The provenance beside a trace; None if there is none or the trace was changed. Raises OppoError."""
     path = provenance_path(Path(trace))
     if not path.is_file():

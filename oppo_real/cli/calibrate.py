@@ -19,35 +19,17 @@ from oppo_sim.cli import options
     "--engine", type=click.Choice(list(ENGINES)), help="Engine of the actor instead of the scenario's."
 )
 @options.OVERRIDES
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Profile to write. Default: SCENARIO.profile.json.",
-)
-@click.option(
-    "--budget-s",
-    type=click.FloatRange(1),
-    default=900.0,
-    show_default=True,
-    help="Seconds in all, at most (about).",
-)
-@click.option(
-    "--repeats",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Visits to every point, in passes.",
-)
+@options.output("Profile to write. Default: SCENARIO.profile.json.")
+@click.option("--budget-s", type=click.FloatRange(1), default=900.0, help="Seconds in all, at most (about).")
+@click.option("--repeats", type=click.IntRange(1), default=5, help="Visits to every point, in passes.")
 @click.option(
     "--contention/--no-contention",
     default=True,
-    show_default=True,
     help="Measure activities together, in two processes.",
 )
 @click.option(
     "--cache",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Folder of finished points. Default: .oppo-calibrate beside the profile.",
 )
 @options.SEED

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("scenario")
-@click.option(
-    "--policy",
-    help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.",
-)
+@options.POLICY
 @options.STEPS
 @options.SEED
 @options.OVERRIDES
@@ -30,11 +27,7 @@ if TYPE_CHECKING:
 @options.FORCE
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the run folder.")
 @options.FIGURES
-@click.option(
-    "--timeline",
-    type=options.StepRange(),
-    help="Steps on the timeline. Default: the three after the warm-up.",
-)
+@options.TIMELINE
 @options.JSON
 def command(
     scenario: str,

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 
 @click.command(
@@ -17,34 +16,26 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 @click.option(
     "--policies",
     default="sequential,intra,inter,oppo",
-    show_default=True,
     help="Comma-separated; speed-ups are against the first.",
 )
 @click.option(
     "--profile",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="Cost profile of these models on this machine. Default: calibrate first.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(1, 1000),
     default=3,
-    show_default=True,
     help="Real runs of each policy, interleaved.",
 )
 @click.option(
     "--budget-s",
     type=click.FloatRange(1),
     default=240.0,
-    show_default=True,
     help="Seconds of the calibration, at most (about).",
 )
-@click.option(
-    "--contention/--no-contention",
-    default=True,
-    show_default=True,
-    help="Calibrate decoding beside scoring, too.",
-)
+@click.option("--contention/--no-contention", default=True, help="Calibrate decoding beside scoring, too.")
 @options.STEPS
 @options.OVERRIDES
 @options.OUTPUT
@@ -80,7 +71,7 @@ def command(
     from oppo_real.validate.write import write_validation
 
     loaded = load_scenario(scenario, overrides)
-    chosen = tuple(name.strip() for name in policies.split(",") if name.strip())
+    chosen = options.names(policies)
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
     options.refuse_taken(folder, force)
     effort = Effort(repeats=5, budget_s=budget_s, contention=contention, seed=loaded.seed)
@@ -93,12 +84,7 @@ def command(
 
             validated = validate(request, progress)
     except KeyboardInterrupt:
-        click.echo(
-            f"oppo: interrupted: what is finished is kept beside {folder}, the same command goes on from"
-            " there",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
+        return options.interrupted(f"what is finished is kept beside {folder}")
     write_validation(validated, force=force, figures=figures)
     show(validated, as_json)
     return 0

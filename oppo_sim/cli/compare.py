@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from oppo_sim.runs.execute import ExecutorName
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     "--seeds",
     type=click.IntRange(1, 10_000),
     default=5,
-    show_default=True,
     help="Paired seeds, from the scenario's seed on.",
 )
 @options.STEPS
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 @click.option(
     "--attribution/--no-attribution",
     default=True,
-    show_default=True,
     help="Replay without one cost to say where time went.",
 )
 @options.EXECUTOR
@@ -76,11 +73,7 @@ def command(
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
-    chosen = (
-        tuple(default_policies(loaded))
-        if policies is None
-        else tuple(name.strip() for name in policies.split(",") if name.strip())
-    )
+    chosen = tuple(default_policies(loaded)) if policies is None else options.names(policies)
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"
     if not left_unfinished(folder):
         options.refuse_taken(folder, force)
@@ -99,12 +92,7 @@ def command(
     except KeyboardInterrupt:
         if not journal_path(folder).is_file():
             raise
-        click.echo(
-            f"oppo: interrupted: finished runs are kept in {journal_path(folder)}, the same command goes on"
-            " from there",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
+        return options.interrupted(f"finished runs are kept in {journal_path(folder)}")
     title = (
         f"{loaded.name}: {seeds} seed(s) × {plan.steps} steps, {loaded.warmup_steps} of warm-up (simulated)"
     )

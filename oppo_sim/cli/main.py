@@ -21,34 +21,26 @@ class Subcommand(NamedTuple):
     used."""
 
     module: str
-    attribute: str
     summary: str
+    attribute: str = "command"
 
 
 SUBCOMMANDS = {
-    "simulate": Subcommand(
-        "oppo_sim.cli.simulate", "command", "Run one policy on a scenario and report every step."
-    ),
-    "compare": Subcommand(
-        "oppo_sim.cli.compare", "command", "Run several policies on the same rollouts, side by side."
-    ),
-    "sweep": Subcommand(
-        "oppo_sim.cli.sweep", "command", "Simulate many configurations of a scenario and rank them."
-    ),
-    "tune": Subcommand("oppo_sim.cli.tune", "command", "Find the best policy and knobs under constraints."),
-    "report": Subcommand("oppo_sim.cli.report", "command", "Make a one-file HTML report of run folders."),
-    "run": Subcommand("oppo_real.cli.run", "command", "Make one real run of a scenario on real engines."),
-    "calibrate": Subcommand(
-        "oppo_real.cli.calibrate", "command", "Measure real engines and write a cost profile."
-    ),
+    "simulate": Subcommand("oppo_sim.cli.simulate", "Run one policy on a scenario and report every step."),
+    "compare": Subcommand("oppo_sim.cli.compare", "Run several policies on the same rollouts, side by side."),
+    "sweep": Subcommand("oppo_sim.cli.sweep", "Simulate many configurations of a scenario and rank them."),
+    "tune": Subcommand("oppo_sim.cli.tune", "Find the best policy and knobs under constraints."),
+    "report": Subcommand("oppo_sim.cli.report", "Make a one-file HTML report of run folders."),
+    "run": Subcommand("oppo_real.cli.run", "Make one real run of a scenario on real engines."),
+    "calibrate": Subcommand("oppo_real.cli.calibrate", "Measure real engines and write a cost profile."),
     "validate": Subcommand(
-        "oppo_real.cli.validate", "command", "Run policies for real and compare with their predictions."
+        "oppo_real.cli.validate", "Run policies for real and compare with their predictions."
     ),
     "scenario": Subcommand(
-        "oppo_sim.cli.scenario", "scenario", "List, write, show and check scenario files."
+        "oppo_sim.cli.scenario", "List, write, show and check scenario files.", "scenario"
     ),
     "trace": Subcommand(
-        "oppo_sim.cli.trace", "trace", "List, show, import, fit, make and convert length traces."
+        "oppo_sim.cli.trace", "List, show, import, fit, make and convert length traces.", "trace"
     ),
 }
 
@@ -87,7 +79,8 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
 
 
 @click.group(
-    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True},
 )
 @click.option(
     "--version",

@@ -1,16 +1,25 @@
 """Options and parts that commands share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+PATH = click.Path(path_type=Path)
+
+
+def output(text: str) -> Callable[[Any], Any]:
+    """``-o`` with its help."""
+    return click.option("-o", "--output", type=PATH, help=text)
+
 
 OVERRIDES = click.option(
     "--set",
@@ -21,14 +30,9 @@ OVERRIDES = click.option(
 )
 STEPS = click.option("--steps", type=click.IntRange(1), help="Training steps instead of the scenario's.")
 SEED = click.option("--seed", type=click.IntRange(0), help="Seed instead of the scenario's.")
-OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Run folder to write. Default: runs/SCENARIO-…; never overwritten.",
-)
+OUTPUT = output("Run folder to write. Default: runs/SCENARIO-…; never overwritten.")
 FORCE = click.option("--force", is_flag=True, help="Replace a run folder that this tool wrote.")
-FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG figures.", show_default=True)
+FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG figures.")
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON on standard output instead of a table."
 )
@@ -36,7 +40,6 @@ EXECUTOR = click.option(
     "--executor",
     type=click.Choice(["serial", "processes", "ray"]),
     default="processes",
-    show_default=True,
     help="Where to simulate. Results do not depend on it.",
 )
 JOBS = click.option("--jobs", type=click.IntRange(1, 10_000), help="Processes. Default: one a core.")
@@ -61,6 +64,26 @@ class StepRange(click.ParamType[tuple[int, int]]):
         if not (colon and first.isdigit() and last.isdigit() and int(first) <= int(last)):
             self.fail(f"'{value}' is not a range of steps: give FIRST:LAST, such as 20:22", param, ctx)
         return int(first), int(last)
+
+
+POLICY = click.option(
+    "--policy",
+    help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.",
+)
+TIMELINE = click.option(
+    "--timeline", type=StepRange(), help="Steps on the timeline. Default: the three after the warm-up."
+)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Of a comma-separated list."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def interrupted(kept: str) -> int:
+    """Say what an interrupted command ``kept``, and that it can go on; the exit code."""
+    click.echo(f"oppo: interrupted: {kept}, the same command goes on from there", err=True)
+    return EXIT_INTERRUPTED
 
 
 def safe_name(text: str) -> str:

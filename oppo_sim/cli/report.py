@@ -9,14 +9,11 @@ from oppo_sim.cli import options
 
 
 @click.command(epilog="Example: oppo report runs/sweep -o sweep.html")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, type=options.PATH)
+@options.output("HTML file to write. Default: FOLDER.html beside the first folder.")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="HTML file to write. Default: FOLDER.html beside the first folder.",
+    "--title", default="", show_default=False, help="Title of the page. Default: what the folder holds."
 )
-@click.option("--title", default="", help="Title of the page. Default: what the folder holds.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option(
     "--figures",

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import click
 
-OVERRIDES = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Override a field, such as policy.overcommit=8; may be repeated.",
-)
+from oppo_sim.cli import options
 
 
 @click.group()
@@ -34,12 +28,7 @@ def list_command() -> None:
 
 @scenario.command("init", short_help="Write a commented scenario file to start from.")
 @click.argument("name", required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="File to write; '-' writes to stdout. Default: NAME.yaml.",
-)
+@options.output("File to write; '-' writes to stdout. Default: NAME.yaml.")
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 def init_command(name: str | None, output: Path | None, force: bool) -> None:
     """Write a commented scenario file to start from: a copy of the shipped scenario NAME, or a minimal
@@ -59,7 +48,7 @@ def init_command(name: str | None, output: Path | None, force: bool) -> None:
 
 @scenario.command("show", short_help="Show a scenario with every default written out.")
 @click.argument("name_or_path", required=False)
-@OVERRIDES
+@options.OVERRIDES
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
 @click.option("--schema", is_flag=True, help="The JSON schema of scenario files instead of a scenario.")
 def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: bool, schema: bool) -> None:
@@ -89,7 +78,7 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
 
 @scenario.command("validate", short_help="Check that a scenario can run.")
 @click.argument("path")
-@OVERRIDES
+@options.OVERRIDES
 def validate_command(path: str, overrides: tuple[str, ...]) -> None:
     """Check that a scenario can run: its fields, its trace, its cost model, memory, and every policy that it
     names.

@@ -10,27 +10,15 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
 @click.argument("scenario")
-@click.option(
-    "--policy",
-    help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.",
-)
+@options.POLICY
 @options.STEPS
 @options.SEED
 @options.OVERRIDES
 @options.OUTPUT
 @options.FORCE
 @options.FIGURES
-@click.option(
-    "--timeline",
-    type=options.StepRange(),
-    help="Steps on the timeline. Default: the three after the warm-up.",
-)
-@click.option(
-    "--rollouts/--no-rollouts",
-    default=True,
-    help="Write the table with one row a rollout.",
-    show_default=True,
-)
+@options.TIMELINE
+@click.option("--rollouts/--no-rollouts", default=True, help="Write the table with one row a rollout.")
 @options.JSON
 def command(
     scenario: str,

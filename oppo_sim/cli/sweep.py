@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.schema import Scenario
@@ -70,14 +69,9 @@ help="What is best: seconds a trained rollout, or speed-up over each "
     is_flag=True,
     help="Say how many points, runs and steps there are and how long they may take; write nothing.",
 )
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Points to show.")
+@click.option("--top", type=click.IntRange(1), default=10, help="Points to show.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of sweep files.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Sweep folder to write or continue. Default: runs/SCENARIO-sweep.",
-)
+@options.output("Sweep folder to write or continue. Default: runs/SCENARIO-sweep.")
 @click.option(
     "--force",
     is_flag=True,
@@ -150,11 +144,7 @@ def command(
                 plan, folder, where, force=force, figures=figures, on_progress=on_progress
             )
     except KeyboardInterrupt:
-        click.echo(
-            f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
+        return options.interrupted(f"finished runs are kept in {folder}")
     _show(sweep, folder, top, as_json)
     return 0
 
@@ -254,6 +244,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
 
 
 def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
+    from oppo_sim.cli.present import show_provenance, show_warnings, table_console
     from oppo_sim.plain_json import plain
     from oppo_sim.sweep.folder import best_record, sweep_record
 
@@ -269,9 +260,8 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
             "table": sweep.points.to_dict(orient="records"),
         }
         click.echo(json.dumps(plain(shown), indent=1))
-        _show_warnings(record)
+        show_warnings(record)
         return
-    from oppo_sim.cli.present import show_provenance, table_console
     from oppo_sim.sweep.show import best_table, notes
 
     console = table_console()
@@ -280,9 +270,3 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
         click.echo(sentence)
     show_provenance(record)
     click.echo(f"wrote {folder}")
-
-
-def _show_warnings(record: dict[str, Any]) -> None:
-    from oppo_sim.cli.present import show_warnings
-
-    show_warnings(record)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +48,7 @@ class _Capacity(click.ParamType[int | str]):
 @click.option("--space", "space", multiple=True, metavar="FIELD=LOW..HIGH[:log]|A,B,C",
 help="Range of a knob instead of its default, or a "
               "further field of the scenario; may be repeated. One value pins it.")  # fmt: skip
-@click.option("--objective", type=click.Choice(["rollouts", "tokens"]), default="rollouts", show_default=True,
+@click.option("--objective", type=click.Choice(["rollouts", "tokens"]), default="rollouts",
               help="Least seconds per trained rollout, or per trained response token.")  # fmt: skip
 @click.option(
     "--max-staleness", type=click.FloatRange(0), help="Bound on the stalest trained rollout, updates."
@@ -79,26 +78,19 @@ help="Bound on how much longer or shorter trained "
     metavar="FACTOR",
     help="Lengths may become so many times as long; may be repeated.",
 )
-@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, metavar="SHARE",
+@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, show_default=False, metavar="SHARE",
 help="Costs of decode, prefill, scoring and "
               "training are known up to so much (0.1: lognormal factors of 10 %).")  # fmt: skip
-@click.option(
-    "--cost-worlds",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
-    help="Draws of these factors.",
-)
-@click.option("--cost-profile", "profiles", multiple=True, type=click.Path(path_type=Path),
+@click.option("--cost-worlds", type=click.IntRange(1, 1000), default=8, help="Draws of these factors.")
+@click.option("--cost-profile", "profiles", multiple=True, type=options.PATH,
 help="A further measured profile that may "
               "be the true one; may be repeated.")  # fmt: skip
-@click.option("--robust", type=click.Choice(["mean", "worst", "quantile"]), default="mean", show_default=True,
+@click.option("--robust", type=click.Choice(["mean", "worst", "quantile"]), default="mean",
               help="With several worlds: mean, worst or 90 % quantile of the regret.")  # fmt: skip
 @click.option(
     "--trials",
     type=click.IntRange(1, 100_000),
     default=200,
-    show_default=True,
     help="Settings to try; more later go on.",
 )
 @click.option(
@@ -107,9 +99,7 @@ help="A further measured profile that may "
 @click.option(
     "--fresh-seeds", type=click.IntRange(1, 1000), help="Further seeds for what is reported.  [default: 10]"
 )
-@click.option(
-    "--sampler-seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search itself."
-)
+@click.option("--sampler-seed", type=click.IntRange(0), default=0, help="Seed of the search itself.")
 @click.option(
     "--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take."
 )
@@ -174,9 +164,7 @@ def command(
     request = TuneRequest(
         loaded,
         folder,
-        policies=(
-            None if policies is None else tuple(name.strip() for name in policies.split(",") if name.strip())
-        ),
+        policies=None if policies is None else options.names(policies),
         space=tuple(parse_knob(text) for text in space),
         objective=objective,  # type: ignore[arg-type]
         constraints=Constraints(
@@ -200,11 +188,7 @@ def command(
         with _progress(loaded.name, as_json) as on_progress:
             tuned = tune(request, on_progress)
     except KeyboardInterrupt:
-        click.echo(
-            f"oppo: interrupted: finished runs are kept in {folder}, the same command goes on from there",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
+        return options.interrupted(f"finished runs are kept in {folder}")
     _show(tuned, folder, as_json)
     return EXIT_INFEASIBLE if tuned.infeasible is not None else 0
 

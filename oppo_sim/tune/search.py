@@ -236,7 +236,7 @@ RANDOM_TRIALS = 12
 """Drawn evenly before the sampler has something to learn from, beside the policies' own settings."""
 LOCAL = 3
 """Of each batch the last trial changes one knob of the best so far: TPE finds the valley, this its bottom and
-the ends of its ranges, which TPE seldom draws (without it the best of 48 trials was 4 to 6 % worse)."""
+the ends of its ranges, which TPE seldom draws (without it the best of 48 trials was 1 to 6 % worse)."""
 _TRIES = 12
 
 

@@ -4,6 +4,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError, model_validator
 
@@ -233,8 +234,8 @@ def first_problem(error: ValidationError) -> str:
     return (f"{place}: " if place else "") + message + more
 
 
-def _qwen25(
-    layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool
+def _shape(
+    layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool = False, **more: Any
 ) -> ModelShape:
     return ModelShape(
         num_hidden_layers=layers,
@@ -244,61 +245,38 @@ def _qwen25(
         num_key_value_heads=kv_heads,
         vocab_size=vocab,
         tie_word_embeddings=tied,
-        qkv_bias=True,
-    )
-
-
-def _llama(
-    layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool = False
-) -> ModelShape:
-    return ModelShape(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        intermediate_size=mlp,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        vocab_size=vocab,
-        tie_word_embeddings=tied,
+        **more,
     )
 
 
 MODELS: dict[str, ModelShape] = {
-    "qwen2.5-0.5b": _qwen25(24, 896, 4864, 14, 2, 151936, True),
-    "qwen2.5-1.5b": _qwen25(28, 1536, 8960, 12, 2, 151936, True),
-    "qwen2.5-3b": _qwen25(36, 2048, 11008, 16, 2, 151936, True),
-    "qwen2.5-7b": _qwen25(28, 3584, 18944, 28, 4, 152064, False),
-    "qwen2.5-14b": _qwen25(48, 5120, 13824, 40, 8, 152064, False),
-    "qwen2.5-32b": _qwen25(64, 5120, 27648, 40, 8, 152064, False),
-    "qwen3-8b": ModelShape(
-        num_hidden_layers=36,
-        hidden_size=4096,
-        intermediate_size=12288,
-        num_attention_heads=32,
-        num_key_value_heads=8,
+    "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
+    "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
+    "qwen2.5-3b": _shape(36, 2048, 11008, 16, 2, 151936, True, qkv_bias=True),
+    "qwen2.5-7b": _shape(28, 3584, 18944, 28, 4, 152064, qkv_bias=True),
+    "qwen2.5-14b": _shape(48, 5120, 13824, 40, 8, 152064, qkv_bias=True),
+    "qwen2.5-32b": _shape(64, 5120, 27648, 40, 8, 152064, qkv_bias=True),
+    "qwen3-8b": _shape(36, 4096, 12288, 32, 8, 151936, head_dim=128, qk_norm=True),
+    "qwen3-30b-a3b": _shape(
+        48,
+        2048,
+        6144,
+        32,
+        4,
+        151936,
         head_dim=128,
-        vocab_size=151936,
-        qk_norm=True,
-    ),
-    "qwen3-30b-a3b": ModelShape(
-        num_hidden_layers=48,
-        hidden_size=2048,
-        intermediate_size=6144,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        head_dim=128,
-        vocab_size=151936,
         qk_norm=True,
         num_experts=128,
         num_experts_per_tok=8,
         moe_intermediate_size=768,
-    ),
-    "llama-3-8b": _llama(32, 4096, 14336, 32, 8, 128256),
-    "llama-3-70b": _llama(80, 8192, 28672, 64, 8, 128256),
-    "llama-3.1-8b": _llama(32, 4096, 14336, 32, 8, 128256),
-    "llama-3.1-70b": _llama(80, 8192, 28672, 64, 8, 128256),
-    "llama-3.2-1b": _llama(16, 2048, 8192, 32, 8, 128256, True),
-    "llama-3.2-3b": _llama(28, 3072, 8192, 24, 8, 128256, True),
-    "llama-3.3-70b": _llama(80, 8192, 28672, 64, 8, 128256),
+    ),  # fmt: skip
+    "llama-3-8b": _shape(32, 4096, 14336, 32, 8, 128256),
+    "llama-3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
+    "llama-3.1-8b": _shape(32, 4096, 14336, 32, 8, 128256),
+    "llama-3.1-70b": _shape(80, 8192, 28672, 64, 8, 128256),
+    "llama-3.2-1b": _shape(16, 2048, 8192, 32, 8, 128256, True),
+    "llama-3.2-3b": _shape(28, 3072, 8192, 24, 8, 128256, True),
+    "llama-3.3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
 }
 
 

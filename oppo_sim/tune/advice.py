@@ -23,8 +23,9 @@ from oppo_sim.tune.request import (
     limit_text,
 )
 from oppo_sim.tune.result import Interaction, KnobEffect, PairedResult
-from oppo_sim.tune.space import Setting
+from oppo_sim.tune.space import Setting, machine_overrides
 
+_SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 MOST_ALIKE = 6
 NEAR = 0.01
 
@@ -36,9 +37,7 @@ def choice(
     return {
         "policy": chosen.checked.setting.policy,
         "policy_settings": dict(settings),
-        "machine": {
-            field: value for field, value in chosen.checked.setting.values if not field.startswith("policy.")
-        },
+        "machine": dict(machine_overrides(chosen.checked.setting)),
         "world": world,
         **expected(chosen, objective),
     }
@@ -47,20 +46,16 @@ def choice(
 def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
     """Numbers of a setting on fresh seeds, in the scenario as given; intervals of 95 %."""
     row = result.checked.rows[0]
-    speedup = c.SPEEDUP if objective == "rollouts" else c.SPEEDUP_PER_TOKEN
-    interval = {
-        c.SPEEDUP: (c.SPEEDUP_LOW, c.SPEEDUP_HIGH),
-        c.SPEEDUP_PER_TOKEN: (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH),
-    }[speedup]
+    speedup = c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH
+    if objective == "tokens":
+        speedup = c.SPEEDUP_PER_TOKEN, c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH
     return {
         UNIT_COST[objective]: row[UNIT_COST[objective]],
         c.STEP_S: row[c.STEP_S],
         c.STEP_S_LOW: row[c.STEP_S_LOW],
         c.STEP_S_HIGH: row[c.STEP_S_HIGH],
         "baseline": result.checked.baseline,
-        "speedup": row[speedup],
-        "speedup_low": row[interval[0]],
-        "speedup_high": row[interval[1]],
+        **{name: row[column] for name, column in zip(_SPEEDUP, speedup, strict=True)},
         c.COMPARED_STALENESS_MEAN: row[c.COMPARED_STALENESS_MEAN],
         c.COMPARED_STALENESS_MAX: row[c.COMPARED_STALENESS_MAX],
         c.LENGTH_BIAS: row[c.LENGTH_BIAS],
@@ -118,11 +113,8 @@ def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds:
         more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
         found.append(f"Not told apart from it on these seeds: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
-    near = [
-        one
-        for one in others
-        if one.keeps_bounds and one.checked.why != AS_GIVEN and (one.alike or one.relative[0] <= NEAR)
-    ]
+    tried = [one for one in others if one.keeps_bounds and one.checked.why != AS_GIVEN]
+    near = [one for one in tried if one.alike or one.relative[0] <= NEAR]
     least = min((chosen, *near), key=lambda one: one.checked.measures[key])
     if least.checked.measures[key] < chosen.checked.measures[key] - 0.01:
         found.append(
@@ -152,16 +144,11 @@ def knob_sentences(
         name = effect.field.removeprefix("policy.")
         first, last = (_shown(value) for value in effect.flat)
         flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
-        worst, share = (
-            f"at worst {100 * effect.most:.1f} % slower",
-            f"{100 * effect.share:.0f} % of the variance",
-        )
-        importance = (
-            ""
-            if effect.importance is None
-            else f"; importance {100 * effect.importance:.0f} % over its whole range"
-        )
-        found.append(f"{name} ({_shown(effect.chosen)}): {flat}; {worst}; {share}{importance}.")
+        worst = f"at worst {100 * effect.most:.1f} % slower; {100 * effect.share:.0f} % of the variance"
+        share, importance = effect.importance, ""
+        if share is not None:
+            importance = f"; importance {100 * share:.0f} % over its whole range"
+        found.append(f"{name} ({_shown(effect.chosen)}): {flat}; {worst}{importance}.")
         if ranges[effect.field].at_end(effect.chosen) and effect.flat[0] == effect.flat[1]:
             found.append(
                 f"{name} {_shown(effect.chosen)} is the end of its range: widen it (--space {effect.field}=…)"
@@ -276,18 +263,14 @@ def advice_markdown(advice: Mapping[str, Any]) -> str:
     if advice.get("worlds"):
         worlds = advice["worlds"]
         lines += ["## Regret by world", "", "| world | the choice | best as given |", "|---|---|---|"]
-        lines += [
-            f"| {_escaped(one['world'])} | {_percent(one['chosen'])} | {_percent(one['nominal'])} |"
-            for one in worlds
-        ]
+        for one in worlds:
+            lines.append(
+                f"| {_escaped(one['world'])} | {_percent(one['chosen'])} | {_percent(one['nominal'])} |"
+            )
         lines.append("")
     if advice.get("frameworks"):
-        lines += [
-            "## In other frameworks",
-            "",
-            "Names as of 2026: check them against the version that is installed.",
-            "",
-        ]
+        note = "Names as of 2026: check them against the version that is installed."
+        lines += ["## In other frameworks", "", note, ""]
         for name, entries in advice["frameworks"].items():
             lines += [f"### {name}", "", "| knob | value | |", "|---|---|---|"]
             for entry in entries:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
@@ -46,8 +46,7 @@ class Bench:
         """``resolvers``: one a world; they know the training steps of every run."""
         self.worlds = worlds
         self.on_run: Callable[[int, int], None] = lambda done, total: None
-        """Told after every run that was simulated now: how many of those that are wanted together are
-        done."""
+        """Told after every run that was simulated now: how many of those wanted together are done."""
         self.engines: dict[str, int] = {}
         """Engine → runs, earlier ones included."""
         self._store = store
@@ -61,9 +60,8 @@ class Bench:
         key = world, setting
         if key not in self._resolved:
             try:
-                self._resolved[key] = self._resolvers[world].resolve(
-                    {POLICY_NAME: setting.policy, **setting.knobs}
-                )
+                fields = {POLICY_NAME: setting.policy, **setting.knobs}
+                self._resolved[key] = self._resolvers[world].resolve(fields)
             except OppoError as error:
                 self._resolved[key] = str(error)
         found = self._resolved[key]
@@ -77,23 +75,17 @@ class Bench:
         return parts_of(scenario_of(request), request)
 
     def scenario(self, setting: Setting, world: int = 0) -> Scenario:
-        """The scenario of a setting, all settings of its policy in it. Raises OppoError for what cannot
-        run."""
+        """A setting as a scenario, all settings of its policy in it. Raises OppoError for what cannot run."""
         own = self.worlds[world].scenario
         overrides = [
             f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in machine_overrides(setting)
         ]
-        plain = scenario_from_plain(
-            own.to_plain(), overrides, where=own.source, base_dir=own.base_dir
-        ).to_plain()
-        plain["policy"] = {
-            "name": setting.policy,
-            **json.loads(self.resolve(setting, world).request.settings),
-        }
-        plain["policies"] = {
-            name: settings for name, settings in plain["policies"].items() if name != setting.policy
-        }
-        return scenario_from_plain(plain, where=own.source, base_dir=own.base_dir)
+        place: Any = {"where": own.source, "base_dir": own.base_dir}
+        plain = scenario_from_plain(own.to_plain(), overrides, **place).to_plain()
+        settings = json.loads(self.resolve(setting, world).request.settings)
+        plain["policy"] = {"name": setting.policy, **settings}
+        plain["policies"].pop(setting.policy, None)
+        return scenario_from_plain(plain, **place)
 
     def run(self, needs: Sequence[Need]) -> list[RunResult]:
         """Results in the order of ``needs``; what cannot run has its sentence in ``error``."""
@@ -103,10 +95,8 @@ class Bench:
                 requests.append(self.resolve(need.setting, need.world).request.at(need.seed))
             except OppoError as error:
                 requests.append(str(error))
-        done = {
-            result.key: result
-            for result in self.results([each for each in requests if isinstance(each, RunRequest)])
-        }
+        valid = [each for each in requests if isinstance(each, RunRequest)]
+        done = {result.key: result for result in self.results(valid)}
         return [
             RunResult("", None, error=each) if isinstance(each, str) else done[each.key] for each in requests
         ]
@@ -120,8 +110,7 @@ class Bench:
         return [_totals(result) for result in self.run(needs)]
 
     def baseline(self, setting: Setting, world: int) -> Baseline:
-        """The sequential policy that stops as the setting's does, in the same world. Raises OppoError for
-        what cannot run."""
+        """Sequential, stopping as the setting's policy does, in the same world. Raises OppoError."""
         resolved = self.resolve(setting, world)
         return Baseline(resolved.baseline, resolved.baseline_label)
 
@@ -131,8 +120,7 @@ class Bench:
         return [_totals(result) for result in self.results([request.at(seed) for seed in seeds])]
 
     def trains_all(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
-        """Totals of plain sequential on the setting's machine: it trains what it admits, whenever a step
-        stops."""
+        """Of plain sequential on the setting's machine: it trains what it admits, whenever a step stops."""
         plain = Setting(BASELINE, machine_overrides(setting))
         return self.totals(plain, world, seeds)
 

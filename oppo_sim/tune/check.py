@@ -62,43 +62,30 @@ def check(
         row[c.S_PER_ROLLOUT] = fmean(run[c.S_PER_ROLLOUT] for run in runs)
         row[c.S_PER_TOKEN] = fmean(run[c.S_PER_TOKEN] for run in runs)
         row[c.COMPARED_KV_PEAK_TOKENS] = max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs)
-        row[c.LENGTH_BIAS_PAIRED] = (
-            fmean(
-                run["length_mean"] / one["length_mean"] for run, one in zip(runs, all_admitted, strict=True)
-            )
-            - 1.0
-        )
+        pairs = zip(runs, all_admitted, strict=True)
+        row[c.LENGTH_BIAS_PAIRED] = fmean(run["length_mean"] / one["length_mean"] for run, one in pairs) - 1.0
         rows.append(row)
     costs = tuple(tuple(run[problem.cost] for run in runs) for runs in totals)
-    return Checked(
-        setting, why, tuple(rows), costs, bench.baseline(setting, 0).label, measured, found, number
-    )
+    baseline = bench.baseline(setting, 0).label
+    return Checked(setting, why, tuple(rows), costs, baseline, measured, found, number)
 
 
 def chosen_of(
     problem: SearchProblem, bench: Bench, trials: Sequence[Trial], seeds: Sequence[int]
 ) -> tuple[Checked | None, list[Checked]]:
-    """The best trial that keeps its bounds on fresh seeds, too, and all that were looked at; None: none
-    does."""
+    """The best trial that keeps its bounds on fresh seeds, too (None: none does), and all looked at."""
     looked: dict[int, Checked] = {}
 
     def look(trial: Trial) -> Checked:
         if trial.number not in looked:
-            looked[trial.number] = check(
-                problem, bench, trial.setting, seeds, f"trial {trial.number}", trial.number
-            )
+            why = f"trial {trial.number}"
+            looked[trial.number] = check(problem, bench, trial.setting, seeds, why, trial.number)
         return looked[trial.number]
 
     first = candidates(problem, trials, len(bench.worlds))
     # All at once where there are several processes; check() then finds the runs in the journal.
-    bench.run(
-        [
-            Need(trial.setting, world, seed)
-            for trial in first
-            for world in range(len(bench.worlds))
-            for seed in seeds
-        ]
-    )
+    worlds = range(len(bench.worlds))
+    bench.run([Need(trial.setting, world, seed) for trial in first for world in worlds for seed in seeds])
     for trial in first:
         look(trial)
     for trial in ranked(trials, len(bench.worlds), problem.robust)[:MOST_TRIED]:
@@ -110,10 +97,8 @@ def chosen_of(
 def given_settings(bench: Bench, problem: SearchProblem, seeds: Sequence[int]) -> list[Checked]:
     """The scenario's own policy with its own settings, and plain sequential; what cannot run is left out."""
     scenario = bench.worlds[0].scenario
-    own = Setting(
-        scenario.policy.name,
-        tuple((f"policy.{name}", value) for name, value in scenario.policy.settings.items()),
-    )
+    settings = tuple((f"policy.{name}", value) for name, value in scenario.policy.settings.items())
+    own = Setting(scenario.policy.name, settings)
     found = []
     for setting, why in ((own, AS_GIVEN), (Setting(BASELINE), "the baseline")):
         try:
@@ -154,8 +139,7 @@ def relative_costs(costs: Sequence[Sequence[float]], chosen: Sequence[Sequence[f
 
 
 def nearest_of(trials: Sequence[Trial]) -> Trial | None:
-    """The trial that breaks its bounds least (the sum of the shares), the quicker of two equal ones; None:
-    nothing ran."""
+    """The trial that breaks its bounds least (sum of shares), then the quicker; None: nothing ran."""
     ran = [trial for trial in trials if trial.costs and broken(trial.violations)]
 
     def distance(trial: Trial) -> tuple[float, float]:
@@ -187,18 +171,12 @@ class Swept:
 
     def row(self) -> dict[str, Any]:
         """For the table of sensitivity."""
-        number = (
-            self.value
-            if isinstance(self.value, int | float) and not isinstance(self.value, bool)
-            else float("nan")
-        )
+        is_number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
         return {
             "field": self.field,
             "value": json.dumps(self.value),
-            "value_number": float(number),
-            "relative": self.relative[0],
-            "relative_low": self.relative[1],
-            "relative_high": self.relative[2],
+            "value_number": float(self.value if is_number else "nan"),
+            **dict(zip(("relative", "relative_low", "relative_high"), self.relative, strict=True)),
             "status": "failed" if self.error else "infeasible" if self.broken else "ok",
             c.BROKEN: ", ".join(self.broken),
             "error": self.error,
@@ -210,20 +188,9 @@ def sweep_knobs(problem: SearchProblem, bench: Bench, chosen: Checked, seeds: Se
     knobs = problem.space.knobs[chosen.setting.policy]
     at = chosen.setting.knobs
     wanted = [(knob, value) for knob in knobs for value in knob.grid(VALUES, at[knob.field]) if knob.size > 1]
-    return [
-        Swept(knob.field, value, *found)
-        for (knob, value), found in zip(
-            wanted,
-            _relative(
-                problem,
-                bench,
-                chosen,
-                [chosen.setting.replaced(**{knob.field: value}) for knob, value in wanted],
-                seeds,
-            ),
-            strict=True,
-        )
-    ]
+    settings = [chosen.setting.replaced(**{knob.field: value}) for knob, value in wanted]
+    found = zip(wanted, _relative(problem, bench, chosen, settings, seeds), strict=True)
+    return [Swept(knob.field, value, *results) for (knob, value), results in found]
 
 
 def knob_effects(
@@ -265,19 +232,16 @@ def interactions(
     swept: Sequence[Swept],
     seeds: Sequence[int],
 ) -> list[Interaction]:
-    """For pairs of the knobs that matter most: both changed against each changed alone; of each pair the
-    strongest."""
+    """Pairs of the knobs that matter most: both changed against each alone; of each the strongest."""
     others = {effect.field: _other_values(effect, swept) for effect in effects}
-    pairs = list(itertools.combinations([effect.field for effect in effects if others[effect.field]], 2))[
-        :MOST_PAIRS
-    ]
+    fields = [effect.field for effect in effects if others[effect.field]]
+    pairs = list(itertools.combinations(fields, 2))[:MOST_PAIRS]
     corners = [(a, b, x, y) for a, b in pairs for x in others[a] for y in others[b]]
     single = {(one.field, json.dumps(one.value)): one for one in swept}
     found: dict[tuple[str, str], Interaction] = {}
     settings = [chosen.setting.replaced(**{a: x, b: y}) for a, b, x, y in corners]
-    for (a, b, x, y), (_, ratios, _, error) in zip(
-        corners, _relative(problem, bench, chosen, settings, seeds), strict=True
-    ):
+    results = _relative(problem, bench, chosen, settings, seeds)
+    for (a, b, x, y), (_, ratios, _, error) in zip(corners, results, strict=True):
         if error is not None:
             continue
         alone = single[a, json.dumps(x)].ratios, single[b, json.dumps(y)].ratios
@@ -293,9 +257,8 @@ def ped_anova(problem: SearchProblem, policy: str, trials: Sequence[Trial]) -> d
     """Importance of each knob for being among the best tenth of a policy's trials (PED-ANOVA, Watanabe et al.
     2023); empty: too few."""
     optuna = require_optuna()
-    done = [
-        trial for trial in trials if trial.setting.policy == policy and trial.status in ("ok", "infeasible")
-    ]
+    own = [trial for trial in trials if trial.setting.policy == policy]
+    done = [trial for trial in own if trial.status in ("ok", "infeasible")]
     knobs = [knob for knob in problem.space.knobs[policy] if knob.size > 1]
     if len(done) < ENOUGH_TRIALS or len(knobs) < 2:
         return {}
@@ -320,9 +283,8 @@ def _relative(
     problem: SearchProblem, bench: Bench, chosen: Checked, settings: Sequence[Setting], seeds: Sequence[int]
 ) -> list[_Found]:
     worlds = range(len(bench.worlds))
-    results = iter(
-        bench.run([Need(setting, world, seed) for setting in settings for world in worlds for seed in seeds])
-    )
+    needs = [Need(setting, world, seed) for setting in settings for world in worlds for seed in seeds]
+    results = iter(bench.run(needs))
     found: list[_Found] = []
     for setting in settings:
         here = [[next(results) for _ in seeds] for _ in worlds]
@@ -331,9 +293,8 @@ def _relative(
             found.append(((_NAN, _NAN, _NAN), (), (), error))
             continue
         totals = [[dict(one.totals or {}) for one in world] for world in here]
-        _, violated = judged(
-            problem, bench, setting, totals, [bench.trains_all(setting, world, seeds) for world in worlds]
-        )
+        admitted = [bench.trains_all(setting, world, seeds) for world in worlds]
+        _, violated = judged(problem, bench, setting, totals, admitted)
         ratios = relative_costs([[run[problem.cost] for run in world] for world in totals], chosen.costs)
         found.append((paired(ratios, [1.0] * len(ratios)), tuple(ratios), broken(violated), None))
     return found
@@ -346,9 +307,7 @@ def _ran(values: Sequence[Swept]) -> list[Swept]:
 def _flat(values: Sequence[Swept], chosen: Any) -> tuple[Any, Any]:
     """The values around the chosen one, next to each other, within FLAT of the least cost."""
     place = next(i for i, one in enumerate(values) if json.dumps(one.value) == json.dumps(chosen))
-    least = min(
-        (1.0 + one.relative[0] for one in values if one.error is None and not one.broken), default=1.0
-    )
+    least = min((1.0 + one.relative[0] for one in _ran(values) if not one.broken), default=1.0)
 
     def within(one: Swept) -> bool:
         return one.error is None and not one.broken and 1.0 + one.relative[0] <= least * (1.0 + FLAT)

@@ -27,8 +27,7 @@ _HIGHEST = 1.6
 
 
 def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figure":
-    """Cost of every trial in order, and the best so far that keeps all bounds. Raises OppoError where nothing
-    ran."""
+    """Cost of every trial, and the best so far that keeps all bounds. Raises OppoError where nothing ran."""
     from matplotlib.lines import Line2D
 
     values = trials[cost].to_numpy(dtype=float)
@@ -45,25 +44,13 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
     for status, colour, label in _STATUSES:
         chosen = (statuses == status) & np.isfinite(values)
         if chosen.any():
-            axis.scatter(
-                numbers[chosen],
-                np.minimum(values[chosen], edge),
-                s=16,
-                color=colour,
-                alpha=0.75,
-                linewidths=0,
-            )
-            handles.append(
-                Line2D([], [], marker="o", markersize=4.5, linestyle="", color=colour, label=label)
-            )
+            drawn = np.minimum(values[chosen], edge)
+            axis.scatter(numbers[chosen], drawn, s=16, color=colour, alpha=0.75, linewidths=0)
+            marker: Any = {"marker": "o", "markersize": 4.5, "linestyle": ""}
+            handles.append(Line2D([], [], color=colour, label=label, **marker))
     if len(finite):
-        axis.step(
-            numbers,
-            np.where(np.isfinite(best), np.minimum(best, edge), np.nan),
-            where="post",
-            color=INK,
-            linewidth=1.2,
-        )
+        shown = np.where(np.isfinite(best), np.minimum(best, edge), np.nan)
+        axis.step(numbers, shown, where="post", color=INK, linewidth=1.2)
         handles.append(Line2D([], [], color=INK, linewidth=1.2, label="best so far"))
     axis.set_xlabel("trial")
     axis.set_ylabel("s per rollout" if cost == c.S_PER_ROLLOUT else "s per token")
@@ -74,8 +61,7 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
 
 
 def sensitivity_figure(sensitivity: "pd.DataFrame", knobs: Sequence[KnobEffect], title: str = "") -> "Figure":
-    """Cost over the choice's as each knob changes alone, the knob that matters most on top; the shaded band
-    is within 1 %."""
+    """Cost over the choice's as each knob changes alone, the most important on top; shaded: within 1 %."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -108,15 +94,8 @@ def regret_figure(worlds: Sequence[Mapping[str, Any]], title: str = "") -> "Figu
         values = [100 * float(one[key]) for one in worlds]
         axis.barh(places + shift, values, height=0.34, color=colour)
         for place, value in zip(places, values, strict=True):
-            axis.annotate(
-                f"{value:.2f}",
-                (value, place + shift),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                color=INK,
-            )
+            style: Any = {"textcoords": "offset points", "va": "center", "fontsize": 8, "color": INK}
+            axis.annotate(f"{value:.2f}", (value, place + shift), xytext=(4, 0), **style)
     axis.set_yticks(places, names, fontsize=8)
     axis.set_ylim(len(names) - 0.45, -0.55)
     axis.margins(x=0.12)
@@ -139,28 +118,16 @@ def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
     x = (
         ran["value_number"].to_numpy(dtype=float)
         if numeric
-        else np.array([list(rows.index).index(i) for i in ran.index], dtype=float)
+        else rows.index.get_indexer(ran.index).astype(float)
     )
-    y, low, high = (
-        100 * ran[name].to_numpy(dtype=float) for name in ("relative", "relative_low", "relative_high")
-    )
+    y, low, high = 100 * ran[["relative", "relative_low", "relative_high"]].to_numpy(dtype=float).T
     kept = y[(ran["status"] == "ok").to_numpy()]
     least = min(0.0, float(kept.min())) if len(kept) else 0.0
     axis.axhspan(least, (100.0 + least) * 1.01 - 100.0, color=TRAINED, alpha=0.12, linewidth=0)
     axis.axhline(0.0, color=FAINT, linewidth=0.8)
     below, above = np.nan_to_num(np.maximum(y - low, 0)), np.nan_to_num(np.maximum(high - y, 0))
-    style = "o-" if numeric else "o"
-    axis.errorbar(
-        x,
-        y,
-        yerr=np.vstack([below, above]),
-        fmt=style,
-        markersize=3.5,
-        color=TRAINED,
-        linewidth=1.2,
-        elinewidth=1.0,
-        capsize=2,
-    )
+    style: Any = {"fmt": "o-" if numeric else "o", "markersize": 3.5, "color": TRAINED, "linewidth": 1.2}
+    axis.errorbar(x, y, yerr=np.vstack([below, above]), elinewidth=1.0, capsize=2, **style)
     out = (ran["status"] == "infeasible").to_numpy()
     axis.plot(x[out], y[out], "x", color=LOSSES[0], markersize=6)
     here = (ran["value"] == json.dumps(knob.chosen)).to_numpy()
@@ -176,14 +143,8 @@ def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
         axis.margins(x=0.1)
     axis.set_xlabel(field_label(knob.field), fontsize=9)
     axis.set_ylabel("% slower", fontsize=9)
-    axis.annotate(
-        f"{short_label(knob.field)}: {100 * knob.share:.0f} % of the variance",
-        (0.99, 0.96),
-        xycoords="axes fraction",
-        ha="right",
-        va="top",
-        fontsize=8,
-    )
+    text = f"{short_label(knob.field)}: {100 * knob.share:.0f} % of the variance"
+    axis.annotate(text, (0.99, 0.96), xycoords="axes fraction", ha="right", va="top", fontsize=8)
 
 
 def _title(axis: "Axes", title: str) -> None:

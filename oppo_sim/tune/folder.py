@@ -1,10 +1,10 @@
-"""The folder of a search: ``tune.json``, tables, advice, the best scenario, figures; beside them the journals
-that it goes on from."""
+"""The folder of a search: ``tune.json``, tables, advice, the best scenario, figures and journals."""
 
 import hashlib
 import json
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,21 +59,17 @@ def trial_frame(space: Space, trials: Sequence[Trial], problem: SearchProblem, w
     """
     import pandas as pd
 
-    knobs = {knob.field: knob for each in space.knobs.values() for knob in each}
     kinds: dict[str, set[str]] = {}
-    for each in space.knobs.values():
-        for knob in each:
-            kinds.setdefault(knob.field, set()).add(knob.kind)
+    for knob in chain.from_iterable(space.knobs.values()):
+        kinds.setdefault(knob.field, set()).add(knob.kind)
     least = least_costs(trials, worlds) if trials else []
     rows = []
     for trial in trials:
-        given = trial.setting.knobs
+        values = trial.setting.knobs
         row: dict[str, Any] = {c.TRIAL: trial.number, POLICY_NAME: trial.setting.policy}
-        for field in knobs:
-            as_text = "choice" in kinds[field]
-            row[field] = (
-                (json.dumps(given[field]) if as_text else float(given[field])) if field in given else None
-            )
+        for field, kind in kinds.items():
+            convert = json.dumps if "choice" in kind else float
+            row[field] = convert(values[field]) if field in values else None
         ran = bool(trial.costs)
         row[problem.cost] = mean_cost(trial, 0) if ran else float("nan")
         row[c.REGRET] = together(regrets(trial, least), problem.robust) if ran else float("nan")
@@ -88,34 +84,23 @@ def trial_frame(space: Space, trials: Sequence[Trial], problem: SearchProblem, w
         row[c.ERROR] = trial.error
         rows.append(row)
     frame = pd.DataFrame(rows)
-    for field in knobs:
-        if "choice" not in kinds[field]:
+    for field, kind in kinds.items():
+        if "choice" not in kind:
             frame[field] = frame[field].astype(float)
     return frame
 
 
 def sensitivity_frame(swept: Sequence[Swept]) -> "pd.DataFrame":
-    """One row a value of a knob: its cost over the choice's, with the interval, and whether it keeps the
-    bounds."""
+    """One row a value of a knob: cost over the choice's, with interval, and whether it keeps the bounds."""
     import pandas as pd
 
-    columns = [
-        "field",
-        "value",
-        "value_number",
-        "relative",
-        "relative_low",
-        "relative_high",
-        c.STATUS,
-        c.BROKEN,
-        c.ERROR,
-    ]
-    return pd.DataFrame([one.row() for one in swept], columns=columns)
+    columns = ["field", "value", "value_number", "relative", "relative_low", "relative_high"]
+    rows = [one.row() for one in swept]
+    return pd.DataFrame(rows, columns=[*columns, c.STATUS, c.BROKEN, c.ERROR])
 
 
 def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
-    """Write everything but the journals; files of an earlier, shorter search are replaced. Raises OppoError
-    when the disk refuses."""
+    """Write all but the journals, in place of what an earlier search wrote. Raises OppoError."""
     for name in WRITTEN:
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
@@ -128,15 +113,10 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
     with whole_file(folder / ADVICE_JSON) as file:
         file.write(json_bytes(tuned.advice))
     if tuned.best is not None:
-        comments = tuned.advice["sections"]["What to set, and what to expect"]
+        comments = ["Written by oppo tune. All of it is predicted, not measured."]
+        comments += tuned.advice["sections"]["What to set, and what to expect"]
         with whole_file(folder / BEST) as file:
-            file.write(
-                best_yaml(
-                    tuned.best,
-                    folder,
-                    ["Written by oppo tune. All of it is predicted, not measured.", *comments],
-                ).encode()
-            )
+            file.write(best_yaml(tuned.best, folder, comments).encode())
     if figures:
         _write_figures(tuned, folder)
     with whole_file(folder / TUNE) as file:
@@ -171,8 +151,7 @@ _MODELS = ("actor_model", "ref_model", "critic_model")
 
 
 def best_yaml(best: Scenario, folder: Path, comments: Sequence[str]) -> str:
-    """The scenario with defaults written out and relative paths turned to start in ``folder``; ``comments``
-    stand on top."""
+    """The scenario with defaults and paths that start in ``folder``; ``comments`` stand on top."""
     head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
     return head + dump_yaml(relocated(best.to_plain(), best.base_dir, folder))
 

@@ -61,8 +61,7 @@ class Constraints:
     kv_capacity: int | Literal["auto"] | None = None
     """On the KV peak of every replica, tokens; ``auto``: what the cost model derives from device memory."""
     max_deferrals: int | None = None
-    """No rollout is deferred more often. Kept by the policy's own ``max_deferrals``, so no setting can break
-    it."""
+    """No rollout is deferred more often. The policy's own ``max_deferrals`` keeps it."""
 
     def __post_init__(self) -> None:
         for name in (MAX_STALENESS, MAX_MEAN_STALENESS, MAX_LENGTH_BIAS):
@@ -109,8 +108,7 @@ class TuneRequest:
     seeds: int | None = None
     """Common to all trials, from the scenario's seed on; None: 5, or 1 where a trace is replayed in order."""
     fresh_seeds: int | None = None
-    """Further ones that no trial saw, for what is reported; None: 10, or none where a trace is replayed in
-    order."""
+    """Further ones that no trial saw, for what is reported; None: 10, or none for a replay in order."""
     steps: int | None = None
     """None: the scenario's."""
     sampler_seed: int = 0
@@ -171,8 +169,7 @@ def seeds_of(request: TuneRequest, scenario: Scenario) -> Seeds:
 
 
 def identity(request: TuneRequest, scenario: Scenario, inputs: str) -> dict[str, Any]:
-    """What makes two searches the same, as plain values; ``inputs`` stands for the contents of files and for
-    this program."""
+    """What makes two searches the same; ``inputs`` stands for the contents of files and for this program."""
     return {
         "scenario_sha256": scenario.content_hash,
         "inputs": inputs,
@@ -195,8 +192,7 @@ def digest_of(plain: dict[str, Any]) -> str:
 
 
 def kv_limit(constraints: Constraints, parts: Parts) -> float | None:
-    """Tokens of KV a replica may hold. Raises OppoError where ``auto`` is asked of a cost model that knows no
-    memory."""
+    """Tokens of KV a replica may hold. Raises OppoError for ``auto`` where the costs know no memory."""
     if constraints.kv_capacity != "auto":
         return constraints.kv_capacity
     if parts.costs.actor_kv_capacity_tokens is None:

@@ -1,5 +1,4 @@
-"""The search: batches of proposed settings, each tried on the search's seeds and stopped when it is clearly
-worse."""
+"""The search: batches of settings, each tried on the seeds and stopped when clearly worse."""
 
 import json
 import warnings
@@ -29,6 +28,7 @@ from oppo_sim.tune.request import (
 )
 from oppo_sim.tune.space import Setting, Space
 from oppo_sim.tune.trials import (
+    Status,
     Trial,
     TrialStore,
     best_in,
@@ -119,16 +119,13 @@ def judged(
     totals: Sequence[Sequence[Totals]],
     baseline: Sequence[Sequence[Totals]],
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Measures (the worst of all worlds) and violations of a setting. Raises OppoError where a bound cannot
-    be measured."""
+    """Measures (the worst of all worlds) and violations. Raises OppoError for a bound not measurable."""
     each = [measures(runs, base) for runs, base in zip(totals, baseline, strict=True)]
     found: dict[str, float] = {}
     for world, measured in enumerate(each):
-        limit = (
-            kv_limit(problem.constraints, bench.parts(setting, world))
-            if problem.constraints.kv_capacity is not None
-            else None
-        )
+        limit = None
+        if problem.constraints.kv_capacity is not None:
+            limit = kv_limit(problem.constraints, bench.parts(setting, world))
         for name, by in violations(problem.constraints, measured, limit).items():
             found[name] = max(by, found.get(name, by))
     return worst_of(each), found
@@ -162,12 +159,8 @@ def _try_out(
     ends = looks(len(problem.seeds))
     for end in ends:
         active = [each for each in running if each.ended is None and not each.stopped]
-        needs = [
-            Need(each.setting, world, seed)
-            for each in active
-            for seed in problem.seeds[each.seen : end]
-            for world in worlds
-        ]
+        pairs = [(each, seed) for each in active for seed in problem.seeds[each.seen : end]]
+        needs = [Need(each.setting, world, seed) for each, seed in pairs for world in worlds]
         results = iter(bench.run(needs))
         for each in active:
             _take(each, [next(results) for _ in range((end - each.seen) * len(worlds))], end, len(worlds))
@@ -194,9 +187,7 @@ def _trial(problem: SearchProblem, bench: Bench, each: _Running) -> Trial:
         measured, found = judged(problem, bench, each.setting, each.totals, _baselines(problem, bench, each))
     except OppoError as error:
         return Trial(each.number, each.setting, "failed", error=str(error))
-    status: Literal["ok", "infeasible", "stopped"] = (
-        "infeasible" if broken(found) else "stopped" if each.stopped else "ok"
-    )
+    status: Status = "infeasible" if broken(found) else "stopped" if each.stopped else "ok"
     return Trial(each.number, each.setting, status, costs, measured, found)
 
 
@@ -209,8 +200,7 @@ def _baselines(problem: SearchProblem, bench: Bench, each: _Running) -> list[lis
 def _hopeless(
     problem: SearchProblem, bench: Bench, before: Sequence[Trial], each: _Running, looks_in_all: int
 ) -> bool:
-    """Further seeds cannot help: beyond a bound that only grows, or clearly worse than the best so far in
-    every world."""
+    """Further seeds cannot help: beyond a bound that only grows, or clearly worse in every world."""
     if any(name in ONLY_GROWS for name in problem.constraints.measured):
         try:
             _, found = judged(problem, bench, each.setting, each.totals, each.totals)
@@ -285,9 +275,8 @@ def frozen_trial(space: Space, trial: Trial, value: float | None) -> Any:
     if value is None or not isfinite(value):
         return optuna.trial.create_trial(state=states.FAIL, **common)
     if trial.status == "stopped":
-        return optuna.trial.create_trial(
-            state=states.PRUNED, intermediate_values={len(trial.costs[0]): value}, **common
-        )
+        seen = {len(trial.costs[0]): value}
+        return optuna.trial.create_trial(state=states.PRUNED, intermediate_values=seen, **common)
     return optuna.trial.create_trial(state=states.COMPLETE, value=value, **common)
 
 
@@ -310,9 +299,8 @@ def _distribution(knob: Knob) -> Any:
         return distributions.CategoricalDistribution([json.dumps(choice) for choice in knob.choices])
     if knob.kind == "float":
         return distributions.FloatDistribution(float(knob.low), float(knob.high), log=knob.log)
-    return distributions.IntDistribution(
-        int(knob.low), int(knob.nearest(knob.high)), log=knob.log, step=knob.step
-    )
+    high = int(knob.nearest(knob.high))
+    return distributions.IntDistribution(int(knob.low), high, log=knob.log, step=knob.step)
 
 
 def _study(problem: SearchProblem, trials: Sequence[Trial], target: int | None, worlds: int) -> Any:
@@ -354,11 +342,9 @@ def _new(problem: SearchProblem, study: Any, tried: set[Setting], number: int) -
                 )
             trial = study.ask()
             policy = trial.suggest_categorical("policy", space.policies)
-            values = [
-                (knob.field, _suggested(trial, parameter(policy, knob.field), knob))
-                for knob in space.knobs[policy]
-            ]
-        setting = Setting(policy, tuple(values))
+            names = [(knob, parameter(policy, knob.field)) for knob in space.knobs[policy]]
+            values = tuple((knob.field, _suggested(trial, name, knob)) for knob, name in names)
+        setting = Setting(policy, values)
         if setting not in tried:
             return setting
     return None

@@ -140,8 +140,7 @@ def _searched(
 
 
 def _refuse_hopeless(problem: SearchProblem, bench: Bench) -> None:
-    """Raise OppoError before any work where no policy can run as the scenario would have it, or a bound
-    cannot be measured."""
+    """Raise OppoError before any work where no policy can run or a bound cannot be measured."""
     sentences = []
     for setting in problem.space.starts.values():
         try:
@@ -161,34 +160,18 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     bench.on_run = lambda done, total: tell("fresh seeds", done, total, "")
     chosen, looked = chosen_of(problem, bench, trials, seeds)
     if chosen is None:
-        return _nothing_feasible(
-            searched,
-            bench,
-            f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again",
-        )
+        where = f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again"
+        return _nothing_feasible(searched, bench, where)
     bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.label)
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)
     others = [one for one in everything if one.checked is not chosen]
-    few = seeds[:SENSITIVITY_SEEDS]
+    few, setting = seeds[:SENSITIVITY_SEEDS], chosen.setting
     swept = sweep_knobs(problem, bench, chosen, few)
-    effects = knob_effects(problem, chosen.setting, swept, trials)
+    effects = knob_effects(problem, setting, swept, trials)
     together = interactions(problem, bench, chosen, effects, swept, few)
-    return _result(searched, bench, best, others, swept, effects, together)
-
-
-def _result(
-    searched: _Searched,
-    bench: Bench,
-    best: PairedResult,
-    others: Sequence[PairedResult],
-    swept: Sequence[Swept],
-    effects: Sequence[KnobEffect],
-    together: Sequence[Interaction],
-) -> Tuned:
-    problem, scenario, request = searched.problem, searched.scenario, searched.request
-    setting = best.checked.setting
-    costs = {trial.number: mean_cost(trial, 0) for trial in searched.trials if trial.status == "ok"}
+    scenario, request = searched.scenario, searched.request
+    costs = {trial.number: mean_cost(trial, 0) for trial in trials if trial.status == "ok"}
     tried = [one for one in (best, *others) if one.keeps_bounds and one.checked.number is not None]
     nominal = min(tried, key=lambda one: costs[one.checked.number or 0])
     names = [world.name for world in searched.worlds]
@@ -244,16 +227,13 @@ def _tuned(
     if best is not None:
         setting = best.checked.setting
         tuned_scenario = bench.scenario(setting)
-        told = recommended(
-            tuned_scenario, _built_policy(tuned_scenario), best.checked.measures["staleness_max"]
-        )
+        policy, stalest = _built_policy(tuned_scenario), best.checked.measures["staleness_max"]
+        lines_of = frameworks(recommended(tuned_scenario, policy, stalest))
         file = str(files.BEST if folder is None else folder / files.BEST)
         objective = searched.request.objective
         advice |= {
             "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
-            "frameworks": {
-                name: [line._asdict() for line in lines] for name, lines in frameworks(told).items()
-            },
+            "frameworks": {name: [line._asdict() for line in lines] for name, lines in lines_of.items()},
             "next": words.next_commands(scenario, file, setting.policy),
         }
     record = {
@@ -329,15 +309,11 @@ def _searched_sentences(searched: _Searched) -> list[str]:
     found += [f"{policy} was left out: {why}." for policy, why in searched.space.left_out.items()]
     failures = Counter(trial.error for trial in searched.trials if trial.status == "failed")
     found += [f"Cannot run ({count}): {error}" for error, count in failures.most_common(3)]
-    machine = {
-        knob.field
-        for knobs in searched.space.knobs.values()
-        for knob in knobs
-        if not knob.field.startswith("policy.")
-    }
+    fields = {knob.field for knobs in searched.space.knobs.values() for knob in knobs}
+    machine = sorted(field for field in fields if not field.startswith("policy."))
     if machine:
         found.append(
-            f"{', '.join(sorted(machine))} changes the machine itself: speed-ups are against sequential on"
+            f"{', '.join(machine)} changes the machine itself: speed-ups are against sequential on"
             " the same machine."
         )
     return found

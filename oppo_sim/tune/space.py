@@ -56,12 +56,8 @@ class Setting:
     @property
     def label(self) -> str:
         """``oppo, chunk_size 256, overcommit 8``."""
-        return ", ".join(
-            (
-                self.policy,
-                *(f"{field.removeprefix(POLICY)} {_value_text(value)}" for field, value in self.values),
-            )
-        )
+        values = (f"{field.removeprefix(POLICY)} {_value_text(value)}" for field, value in self.values)
+        return ", ".join((self.policy, *values))
 
 
 @dataclass(frozen=True)
@@ -85,10 +81,8 @@ class Space:
 
     def settings(self, setting: Setting) -> dict[str, Any]:
         """All settings of the policy at a point."""
-        given = {
-            field.removeprefix(POLICY): value for field, value in setting.values if field.startswith(POLICY)
-        }
-        return {**self.base[setting.policy], **given}
+        own = [(field, value) for field, value in setting.values if field.startswith(POLICY)]
+        return {**self.base[setting.policy], **{field.removeprefix(POLICY): value for field, value in own}}
 
     def described(self) -> dict[str, Any]:
         """For the record of a search."""
@@ -101,8 +95,7 @@ def machine_overrides(setting: Setting) -> tuple[tuple[str, Any], ...]:
 
 
 def parse_knob(text: str) -> Knob:
-    """``FIELD=LOW..HIGH[:log]``, ``FIELD=A,B,C`` or one value, which pins the field. Raises OppoError for
-    anything else."""
+    """``FIELD=LOW..HIGH[:log]``, ``FIELD=A,B,C`` or one value, which pins it. Raises OppoError for others."""
     field, values = split_assignment(text, "--space")
     alias = ALIASES.get(field)
     if alias is not None and alias.convert is None:
@@ -158,13 +151,11 @@ def build_space(
         own_knobs = _knobs_of(scenario, name, settings, changed, max_deferrals)
         knobs[name] = (*own_knobs, *machine)
         base[name] = settings
-        starts[name] = Setting(
-            name, tuple((knob.field, _start_value(scenario, name, settings, knob)) for knob in knobs[name])
-        )
+        values = ((knob.field, _start_value(scenario, name, settings, knob)) for knob in knobs[name])
+        starts[name] = Setting(name, tuple(values))
     if not knobs:
-        raise OppoError(
-            "no policy is left to search: " + "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        )
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise OppoError(f"no policy is left to search: {reasons}")
     used = {knob.field for each in knobs.values() for knob in each}
     for knob in changed:
         if knob.field not in used:
@@ -179,9 +170,8 @@ def build_space(
 
 
 def _built(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:
-    return make_policy(
-        name, Batch(scenario.rollout_batch_size, scenario.group_size), settings, scenario.base_dir
-    )
+    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+    return make_policy(name, batch, settings, scenario.base_dir)
 
 
 def _searched_by_default() -> list[str]:
@@ -258,9 +248,8 @@ def _has_setting(scenario: Scenario, name: str, key: str) -> bool:
 
 def _chunks_idle(scenario: Scenario, name: str, settings: Mapping[str, Any], changed: Sequence[Knob]) -> bool:
     """A chunk size would change nothing: pieces are not streamed, and there are no rounds."""
-    if {"policy.stop_check", "policy.score_granularity"} & {
-        knob.field for knob in changed
-    } or name not in SHIPPED:
+    fields = {knob.field for knob in changed}
+    if name not in SHIPPED or fields & {"policy.stop_check", "policy.score_granularity"}:
         return False
     policy = _built(scenario, name, settings)
     return policy.stop_check == "token" and policy.score_granularity != "chunk"
@@ -278,25 +267,19 @@ def _check_machine_knob(scenario: Scenario, knob: Knob) -> None:
         )
     plain = scenario.to_plain()
     for value in _ends(knob):
-        scenario_from_plain(
-            plain, [f"{knob.field}={show_value(value, 1000)}"], where="--space", base_dir=scenario.base_dir
-        )
+        override = f"{knob.field}={show_value(value, 1000)}"
+        scenario_from_plain(plain, [override], where="--space", base_dir=scenario.base_dir)
 
 
 def _start_value(scenario: Scenario, name: str, settings: Mapping[str, Any], knob: Knob) -> Any:
-    """What the scenario would take, or the nearest value of the knob; the middle of the range where that is
-    no number."""
-    value = (
-        _machine_value(scenario, knob.field)
-        if not knob.field.startswith(POLICY)
-        else _setting_value(scenario, name, settings, knob)
-    )
+    """The scenario's value, or the nearest of the knob; the middle of the range where that is no number."""
+    if knob.field.startswith(POLICY):
+        value = _setting_value(scenario, name, settings, knob)
+    else:
+        value = _machine_value(scenario, knob.field)
     if knob.kind == "choice":
-        return (
-            value
-            if any(value == choice and type(value) is type(choice) for choice in knob.choices)
-            else knob.choices[0]
-        )
+        there = any(value == choice and type(value) is type(choice) for choice in knob.choices)
+        return value if there else knob.choices[0]
     if isinstance(value, bool) or not isinstance(value, int | float):
         value = math.sqrt(knob.low * knob.high) if knob.log else (knob.low + knob.high) / 2
     return knob.nearest(value)

@@ -1,5 +1,4 @@
-"""Trials: where they are kept (one a line in Optuna's journal file, durable, of one process at a time), and
-how they are ranked."""
+"""Trials: how they are kept (a line each in Optuna's journal file) and ranked."""
 
 import json
 import logging
@@ -84,8 +83,7 @@ def best_in(trials: Sequence[Trial], world: int) -> Trial | None:
 
 
 def least_costs(trials: Sequence[Trial], worlds: int) -> list[float]:
-    """The least cost known in each world: of trials that keep all bounds, else of any; NaN-free only if some
-    trial ran."""
+    """The least cost in each world, of trials that keep all bounds, else of any; inf where nothing ran."""
     found = []
     for world in range(worlds):
         best = best_in(trials, world)
@@ -139,8 +137,7 @@ class TrialStore:
     """The trials of one search, in order; written one by one."""
 
     def __init__(self, path: Path) -> None:
-        """Open or begin the journal; half a line that a killed process left is cut off. Raises OppoError for
-        a damaged one."""
+        """Open or begin the journal; a killed process's half line is cut off. Raises OppoError."""
         optuna = require_optuna()
         self._path = path
         with write_errors(path):
@@ -184,8 +181,7 @@ class _HeldLock:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; the lock ends with it, however it ends. Raises OppoError while another
-    one holds it."""
+    """Hold a folder for as long as this process lives. Raises OppoError while another one holds it."""
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("ab")

@@ -71,13 +71,9 @@ def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
     worlds = [World(NOMINAL, scenario)]
     worlds += [World(f"trace {name}", _with_trace(scenario, name)) for name in spec.traces]
     worlds += [World(f"lengths × {factor:g}", _with_drift(scenario, factor)) for factor in spec.drifts]
-    worlds += [
-        World(
-            f"costs of {path.stem}",
-            _changed(scenario, {"costs": {"kind": "profile", "path": str(path.resolve())}}),
-        )
-        for path in spec.cost_profiles
-    ]
+    for path in spec.cost_profiles:
+        costs = {"kind": "profile", "path": str(path.resolve())}
+        worlds.append(World(f"costs of {path.stem}", _changed(scenario, {"costs": costs})))
     if spec.cost_uncertainty:
         for number in range(spec.cost_worlds):
             factors = drawn_factors(scenario.seed, number, spec.cost_uncertainty)
@@ -92,16 +88,9 @@ def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
 def with_costs(scenario: Scenario, factors: CostFactors) -> Scenario:
     """The scenario with everything of one kind slower by a factor."""
     sync = scenario.training.weight_sync.scaled(factors.training)
-    return _changed(
-        scenario,
-        {
-            "costs": scenario.costs.scaled(factors).model_dump(mode="json"),
-            "training": {
-                **scenario.training.model_dump(mode="json"),
-                "weight_sync": sync.model_dump(mode="json"),
-            },
-        },
-    )
+    costs = scenario.costs.scaled(factors).model_dump(mode="json")
+    training = {**scenario.training.model_dump(mode="json"), "weight_sync": sync.model_dump(mode="json")}
+    return _changed(scenario, {"costs": costs, "training": training})
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
@@ -124,9 +113,8 @@ def _with_trace(scenario: Scenario, name: str) -> Scenario:
         open_trace(name)  # raises, with close names
     place = {"name": name} if shipped else {"path": str(Path(name).resolve())}
     sampling = "resample" if own.sampling == "by_step" else own.sampling
-    changed = _changed(
-        scenario, {"trace": {**place, "sampling": sampling, "prompt_length": own.prompt_length}}
-    )
+    trace = {**place, "sampling": sampling, "prompt_length": own.prompt_length}
+    changed = _changed(scenario, {"trace": trace})
     build_trace(changed)
     return changed
 

@@ -24,14 +24,11 @@ def profile_costs(config: ProfileCostConfig, context: CostContext, base_dir: Pat
     from oppo_sim.costs.build_roofline import roofline_costs
 
     shape = roofline_costs(config.roofline_training, context, base_dir)
-    return costs_from_profile(
-        profile, context, source=source, training=shape.training, training_provenance=shape.provenance
-    )
+    return costs_from_profile(profile, context, source, shape.training, shape.provenance)
 
 
 def configured_profile(config: ProfileCostConfig, base_dir: Path | None) -> Profile:
-    """The profile that a scenario names, from its file or from the package, and scaled as it says. Raises
-    OppoError."""
+    """The profile that a scenario names, from a file or the package, scaled. Raises OppoError."""
     if config.name is not None:
         profile = load_shipped(config.name)
     else:
@@ -76,13 +73,7 @@ def costs_from_profile(
             f"cost profile {profile.name}: training was not measured (real.ppo.enabled was false): measure"
             " it, or let a roofline stand in for it with costs.roofline_training"
         )
-    wanted = {
-        "old_log_prob": run.old_log_prob,
-        "ref": run.ref,
-        "values": run.values,
-        "update_critic": run.update_critic,
-    }
-    for stage, runs in wanted.items():
+    for stage, runs in run._asdict().items():
         if training is None and runs and getattr(profile.training, stage) is None:
             raise OppoError(
                 f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that"

@@ -1,14 +1,12 @@
-"""Roofline costs from their section of a scenario: shapes, devices, and whether everything fits the
-memory."""
+"""Roofline costs from their section of a scenario: shapes, devices, and whether all fits the memory."""
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oppo_sim.costs.config import (
     ModelRef,
     RewardModel,
-    RolloutEngine,
     RooflineCostConfig,
     Verifier,
     find_host,
@@ -31,6 +29,8 @@ from oppo_sim.costs.models import ModelShape, find_model
 from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.scoring import SummedPrefill
+from oppo_sim.costs.strict import Strict
+from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 
 
@@ -75,15 +75,10 @@ def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: P
                 f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
                 " change it"
             )
-    actor = RooflineEngine(
-        models.actor,
-        devices.rollout,
-        config.rollout.tensor_parallel,
-        config.rollout.dtype,
-        _kv_bytes(config.rollout),
-        config.rollout.achievable,
-        find_host(config.rollout.host),
-    )
+    rollout = config.rollout
+    kv_bytes, host = 1.0 if rollout.kv_cache_dtype == "fp8" else 2.0, find_host(rollout.host)
+    degree, dtype = rollout.tensor_parallel, rollout.dtype
+    actor = RooflineEngine(models.actor, devices.rollout, degree, dtype, kv_bytes, rollout.achievable, host)
     actor.split  # noqa: B018 (a dtype that the device lacks is an error of now, not of the first iteration)
     capacity = _kv_capacity(config, context, models, devices, actor)
     training = _training(config, context, models, devices)
@@ -105,24 +100,18 @@ def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: P
             "kind": "roofline",
             "measured": False,
             "parameters": config.model_dump(mode="json"),
-            "models": {
-                name: shape.model_dump(mode="json")
-                for name, shape in models._asdict().items()
-                if shape is not None
-            },
-            "devices": {
-                name: getattr(devices, name).model_dump(mode="json")
-                for name in ("rollout", "scoring", "training")
-            },
-            "hosts": {
-                "rollout": find_host(config.rollout.host).model_dump(mode="json"),
-                "scoring": find_host(config.reward_model.host).model_dump(mode="json"),
-            },
+            "models": _plain({name: shape for name, shape in models._asdict().items() if shape is not None}),
+            "devices": _plain({name: getattr(devices, name) for name in ("rollout", "scoring", "training")}),
+            "hosts": _plain({"rollout": actor.host, "scoring": find_host(config.reward_model.host)}),
             "training": context.training.model_dump(mode="json"),
             "derived": derived,
         },
         actor_kv_capacity_tokens=capacity,
     )
+
+
+def _plain(sections: dict[str, Strict]) -> dict[str, Any]:
+    return {name: section.model_dump(mode="json") for name, section in sections.items()}
 
 
 def _models(config: RooflineCostConfig, base_dir: Path | None) -> _Models:
@@ -149,13 +138,9 @@ def _devices(config: RooflineCostConfig, context: CostContext) -> _Devices:
         raise OppoError(
             f"training: tensor_parallel {degree} does not divide {number} GPUs; set training.num_gpus"
         )
-    return _Devices(
-        one(config.rollout.device), one(config.reward_model.device), one(config.training.device), number
-    )
-
-
-def _kv_bytes(rollout: RolloutEngine) -> float:
-    return 1.0 if rollout.kv_cache_dtype == "fp8" else 2.0
+    sections = config.rollout, config.reward_model, config.training
+    rollout, scoring, training = (one(section.device) for section in sections)
+    return _Devices(rollout, scoring, training, number)
 
 
 def _remaining(
@@ -176,37 +161,27 @@ def _remaining(
 
 def _scoring_items(config: RooflineCostConfig, context: CostContext, models: _Models) -> list[_Item]:
     """Weights that a scoring worker holds on each of its devices."""
-    reward, items = config.reward_model, []
+    dtype, degree, items = config.reward_model.dtype, config.reward_model.tensor_parallel, []
     if models.reward is not None:
-        items.append(
-            _Item(
-                "reward model weights",
-                weight_bytes(models.reward, reward.dtype, False) / reward.tensor_parallel,
-            )
-        )
+        items.append(_Item("reward model weights", weight_bytes(models.reward, dtype, False) / degree))
     if context.training.stream_ref:
-        items.append(
-            _Item("reference weights", weight_bytes(models.ref, reward.dtype, True) / reward.tensor_parallel)
-        )
+        items.append(_Item("reference weights", weight_bytes(models.ref, dtype, True) / degree))
     return items
+
+
+def _state_bytes(training: TrainingConfig, shape: ModelShape, has_head: bool, num_gpus: int) -> float:
+    """On each device of the training group."""
+    parameters, degree = model_parameters(shape, has_head), training.tensor_parallel
+    return training_state_bytes(parameters, training.optimizer, training.sharding, num_gpus, degree)
 
 
 def _training_items(context: CostContext, models: _Models, num_gpus: int) -> list[_Item]:
     """What the training group keeps on each of its devices between steps."""
     training = context.training
 
-    def state(shape: ModelShape, has_head: bool) -> float:
-        return training_state_bytes(
-            model_parameters(shape, has_head),
-            training.optimizer,
-            training.sharding,
-            num_gpus,
-            training.tensor_parallel,
-        )
-
-    items = [_Item("actor training state", state(models.actor, True))]
+    items = [_Item("actor training state", _state_bytes(training, models.actor, True, num_gpus))]
     if training.critic == "separate":
-        items.append(_Item("critic training state", state(models.critic, False)))
+        items.append(_Item("critic training state", _state_bytes(training, models.critic, False, num_gpus)))
     if stages_run(training).ref and not training.parallel_inference:
         shards = num_gpus if training.sharding == "full" else training.tensor_parallel
         items.append(_Item("reference weights", weight_bytes(models.ref, "bf16", True) / shards))
@@ -214,10 +189,8 @@ def _training_items(context: CostContext, models: _Models, num_gpus: int) -> lis
 
 
 def _rollout_items(config: RooflineCostConfig, models: _Models) -> list[_Item]:
-    rollout = config.rollout
-    return [
-        _Item("rollout weights", weight_bytes(models.actor, rollout.dtype, True) / rollout.tensor_parallel)
-    ]
+    size = weight_bytes(models.actor, config.rollout.dtype, True)
+    return [_Item("rollout weights", size / config.rollout.tensor_parallel)]
 
 
 def _kv_capacity(
@@ -227,12 +200,10 @@ def _kv_capacity(
     devices: _Devices,
     actor: RooflineEngine,
 ) -> int:
-    """Tokens of KV cache of a replica: what weights, activations and co-located models leave of its
-    devices."""
+    """Tokens of KV cache of a replica: what weights, activations and co-located models leave."""
     rollout = config.rollout
-    activations = (
-        rollout.max_num_batched_tokens * layer_activation_bytes(models.actor) / rollout.tensor_parallel
-    )
+    activations = rollout.max_num_batched_tokens * layer_activation_bytes(models.actor)
+    activations /= rollout.tensor_parallel
     items = [*_rollout_items(config, models), _Item("activations", activations)]
     cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
     if context.colocated_training and not context.training.offload:
@@ -241,9 +212,8 @@ def _kv_capacity(
     if context.colocated_scoring:
         items += _scoring_items(config, context, models)
     per_token = actor.split.kv_bytes_per_token
-    left = _remaining(
-        "rollout", devices.rollout, rollout.gpu_memory_utilization, items, cure, needed=per_token
-    )
+    share = rollout.gpu_memory_utilization
+    left = _remaining("rollout", devices.rollout, share, items, cure, needed=per_token)
     return math.floor(left / per_token)
 
 
@@ -257,16 +227,8 @@ def _scorer(
         _remaining("scoring", devices.scoring, reward.gpu_memory_utilization, items, cure)
 
     def engine(shape: ModelShape, logits: Logits) -> RooflineEngine:
-        return RooflineEngine(
-            shape,
-            devices.scoring,
-            reward.tensor_parallel,
-            reward.dtype,
-            2.0,
-            reward.achievable,
-            find_host(reward.host),
-            logits,
-        )
+        degree, dtype, host = reward.tensor_parallel, reward.dtype, find_host(reward.host)
+        return RooflineEngine(shape, devices.scoring, degree, dtype, 2.0, reward.achievable, host, logits)
 
     parts: list[PrefillCost] = []
     if isinstance(reward, Verifier):
@@ -317,13 +279,7 @@ def _training(
             has_head=has_head,
             training_micro_batch=math.floor(left / per_token) if isinstance(wanted, str) else wanted,
             inference_micro_batch=math.floor(inference) if isinstance(wanted, str) else wanted,
-            state_bytes=training_state_bytes(
-                model_parameters(shape, has_head),
-                training.optimizer,
-                training.sharding,
-                devices.num_training,
-                degree,
-            ),
+            state_bytes=_state_bytes(training, shape, has_head, devices.num_training),
         )
 
     actor = model("actor", models.actor, True, trained=True)

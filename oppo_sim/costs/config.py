@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from oppo_sim.costs.interface import Costs
 
 ModelRef = str | ModelShape
-"""A preset ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct"), a path to a Hugging Face ``config.json`` or its
-folder, or a shape inline."""
+"""A preset ("qwen2.5-7b"), a path to a Hugging Face ``config.json`` or its folder, or a shape inline."""
 DeviceRef = str | Device
 """A device of ``devices.py`` by name, or its rates inline."""
 
@@ -133,8 +132,7 @@ class LinearStages(Strict):
 
 
 class LinearCostConfig(CostSection):
-    """Coefficients in seconds. Stages that ``training:`` switches off cost nothing whatever is written
-    here."""
+    """Coefficients in seconds. Stages that ``training:`` switches off cost nothing."""
 
     kind: Literal["linear"]
     decode: LinearDecode
@@ -185,14 +183,11 @@ class HostOverheads(Strict):
     per_iteration_s: NonNegative = 0.0
     per_rollout_s: NonNegative = 0.0
     launch_per_layer_s: NonNegative = 0.0
-    """Launching a layer's kernels one by one; runs ahead of the device, so it bounds an iteration from below
-    (0 with CUDA graphs)."""
+    """Launching a layer's kernels one by one; bounds an iteration from below (0 with CUDA graphs)."""
     kv_traffic_factor: Annotated[float, Field(ge=1)] = 1.0
-    """KV traffic of an iteration over reading it once: 3 for a cache that is concatenated anew (read and
-    written, then read)."""
+    """KV traffic of an iteration over reading it once: 3 for a cache that is concatenated anew."""
     captured_batch_sizes: Annotated[tuple[Count, ...], Field(strict=False)] = ()
-    """CUDA graphs exist for these batch sizes, smaller batches are padded to the next one; larger ones are
-    not padded."""
+    """CUDA graphs exist for these batch sizes; smaller batches are padded to the next, larger ones not."""
 
 
 VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
@@ -204,8 +199,7 @@ HOSTS = {
         per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0
     ),
 }
-"""``vllm``: graphs and a paged KV cache. ``generate``: a Python loop, a launch per kernel, a KV cache
-concatenated anew each time."""
+"""``vllm``: graphs, a paged KV cache. ``generate``: a launch per kernel, a KV cache concatenated anew."""
 
 HostRef = Literal["vllm", "generate"] | HostOverheads
 
@@ -260,8 +254,7 @@ class Verifier(Strict):
 
 
 class TrainingDevices(Strict):
-    """The training group's devices and what they reach; their number and the algorithm are in
-    ``training:``."""
+    """The training group's devices and what they reach; their number is in ``training:``."""
 
     device: DeviceRef | None = None
     achievable: Achievable = Achievable(gemm=0.55, layer_latency_s=0.0)
@@ -345,8 +338,7 @@ _HOST_SECONDS = ("per_iteration_s", "per_rollout_s", "launch_per_layer_s")
 
 
 class ProfileCostConfig(CostSection):
-    """Measured tables of format ``oppo-profile/1``: a file of one's own, or one that comes with the
-    package."""
+    """Measured tables of format ``oppo-profile/1``: one's own file, or one that comes with the package."""
 
     kind: Literal["profile"]
     path: str | None = None

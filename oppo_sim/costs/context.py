@@ -1,5 +1,4 @@
-"""What a cost model may know of the rest of a scenario, and which stages the training part has because of
-it."""
+"""What a cost model may know of the rest of a scenario, and the training stages that follow from it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

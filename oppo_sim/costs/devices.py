@@ -1,5 +1,4 @@
-"""Devices: what their datasheets say. Dense rates (no sparsity), one direction for links, bytes and
-seconds."""
+"""Devices: what datasheets say. Dense rates (no sparsity), one direction for links, bytes, seconds."""
 
 from typing import Literal
 
@@ -11,8 +10,7 @@ _GIB = 2**30
 
 
 class Device(Strict):
-    """One accelerator. Rates are peaks; what of them a kernel gets is a matter of the ``achievable``
-    shares."""
+    """One accelerator. Rates are peaks; what a kernel gets of them is in the ``achievable`` shares."""
 
     name: str
     hbm_bytes: Positive
@@ -93,8 +91,7 @@ DEVICES = {
 
 
 def find_device(device: "str | Device") -> Device:
-    """A device by name, whatever its case; one given inline is itself. Raises OppoError for an unknown
-    name."""
+    """A device by name, whatever its case, or given inline. Raises OppoError for an unknown name."""
     if isinstance(device, Device):
         return device
     for name, found in DEVICES.items():

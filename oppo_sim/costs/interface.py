@@ -6,8 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class Line(NamedTuple):
-    """Seconds of one decode iteration as ``fixed + per_kv_token * kv_tokens``, valid while kv_tokens <=
-    kv_until."""
+    """Seconds of a decode iteration, fixed + per_kv_token * kv_tokens, valid for kv_tokens <= kv_until."""
 
     fixed: float
     per_kv_token: float
@@ -15,8 +14,7 @@ class Line(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """Shares of the achievable memory traffic and arithmetic that an activity takes when it runs alone (each
-    0 to 1)."""
+    """Shares (0 to 1) of the achievable memory traffic and arithmetic that an activity takes alone."""
 
     memory: float
     arithmetic: float
@@ -57,12 +55,10 @@ class DecodeCost(Protocol):
     """
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
-        """Seconds (> 0) of one decode iteration of ``n_running`` >= 1 rollouts with ``kv_tokens`` tokens in
-        KV before it."""
+        """Seconds (> 0) of an iteration of ``n_running`` >= 1 rollouts with ``kv_tokens`` before it."""
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
-        """The line on which ``decode_time(n_running, kv)`` lies for kv from ``kv_tokens`` up to
-        ``Line.kv_until``."""
+        """The line of ``decode_time(n_running, kv)`` for kv from ``kv_tokens`` to ``Line.kv_until``."""
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
         """Demand of a decode iteration on the device."""
@@ -82,8 +78,7 @@ class PrefillCost(Protocol):
         """Peak rates of the devices it runs on; None where the model does not know them."""
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
-        """Seconds of one forward over ``tokens`` > 0 new tokens and ``pairs`` query-key pairs, Σ (n·p +
-        n²/2)."""
+        """Seconds of a forward over ``tokens`` > 0 and ``pairs`` query-key pairs, Σ (n·p + n²/2)."""
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
         """Demand of a prefill on the device."""
@@ -114,10 +109,8 @@ class BatchShape:
     @cached_property
     def pairs(self) -> float:
         """Query-key pairs of one forward, Σ n²/2 over the rollouts."""
-        return (
-            sum([(p + r) * (p + r) for p, r in zip(self.prompt_lengths, self.response_lengths, strict=True)])
-            / 2.0
-        )
+        both = zip(self.prompt_lengths, self.response_lengths, strict=True)
+        return sum([(p + r) * (p + r) for p, r in both]) / 2.0
 
 
 class StageTimes(NamedTuple):
@@ -144,8 +137,7 @@ class TrainingCost(Protocol):
 
     @property
     def parallel_inference(self) -> bool:
-        """True if old_log_prob, ref and values run beside each other (their time is the longest of the
-        three)."""
+        """True if old_log_prob, ref and values run beside each other (the longest counts)."""
 
     def stage_times(self, batch: BatchShape) -> StageTimes:
         """Seconds of each stage for a batch."""
@@ -173,7 +165,6 @@ class Costs:
     """For the manifest: the kind of model, its parameters and how they were obtained ("measured" or "not
     measured")."""
     actor_kv_capacity_tokens: int | None = None
-    """KV tokens of a replica that the cost model can derive from memory (used by
-    ``kv_capacity_tokens: auto``)."""
+    """KV tokens of a replica that memory leaves, where the model knows it (``kv_capacity_tokens: auto``)."""
     contention_factor: float | None = None
     """Measured interference of activities that run together; None: not measured."""

@@ -1,6 +1,7 @@
 """Cost models made of linear coefficients: exact, transparent, and what every test compares against."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from oppo_sim.costs.config import DemandShares, LinearCostConfig, LinearForward
 from oppo_sim.costs.context import CostContext, stages_run, unused_fields
@@ -34,9 +35,7 @@ class LinearPrefill:
     work: Work | None = None
     """Of every forward; None: unknown."""
 
-    @property
-    def peak(self) -> Peak | None:
-        return None
+    peak: ClassVar[Peak | None] = None
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         return self.fixed + self.per_token * tokens + self.per_pair * pairs
@@ -70,9 +69,7 @@ class LinearEngine:
     decode_demand_shares: Demand = MEMORY_BOUND
     prefill_demand_shares: Demand = COMPUTE_BOUND
 
-    @property
-    def peak(self) -> Peak | None:
-        return None
+    peak: ClassVar[Peak | None] = None
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
         return self.decode_fixed + self.decode_per_rollout * n_running + self.decode_per_kv_token * kv_tokens
@@ -136,20 +133,17 @@ class LinearTraining:
     demand_shares: Demand = COMPUTE_BOUND
     sync_demand_shares: Demand = MEMORY_BOUND
 
+    peak: ClassVar[Peak | None] = None
+
     @property
-    def peak(self) -> Peak | None:
-        return None
+    def _stages(self) -> tuple[LinearStage, ...]:
+        """In the order of ``StageTimes``."""
+        return self.old_log_prob, self.ref, self.values, self.adv, self.update_critic, self.update_actor
 
     def stage_times(self, batch: BatchShape) -> StageTimes:
         tokens, pairs = batch.tokens, batch.pairs
-        return StageTimes(
-            self.old_log_prob.seconds(tokens, pairs),
-            self.ref.seconds(tokens, pairs),
-            self.values.seconds(tokens, pairs),
-            self.adv.seconds(tokens, pairs),
-            self.update_critic.seconds(tokens, pairs),
-            self.update_actor.seconds(tokens, pairs),
-            self.update_weights,
+        return StageTimes._make(
+            [*(each.seconds(tokens, pairs) for each in self._stages), self.update_weights]
         )
 
     def demand(self) -> Demand:
@@ -162,21 +156,13 @@ class LinearTraining:
         return None
 
     def lower_stages(self, to: Lowering) -> None:
-        for stage in (
-            self.old_log_prob,
-            self.ref,
-            self.values,
-            self.adv,
-            self.update_critic,
-            self.update_actor,
-        ):
+        for stage in self._stages:
             to.linear_stage(stage.fixed, stage.per_token, stage.per_pair)
         to.training_group(self.update_weights)
 
 
 def linear_costs(config: LinearCostConfig, context: CostContext) -> Costs:
-    """See ``LinearCostConfig.build``. ``stages`` are whole stages: epochs and mini-batches do not multiply
-    them."""
+    """See ``LinearCostConfig.build``. ``stages`` are whole stages, epochs and mini-batches included."""
     training = context.training
     score = config.score
     if training.stream_ref:
@@ -184,11 +170,7 @@ def linear_costs(config: LinearCostConfig, context: CostContext) -> Costs:
             raise OppoError(
                 "costs: training.stream_ref needs costs.score_ref, the reference model's coefficients; add it"
             )
-        score = LinearForward(
-            fixed=score.fixed + config.score_ref.fixed,
-            per_token=score.per_token + config.score_ref.per_token,
-            per_pair=score.per_pair + config.score_ref.per_pair,
-        )
+        score = LinearForward(**{name: value + getattr(config.score_ref, name) for name, value in score})
     demands, stages, run = config.demands, config.stages, stages_run(training)
     return Costs(
         actor=LinearEngine(
@@ -229,8 +211,4 @@ def demand_of(shares: DemandShares) -> Demand:
 
 
 def _stage(coefficients: LinearForward, runs: bool) -> LinearStage:
-    return (
-        LinearStage(coefficients.fixed, coefficients.per_token, coefficients.per_pair)
-        if runs
-        else LinearStage()
-    )
+    return LinearStage(**dict(coefficients)) if runs else LinearStage()

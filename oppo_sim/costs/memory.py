@@ -10,8 +10,7 @@ STATE_BYTES_PER_PARAM: dict[Optimizer, float] = {"adamw": 12.0, "adamw_8bit": 6.
 """fp32 master weights and moments, K of Rajbhandari et al., "ZeRO", 2020, §3.1 (12 with Adam); 8-bit moments:
 Dettmers et al. 2022."""
 OPTIMIZER_TRAFFIC_PER_PARAM: dict[Optimizer, float] = {"adamw": 28.0, "adamw_8bit": 16.0, "sgd": 12.0}
-"""Bytes an optimizer step moves: gradient and 16-bit weights once, master weights and moments read and
-written."""
+"""Bytes an optimizer step moves: gradient and 16-bit weights once, fp32 state read and written."""
 
 _WEIGHT_AND_GRADIENT = 4.0
 _LOGIT_BYTES = 10.0
@@ -37,8 +36,7 @@ def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
 def training_state_bytes(
     parameters: int, optimizer: Optimizer, sharding: Sharding, num_gpus: int, tensor_parallel: int
 ) -> float:
-    """Weights and gradients in 16 bits and the optimizer's state, (2 + 2 + K)·P, divided as ZeRO divides them
-    (ZeRO, §5)."""
+    """Weights and gradients in 16 bits and optimizer state, (2 + 2 + K)·P, divided as in ZeRO, §5."""
     state = STATE_BYTES_PER_PARAM[optimizer]
     if sharding == "full":
         return (_WEIGHT_AND_GRADIENT + state) * parameters / num_gpus
@@ -67,10 +65,8 @@ def layer_activation_bytes(shape: ModelShape) -> float:
     """
     mlp = shape.intermediate_size
     if shape.num_experts:
-        used = (
-            shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
-            + shape.shared_expert_intermediate_size
-        )
+        used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
+        used += shape.shared_expert_intermediate_size
         mlp = max(used, mlp if shape.num_dense_layers else 0)
     return (
         8.0 * shape.hidden_size
@@ -84,13 +80,11 @@ def training_activation_bytes(
 ) -> float:
     """Of one token through all layers and the head, with sequence parallelism beside tensor parallelism."""
     head = _LOGIT_BYTES * shape.vocab_size if has_head else 0.0
-    return (
-        shape.num_hidden_layers * layer_activation_bytes(shape) * recompute_factor + head
-    ) / tensor_parallel
+    layers = shape.num_hidden_layers * layer_activation_bytes(shape) * recompute_factor
+    return (layers + head) / tensor_parallel
 
 
 def inference_activation_bytes(shape: ModelShape, has_head: bool, tensor_parallel: int) -> float:
     """Of one token of a forward without backward: one layer at a time, and the head."""
-    return (
-        layer_activation_bytes(shape) + (_LOGIT_BYTES * shape.vocab_size if has_head else 0.0)
-    ) / tensor_parallel
+    head = _LOGIT_BYTES * shape.vocab_size if has_head else 0.0
+    return (layer_activation_bytes(shape) + head) / tensor_parallel

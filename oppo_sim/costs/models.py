@@ -1,5 +1,4 @@
-"""Shapes of decoder-only transformers: parameters, weights, KV. Presets from the models' public
-``config.json`` files."""
+"""Shapes of decoder-only transformers. Presets from the public ``config.json`` files."""
 
 import json
 from collections.abc import Mapping
@@ -28,8 +27,7 @@ _FIELDS = (
 
 
 class ModelShape(Strict):
-    """A decoder-only transformer with grouped-query attention. Field names are those of a Hugging Face
-    config."""
+    """A decoder-only transformer with grouped-query attention, in the words of a Hugging Face config."""
 
     num_hidden_layers: Count
     hidden_size: Count
@@ -202,8 +200,7 @@ class ModelShape(Strict):
         )
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
-        """Keys and values of one token on one device; heads are replicated when there are more devices than
-        KV heads."""
+        """Keys and values of one token on one device; KV heads are replicated where there are too few."""
         heads = max(1.0, self.kv_heads / tensor_parallel)
         return 2.0 * self.num_hidden_layers * heads * self.head_size * bytes_per_element
 
@@ -249,6 +246,7 @@ def _shape(
     )
 
 
+_EXPERTS_A3B: dict[str, Any] = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 MODELS: dict[str, ModelShape] = {
     "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
     "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
@@ -257,19 +255,7 @@ MODELS: dict[str, ModelShape] = {
     "qwen2.5-14b": _shape(48, 5120, 13824, 40, 8, 152064, qkv_bias=True),
     "qwen2.5-32b": _shape(64, 5120, 27648, 40, 8, 152064, qkv_bias=True),
     "qwen3-8b": _shape(36, 4096, 12288, 32, 8, 151936, head_dim=128, qk_norm=True),
-    "qwen3-30b-a3b": _shape(
-        48,
-        2048,
-        6144,
-        32,
-        4,
-        151936,
-        head_dim=128,
-        qk_norm=True,
-        num_experts=128,
-        num_experts_per_tok=8,
-        moe_intermediate_size=768,
-    ),  # fmt: skip
+    "qwen3-30b-a3b": _shape(48, 2048, 6144, 32, 4, 151936, head_dim=128, qk_norm=True, **_EXPERTS_A3B),
     "llama-3-8b": _shape(32, 4096, 14336, 32, 8, 128256),
     "llama-3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
     "llama-3.1-8b": _shape(32, 4096, 14336, 32, 8, 128256),

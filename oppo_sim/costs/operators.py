@@ -17,8 +17,7 @@ from oppo_sim.costs.models import ModelShape
 _ACTIVATION_BYTES = 2.0
 """Activations, embeddings and the output head stay in 16 bits, also with fp8 weights."""
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
-"""Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written about
-once."""
+"""Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
 _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
 
@@ -49,8 +48,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """A model on ``tensor_parallel`` devices with weights of ``dtype`` and a KV cache of ``kv_bytes`` an
-    element."""
+    """A model on ``tensor_parallel`` devices; ``kv_bytes`` of an element of the KV cache."""
 
     shape: ModelShape
     tensor_parallel: int
@@ -83,8 +81,7 @@ def achievable_rates(
 
 
 def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
-    """Expected number of distinct experts that ``tokens`` tokens use when routing is uniform: E·(1 − (1 −
-    k/E)^n)."""
+    """Expected distinct experts that ``tokens`` tokens use at uniform routing: E·(1 − (1 − k/E)^n)."""
     missed: float = (1.0 - per_token / num_experts) ** tokens
     return num_experts * (1.0 - missed)
 
@@ -101,15 +98,8 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
     width = 0.0
     if shape.dense_layers:
         params = shape.dense_layers * shape.dense_mlp_params
-        groups.append(
-            _gemm(
-                split,
-                rows,
-                params,
-                params,
-                shape.dense_layers * (2 * hidden + shape.mlp_matrices * shape.intermediate_size),
-            )
-        )
+        in_out = shape.dense_layers * (2 * hidden + shape.mlp_matrices * shape.intermediate_size)
+        groups.append(_gemm(split, rows, params, params, in_out))
         width += shape.dense_layers * shape.intermediate_size
     if shape.moe_layers:
         expert_width = shape.moe_intermediate_size or shape.intermediate_size
@@ -117,9 +107,8 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
         if touched is None:
             touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows)
         read = shape.moe_layers * (touched * shape.expert_params + shape.shared_mlp_params)
-        in_out = (
-            shape.moe_layers * shape.num_experts_per_tok * (2 * hidden + shape.mlp_matrices * expert_width)
-        )
+        in_out = shape.moe_layers * shape.num_experts_per_tok
+        in_out *= 2 * hidden + shape.mlp_matrices * expert_width
         groups.append(_gemm(split, rows, used, read, in_out))
         width += shape.moe_layers * (
             shape.num_experts_per_tok * expert_width + shape.shared_expert_intermediate_size
@@ -141,11 +130,8 @@ def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...
     flops = 2.0 * rows * shape.lm_head_params / tp
     traffic = (shape.lm_head_params + rows * shape.vocab_size) * _ACTIVATION_BYTES / tp
     head = Group(flops / split.rates.head, traffic / split.rates.memory, flops, traffic)
-    return (
-        (head, _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp))
-        if normalised
-        else (head,)
-    )
+    softmax = _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp)
+    return (head, softmax) if normalised else (head,)
 
 
 def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:
@@ -160,21 +146,14 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
     layer."""
     shape = split.shape
     flops = 4.0 * shape.query_width * shape.num_hidden_layers * pairs / split.tensor_parallel
-    own = (
-        2.0
-        * tokens
-        * shape.num_hidden_layers
-        * (shape.query_width + shape.kv_width)
-        * _ACTIVATION_BYTES
-        / split.tensor_parallel
-    )
+    own = 2.0 * tokens * shape.num_hidden_layers * (shape.query_width + shape.kv_width)
+    own = own * _ACTIVATION_BYTES / split.tensor_parallel
     traffic = own + split.kv_bytes_per_token * pairs / _QUERY_BLOCK
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
 
 def collectives_seconds(split: Split, rows: float) -> float:
-    """Two all-reduces a layer of ``rows`` hidden vectors: latency + 2·(t−1)/t · bytes / link (ring
-    all-reduce)."""
+    """Two ring all-reduces a layer of ``rows`` hidden vectors: latency + 2·(t−1)/t · bytes / link."""
     tp = split.tensor_parallel
     if tp == 1:
         return 0.0
@@ -235,12 +214,10 @@ def total(groups: Iterable[Group]) -> tuple[float, Group]:
 
 
 def _gemm(split: Split, rows: float, used: float, read: float, in_out: float) -> Group:
-    """Matrix products: ``used`` parameters a row, ``read`` parameters from memory, ``in_out`` elements a row
-    in and out."""
+    """Matrix products: ``used`` parameters a row, ``read`` ones from memory, ``in_out`` elements a row."""
     flops = 2.0 * rows * used / split.tensor_parallel
-    traffic = (
-        read * split.weight_bytes_per_param + rows * in_out * _ACTIVATION_BYTES
-    ) / split.tensor_parallel
+    traffic = read * split.weight_bytes_per_param + rows * in_out * _ACTIVATION_BYTES
+    traffic /= split.tensor_parallel
     return Group(flops / split.rates.gemm, traffic / split.rates.memory, flops, traffic)
 
 

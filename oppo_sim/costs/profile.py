@@ -228,8 +228,7 @@ def load_profile(path: Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as JSON; the same profile gives the same bytes. Raises OppoError if the file cannot be
-    written."""
+    """Write a profile as JSON, the same bytes for the same profile. Raises OppoError."""
     try:
         path.write_text(profile_text(profile), encoding="utf-8")
     except OSError as error:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from oppo_sim.costs.context import StagesRun
 from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak, StageTimes, Work
@@ -33,9 +33,7 @@ class ProfilePrefill:
     host_prefill: float = 0.0
     prefill_shares: Demand = COMPUTE_BOUND
 
-    @property
-    def peak(self) -> Peak | None:
-        return None
+    peak: ClassVar[Peak | None] = None
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         """Bilinear in tokens and pairs per token. Raises OppoError for a time <= 0."""
@@ -61,15 +59,8 @@ class ProfilePrefill:
 
     def lower_prefill(self, to: Lowering) -> None:
         grid = self.prefill
-        to.table(
-            self.prefill_shares,
-            self.table,
-            grid.tokens,
-            grid.mean_context,
-            grid.seconds,
-            self.host_prefill,
-            self.ranges,
-        )
+        seconds = grid.tokens, grid.mean_context, grid.seconds
+        to.table(self.prefill_shares, self.table, *seconds, self.host_prefill, self.ranges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +113,7 @@ class ProfileEngine(ProfilePrefill):
 
 
 def _decode_lines(table: DecodeTable, n_running: int, host: float) -> _Knots:
-    """Lines of one batch size from the rows on both sides of it (the two nearest outside the measured
-    sizes)."""
+    """Lines of one batch size from the rows on both sides of it (the two nearest outside)."""
     weighted = _rows_of(table, n_running)
     scaled = [[kv * n_running / row.n_running for kv in row.kv_tokens] for row, _ in weighted]
     knots = merged(*scaled)
@@ -169,9 +159,7 @@ class ProfileTraining:
     demand_shares: Demand
     sync_shares: Demand
 
-    @property
-    def peak(self) -> Peak | None:
-        return None
+    peak: ClassVar[Peak | None] = None
 
     def stage_times(self, batch: BatchShape) -> StageTimes:
         """Raises OppoError where a stage extrapolates below zero."""
@@ -194,8 +182,7 @@ class ProfileTraining:
         return StageTimes(**passed, update_weights=self.update_weights)
 
     def measured(self) -> dict[str, Sequence[float] | None]:
-        """Seconds of each stage but ``update_weights``, in their order; None: it does not run, or was not
-        measured."""
+        """Seconds of each stage but ``update_weights``, in order; None: not run, or not measured."""
         table, run = self.table, self.run
         return {
             "old_log_prob": table.old_log_prob if run.old_log_prob else None,
@@ -231,8 +218,7 @@ _SLACK = 1e-9
 
 
 def segment(grid: Sequence[float], x: float) -> int:
-    """Index i of the segment grid[i]..grid[i+1] that answers x: the first or last one outside, the left one
-    on a knot."""
+    """Index i of the segment grid[i]..grid[i+1] that answers x: the left one on a knot."""
     return min(max(bisect_left(grid, x) - 1, 0), len(grid) - 2)
 
 

@@ -33,8 +33,7 @@ Logits = Literal["last", "all", "none"]
 
 
 def _affine_total(terms: tuple[Terms, ...], attention: Group, tokens: float) -> tuple[float, Group]:
-    """``operators.total`` of affine groups and attention; written out, since every scored piece asks for
-    it."""
+    """``operators.total`` of affine groups and attention, written out: every scored piece asks for it."""
     arithmetic, memory, flops, traffic = attention
     seconds = arithmetic if arithmetic > memory else memory
     for (a0, m0, f0, b0), (a1, m1, f1, b1), _ in terms:
@@ -64,8 +63,7 @@ class _Decode(NamedTuple):
 
 @dataclass(frozen=True)
 class RooflineEngine:
-    """One replica or scoring worker. ``logits``: for which prefilled tokens the output head runs (a reward
-    model has none)."""
+    """One replica or scoring worker. ``logits``: which prefilled tokens the output head runs for."""
 
     shape: ModelShape
     device: Device
@@ -90,10 +88,8 @@ class RooflineEngine:
     @property
     def peak(self) -> Peak | None:
         """Datasheet rates of all the engine's devices."""
-        return Peak(
-            self.device.flops(self.dtype) * self.tensor_parallel,
-            self.device.hbm_bytes_per_s * self.tensor_parallel,
-        )
+        flops, degree = self.device.flops(self.dtype), self.tensor_parallel
+        return Peak(flops * degree, self.device.hbm_bytes_per_s * degree)
 
     def padded(self, n_running: int) -> int:
         """Rows that are computed for ``n_running`` rollouts."""
@@ -119,9 +115,8 @@ class RooflineEngine:
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         """Useful operations (padding rows are none) and traffic of all devices."""
-        flops, per_kv_flops, traffic, per_kv_traffic = (
-            self._decodes.get(n_running) or self._decode(n_running)
-        ).work
+        found = self._decodes.get(n_running) or self._decode(n_running)
+        flops, per_kv_flops, traffic, per_kv_traffic = found.work
         return Work(flops + per_kv_flops * kv_tokens, traffic + per_kv_traffic * kv_tokens)
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
@@ -144,12 +139,8 @@ class RooflineEngine:
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
         (a0, m0, f0, b0), (a1, m1, f1, b1) = self._attention_terms
-        attention = Group(
-            a0 * tokens + a1 * pairs,
-            m0 * tokens + m1 * pairs,
-            f0 * tokens + f1 * pairs,
-            b0 * tokens + b1 * pairs,
-        )
+        seconds = a0 * tokens + a1 * pairs, m0 * tokens + m1 * pairs
+        attention = Group(*seconds, f0 * tokens + f1 * pairs, b0 * tokens + b1 * pairs)
         if self.shape.num_experts:  # experts touched are not affine in tokens
             device, parts = total((*self._row_groups(tokens), attention))
         else:
@@ -211,8 +202,7 @@ class RooflineEngine:
         return self.shape.num_hidden_layers * self.host.launch_per_layer_s
 
     def _decode(self, n_running: int) -> _Decode:
-        """Both lines of n_running rollouts: below the knee the host's launches bound the iteration, above it
-        the device does."""
+        """Both lines of n_running rollouts: the host's launches bound it below the knee, the device above."""
         split, rows = self.split, self.padded(n_running)
         seconds, parts = total((*layer_groups(split, rows), *head_groups(split, n_running, normalised=True)))
         per_token = decode_attention(split, 1.0, self.host.kv_traffic_factor)

@@ -1,5 +1,4 @@
-"""The training part by roofline: forwards, PPO epochs over mini- and micro-batches, optimizer steps, weight
-sync."""
+"""The training part by roofline: forwards, PPO epochs, optimizer steps, weight sync."""
 
 import math
 from dataclasses import dataclass, field
@@ -30,8 +29,7 @@ from oppo_sim.costs.training_config import TrainingConfig
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model of the training group; micro-batches in tokens of one data-parallel rank, ``state_bytes`` on
-    one device."""
+    """A model of the training group; micro-batches in tokens of a rank, ``state_bytes`` of a device."""
 
     shape: ModelShape
     has_head: bool
@@ -54,8 +52,7 @@ _ADV = 3
 
 
 class _Part(NamedTuple):
-    """A stage: its seconds, the seconds its arithmetic and its traffic take alone, and the work of one
-    device."""
+    """A stage: its seconds, those its arithmetic and traffic take alone, and the work of one device."""
 
     seconds: float = 0.0
     arithmetic_s: float = 0.0
@@ -66,8 +63,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True)
 class RooflineTraining:
-    """Costs of the training group. ``weights_bytes`` is what a weight sync moves; ``nominal`` the batch that
-    ``demand`` is for."""
+    """Costs of the training group. ``weights_bytes`` moves in a sync; ``demand`` is for ``nominal``."""
 
     actor: TrainedModel
     ref: TrainedModel
@@ -112,20 +108,16 @@ class RooflineTraining:
         """Each device reads its share of the trained weights and writes its share of the rollout's: little
         beside conversion and links."""
         seconds = self.sync_seconds()
-        traffic = (
-            0.0 if self.training.weight_sync.kind == "shared" else 2.0 * self.weights_bytes / self.num_gpus
-        )
+        shared = self.training.weight_sync.kind == "shared"
+        traffic = 0.0 if shared else 2.0 * self.weights_bytes / self.num_gpus
         rate = self.device.hbm_bytes_per_s * self.devices.achievable.memory
         return Demand(min(1.0, traffic / rate / seconds) if seconds > 0 else 0.0, 0.0)
 
     def work(self, batch: BatchShape) -> Work | None:
-        """Of all devices, without the weight sync. Recomputed operations are not counted, as is usual for
-        MFU."""
+        """Of all devices, without the weight sync and (as usual for MFU) recomputed operations."""
         stages = self._stages(batch)
-        return Work(
-            sum(part.flops for part in stages) * self.num_gpus,
-            sum(part.bytes for part in stages) * self.num_gpus,
-        )
+        flops, traffic = sum(part.flops for part in stages), sum(part.bytes for part in stages)
+        return Work(flops * self.num_gpus, traffic * self.num_gpus)
 
     def sync_seconds(self) -> float:
         """Seconds of ``update_weights``, see ``FullExport``, ``OnlineRefit`` and ``SharedWeights``."""
@@ -186,15 +178,13 @@ class RooflineTraining:
 
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
-            rates = achievable_rates(
-                self.device, "bf16", self.devices.achievable, self.devices.link_bytes_per_s
-            )
+            shares, link = self.devices.achievable, self.devices.link_bytes_per_s
+            rates = achievable_rates(self.device, "bf16", shares, link)
             self._splits[id(model)] = Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
         return self._splits[id(model)]
 
     def _gather_seconds(self, model: TrainedModel) -> float:
-        """All-gather (or reduce-scatter) of 16-bit weights over the d data-parallel ranks, (d−1)/d of them
-        through the link (ring)."""
+        """Ring all-gather (or reduce-scatter) of 16-bit weights over d ranks, (d−1)/d through the link."""
         ranks = self._data_parallel
         return 2.0 * model.parameters / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
 
@@ -204,9 +194,7 @@ class RooflineTraining:
         layers, head = layer_groups(split, tokens), self._head(model, tokens)
         seconds, parts = total((*layers, prefill_attention(split, tokens, pairs), *head))
         seconds += self._latency(model)
-        return collectives_seconds(split, tokens), _Part(
-            seconds, parts.arithmetic_s, parts.memory_s, parts.flops, parts.bytes
-        )
+        return collectives_seconds(split, tokens), _Part(seconds, *parts)
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
@@ -241,18 +229,14 @@ class RooflineTraining:
         return _Stage(model, plan)
 
     def _update(self, model: TrainedModel) -> _Stage:
-        """All epochs: per mini-batch its micro-batches (a backward is two forwards), gradient reduction and
-        optimizer step."""
+        """All epochs: per mini-batch its micro-batches (a backward is two forwards) and an optimizer step."""
         training = self.training
         gather = self._gather_seconds(model)
         sharded = training.sharding == "full"
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
-        offload = (
-            2.0 * model.state_bytes / (self.device.host_link_bytes_per_s * self.devices.achievable.link)
-            if training.offload
-            else 0.0
-        )
+        host_link = self.device.host_link_bytes_per_s * self.devices.achievable.link
+        offload = 2.0 * model.state_bytes / host_link if training.offload else 0.0
         plan = StagePlan(
             model.training_micro_batch,
             mini_batches=training.num_mini_batches,

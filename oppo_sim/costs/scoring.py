@@ -8,8 +8,7 @@ from oppo_sim.costs.lowering import Lowering, lower_prefill
 
 @dataclass(frozen=True)
 class SummedPrefill:
-    """Models that run one after the other over the same pieces on the same devices: their prefill times add
-    up."""
+    """Models that run one after the other over the same pieces on the same devices: times add up."""
 
     parts: tuple[PrefillCost, ...]
     _last: dict[tuple[float, float], tuple[float, ...]] = field(

@@ -1,5 +1,4 @@
-"""The base of every settings model here: unknown fields are refused, nothing is converted, nothing can be
-changed afterwards."""
+"""The base of settings models: unknown fields refused, nothing converted, nothing changed later."""
 
 from typing import Annotated, Self
 

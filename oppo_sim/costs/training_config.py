@@ -67,8 +67,7 @@ WeightSync = Annotated[FullExport | OnlineRefit | SharedWeights, Field(discrimin
 
 
 class TrainingConfig(Strict):
-    """How a batch of ``rollout_batch_size`` rollouts is trained. Defaults: TRL's PPO where it has the field,
-    else verl's."""
+    """How ``rollout_batch_size`` rollouts are trained. Defaults: TRL's PPO where it has them, else verl's."""
 
     num_ppo_epochs: Count = 4
     num_mini_batches: Count = 1
@@ -81,8 +80,7 @@ class TrainingConfig(Strict):
     sharding: Sharding = "full"
     """``full``: FSDP or ZeRO-3; ``optimizer``: ZeRO-1; ``none``: plain data parallelism."""
     offload: bool = False
-    """Weights, gradients and optimizer state wait in host memory while the devices generate (colocated
-    training)."""
+    """Weights, gradients and optimizer state wait in host memory during generation (colocated training)."""
     old_log_prob: OldLogProb = "recompute"
     parallel_inference: bool = False
     """``old_log_prob``, ``ref`` and ``values`` run beside each other, each on devices of its own."""

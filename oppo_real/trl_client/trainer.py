@@ -28,6 +28,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import BASELINE, make_policy
+from oppo_sim.scenario.schema import DEFAULT_POLICY
 from oppo_sim.schedule.rules import streams_pieces
 
 PolicyChoice = Policy | str | tuple[str, Mapping[str, Any]]
@@ -54,7 +55,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
     def __init__(
         self,
         *args: Any,
-        policy: PolicyChoice = "oppo",
+        policy: PolicyChoice = DEFAULT_POLICY,
         generation: GenerationChoice = "auto",
         scoring: ScoringChoice = "auto",
         clear_kv_cache_on_weight_sync: bool = True,

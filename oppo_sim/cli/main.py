@@ -17,8 +17,7 @@ EXIT_BROKEN_PIPE = 1  # as click gives
 
 
 class Subcommand(NamedTuple):
-    """Where a subcommand lives, and its line in ``oppo --help``; its module is imported only when it is
-    used."""
+    """Where a subcommand lives (imported when it is used), and its line in ``oppo --help``."""
 
     module: str
     summary: str
@@ -95,8 +94,7 @@ def oppo() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Errors are one sentence on stderr, starting with
-    ``oppo: error:``."""
+    """Run the command line; returns the exit code. Errors are one sentence on stderr."""
     try:
         # Standalone mode would print click's own errors over several lines, and hide a full disk behind a
         # traceback.

@@ -95,8 +95,7 @@ def safe_name(text: str) -> str:
 
 
 def refuse_taken(folder: Path, force: bool) -> None:
-    """Say so before any work is done, if the run folder is taken, or holds what ``force`` may not replace.
-    Raises OppoError."""
+    """Refuse early a run folder that is taken, or that ``force`` may not replace. Raises OppoError."""
     from oppo_sim.run_folder import JOURNAL, MANIFEST
 
     if not folder.exists():

@@ -78,8 +78,8 @@ help="Bound on how much longer or shorter trained "
     metavar="FACTOR",
     help="Lengths may become so many times as long; may be repeated.",
 )
-@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, show_default=False, metavar="SHARE",
-help="Costs of decode, prefill, scoring and "
+@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, show_default=False,
+              metavar="SHARE", help="Costs of decode, prefill, scoring and "
               "training are known up to so much (0.1: lognormal factors of 10 %).")  # fmt: skip
 @click.option("--cost-worlds", type=click.IntRange(1, 1000), default=8, help="Draws of these factors.")
 @click.option("--cost-profile", "profiles", multiple=True, type=options.PATH,

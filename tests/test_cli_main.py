@@ -110,7 +110,7 @@ def test_what_goes_wrong_in_a_command_is_said_in_one_sentence(
     def failing() -> None:
         raise raised
 
-    monkeypatch.setitem(cli.SUBCOMMANDS, "failing", cli.Subcommand(__name__, "failing_command", "fails"))
+    monkeypatch.setitem(cli.SUBCOMMANDS, "failing", cli.Subcommand(__name__, "fails", "failing_command"))
     monkeypatch.setattr(sys.modules[__name__], "failing_command", failing, raising=False)
     assert cli.run(["failing"]) == code
     assert capsys.readouterr().err.lstrip("\n") == sentence  # click ends the line on which ^C was typed
@@ -121,7 +121,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setitem(cli.SUBCOMMANDS, "failing", cli.Subcommand(__name__, "failing_command", "fails"))
+    monkeypatch.setitem(cli.SUBCOMMANDS, "failing", cli.Subcommand(__name__, "fails", "failing_command"))
     monkeypatch.setattr(sys.modules[__name__], "failing_command", failing, raising=False)
     with pytest.raises(ZeroDivisionError):
         cli.run(["failing"])

@@ -96,19 +96,12 @@ def command(
         save_figure(calibration_figure(session.visits, calibration.fits), figure)
     notes = [*session.notes, *remarks(calibration)]
     if as_json:
-        files = {
-            "profile": str(written.profile),
-            "report": str(written.report),
-            "samples": str(written.samples),
-        }
+        files = {name: str(getattr(written, name)) for name in ("profile", "report", "samples")}
         if figure is not None:
             files["figure"] = str(figure)
         counts = {"visits": len(session.visits), "planned": session.planned_visits, "fresh": session.fresh}
-        click.echo(
-            json.dumps(
-                plain({"files": files, "visits": counts, **calibration.report(), "notes": notes}), indent=1
-            )
-        )
+        record = {"files": files, "visits": counts, **calibration.report(), "notes": notes}
+        click.echo(json.dumps(plain(record), indent=1))
         return
     console = table_console()
     for table in fit_tables(calibration):

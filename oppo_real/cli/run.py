@@ -59,14 +59,10 @@ def command(
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name
-    setup = build_real_setup(
-        loaded, policy=name, settings=policy_settings_of(loaded, name), steps=steps, seed=seed
-    )
-    folder = (
-        output
-        or Path("runs")
-        / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.base.seed}-real"
-    )
+    settings = policy_settings_of(loaded, name)
+    setup = build_real_setup(loaded, policy=name, settings=settings, steps=steps, seed=seed)
+    run = f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.base.seed}-real"
+    folder = output or Path("runs") / run
     if not resume:
         options.refuse_taken(folder, force)
     first = min(setup.base.warmup_steps, setup.base.steps - 1)

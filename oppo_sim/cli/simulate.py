@@ -46,13 +46,10 @@ def command(
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name
-    setup = build_setup(
-        loaded, policy=name, policy_settings=policy_settings_of(loaded, name), seed=seed, steps=steps
-    )
-    folder = (
-        output
-        or Path("runs") / f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
-    )
+    settings = policy_settings_of(loaded, name)
+    setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
+    run = f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
+    folder = output or Path("runs") / run
     options.refuse_taken(folder, force)
     first = min(setup.warmup_steps, setup.steps - 1)
     shown = timeline or (first, min(first + 2, setup.steps - 1))

@@ -181,11 +181,10 @@ def _loaded(
         }
         spec = checked_spec({**file.to_plain(), **merged, **changes}, name)
     else:
-        spec = checked_spec(
-            {"scenario": name, "grid": typed_grid, "random": typed_random, **changes}, "the sweep"
-        )
-    given = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in spec.overrides.items()]
-    scenario = load_scenario(spec.scenario, (*given, *overrides))
+        given = {"scenario": name, "grid": typed_grid, "random": typed_random}
+        spec = checked_spec({**given, **changes}, "the sweep")
+    own = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in spec.overrides.items()]
+    scenario = load_scenario(spec.scenario, (*own, *overrides))
     typed = {
         field.strip(): parse_yaml(value, field)
         for field, _, value in (text.partition("=") for text in overrides)

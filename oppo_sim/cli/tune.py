@@ -212,13 +212,10 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
 
         click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
         return
-    from rich.console import Console
-
     from oppo_sim.cli.present import table_console
 
-    console: Console = table_console()
     if tuned.chosen is not None:
-        console.print(_checked_table(tuned))
+        table_console().print(_checked_table(tuned))
     click.echo(advice_text(tuned.advice), nl=False)
     click.echo(f"wrote {folder}")
 
@@ -246,9 +243,8 @@ def _checked_table(tuned: "Tuned") -> "Table":
         row = one.checked.rows[0]
         mean, low, high = one.relative
         between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
-        ratio = (
-            f" [{row[c.SPEEDUP_LOW]:.2f}, {row[c.SPEEDUP_HIGH]:.2f}]" if isfinite(row[c.SPEEDUP_LOW]) else ""
-        )
+        least, most = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
+        ratio = f" [{least:.2f}, {most:.2f}]" if isfinite(least) else ""
         cells = (
             one.checked.setting.label + ("" if one.checked.number is not None else f" ({one.checked.why})"),
             format_seconds(row[c.STEP_S]),

@@ -75,9 +75,8 @@ class LinearEngine:
         return self.decode_fixed + self.decode_per_rollout * n_running + self.decode_per_kv_token * kv_tokens
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
-        return Line(
-            self.decode_fixed + self.decode_per_rollout * n_running, self.decode_per_kv_token, _UNBOUNDED
-        )
+        fixed = self.decode_fixed + self.decode_per_rollout * n_running
+        return Line(fixed, self.decode_per_kv_token, _UNBOUNDED)
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         return self.prefill_fixed + self.prefill_per_token * tokens + self.prefill_per_pair * pairs
@@ -101,9 +100,8 @@ class LinearEngine:
         return DecodeLines((self.decode_line(n_running, 0.0),))
 
     def lower_prefill(self, to: Lowering) -> None:
-        to.linear(
-            self.prefill_demand_shares, self.prefill_fixed, self.prefill_per_token, self.prefill_per_pair
-        )
+        coefficients = self.prefill_fixed, self.prefill_per_token, self.prefill_per_pair
+        to.linear(self.prefill_demand_shares, *coefficients)
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,8 @@ class LinearTraining:
 
     def stage_times(self, batch: BatchShape) -> StageTimes:
         tokens, pairs = batch.tokens, batch.pairs
-        return StageTimes._make(
-            [*(each.seconds(tokens, pairs) for each in self._stages), self.update_weights]
-        )
+        seconds = [stage.seconds(tokens, pairs) for stage in self._stages]
+        return StageTimes._make([*seconds, self.update_weights])
 
     def demand(self) -> Demand:
         return self.demand_shares

@@ -155,9 +155,8 @@ class TrainingTable(Strict):
 
     def scaled(self, factor: float) -> "TrainingTable":
         """With every second multiplied."""
-        return self.model_copy(
-            update={name: _times(seconds, factor) for name, seconds in self.stages.items()}
-        )
+        stages = {name: _times(seconds, factor) for name, seconds in self.stages.items()}
+        return self.model_copy(update=stages)
 
     @property
     def measured(self) -> bool:

@@ -223,10 +223,8 @@ class RooflineTraining:
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
-        plan = StagePlan(
-            model.inference_micro_batch, gather_s=gather, overhead_s=self.devices.micro_batch_overhead_s
-        )
-        return _Stage(model, plan)
+        overhead = self.devices.micro_batch_overhead_s
+        return _Stage(model, StagePlan(model.inference_micro_batch, gather_s=gather, overhead_s=overhead))
 
     def _update(self, model: TrainedModel) -> _Stage:
         """All epochs: per mini-batch its micro-batches (a backward is two forwards) and an optimizer step."""

@@ -18,6 +18,5 @@ class Strict(BaseModel):
     def times(self, factor: float, *fields: str) -> Self:
         """With numbers multiplied; ``fields``: all by default. One that is None stays so."""
         values = {name: getattr(self, name) for name in fields or type(self).model_fields}
-        return self.model_copy(
-            update={name: value * factor for name, value in values.items() if value is not None}
-        )
+        changed = {name: value * factor for name, value in values.items() if value is not None}
+        return self.model_copy(update=changed)

@@ -264,9 +264,8 @@ def advice_markdown(advice: Mapping[str, Any]) -> str:
         worlds = advice["worlds"]
         lines += ["## Regret by world", "", "| world | the choice | best as given |", "|---|---|---|"]
         for one in worlds:
-            lines.append(
-                f"| {_escaped(one['world'])} | {_percent(one['chosen'])} | {_percent(one['nominal'])} |"
-            )
+            chosen, nominal = _percent(one["chosen"]), _percent(one["nominal"])
+            lines.append(f"| {_escaped(one['world'])} | {chosen} | {nominal} |")
         lines.append("")
     if advice.get("frameworks"):
         note = "Names as of 2026: check them against the version that is installed."

@@ -126,13 +126,12 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
 def _write_figures(tuned: Tuned, folder: Path) -> None:
     from oppo_sim.tune import figures as draw
 
-    made = {HISTORY_FIGURE: draw.history_figure(tuned.trials, _cost_column(tuned), tuned.scenario.name)}
+    title = tuned.scenario.name
+    made = {HISTORY_FIGURE: draw.history_figure(tuned.trials, _cost_column(tuned), title)}
     if len(tuned.sensitivity):
-        made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(
-            tuned.sensitivity, tuned.knobs, tuned.scenario.name
-        )
+        made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(tuned.sensitivity, tuned.knobs, title)
     if len(tuned.advice["worlds"]) > 1:
-        made[REGRET_FIGURE] = draw.regret_figure(tuned.advice["worlds"], tuned.scenario.name)
+        made[REGRET_FIGURE] = draw.regret_figure(tuned.advice["worlds"], title)
     for name, figure in made.items():
         path = folder / name
         with write_errors(path):

@@ -82,9 +82,8 @@ def recommended(scenario: Scenario, policy: Policy, stalest: float) -> Recommend
     refill = policy if isinstance(policy, Refill) else None
     controlled = refill is not None and (refill.delta is not None or refill.chunk_control is not None)
     overcommit = refill.overcommit if refill is not None and refill.delta is None else None
-    fixed_chunk = (
-        getattr(policy, "chunk_size", None) if getattr(policy, "chunk_control", None) is None else None
-    )
+    controls_chunk = getattr(policy, "chunk_control", None) is not None
+    fixed_chunk = None if controls_chunk else getattr(policy, "chunk_size", None)
     return Recommended(
         scenario,
         name,
@@ -148,12 +147,9 @@ def _trl(it: Recommended) -> list[Line]:
         why = "PPO in TRL (up to 1.12) does not generate while it trains; AsyncGRPO (1.16) does, with GRPO"
         return [*lines, _none(why)]
     if it.carries:
-        lines.append(
-            _none(
-                "PPO in TRL (up to 1.12) generates whole batches: it has no over-sampling and carries nothing"
-                " over"
-            )
-        )
+        what = "it has no over-sampling and carries nothing over"
+        why = f"PPO in TRL (up to 1.12) generates whole batches: {what}"
+        lines.append(_none(why))
     if it.granularity != "batch":
         lines.append(_none(f"PPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}"))
     if it.carries or it.granularity != "batch":
@@ -185,9 +181,8 @@ def _verl(it: Recommended) -> list[Line]:
         lines.append(Line(threshold, max(1, it.stalest), what))
         lines.append(Line(strategy, "wait", "wait for what has become too old, as here"))
     if it.carries and not it.scenario.rollout.clear_kv_cache_on_weight_sync:
-        lines.append(
-            _none("KV is always computed anew after an update (the replicas sleep); simulated here: kept")
-        )
+        why = "KV is always computed anew after an update (the replicas sleep); simulated here: kept"
+        lines.append(_none(why))
     return [*lines, *_scoring(it, per_rollout=True)]
 
 
@@ -201,12 +196,8 @@ def _verl_ahead(it: Recommended) -> Line:
     if batches.is_integer() and batches >= 1:
         return Line(knob, int(batches), f"Δ of {it.overcommit} rollouts in batches", "policy.overcommit")
     nearest = max(1, round(batches))
-    return Line(
-        knob,
-        nearest,
-        f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) has no value there;"
-        f" {nearest} means {nearest * it.batch}",
-    )
+    what = f"counts whole batches: Δ of {it.overcommit} rollouts ({batches:.2f} batches) has no value there;"
+    return Line(knob, nearest, f"{what} {nearest} means {nearest * it.batch}")
 
 
 def _openrlhf(it: Recommended) -> list[Line]:
@@ -217,10 +208,7 @@ def _openrlhf(it: Recommended) -> list[Line]:
     if it.carries or it.schedule != "synchronous":
         what = "generates during training"
         if it.schedule == "synchronous":
-            what = (
-                "needed for what follows; it also generates during training, which is not what was simulated"
-                " here"
-            )
+            what = f"needed for what follows; it also {what}, which is not what was simulated here"
         lines.append(Line("--train.async_enable", True, what))
     if it.carries:
         what = "unfinished responses go on after the update"
@@ -254,9 +242,8 @@ def _roll(it: Recommended) -> list[Line]:
         extra = Line("max_additional_running_prompts", it.extra_prompts, "Δ in prompts", "policy.overcommit")
         lines += [Line("is_use_additional_prompts", True, "more prompts than B in flight"), extra]
     if it.max_staleness is not None:
-        lines.append(
-            Line("async_generation_ratio", it.max_staleness, "batches ahead", "policy.max_staleness")
-        )
+        knob = "async_generation_ratio"
+        lines.append(Line(knob, it.max_staleness, "batches ahead", "policy.max_staleness"))
     return [*lines, *_deferrals(it), *_scoring(it, per_rollout=True)]
 
 

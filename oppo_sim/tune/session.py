@@ -105,9 +105,8 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
         )
         _refuse_hopeless(problem, bench)
         ended = _searched(request, problem, bench, trials, tell)
-        whole = _Searched(
-            request, scenario, space, worlds, problem, seeds, steps, ended, trials.trials, known
-        )
+        tried = trials.trials
+        whole = _Searched(request, scenario, space, worlds, problem, seeds, steps, ended, tried, known)
         tuned = _concluded(whole, bench, tell)
         if request.folder is not None:
             files.write(tuned, place, figures=request.figures)

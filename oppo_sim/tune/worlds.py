@@ -97,9 +97,8 @@ def with_costs(scenario: Scenario, factors: CostFactors) -> Scenario:
 
 
 def _changed(scenario: Scenario, sections: dict[str, Any]) -> Scenario:
-    return scenario_from_plain(
-        {**scenario.to_plain(), **sections}, where=scenario.source, base_dir=scenario.base_dir
-    )
+    plain = {**scenario.to_plain(), **sections}
+    return scenario_from_plain(plain, where=scenario.source, base_dir=scenario.base_dir)
 
 
 def _with_trace(scenario: Scenario, name: str) -> Scenario:

@@ -3,6 +3,7 @@ own column."""
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -70,13 +71,26 @@ class BatchRewards:
 
     def batch_mean(self, step: int, trace_rows: Sequence[int]) -> float | None:
         """Mean reward of the batch trained in ``step``, whose rollouts replay ``trace_rows``."""
-        config = self._config
-        if isinstance(config, SaturatingRewards):
-            mean = config.limit + (config.start - config.limit) * math.exp(-step / config.time_constant)
-            return mean + config.noise * draw_normal(self._key, step) if config.noise else mean
-        if isinstance(config, SeriesRewards):
-            return config.values[min(step, len(config.values) - 1)]
-        if self._trace_rewards is not None and isinstance(config, TraceRewards):
-            rewards = self._trace_rewards
-            return sum(rewards[row] for row in trace_rows) / len(trace_rows)
-        return None
+        rewards = self.by_row
+        if rewards is None:
+            return _step_mean(self._config, self._key, step)
+        return sum(rewards[row] for row in trace_rows) / len(trace_rows)
+
+    def step_means(self, steps: int) -> Sequence[float | None]:
+        """``batch_mean`` of steps 0 to ``steps`` − 1 where the step alone decides (``by_row`` is None)."""
+        return _step_means(self._config, self._key, steps)
+
+
+def _step_mean(config: RewardConfig, key: int, step: int) -> float | None:
+    if isinstance(config, SaturatingRewards):
+        mean = config.limit + (config.start - config.limit) * math.exp(-step / config.time_constant)
+        return mean + config.noise * draw_normal(key, step) if config.noise else mean
+    if isinstance(config, SeriesRewards):
+        return config.values[min(step, len(config.values) - 1)]
+    return None
+
+
+# Runs of a sweep or a comparison share their seeds.
+@lru_cache(maxsize=64)
+def _step_means(config: RewardConfig, key: int, steps: int) -> tuple[float | None, ...]:
+    return tuple(_step_mean(config, key, step) for step in range(steps))

@@ -68,6 +68,7 @@ class Asked:
         self._answers = Answers(policy, setup.batch)
         self._shelved: set[int] = set()
         self._seen: dict[bool, Places] = {}
+        self._flying: dict[int, int] | None = None
         self._members = np.arange(setup.batch.group_size)
         self._state = memory.states[0]
         self._is_asked = compiled_kind(policy) is None
@@ -166,17 +167,23 @@ class Asked:
         return dict(zip(ids.tolist(), slots.tolist(), strict=True))
 
     def _groups_in_flight(self) -> dict[int, int]:
-        """Group → group slot."""
-        tables = self._memory.tables
-        places = tables["flights"][: int(self._state["flights"])]
-        return dict(zip(tables["groups"]["id"][places].tolist(), places.tolist(), strict=True))
+        """Group → group slot; looked up once a question."""
+        if self._flying is None:
+            tables = self._memory.tables
+            places = tables["flights"][: int(self._state["flights"])]
+            ids = tables["groups"]["id"][places].tolist()
+            self._flying = dict(zip(ids, places.tolist(), strict=True))
+        return self._flying
 
     def _ids_in_flight(self) -> list[int]:
         size, groups = self._batch.group_size, self._groups_in_flight()
+        if size == 1:
+            return list(groups)
         return [group * size + member for group in groups for member in range(size)]
 
     def _pool(self) -> PoolView:
         self._seen.clear()
+        self._flying = None
         state, size = self._state, self._batch.group_size
         step = int(state["step"])
         kind = OraclePoolView if self._policy.oracle else PoolView
@@ -266,9 +273,8 @@ class Asked:
         if not wanted:
             return
         places = self._groups_in_flight()
-        in_flight = places if size == 1 else {*self._ids_in_flight()}
-        self._answers.check_drop(wanted, in_flight)
-        groups = sorted({places[rollout_id // size] for rollout_id in wanted})
+        self._answers.check_drop(wanted, self._ids_in_flight())
+        groups = sorted({places[group] for group in {rollout_id // size for rollout_id in wanted}})
         shelf = int(state["shelved"]) + len(groups)
         if shelf > len(tables["shelf_groups"]):
             for name, count in (("shelf_groups", 2 * shelf), ("shelf_rollouts", 2 * shelf * size)):

@@ -189,7 +189,7 @@ def make_state(
         "out": np.zeros(block, dtype=records.ROW),
         "rollout_rows": np.zeros((block * batch.rollout_batch_size if kept.rollouts else 1, 20)),
         "trace": np.zeros(((4096 if kept.timeline else 1) * room * room, 9)),
-        "histogram": whole((4 * block + 64) * room),
+        "histogram": whole((16 * block + 64) * room),
         "histogram_end": whole(block),
     }
     memory = Memory(np.zeros(1, dtype=records.STATE), {})
@@ -320,8 +320,7 @@ def _rewards(rewards: BatchRewards, steps: int) -> "np.ndarray[Any, Any]":
 
     if rewards.by_row is not None:
         return np.array(rewards.by_row, dtype=np.float64)
-    means = (rewards.batch_mean(step, ()) for step in range(steps))
-    return np.array([np.nan if mean is None else mean for mean in means])
+    return np.array([np.nan if mean is None else mean for mean in rewards.step_means(steps)])
 
 
 _kept_rows: "OrderedDict[tuple[int, ...], tuple[tuple[list[Any], ...], tuple[np.ndarray[Any, Any], ...]]]"

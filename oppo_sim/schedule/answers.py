@@ -69,9 +69,9 @@ class Answers:
         if self._splits_group(selected):
             raise self.wrong("select() split a group")
 
-    def check_drop(self, wanted: Collection[int], in_flight: Container[int]) -> None:
+    def check_drop(self, wanted: set[int], in_flight: Iterable[int]) -> None:
         """``in_flight``: ids of all rollouts that are, but for the batch."""
-        unknown = sorted(rollout_id for rollout_id in wanted if rollout_id not in in_flight)
+        unknown = sorted(wanted.difference(in_flight))
         if unknown:
             raise self.wrong(f"drop() named rollouts that are not in flight: {unknown[:5]}")
         if self._splits_group(wanted):

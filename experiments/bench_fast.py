@@ -6,7 +6,8 @@ table kept.
     python experiments/bench_fast.py -o experiments/results/fast   # table as CSV and Markdown, plot as PNG
 
 A cell of the table is (seconds a step on SimPy) / (seconds a step compiled), the best of a few turns of each.
-``-``: the policy cannot run on that scenario. "own" is a policy that the kernel asks from Python.
+Asynchronous policies run with training and scoring on devices of their own. ``-``: the policy cannot run on
+that scenario. "own" is a policy that the kernel asks from Python.
 """
 
 import os
@@ -38,6 +39,8 @@ from oppo_sim.traces.replay import build_replay
 Engine = Literal["compiled", "simpy"]
 TURN_S = {"compiled": 0.15, "simpy": 0.4}
 """How long a turn of an engine lasts, about."""
+FEW = {"compiled": 100, "simpy": 4}
+"""Steps of the shortest turn: what a run costs before its first step must not count."""
 
 
 class OldestFirst(Policy):
@@ -78,7 +81,8 @@ def measured(setup: Setup, turns: int) -> Cell:
     counts = {}
     for engine in engines:
         seconds_a_step(setup, engine, 2)
-        counts[engine] = max(4, int(TURN_S[engine] / seconds_a_step(setup, engine, 4)))
+        few = FEW[engine]
+        counts[engine] = max(few, int(TURN_S[engine] / seconds_a_step(setup, engine, few)))
     best = dict.fromkeys(engines, float("inf"))
     for _ in range(turns):
         for engine in engines:
@@ -104,15 +108,21 @@ def synthetic(batch_size: int, replicas: int, policy: str, **settings: Any) -> S
     )
 
 
+APART = ("placement.training=separate", "placement.scoring=separate", "rollout.batching=continuous")
+"""What an asynchronous policy needs: training on devices of its own."""
+
+
 def of_scenario(name: str, policy: str) -> Setup | None:
-    """A shipped scenario under a policy; None: it cannot run there."""
-    try:
-        if policy != "own":
-            return build_setup(load_scenario(name), policy=policy)
+    """A shipped scenario under a policy; None: it cannot run there, or only with other things changed."""
+    if policy == "own":
         setup = build_setup(load_scenario(name), policy="sequential")
         return replace(setup, policy_factory=lambda: OldestFirst(setup.batch))
-    except OppoError:
-        return None
+    for overrides in ((), APART, (*APART, "training.weight_sync.kind=online_refit")):
+        try:
+            return build_setup(load_scenario(name, overrides), policy=policy)
+        except OppoError:
+            continue
+    return None
 
 
 LARGE = {

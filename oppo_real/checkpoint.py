@@ -13,6 +13,7 @@ from oppo_real.run.plant import EnginePlant
 from oppo_real.run.record import Record
 from oppo_real.run.rollout import RealRollout
 from oppo_real.run.setup import RealSetup
+from oppo_sim.columns import RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.results.sinks import Sink
@@ -89,7 +90,7 @@ class Checkpoints:
             "ledger": ledger_state(plant),
             "training": training.state_dict(),
             "steps": record.step_rows,
-            "rollouts": record.rollout_rows,
+            "rollouts": [tuple(row) for row in record.rollout_rows],  # plain: checkpoints hold no classes
             "trace": record.trace_rows,
             "metrics": record.metric_rows,
         }
@@ -109,7 +110,8 @@ class Checkpoints:
         restore_ledger(plant, body["ledger"])
         training.load_state_dict(body["training"])
         inputs.worker_group.load_weights(training.weights(), version, True)
-        record.step_rows, record.rollout_rows = list(body["steps"]), list(body["rollouts"])
+        record.step_rows = list(body["steps"])
+        record.rollout_rows = [RolloutRow(*row) for row in body["rollouts"]]
         record.trace_rows, record.metric_rows = list(body["trace"]), list(body["metrics"])
         for row in record.step_rows:
             sink.on_step(row)

@@ -11,7 +11,7 @@ from oppo_real.run.inputs import RunInput
 from oppo_real.run.plant import make_plant
 from oppo_real.run.setup import OwnLoop, build_real_setup, open_run
 from oppo_real.run.signals import CallerSignal
-from oppo_sim.columns import timing
+from oppo_sim.columns import RolloutRow, timing
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink, Sinks
 from oppo_sim.scenario.load import load_scenario
@@ -132,7 +132,7 @@ class RolloutStream:
         """Takes the row of each step."""
         self.row = row
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Takes the rows of its rollouts."""
 
     def steps(self) -> "pd.DataFrame":

@@ -4,7 +4,7 @@ Names follow verl where verl has one (``timing_s/*``, ``response_length/*``, ``t
 that a simulated step can be laid over a logged one.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 # ---- length traces: one row a rollout ----------------------------------------------------------------------
 PROMPT_LENGTH: Final = "prompt_length"  # tokens; empty where unknown
@@ -117,7 +117,6 @@ ROLLOUT_ID: Final = "rollout_id"
 GROUP_ID: Final = "group_id"
 TRACE_ROW: Final = "trace_row"  # row number in the replayed trace
 REPLICA: Final = "replica"
-ADMITTED_STEP: Final = "admitted_step"
 TRAINED_STEP: Final = "trained_step"
 TRAINED_RANK: Final = "trained_rank"  # position in the batch, in order of selection
 HEAD_VERSION: Final = "head_version"  # weight version of the first token
@@ -125,18 +124,38 @@ TAIL_VERSION: Final = "tail_version"  # of the last
 STALENESS: Final = "staleness"
 SPAN: Final = "span"
 DEFERRALS: Final = "deferrals"
-DROPS: Final = "drops"
 PREEMPTIONS: Final = "preemptions"
 ADMITTED_S: Final = "admitted_s"
 FINISHED_S: Final = "finished_s"
 SCORED_S: Final = "scored_s"
 
-ROLLOUT_COLUMNS: Final = (
-    ROLLOUT_ID, GROUP_ID, TRACE_ROW, PROMPT_LENGTH, RESPONSE_LENGTH, FINISH_REASON, REPLICA, ADMITTED_STEP,
-    TRAINED_STEP, TRAINED_RANK,
-    HEAD_VERSION, TAIL_VERSION, STALENESS, SPAN, DEFERRALS, DROPS, PREEMPTIONS, ADMITTED_S, FINISHED_S,
-    SCORED_S,
-)  # fmt: skip
+
+class RolloutRow(NamedTuple):
+    """A trained rollout; the fields are the columns, in their order. Seconds since the run began."""
+
+    rollout_id: int
+    group_id: int
+    trace_row: int
+    prompt_length: int
+    response_length: int
+    finish_reason: str
+    replica: int
+    admitted_step: int
+    trained_step: int
+    trained_rank: int
+    head_version: int | None
+    tail_version: int
+    staleness: int
+    span: int
+    deferrals: int
+    drops: int
+    preemptions: int
+    admitted_s: float
+    finished_s: float | None
+    scored_s: float | None
+
+
+ROLLOUT_COLUMNS: Final = RolloutRow._fields
 
 # ---- comparison rows: one a policy, means over steps and seeds, seconds a step -----------------------------
 STEP_S: Final = "step_s"

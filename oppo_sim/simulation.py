@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.columns import TIMING_STEP
+from oppo_sim.columns import TIMING_STEP, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of, run_columns, run_into
 from oppo_sim.manifest import run_manifest
@@ -57,7 +57,7 @@ class ProgressSink:
         self._done += 1
         self._progress(self._done)
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Nothing to count."""
 
 

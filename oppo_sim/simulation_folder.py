@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final
 
-from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP
+from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import run_manifest
@@ -159,7 +159,7 @@ class RolloutTableSink:
     def on_step(self, row: Mapping[str, Any]) -> None:
         """Steps are kept elsewhere."""
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         columns: dict[str, Any] = dict(typed_columns(rows))
         columns[FINISH_REASON] = [FINISH_REASONS[code] for code in columns[FINISH_REASON]]
         self._table.append(columns)
@@ -175,7 +175,7 @@ class StoppingSink:
     def on_step(self, row: Mapping[str, Any]) -> None:
         """The rollouts of the step are still to come."""
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         self.steps_done += 1
         if self._asked():
             raise KeyboardInterrupt

@@ -17,6 +17,7 @@ from oppo_sim.columns import (
     SOURCE,
     STAGES,
     STEP,
+    RolloutRow,
     timing,
 )
 from oppo_sim.results.spans import Marker, Span
@@ -34,7 +35,7 @@ class Record:
     def __init__(self, setup: RealSetup) -> None:
         self._setup = setup
         self.step_rows: list[dict[str, Any]] = []
-        self.rollout_rows: list[tuple[Any, ...]] = []
+        self.rollout_rows: list[RolloutRow] = []
         self.trace_rows: list[dict[str, Any]] = []
         self.metric_rows: list[dict[str, float]] = []
         self.resolved: Mapping[str, Any] = {}
@@ -44,7 +45,7 @@ class Record:
     def on_step(self, row: Mapping[str, Any]) -> None:
         self.step_rows.append(dict(row))
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         self.rollout_rows.extend(rows)
 
     def after_step(self, step: int, batch: Sequence[RealRollout], metrics: Mapping[str, float]) -> None:

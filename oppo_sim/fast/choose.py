@@ -9,7 +9,7 @@ from itertools import repeat
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from oppo_sim.columns import STALENESS_HISTOGRAM, STALENESS_MIN
+from oppo_sim.columns import STALENESS_HISTOGRAM, STALENESS_MIN, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.asked import Asked, compiled_kind, own_methods
 from oppo_sim.fast.compiling import (
@@ -271,7 +271,7 @@ class _Watching:
         self._sink.on_step(row)
         self._done += 1
 
-    def on_rollouts(self, rows: Any) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         self._sink.on_rollouts(rows)
         # The step is complete.
         if _chooser.became_ready(self.seconds / self._done * (self._steps - self._done)):
@@ -295,7 +295,7 @@ class _Onward:
         if self._step > self._had:
             self._sink.on_step(row)
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         if self._step > self._had:
             self._sink.on_rollouts(rows)
 
@@ -336,7 +336,7 @@ class _Counting:
         self._done += 1
         self._progress(self._done)
 
-    def on_rollouts(self, rows: Any) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         self._sink.on_rollouts(rows)
 
 

@@ -9,6 +9,7 @@ from oppo_sim.columns import (
     STALENESS_HISTOGRAM,
     STALENESS_MIN,
     TRAINING_STAGES,
+    RolloutRow,
 )
 from oppo_sim.fast.state import Memory
 from oppo_sim.model.training import PARALLEL
@@ -42,7 +43,7 @@ def step_rows(memory: Memory, rows: int) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def rollout_rows(memory: Memory, rows: int, batch_size: int) -> Iterator[list[tuple[Any, ...]]]:
+def rollout_rows(memory: Memory, rows: int, batch_size: int) -> Iterator[list[RolloutRow]]:
     """The rows of the trained rollouts of a block, step by step, as ``Sink.on_rollouts`` takes them."""
     import numpy as np
 
@@ -53,7 +54,7 @@ def rollout_rows(memory: Memory, rows: int, batch_size: int) -> Iterator[list[tu
             columns.append([FINISH_REASONS[code] for code in table[:, i].astype(np.int64).tolist()])
         else:
             columns.append(table[:, i].astype(np.float64 if name in SECONDS else np.int64).tolist())
-    whole = list(zip(*columns, strict=True))
+    whole = list(map(RolloutRow._make, zip(*columns, strict=True)))
     for i in range(rows):
         yield whole[i * batch_size : (i + 1) * batch_size]
 

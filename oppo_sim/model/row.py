@@ -169,31 +169,31 @@ class StepRows:
 _TIMING = {stage: c.timing(stage) for stage in (*c.STAGES, "step")}
 
 
-def rollout_rows(end: StepEnd[R], origin: float) -> list[tuple[Any, ...]]:
-    """One tuple a trained rollout, in the order of ``columns.ROLLOUT_COLUMNS``."""
+def rollout_rows(end: StepEnd[R], origin: float) -> list[c.RolloutRow]:
+    """The rows of a step's trained rollouts."""
     version = end.weight_version
     return [
-        (
-            r.rollout_id,
-            r.group_id,
-            r.trace_row,
-            r.prompt_length,
-            r.response_length,
-            "length" if r.clipped else "stop",
-            r.replica,
-            r.admitted_step,
-            end.step,
-            rank,
-            r.head_version,
-            r.tail_version,
-            version - r.head_version if r.head_version is not None else -1,
-            r.span,
-            r.deferrals,
-            r.drops,
-            r.preemptions,
-            r.admitted_s,
-            None if r.finished_at is None else origin + r.finished_at,
-            None if r.scored_at is None else origin + r.scored_at,
+        c.RolloutRow(
+            rollout_id=r.rollout_id,
+            group_id=r.group_id,
+            trace_row=r.trace_row,
+            prompt_length=r.prompt_length,
+            response_length=r.response_length,
+            finish_reason="length" if r.clipped else "stop",
+            replica=r.replica,
+            admitted_step=r.admitted_step,
+            trained_step=end.step,
+            trained_rank=rank,
+            head_version=r.head_version,
+            tail_version=r.tail_version,
+            staleness=version - r.head_version if r.head_version is not None else -1,
+            span=r.span,
+            deferrals=r.deferrals,
+            drops=r.drops,
+            preemptions=r.preemptions,
+            admitted_s=r.admitted_s,
+            finished_s=None if r.finished_at is None else origin + r.finished_at,
+            scored_s=None if r.scored_at is None else origin + r.scored_at,
         )
         for rank, r in enumerate(end.batch)
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from oppo_sim.columns import FINISH_REASON, ROLLOUT_COLUMNS
+from oppo_sim.columns import FINISH_REASON, ROLLOUT_COLUMNS, RolloutRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ class Sink(Protocol):
     def on_step(self, row: Mapping[str, Any]) -> None:
         """One row a step."""
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Rows of ``columns.ROLLOUT_COLUMNS``, one a trained rollout."""
 
 
@@ -35,7 +35,7 @@ class Sinks:
         for sink in self._sinks:
             sink.on_step(row)
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         for sink in self._sinks:
             sink.on_rollouts(rows)
 
@@ -44,10 +44,10 @@ class RolloutBlocks:
     """Rollout rows as typed columns, a block at a time: about 130 bytes a row."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Any, ...]] = []
+        self._pending: list[RolloutRow] = []
         self._blocks: list[dict[str, np.ndarray[Any, Any]]] = []
 
-    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def add(self, rows: Sequence[RolloutRow]) -> None:
         """Append rows."""
         self._pending.extend(rows)
         if len(self._pending) >= BLOCK:
@@ -74,7 +74,7 @@ FINISH_REASONS = ["stop", "length"]
 SECONDS = ("admitted_s", "finished_s", "scored_s")
 
 
-def typed_columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, np.ndarray[Any, Any]]:
+def typed_columns(rows: Sequence[RolloutRow]) -> dict[str, np.ndarray[Any, Any]]:
     """Columns of rollout rows: seconds as float64, finish reasons as codes into FINISH_REASONS, the rest as
     int64."""
     columns: dict[str, np.ndarray[Any, Any]] = {}
@@ -98,7 +98,7 @@ class FrameSink:
     def on_step(self, row: Mapping[str, Any]) -> None:
         self._steps.append(row)
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         if self._rollouts is not None:
             self._rollouts.add(rows)
 
@@ -180,5 +180,5 @@ class SummarySink:
                     moments = self.columns[name] = Moments()
                 moments.add(value)
 
-    def on_rollouts(self, rows: Sequence[tuple[Any, ...]]) -> None:
+    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Rollouts are summarised in their step's row."""

@@ -30,7 +30,6 @@ from oppo_sim.scenario.schema import Scenario
 
 PROFILES: Final = 200
 """Resampled calibrations behind the interval of a predicted speed-up."""
-DEFAULT_POLICIES: Final = ("sequential", "intra", "inter", "oppo")
 
 Progress = Callable[[str, int, int], None]
 """What happens now, done, in all."""

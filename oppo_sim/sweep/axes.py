@@ -115,11 +115,6 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
     return ".".join(part.strip() for part in field.split(".")), values
 
 
-def same_value(left: Any, right: Any) -> bool:
-    """The same value of the same type: 1 is one rollout, 1.0 the whole batch."""
-    return type(left) is type(right) and bool(left == right)
-
-
 # ---- inside ------------------------------------------------------------------------------------------------
 
 

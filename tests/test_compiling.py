@@ -92,7 +92,7 @@ def test_a_process_beside_leaves_the_work_to_one_that_is_at_it(tmp_path: Path) -
     folder.mkdir()
     with (folder / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _python(["-m", "oppo_sim.fast.compiling"], environment)
+        _python(["-m", "oppo_sim.fast"], environment)
     assert not (folder / READY).exists()
     assert [path.name for path in folder.iterdir()] == [LOCK]
 

@@ -93,7 +93,7 @@ def compile_beside() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with suppress(OSError):  # without it, work goes on uncompiled
         subprocess.Popen(
-            [sys.executable, "-m", "oppo_sim.fast.compiling"],
+            [sys.executable, "-m", "oppo_sim.fast"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -149,21 +149,13 @@ def _processor() -> str:
     return platform.processor()
 
 
-def main() -> None:
-    """The process beside: compile, unless another one is at it or has done it."""
-    os.nice(10)
+def is_being_compiled() -> bool:
+    """Another process is at it."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return
-    if not is_compiled():
-        from oppo_sim.fast.choose import load_kernel
-
-        load_kernel()
-
-
-if __name__ == "__main__":
-    main()
+            return True
+    return False

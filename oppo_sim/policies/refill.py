@@ -4,6 +4,7 @@ only."""
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from oppo_sim.errors import OppoError
 from oppo_sim.policies.controllers import ChunkControl, ChunkController, DeltaControl, DeltaController
 from oppo_sim.policies.interface import (
     Batch,
@@ -15,7 +16,7 @@ from oppo_sim.policies.interface import (
     StopCheck,
 )
 from oppo_sim.policies.knobs import Knob
-from oppo_sim.policies.settings import Overcommit, PolicySettings, overcommit_rollouts
+from oppo_sim.policies.settings import Overcommit, PolicySettings
 
 NO_OVERCOMMIT: Mapping[str, Any] = {"overcommit": 0}
 SMALLEST_CHUNK = 32
@@ -137,3 +138,15 @@ def chunk_knob(name: str, max_response_length: int) -> Knob:
     """A number of tokens up to the longest response."""
     shortest = min(SMALLEST_CHUNK, max(1, max_response_length // 4))
     return Knob(name, "int", shortest, max_response_length, log=True)
+
+
+def overcommit_rollouts(overcommit: Overcommit, batch: Batch) -> int:
+    """Δ in rollouts: a float is a share of B, rounded up to whole groups (docs/model.md C17)."""
+    if isinstance(overcommit, float):
+        return batch.whole_groups(round(overcommit * batch.rollout_batch_size, 9))
+    if overcommit % batch.group_size:
+        raise OppoError(
+            f"overcommit {overcommit} is not a multiple of group_size {batch.group_size}: make it one, or"
+            " give a share of B such as 0.1"
+        )
+    return overcommit

@@ -11,8 +11,8 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.controllers import ChunkControl, DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.policies.refill import overcommit_rollouts
 from oppo_sim.policies.registry import SHIPPED, check_settings, make_policy, policy_class
-from oppo_sim.policies.settings import overcommit_rollouts
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.load import scenario_from_plain

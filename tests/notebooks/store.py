@@ -1,6 +1,7 @@
 """Run the notebooks and store their outputs: ``python -m tests.notebooks.store [NAME …]``, after a change
 that moves their numbers."""
 
+import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +11,7 @@ from tests.notebooks.execute import complaints, executed, notebook_paths, stored
 
 def main(names: list[str]) -> None:
     """Store the notebooks whose names begin with one of ``names``; all, if there are none."""
+    os.environ.setdefault("OPPO_ENGINE", "compiled")  # as under pytest (tests/conftest.py)
     for path in notebook_paths():
         if names and not path.name.startswith(tuple(names)):
             continue

@@ -230,7 +230,20 @@ def test_extrapolations_are_counted_and_said_once(tmp_path: Path) -> None:
     assert len(said[0]) == len(counts[0])
 
 
+def test_a_trace_with_other_prompts_is_not_taken_for_the_one_before() -> None:
+    setup = shipped(SCENARIO, "sequential", 12)
+    run_columns(setup, engine="compiled")
+    longer = [length + 500 for length in setup.replay.prompt_lengths]
+    changed = replace(setup, replay=replace(setup.replay, prompt_lengths=longer))
+    fast, slow = run_columns(changed, engine="compiled"), run_columns(changed, engine="simpy")
+    import pandas as pd
+
+    pd.testing.assert_frame_equal(fast.frame(), slow.frame(), check_exact=False, rtol=1e-9)
+    assert fast.columns["prompt_length/mean"].min() > 500
+
+
 def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_first()  # which makes runs of its own
     setup = shipped(SCENARIO, "oppo", 20, "warmup_steps=0", "policy.chunk_size=1")
     rooms: list[int] = []
     real = choose.make_state

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from oppo_sim.costs.build_profile import costs_from_profile
-from oppo_sim.costs.config import RooflineCostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile
+from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.draws import stream_key
 from oppo_sim.policies import Batch

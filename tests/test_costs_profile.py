@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppo_sim.costs.build_profile import costs_from_profile
-from oppo_sim.costs.config import CostFactors, ProfileCostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import BatchShape, Costs, Demand
 from oppo_sim.costs.linear import LinearEngine
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, load_profile, save_profile
+from oppo_sim.costs.profile_config import ProfileCostConfig
+from oppo_sim.costs.section import CostFactors
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import Setup, build_setup

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_sim.costs.config import HOSTS, VLLM_BATCH_SIZES, Achievable, HostOverheads
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_engine import RooflineEngine
+from oppo_sim.costs.roofline_parts import HOSTS, VLLM_BATCH_SIZES, Achievable, HostOverheads
 
 TINY = ModelShape(
     num_hidden_layers=1,

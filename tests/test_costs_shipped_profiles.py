@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from oppo_sim.costs import shipped_profiles as module
-from oppo_sim.costs.config import ProfileCostConfig
 from oppo_sim.costs.interface import BatchShape
+from oppo_sim.costs.profile_config import ProfileCostConfig
 from oppo_sim.costs.shipped_profiles import load_shipped, register_profile, shipped_profiles
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import scenario_from_plain

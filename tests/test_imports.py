@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,30 @@ def test_runs_do_not_know_who_makes_them() -> None:
     above = ("oppo_sim.comparison", "oppo_sim.sweep", "oppo_sim.tune", "oppo_sim.cli", "oppo_sim.report")
     assert not {name for name in loaded if name.startswith(above)}
     assert not loaded & {"torch", "ray", "joblib", "numba", "matplotlib", "pandas", "scipy"}
+
+
+def imported(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
+    """Those of the modules that are imported anywhere below, functions included; not what only type checkers
+    import."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        names: list[str] = []
+        if isinstance(child, ast.Import):
+            names = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            inner = [f"{child.module}.{alias.name}" for alias in child.names]
+            names = [name if name in modules else child.module for name in inner]
+        yield from (name for name in names if name in modules)
+        yield from imported(child, modules)
+
+
+@pytest.mark.parametrize("package", ["oppo_sim", "oppo_real"])
+def test_no_module_imports_itself_through_others(package: str) -> None:
+    root = Path(__file__).parents[1]
+    modules = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (root / package).rglob("*.py")
+    }
+    graph = {name: set(imported(ast.parse(path.read_text()), modules)) for name, path in modules.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle

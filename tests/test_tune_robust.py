@@ -10,8 +10,8 @@ import pytest
 
 from oppo_sim import columns as c
 from oppo_sim.costs.build_profile import scaled_profile
-from oppo_sim.costs.config import CostFactors, drawn_factors
 from oppo_sim.costs.profile import Profile
+from oppo_sim.costs.section import CostFactors, drawn_factors
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario

@@ -138,7 +138,7 @@ def roofline_step(configuration: Configuration) -> float:
     """Seconds of a step after the warm-up by the roofline on an H200: an estimate for planning, made of
     datasheets and assumptions."""
     from oppo_sim import columns as c
-    from oppo_sim.costs.config import RooflineCostConfig
+    from oppo_sim.costs.roofline_config import RooflineCostConfig
     from oppo_sim.results.sinks import FrameSink
     from oppo_sim.scenario.build import build_setup
     from oppo_sim.simulation import run_setup

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from subjects import MAX_PROMPT, MICRO_BATCH_TOKENS, Pair
 
 from oppo_sim.columns import TRAINING_STAGES
-from oppo_sim.costs.build_roofline import roofline_costs
-from oppo_sim.costs.config import RooflineCostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 
@@ -115,9 +114,7 @@ def roofline_of(pair: Pair, device_name: str) -> Costs:
         num_gpus=1 if pair.trains else 8,
         micro_batch_tokens=MICRO_BATCH_TOKENS if pair.trains else "auto",
     )
-    return roofline_costs(
-        config, CostContext(1, 1, 32, MAX_PROMPT, MICRO_BATCH_TOKENS - MAX_PROMPT, training), None
-    )
+    return config.build(CostContext(1, 1, 32, MAX_PROMPT, MICRO_BATCH_TOKENS - MAX_PROMPT, training))
 
 
 def beside_figure(found: Beside) -> "Figure":

@@ -10,8 +10,8 @@ from oppo_real.config import RealConfig
 from oppo_real.validate.measure import MeasuredRun
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim.costs.build_profile import costs_from_profile
-from oppo_sim.costs.config import LinearCostConfig, LinearDecode
 from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.linear_config import LinearCostConfig, LinearDecode
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, TrainingTable
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError

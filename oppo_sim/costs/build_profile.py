@@ -2,39 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 
-from oppo_sim.costs.config import CostFactors, ProfileCostConfig
 from oppo_sim.costs.context import CostContext, stages_run, unused_fields
 from oppo_sim.costs.interface import Costs, PrefillCost, TrainingCost
-from oppo_sim.costs.linear import demand_of
-from oppo_sim.costs.profile import DecodeTable, PrefillTable, Profile, load_profile, profile_text
+from oppo_sim.costs.profile import DecodeTable, PrefillTable, Profile, profile_text
 from oppo_sim.costs.profile_engine import ProfileEngine, ProfilePrefill, ProfileTraining
 from oppo_sim.costs.scoring import SummedPrefill
-from oppo_sim.costs.shipped_profiles import load_shipped
+from oppo_sim.costs.section import CostFactors, demand_of
 from oppo_sim.errors import OppoError
-
-
-def profile_costs(config: ProfileCostConfig, context: CostContext, base_dir: Path | None) -> Costs:
-    """See ``ProfileCostConfig.build``."""
-    profile = configured_profile(config, base_dir)
-    source = config.path if config.path is not None else f"shipped: {config.name}"
-    if config.roofline_training is None:
-        return costs_from_profile(profile, context, source=source)
-    from oppo_sim.costs.build_roofline import roofline_costs
-
-    shape = roofline_costs(config.roofline_training, context, base_dir)
-    return costs_from_profile(profile, context, source, shape.training, shape.provenance)
-
-
-def configured_profile(config: ProfileCostConfig, base_dir: Path | None) -> Profile:
-    """The profile that a scenario names, from a file or the package, scaled. Raises OppoError."""
-    if config.name is not None:
-        profile = load_shipped(config.name)
-    else:
-        assert config.path is not None, "the section has one of the two"
-        profile = load_profile((base_dir or Path()) / config.path)
-    return profile if config.scale is None else scaled_profile(profile, config.scale)
 
 
 def scaled_profile(profile: Profile, factors: CostFactors) -> Profile:

@@ -1,19 +1,11 @@
-"""Roofline costs from their section of a scenario: shapes, devices, and whether all fits the memory."""
+"""The cost models of a roofline section, from its parts; and whether all fits the memory of the devices."""
 
 import math
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from oppo_sim.costs.config import (
-    ModelRef,
-    RewardModel,
-    RooflineCostConfig,
-    Verifier,
-    find_host,
-)
 from oppo_sim.costs.context import CostContext, stages_run
-from oppo_sim.costs.devices import Device, find_device
-from oppo_sim.costs.interface import BatchShape, Costs, PrefillCost
+from oppo_sim.costs.devices import Device
+from oppo_sim.costs.interface import BatchShape, PrefillCost
 from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import (
     gathered_bytes,
@@ -25,11 +17,11 @@ from oppo_sim.costs.memory import (
     training_state_bytes,
     weight_bytes,
 )
-from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
+from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier, find_host
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.scoring import SummedPrefill
-from oppo_sim.costs.strict import Strict
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 
@@ -41,106 +33,48 @@ class _Item(NamedTuple):
     bytes: float
 
 
-class _Models(NamedTuple):
+class Models(NamedTuple):
+    """Shapes; ``reward`` is None for a verifier."""
+
     actor: ModelShape
     ref: ModelShape
     critic: ModelShape
     reward: ModelShape | None
 
 
-class _Devices(NamedTuple):
+class Devices(NamedTuple):
     rollout: Device
     scoring: Device
     training: Device
     num_training: int
 
 
-def roofline_costs(config: RooflineCostConfig, context: CostContext, base_dir: Path | None) -> Costs:
-    """See ``RooflineCostConfig.build``."""
-    models, devices = _models(config, base_dir), _devices(config, context)
-    if context.training.weight_sync.kind == "shared" and not context.colocated_training:
-        raise OppoError(
-            "training: weight_sync kind shared needs training on the rollout devices; colocate it or take"
-            " online_refit"
-        )
-    for shape, name, degree in (
-        (models.actor, "rollout", config.rollout.tensor_parallel),
-        (models.actor, "training", context.training.tensor_parallel),
-        (models.critic, "training", context.training.tensor_parallel),
-        (models.reward or models.ref, "reward_model", config.reward_model.tensor_parallel),
-    ):
-        heads = shape.num_attention_heads
-        if heads % degree:
-            raise OppoError(
-                f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
-                " change it"
-            )
-    rollout = config.rollout
+class Parts(NamedTuple):
+    """A roofline section with its models and devices found, and the scenario that it is for."""
+
+    rollout: RolloutEngine
+    reward_model: RewardModel | Verifier
+    group: TrainingDevices
+    models: Models
+    devices: Devices
+    context: CostContext
+
+
+def rollout_engine(parts: Parts) -> RooflineEngine:
+    """One replica. Raises OppoError for a dtype that the device lacks."""
+    rollout = parts.rollout
     kv_bytes, host = 1.0 if rollout.kv_cache_dtype == "fp8" else 2.0, find_host(rollout.host)
-    degree, dtype = rollout.tensor_parallel, rollout.dtype
-    actor = RooflineEngine(models.actor, devices.rollout, degree, dtype, kv_bytes, rollout.achievable, host)
-    actor.split  # noqa: B018 (a dtype that the device lacks is an error of now, not of the first iteration)
-    capacity = _kv_capacity(config, context, models, devices, actor)
-    training = _training(config, context, models, devices)
-    derived = {
-        "actor_kv_capacity_tokens": capacity,
-        "actor_kv_bytes_per_token": actor.split.kv_bytes_per_token * actor.tensor_parallel,
-        "training_gpus": devices.num_training,
-        "actor_micro_batch_tokens": training.actor.training_micro_batch,
-        "critic_micro_batch_tokens": (
-            training.critic.training_micro_batch if context.training.critic == "separate" else None
-        ),
-        "update_weights_s": training.sync_seconds(),
-    }
-    return Costs(
-        actor=actor,
-        scorer=_scorer(config, context, models, devices),
-        training=training,
-        provenance={
-            "kind": "roofline",
-            "measured": False,
-            "parameters": config.model_dump(mode="json"),
-            "models": _plain({name: shape for name, shape in models._asdict().items() if shape is not None}),
-            "devices": _plain({name: getattr(devices, name) for name in ("rollout", "scoring", "training")}),
-            "hosts": _plain({"rollout": actor.host, "scoring": find_host(config.reward_model.host)}),
-            "training": context.training.model_dump(mode="json"),
-            "derived": derived,
-        },
-        actor_kv_capacity_tokens=capacity,
+    engine = RooflineEngine(
+        shape=parts.models.actor,
+        device=parts.devices.rollout,
+        tensor_parallel=rollout.tensor_parallel,
+        dtype=rollout.dtype,
+        kv_bytes=kv_bytes,
+        achievable=rollout.achievable,
+        host=host,
     )
-
-
-def _plain(sections: dict[str, Strict]) -> dict[str, Any]:
-    return {name: section.model_dump(mode="json") for name, section in sections.items()}
-
-
-def _models(config: RooflineCostConfig, base_dir: Path | None) -> _Models:
-    def other(ref: ModelRef | None) -> ModelShape:
-        return find_model(config.actor_model if ref is None else ref, base_dir)
-
-    reward = config.reward_model
-    return _Models(
-        actor=other(None),
-        ref=other(config.ref_model),
-        critic=other(config.critic_model),
-        reward=find_model(reward.model, base_dir) if isinstance(reward, RewardModel) else None,
-    )
-
-
-def _devices(config: RooflineCostConfig, context: CostContext) -> _Devices:
-    def one(device: str | Device | None) -> Device:
-        return find_device(config.device if device is None else device)
-
-    wanted = context.training.num_gpus
-    number = context.num_replicas * config.rollout.tensor_parallel if wanted is None else wanted
-    degree = context.training.tensor_parallel
-    if number % degree:
-        raise OppoError(
-            f"training: tensor_parallel {degree} does not divide {number} GPUs; set training.num_gpus"
-        )
-    sections = config.rollout, config.reward_model, config.training
-    rollout, scoring, training = (one(section.device) for section in sections)
-    return _Devices(rollout, scoring, training, number)
+    engine.split  # noqa: B018 (a dtype that the device lacks is an error of now, not of the first iteration)
+    return engine
 
 
 def _remaining(
@@ -159,12 +93,13 @@ def _remaining(
     return left
 
 
-def _scoring_items(config: RooflineCostConfig, context: CostContext, models: _Models) -> list[_Item]:
+def _scoring_items(parts: Parts) -> list[_Item]:
     """Weights that a scoring worker holds on each of its devices."""
-    dtype, degree, items = config.reward_model.dtype, config.reward_model.tensor_parallel, []
+    models, items = parts.models, []
+    dtype, degree = parts.reward_model.dtype, parts.reward_model.tensor_parallel
     if models.reward is not None:
         items.append(_Item("reward model weights", weight_bytes(models.reward, dtype, False) / degree))
-    if context.training.stream_ref:
+    if parts.context.training.stream_ref:
         items.append(_Item("reference weights", weight_bytes(models.ref, dtype, True) / degree))
     return items
 
@@ -175,10 +110,9 @@ def _state_bytes(training: TrainingConfig, shape: ModelShape, has_head: bool, nu
     return training_state_bytes(parameters, training.optimizer, training.sharding, num_gpus, degree)
 
 
-def _training_items(context: CostContext, models: _Models, num_gpus: int) -> list[_Item]:
+def _training_items(parts: Parts) -> list[_Item]:
     """What the training group keeps on each of its devices between steps."""
-    training = context.training
-
+    training, models, num_gpus = parts.context.training, parts.models, parts.devices.num_training
     items = [_Item("actor training state", _state_bytes(training, models.actor, True, num_gpus))]
     if training.critic == "separate":
         items.append(_Item("critic training state", _state_bytes(training, models.critic, False, num_gpus)))
@@ -188,40 +122,37 @@ def _training_items(context: CostContext, models: _Models, num_gpus: int) -> lis
     return items
 
 
-def _rollout_items(config: RooflineCostConfig, models: _Models) -> list[_Item]:
-    size = weight_bytes(models.actor, config.rollout.dtype, True)
-    return [_Item("rollout weights", size / config.rollout.tensor_parallel)]
+def _rollout_items(parts: Parts) -> list[_Item]:
+    size = weight_bytes(parts.models.actor, parts.rollout.dtype, True)
+    return [_Item("rollout weights", size / parts.rollout.tensor_parallel)]
 
 
-def _kv_capacity(
-    config: RooflineCostConfig,
-    context: CostContext,
-    models: _Models,
-    devices: _Devices,
-    actor: RooflineEngine,
-) -> int:
-    """Tokens of KV cache of a replica: what weights, activations and co-located models leave."""
-    rollout = config.rollout
-    activations = rollout.max_num_batched_tokens * layer_activation_bytes(models.actor)
+def kv_capacity(parts: Parts, engine: RooflineEngine) -> int:
+    """Tokens of KV cache of a replica: what weights, activations and co-located models leave.
+
+    Raises OppoError if that is not one token.
+    """
+    rollout, context = parts.rollout, parts.context
+    activations = rollout.max_num_batched_tokens * layer_activation_bytes(parts.models.actor)
     activations /= rollout.tensor_parallel
-    items = [*_rollout_items(config, models), _Item("activations", activations)]
+    items = [*_rollout_items(parts), _Item("activations", activations)]
     cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
     if context.colocated_training and not context.training.offload:
-        items += _training_items(context, models, devices.num_training)
+        items += _training_items(parts)
         cure += ", or set training.offload"
     if context.colocated_scoring:
-        items += _scoring_items(config, context, models)
-    per_token = actor.split.kv_bytes_per_token
+        items += _scoring_items(parts)
+    per_token = engine.split.kv_bytes_per_token
     share = rollout.gpu_memory_utilization
-    left = _remaining("rollout", devices.rollout, share, items, cure, needed=per_token)
+    left = _remaining("rollout", parts.devices.rollout, share, items, cure, needed=per_token)
     return math.floor(left / per_token)
 
 
-def _scorer(
-    config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices
-) -> PrefillCost:
-    reward = config.reward_model
-    items = _scoring_items(config, context, models)
+def scoring_worker(parts: Parts) -> PrefillCost:
+    """The reward model or the verifier, and the reference model where it is streamed. Raises OppoError if
+    their weights do not fit."""
+    reward, models, devices = parts.reward_model, parts.models, parts.devices
+    items = _scoring_items(parts)
     if items:
         cure = "raise reward_model.tensor_parallel or take a larger device"
         _remaining("scoring", devices.scoring, reward.gpu_memory_utilization, items, cure)
@@ -230,25 +161,25 @@ def _scorer(
         degree, dtype, host = reward.tensor_parallel, reward.dtype, find_host(reward.host)
         return RooflineEngine(shape, devices.scoring, degree, dtype, 2.0, reward.achievable, host, logits)
 
-    parts: list[PrefillCost] = []
+    costs: list[PrefillCost] = []
     if isinstance(reward, Verifier):
-        parts.append(verifier(reward.fixed_s, reward.per_token_s))
+        costs.append(verifier(reward.fixed_s, reward.per_token_s))
     elif models.reward is not None:
-        parts.append(engine(models.reward, "none"))
-    if context.training.stream_ref:
-        parts.append(engine(models.ref, "all"))
-    return parts[0] if len(parts) == 1 else SummedPrefill(tuple(parts))
+        costs.append(engine(models.reward, "none"))
+    if parts.context.training.stream_ref:
+        costs.append(engine(models.ref, "all"))
+    return costs[0] if len(costs) == 1 else SummedPrefill(tuple(costs))
 
 
-def _training(
-    config: RooflineCostConfig, context: CostContext, models: _Models, devices: _Devices
-) -> RooflineTraining:
-    training, group = context.training, config.training
-    items = _training_items(context, models, devices.num_training)
+def training_group(parts: Parts) -> RooflineTraining:
+    """The training stages. Raises OppoError if state and one micro-batch do not fit, or if a micro-batch
+    cannot hold the longest rollout."""
+    group, models, devices, context = parts.group, parts.models, parts.devices, parts.context
+    training, items = context.training, _training_items(parts)
     if context.colocated_training:  # the KV cache is released while training runs, the weights are not
-        items += _rollout_items(config, models)
+        items += _rollout_items(parts)
         if context.colocated_scoring:
-            items += _scoring_items(config, context, models)
+            items += _scoring_items(parts)
     degree, longest = training.tensor_parallel, context.max_prompt_length + context.max_response_length
     factor = group.recompute_memory_factor if training.selective_recompute else 1.0
 
@@ -295,7 +226,7 @@ def _training(
         devices=group,
         training=training,
         num_gpus=devices.num_training,
-        weights_bytes=weight_bytes(models.actor, config.rollout.dtype, True),
+        weights_bytes=weight_bytes(models.actor, parts.rollout.dtype, True),
         nominal=BatchShape((half[0],) * context.rollout_batch_size, (half[1],) * context.rollout_batch_size),
     )
 

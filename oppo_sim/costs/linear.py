@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from oppo_sim.costs.config import DemandShares, LinearCostConfig, LinearForward
-from oppo_sim.costs.context import CostContext, stages_run, unused_fields
 from oppo_sim.costs.interface import (
     NO_DEMAND,
     BatchShape,
-    Costs,
     DecodeLines,
     Demand,
     Line,
@@ -17,7 +14,6 @@ from oppo_sim.costs.interface import (
     Work,
 )
 from oppo_sim.costs.lowering import Lowering
-from oppo_sim.errors import OppoError
 
 _UNBOUNDED = float("inf")
 MEMORY_BOUND = Demand(1.0, 0.0)
@@ -156,56 +152,3 @@ class LinearTraining:
         for stage in self._stages:
             to.linear_stage(stage.fixed, stage.per_token, stage.per_pair)
         to.training_group(self.update_weights)
-
-
-def linear_costs(config: LinearCostConfig, context: CostContext) -> Costs:
-    """See ``LinearCostConfig.build``. ``stages`` are whole stages, epochs and mini-batches included."""
-    training = context.training
-    score = config.score
-    if training.stream_ref:
-        if config.score_ref is None:
-            raise OppoError(
-                "costs: training.stream_ref needs costs.score_ref, the reference model's coefficients; add it"
-            )
-        score = LinearForward(**{name: value + getattr(config.score_ref, name) for name, value in score})
-    demands, stages, run = config.demands, config.stages, stages_run(training)
-    return Costs(
-        actor=LinearEngine(
-            decode_fixed=config.decode.fixed,
-            decode_per_rollout=config.decode.per_rollout,
-            decode_per_kv_token=config.decode.per_kv_token,
-            prefill_fixed=config.prefill.fixed,
-            prefill_per_token=config.prefill.per_token,
-            prefill_per_pair=config.prefill.per_pair,
-            decode_demand_shares=demand_of(demands.decode),
-            prefill_demand_shares=demand_of(demands.prefill),
-        ),
-        scorer=LinearPrefill(score.fixed, score.per_token, score.per_pair, demand_of(demands.score)),
-        training=LinearTraining(
-            old_log_prob=_stage(stages.old_log_prob, run.old_log_prob),
-            ref=_stage(stages.ref, run.ref),
-            values=_stage(stages.values, run.values),
-            adv=_stage(stages.adv, True),
-            update_critic=_stage(stages.update_critic, run.update_critic),
-            update_actor=_stage(stages.update_actor, True),
-            update_weights=stages.update_weights,
-            parallel_inference=training.parallel_inference,
-            demand_shares=demand_of(demands.training),
-            sync_demand_shares=demand_of(demands.update_weights),
-        ),
-        provenance={
-            "kind": "linear",
-            "measured": False,
-            "parameters": config.model_dump(mode="json"),
-            "unused_training_fields": unused_fields(training),
-        },
-    )
-
-
-def demand_of(shares: DemandShares) -> Demand:
-    """As the simulator asks for it."""
-    return Demand(shares.memory, shares.arithmetic)
-
-
-def _stage(coefficients: LinearForward, runs: bool) -> LinearStage:
-    return LinearStage(**dict(coefficients)) if runs else LinearStage()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oppo_sim.costs.config import Achievable
 from oppo_sim.costs.devices import Device, Dtype
 from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.roofline_parts import Achievable
 
 _ACTIVATION_BYTES = 2.0
 """Activations, embeddings and the output head stay in 16 bits, also with fp8 weights."""

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from oppo_sim.costs.config import Demands
 from oppo_sim.costs.models import first_problem
+from oppo_sim.costs.section import Demands
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict
 from oppo_sim.errors import OppoError
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from oppo_sim.costs.config import HOSTS, Achievable, HostOverheads
 from oppo_sim.costs.devices import Device, Dtype
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
 from oppo_sim.costs.lowering import Lowering
@@ -24,6 +23,7 @@ from oppo_sim.costs.operators import (
     prefill_attention,
     total,
 )
+from oppo_sim.costs.roofline_parts import HOSTS, Achievable, HostOverheads
 
 _INFINITE = float("inf")
 

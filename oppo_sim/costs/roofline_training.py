@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from oppo_sim.costs.config import TrainingDevices
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.devices import Device
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
@@ -24,6 +23,7 @@ from oppo_sim.costs.operators import (
     prefill_attention,
     total,
 )
+from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.training_config import TrainingConfig
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.costs.config import CostFactors, drawn_factors
+from oppo_sim.costs.section import CostFactors, drawn_factors
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.load import scenario_from_plain

@@ -1,0 +1,58 @@
+"""The ``costs:`` section of kind ``profile``: measured tables, from a file or the package."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
+
+from oppo_sim.costs.build_profile import costs_from_profile, scaled_profile
+from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.profile import Profile, load_profile
+from oppo_sim.costs.roofline_config import RooflineCostConfig
+from oppo_sim.costs.section import CostFactors, CostSection
+from oppo_sim.costs.shipped_profiles import load_shipped
+
+
+class ProfileCostConfig(CostSection):
+    """Measured tables of format ``oppo-profile/1``: one's own file, or one that comes with the package."""
+
+    kind: Literal["profile"]
+    path: str | None = None
+    """Relative to the scenario's folder."""
+    name: str | None = None
+    """Instead of ``path``: of a shipped profile, such as ``h200/qwen2.5-7b+1.5b/torch``."""
+    roofline_training: RooflineCostConfig | None = None
+    """The training part and the weight sync by a roofline instead, where training was not measured."""
+    scale: CostFactors | None = None
+    """Multiplies what was measured; None: as it was measured."""
+    evidence: ClassVar[str] = "a profile that was measured; the steps themselves were simulated"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ProfileCostConfig":
+        if (self.path is None) == (self.name is None):
+            raise ValueError("a profile has either a path or a name: give one of them")
+        return self
+
+    def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
+        profile = self._profile(base_dir)
+        source = self.path if self.path is not None else f"shipped: {self.name}"
+        if self.roofline_training is None:
+            return costs_from_profile(profile, context, source=source)
+        shape = self.roofline_training.build(context, base_dir)
+        return costs_from_profile(profile, context, source, shape.training, shape.provenance)
+
+    def _profile(self, base_dir: Path | None) -> Profile:
+        """From a file or the package, scaled. Raises OppoError."""
+        if self.name is not None:
+            profile = load_shipped(self.name)
+        else:
+            assert self.path is not None, "the section has one of the two"
+            profile = load_profile((base_dir or Path()) / self.path)
+        return profile if self.scale is None else scaled_profile(profile, self.scale)
+
+    def scaled(self, factors: CostFactors) -> "ProfileCostConfig":
+        before = self.scale or CostFactors()
+        both = {name: value * getattr(factors, name) for name, value in before}
+        stand_in = self.roofline_training and self.roofline_training.scaled(factors)
+        return self.model_copy(update={"scale": CostFactors(**both), "roofline_training": stand_in})

@@ -1,0 +1,176 @@
+"""The ``costs:`` section of kind ``roofline``: model shapes, devices and what they achieve."""
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from oppo_sim.costs.build_roofline import (
+    Devices,
+    Models,
+    Parts,
+    kv_capacity,
+    rollout_engine,
+    scoring_worker,
+    training_group,
+)
+from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.devices import Device, find_device
+from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.roofline_parts import (
+    DeviceRef,
+    ModelRef,
+    RewardModel,
+    RolloutEngine,
+    TrainingDevices,
+    Verifier,
+    find_host,
+)
+from oppo_sim.costs.section import CostFactors, CostSection
+from oppo_sim.costs.strict import Strict
+from oppo_sim.errors import OppoError
+
+
+class RooflineCostConfig(CostSection):
+    """Seconds from shapes and datasheets. Nothing in it is measured."""
+
+    kind: Literal["roofline"]
+    device: DeviceRef
+    actor_model: ModelRef
+    reward_model: Annotated[RewardModel | Verifier, Field(discriminator="kind")]
+    ref_model: ModelRef | None = None
+    """None: the actor's shape; likewise the critic's."""
+    critic_model: ModelRef | None = None
+    rollout: RolloutEngine = RolloutEngine()
+    training: TrainingDevices = TrainingDevices()
+    evidence: ClassVar[str] = "datasheets and assumed efficiencies, which nobody measured"
+    pads_batches: ClassVar[bool] = True
+
+    @property
+    def streamable(self) -> bool:
+        return self.reward_model.kind != "verifier"
+
+    def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
+        models, devices = self._models(base_dir), self._devices(context)
+        self._check(models, context)
+        parts = Parts(self.rollout, self.reward_model, self.training, models, devices, context)
+        actor = rollout_engine(parts)
+        capacity = kv_capacity(parts, actor)
+        training = training_group(parts)
+        derived = {
+            "actor_kv_capacity_tokens": capacity,
+            "actor_kv_bytes_per_token": actor.split.kv_bytes_per_token * actor.tensor_parallel,
+            "training_gpus": devices.num_training,
+            "actor_micro_batch_tokens": training.actor.training_micro_batch,
+            "critic_micro_batch_tokens": (
+                training.critic.training_micro_batch if context.training.critic == "separate" else None
+            ),
+            "update_weights_s": training.sync_seconds(),
+        }
+        shapes = {name: shape for name, shape in models._asdict().items() if shape is not None}
+        places = {name: getattr(devices, name) for name in ("rollout", "scoring", "training")}
+        return Costs(
+            actor=actor,
+            scorer=scoring_worker(parts),
+            training=training,
+            provenance={
+                "kind": "roofline",
+                "measured": False,
+                "parameters": self.model_dump(mode="json"),
+                "models": _plain(shapes),
+                "devices": _plain(places),
+                "hosts": _plain({"rollout": actor.host, "scoring": find_host(self.reward_model.host)}),
+                "training": context.training.model_dump(mode="json"),
+                "derived": derived,
+            },
+            actor_kv_capacity_tokens=capacity,
+        )
+
+    def _models(self, base_dir: Path | None) -> Models:
+        def other(ref: ModelRef | None) -> ModelShape:
+            return find_model(self.actor_model if ref is None else ref, base_dir)
+
+        reward = self.reward_model
+        return Models(
+            actor=other(None),
+            ref=other(self.ref_model),
+            critic=other(self.critic_model),
+            reward=find_model(reward.model, base_dir) if isinstance(reward, RewardModel) else None,
+        )
+
+    def _device(self, ref: DeviceRef | None) -> Device:
+        return find_device(self.device if ref is None else ref)
+
+    def _devices(self, context: CostContext) -> Devices:
+        wanted = context.training.num_gpus
+        number = context.num_replicas * self.rollout.tensor_parallel if wanted is None else wanted
+        degree = context.training.tensor_parallel
+        if number % degree:
+            raise OppoError(
+                f"training: tensor_parallel {degree} does not divide {number} GPUs; set training.num_gpus"
+            )
+        sections = self.rollout, self.reward_model, self.training
+        rollout, scoring, training = (self._device(section.device) for section in sections)
+        return Devices(rollout, scoring, training, number)
+
+    def _check(self, models: Models, context: CostContext) -> None:
+        """Raises OppoError for a weight sync or a tensor-parallel degree that cannot be."""
+        if context.training.weight_sync.kind == "shared" and not context.colocated_training:
+            raise OppoError(
+                "training: weight_sync kind shared needs training on the rollout devices; colocate it or take"
+                " online_refit"
+            )
+        for shape, name, degree in (
+            (models.actor, "rollout", self.rollout.tensor_parallel),
+            (models.actor, "training", context.training.tensor_parallel),
+            (models.critic, "training", context.training.tensor_parallel),
+            (models.reward or models.ref, "reward_model", self.reward_model.tensor_parallel),
+        ):
+            heads = shape.num_attention_heads
+            if heads % degree:
+                raise OppoError(
+                    f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
+                    " change it"
+                )
+
+    def scaled(self, factors: CostFactors) -> "RooflineCostConfig":
+        """Rates of the devices divided, overheads of the host multiplied: decode's factor is on memory
+        traffic and the host, prefill's on arithmetic, so that a decode that is bound by arithmetic follows
+        prefill's."""
+        decode, score, training = factors.decode, factors.score, factors.training
+        rollout, reward, group = self.rollout, self.reward_model, self.training
+
+        rollout_parts = {
+            "device": self._device(rollout.device).slower(memory=decode, arithmetic=factors.prefill),
+            "host": find_host(rollout.host).times(decode, *_HOST_SECONDS),
+            "achievable": rollout.achievable.times(decode, "layer_latency_s"),
+        }
+        reward_parts = {
+            "device": self._device(reward.device).slower(memory=score, arithmetic=score),
+            "host": find_host(reward.host).times(score, *_HOST_SECONDS),
+            "achievable": reward.achievable.times(score, "layer_latency_s"),
+        }
+        if isinstance(reward, Verifier):
+            reward = reward.times(score, "fixed_s", "per_token_s")
+        group_parts: dict[str, Any] = {
+            "device": self._device(group.device).slower(memory=training, arithmetic=training, link=training),
+            "achievable": group.achievable.times(training, "layer_latency_s"),
+        }
+        if group.link_bytes_per_s is not None:
+            group_parts["link_bytes_per_s"] = group.link_bytes_per_s / training
+        group = group.times(training, "micro_batch_overhead_s", "adv_fixed_s", "adv_per_token_s")
+        return self.model_copy(
+            update={
+                "rollout": rollout.model_copy(update=rollout_parts),
+                "reward_model": reward.model_copy(update=reward_parts),
+                "training": group.model_copy(update=group_parts),
+            }
+        )
+
+
+_HOST_SECONDS = ("per_iteration_s", "per_rollout_s", "launch_per_layer_s")
+
+
+def _plain(sections: dict[str, Strict]) -> dict[str, Any]:
+    return {name: section.model_dump(mode="json") for name, section in sections.items()}

@@ -40,7 +40,7 @@ def test_a_search_writes_its_folder_and_says_what_to_set(oppo: Oppo, tmp_path: P
         "advice.json",
         "best.yaml",
     } <= names
-    assert {"trials.journal", "runs.jsonl", "figures/history.png", "figures/sensitivity.png"} <= names
+    assert {"runs.jsonl", "figures/history.png", "figures/sensitivity.png"} <= names
     assert (folder / "figures/history.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((folder / "tune.json").read_text())
     assert record["format"] == "oppo-tune/1"
@@ -163,10 +163,10 @@ def test_a_damaged_journal_is_said(oppo: Oppo, tmp_path: Path) -> None:
     path, folder = write_scenario(tmp_path), tmp_path / "t"
     first = ("tune", path, "--policies", "oppo", *SMALL, "--no-figures", "-o", folder)
     assert oppo(*first).code == 0
-    journal = folder / "trials.journal"
+    journal = folder / "runs.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:3], b"nonsense\n", *lines[3:]]))
-    assert_refused(oppo(*first), "trials.journal", "damaged")
+    assert_refused(oppo(*first), "runs.jsonl, line 4", "delete the line")
 
 
 def test_without_optuna_the_extra_is_named(
@@ -197,9 +197,9 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
         folder,
     )
     process = start_oppo(*command)
-    journal = folder / "trials.journal"
+    journal = folder / "runs.jsonl"
     end = time.monotonic() + 200
-    while not (journal.is_file() and journal.read_bytes().count(b"\n") >= 4):
+    while not (journal.is_file() and journal.read_bytes().count(b'{"trial":') >= 4):
         assert time.monotonic() < end
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -208,7 +208,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     assert process.returncode == 130, error
     assert "the same command goes on from there" in error
     assert error.count("\n") == 1, error
-    assert journal.read_bytes().count(b"\n") >= 4
+    assert journal.read_bytes().count(b'{"trial":') >= 4
 
 
 def test_a_search_on_ray_gives_what_one_process_gives(oppo: Oppo, tmp_path: Path) -> None:

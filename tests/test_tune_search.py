@@ -18,6 +18,12 @@ from tests.tuning import SEEDS, choices, cost_of, scenario, search
 COLUMNS = ["trial", "policy.name", "policy.chunk_size", "policy.overcommit", "s_per_rollout", "status"]
 
 
+def run_keys(journal: bytes) -> list[str]:
+    """Of the runs that a journal holds."""
+    entries = [json.loads(line) for line in journal.splitlines()[1:]]
+    return [entry["key"] for entry in entries if "key" in entry]
+
+
 def test_finds_the_optimum_of_a_grid_that_is_known(tmp_path: Path) -> None:
     given = scenario(tmp_path)
     sizes, overcommits = (1, 2, 3, 4, 6, 8, 12, 16, 24, 40), (0, 1, 2, 3, 4, 6)
@@ -82,8 +88,20 @@ def test_nothing_is_simulated_twice(tmp_path: Path) -> None:
     before = (tmp_path / "runs" / "runs.jsonl").read_bytes()
     search(given, tmp_path / "runs", policies=("oppo",), trials=8)
     assert (tmp_path / "runs" / "runs.jsonl").read_bytes() == before
-    keys = [json.loads(line)["key"] for line in before.splitlines()[1:]]
+    keys = run_keys(before)
     assert len(keys) == len(set(keys))
+
+
+def test_a_trial_that_was_deleted_is_made_again_without_a_run(tmp_path: Path) -> None:
+    given, journal = scenario(tmp_path), tmp_path / "t" / "runs.jsonl"
+    whole = search(given, tmp_path / "t", policies=("oppo",), trials=8)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"trial": {"number": 2,')))
+    keys = run_keys(journal.read_bytes())
+    for _ in range(2):
+        again = search(given, tmp_path / "t", policies=("oppo",), trials=8)
+        assert again.trials.equals(whole.trials)
+        assert run_keys(journal.read_bytes()) == keys
 
 
 def test_goes_on_after_a_kill(tmp_path: Path) -> None:
@@ -106,24 +124,22 @@ def test_goes_on_after_a_kill(tmp_path: Path) -> None:
     reference = start_oppo(*command, "-o", tmp_path / "whole")
     assert reference.wait(timeout=300) == 0, reference.communicate()[1]
     killed = start_oppo(*command, "-o", tmp_path / "killed")
-    journal = tmp_path / "killed" / "trials.journal"
+    journal = tmp_path / "killed" / "runs.jsonl"
     end = time.monotonic() + 200
-    while not (journal.is_file() and journal.read_bytes().count(b"\n") >= 9):
+    while not (journal.is_file() and journal.read_bytes().count(b'{"trial":') >= 5):
         assert time.monotonic() < end
         assert killed.poll() is None, killed.communicate()[1]
         time.sleep(0.02)
     killed.kill()
     killed.wait()
     killed.communicate()
-    journal.write_bytes(journal.read_bytes() + b'{"op_code": 4, "half a li')
+    journal.write_bytes(journal.read_bytes() + b'{"trial": {"number": 9, "half a li')
     again = start_oppo(*command, "-o", tmp_path / "killed")
     assert again.wait(timeout=300) == 0, again.communicate()[1]
     for name in ("trials.csv", "advice.md", "best.yaml"):
         expected = (tmp_path / "whole" / name).read_text().replace(str(tmp_path / "whole"), "")
         assert (tmp_path / "killed" / name).read_text().replace(str(tmp_path / "killed"), "") == expected
-    keys = [
-        json.loads(line)["key"] for line in (tmp_path / "killed" / "runs.jsonl").read_bytes().splitlines()[1:]
-    ]
+    keys = run_keys(journal.read_bytes())
     assert len(keys) == len(set(keys))
     for process in (reference, again):
         process.communicate()

@@ -14,8 +14,8 @@ FinishReason = Literal["stop", "length"]
 class Sampling:
     """How the actor samples; temperature 0 is greedy.
 
-    ``seed``, a rollout's id and the token's position fix every draw (vLLM: as long as the rollout is not held
-    or restored in between).
+    ``seed``, a rollout's id and the token's position fix every draw (vLLM: as long as the rollout is not
+    restored in between).
     """
 
     temperature: float = 1.0
@@ -62,7 +62,7 @@ class ActorCounts:
 
 
 class Actor(Protocol):
-    """Generates. All rollouts submitted and not held back run together (continuous batching)."""
+    """Generates. All rollouts submitted run together (continuous batching)."""
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue rollouts; they are prefilled before the next iteration, in id order."""
@@ -71,13 +71,7 @@ class Actor(Protocol):
         """Prefill what joins, then decode one token for every running rollout; empty if nothing runs."""
 
     def running(self) -> tuple[int, ...]:
-        """Ids of unfinished rollouts that are not held back, ascending."""
-
-    def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Stop decoding these until ``resume``; their KV may be freed."""
-
-    def resume(self, rollout_ids: Sequence[int]) -> None:
-        """Decode held rollouts again."""
+        """Ids of unfinished rollouts, ascending."""
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts and free their KV."""

@@ -43,7 +43,6 @@ class _Rollout:
     context: list[int]
     generated: int
     was_prefilled: bool = False
-    held: bool = False
 
     @property
     def limit(self) -> int:
@@ -123,31 +122,14 @@ class TorchActor:
         return [self._accept(*one) for one in zip(tuple(self._running), tokens, log_probs, strict=True)]
 
     def running(self) -> tuple[int, ...]:
-        """Ids of unfinished rollouts that are not held, ascending, with those waiting for memory."""
+        """Ids of unfinished rollouts, ascending, with those waiting for memory."""
         return tuple(sorted((*self._running, *self._waiting)))
-
-    def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Stop decoding these and free their KV. Raises OppoError for an id that is not here."""
-        for rollout_id in rollout_ids:
-            rollout = self._known(rollout_id)
-            if not rollout.held:
-                self._leave(rollout_id)
-                rollout.held = True
-
-    def resume(self, rollout_ids: Sequence[int]) -> None:
-        """Decode held ones again (all is prefilled anew). Raises OppoError for an id that is not here."""
-        for rollout_id in rollout_ids:
-            rollout = self._known(rollout_id)
-            if rollout.held:
-                rollout.held = False
-                insort(self._waiting, rollout_id)
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts and free their KV; ids that are not (or no longer) here are ignored."""
         for rollout_id in rollout_ids:
             if rollout_id in self._rollouts:
-                if not self._rollouts[rollout_id].held:
-                    self._leave(rollout_id)
+                self._leave(rollout_id)
                 del self._rollouts[rollout_id]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int, keep_kv: bool) -> None:
@@ -219,15 +201,6 @@ class TorchActor:
                 f" {self._limits.kv_capacity_tokens} holds {self._blocks} blocks of {block}; raise the"
                 " capacity or lower max_response_length."
             )
-
-    def _known(self, rollout_id: int) -> _Rollout:
-        rollout = self._rollouts.get(rollout_id)
-        if rollout is None:
-            raise OppoError(
-                f"Rollout {rollout_id} is not being generated; only unfinished, submitted rollouts can be"
-                " held or resumed."
-            )
-        return rollout
 
     def _blocks_needed(self, rollout_id: int) -> int:
         """Blocks of a rollout and its next token: a context of c tokens needs c // block + 1."""

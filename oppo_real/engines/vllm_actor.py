@@ -16,7 +16,7 @@ still delivers one token to each rollout that has one.
 *Reproducibility.* With temperature above 0 each submission of a rollout gets a seed of its own, a hash of
 (``Sampling.seed``, rollout id, tokens already made), and vLLM draws from that generator token by token,
 whatever else runs in the batch. The same submissions therefore give the same draws on the same machine, also
-over preemption and cleared KV; ``hold`` and ``resume``, or a checkpoint, start a new generator. vLLM does not
+over preemption and cleared KV; a checkpoint starts a new generator. vLLM does not
 promise the same logits for another batch composition (floating point sums are ordered differently, most
 visibly in 16 bit), so a sampled or greedy token can differ where two are nearly tied;
 ``VLLM_BATCH_INVARIANT=1`` removes that on GPUs that support it.
@@ -64,10 +64,8 @@ class Track:
     """Response tokens so far, those of earlier engines and those not yet delivered included."""
     buffer: deque[NewTokens] = field(default_factory=deque)
     """Made and not yet delivered, a token each."""
-    held: bool = False
     finished: bool = False
     """No further token will be made; some may still have to be delivered."""
-    submissions: int = 0
     external_id: str = ""
     internal_id: str = ""
     handle: Any = None
@@ -217,21 +215,8 @@ class VllmActor:
         raise self._stuck()
 
     def running(self) -> tuple[int, ...]:
-        """Ids of those unfinished, or with tokens still to deliver, and not held; ascending."""
+        """Ids of those unfinished, or with tokens still to deliver; ascending."""
         return tuple(track.request.rollout_id for track in self._active())
-
-    def hold(self, rollout_ids: Sequence[int]) -> None:
-        """Take rollouts out of the engine (vLLM cannot pause one) and keep their tokens."""
-        tracks = self._known(rollout_ids, "hold")
-        self._drain()
-        self._remove(tracks)
-        for track in tracks:
-            track.held = True
-
-    def resume(self, rollout_ids: Sequence[int]) -> None:
-        """Put held rollouts back: prompt and partial response are prefilled again (counted as recomputed)."""
-        for track in self._known(rollout_ids, "resume"):
-            track.held = False
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts, undelivered tokens too, and free their KV; unknown ids are ignored."""
@@ -281,19 +266,10 @@ class VllmActor:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _active(self) -> list[Track]:
-        return [self._tracks[key] for key in sorted(self._tracks) if not self._tracks[key].held]
+        return [self._tracks[key] for key in sorted(self._tracks)]
 
     def _in_engine(self) -> list[Track]:
         return [track for track in self._tracks.values() if track.handle is not None]
-
-    def _known(self, rollout_ids: Iterable[int], verb: str) -> list[Track]:
-        missing = [one for one in rollout_ids if one not in self._tracks]
-        if missing:
-            raise OppoError(
-                f"Cannot {verb} rollout {missing[0]}: the actor does not have it, submit it first (or it has"
-                " finished)."
-            )
-        return [self._tracks[one] for one in rollout_ids]
 
     def _check(self, request: Request, known: Mapping[int, Track]) -> None:
         name = f"rollout {request.rollout_id}"
@@ -322,8 +298,7 @@ class VllmActor:
 
     def _enter(self, track: Track) -> None:
         request = track.request
-        track.submissions += 1
-        track.external_id = f"{request.rollout_id}.{track.submissions}"
+        track.external_id = str(request.rollout_id)
         prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=[*request.prompt, *track.response])
         scheduler = self._engine.engine_core.engine_core.scheduler
         internal = self._engine.add_request(

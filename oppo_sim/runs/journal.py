@@ -29,6 +29,8 @@ class Journal:
         take: Callable[[Entry], None],
         about: Entry | None = None,
         differs: Callable[[Entry], str | None] = lambda head: None,
+        *,
+        replace: bool = False,
     ) -> None:
         """Open the file, or make it, and read what is there; half a line at its end, left by a process that
         was killed, is cut off.
@@ -40,6 +42,7 @@ class Journal:
             about: what the first line says of the whole.
             differs: takes the first line of a file that is there; gives a sentence if it is about something
                 else.
+            replace: empty a file of another format or about something else, instead of refusing it.
 
         Raises OppoError for a file of another format or about something else, a damaged one, one that another
         process writes, and a disk that refuses.
@@ -54,29 +57,30 @@ class Journal:
             self._file = path.open("a+b")  # better refused now than after the first hour
             try:
                 lock(self._file, f"another {what} is writing {path}: wait for it, or choose another folder")
-                number = 0
-                for number, line in enumerate(whole_lines(self._file), 1):
-                    if number == 1:
-                        self._check_head(line, what, differs)
-                    else:
+                lines = whole_lines(self._file)
+                head = next(lines, b"")
+                refusal = self._refusal(head, what, differs) if head else None
+                if refusal is not None and not replace:
+                    raise OppoError(refusal)
+                if head and refusal is None:
+                    for number, line in enumerate(lines, 2):
                         self._read(line, number, take)
-                if number == 0:
+                else:
+                    self._file.truncate(0)
                     self._file.write(_line({"format": FORMAT, **(about or {})}))
                     make_durable(self._file)
             except BaseException:
                 self._file.close()
                 raise
 
-    def _check_head(self, line: bytes, what: str, differs: Callable[[Entry], str | None]) -> None:
+    def _refusal(self, line: bytes, what: str, differs: Callable[[Entry], str | None]) -> str | None:
         head = _head(line)
-        if head is None:
-            raise OppoError(
-                f"{self.path} does not begin as the runs of a {what} of this version do: delete it, or choose"
-                " another folder with -o"
-            )
-        sentence = differs(head)
-        if sentence is not None:
-            raise OppoError(sentence)
+        if head is not None:
+            return differs(head)
+        return (
+            f"{self.path} does not begin as the runs of a {what} of this version do: delete it, or choose"
+            " another folder with -o"
+        )
 
     def _read(self, line: bytes, number: int, take: Callable[[Entry], None]) -> None:
         try:

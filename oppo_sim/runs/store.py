@@ -20,11 +20,13 @@ class RunStore(Journal):
         what: str = "search",
         about: Entry | None = None,
         differs: Callable[[Entry], str | None] = lambda head: None,
+        *,
+        replace: bool = False,
     ) -> None:
         """As ``Journal``; without a path runs are kept in memory only."""
         self._results: dict[str, tuple[array[float] | None, str]] = {}
         self._names: tuple[str, ...] = ()
-        super().__init__(path, what, self._take, about, differs)
+        super().__init__(path, what, self._take, about, differs, replace=replace)
 
     def __len__(self) -> int:
         return len(self._results)

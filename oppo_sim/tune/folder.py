@@ -99,11 +99,16 @@ def sensitivity_frame(swept: Sequence[Swept]) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=[*columns, c.STATUS, c.BROKEN, c.ERROR])
 
 
-def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
-    """Write all but the journals, in place of what an earlier search wrote. Raises OppoError."""
+def remove(folder: Path) -> None:
+    """Delete what a search wrote, but its journal. Raises OppoError when the disk refuses."""
     for name in WRITTEN:
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
+
+
+def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
+    """Write all but the journal, in place of what an earlier search wrote. Raises OppoError."""
+    remove(folder)
     write_frame(folder / TRIALS, tuned.trials)
     with whole_file(folder / TRIALS_CSV) as file:
         file.write(tuned.trials.to_csv(index=False, lineterminator="\n").encode())

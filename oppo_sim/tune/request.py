@@ -1,7 +1,5 @@
 """What to tune, how much may be spent on it, and the bounds that a setting must keep."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -184,11 +182,6 @@ def identity(request: TuneRequest, scenario: Scenario, inputs: str) -> dict[str,
         "steps": request.steps,
         "sampler_seed": request.sampler_seed,
     }
-
-
-def digest_of(plain: dict[str, Any]) -> str:
-    """SHA-256 (hex) of plain values."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def kv_limit(constraints: Constraints, parts: Parts) -> float | None:

@@ -28,9 +28,9 @@ from oppo_sim.tune.request import (
 )
 from oppo_sim.tune.space import Setting, Space
 from oppo_sim.tune.trials import (
+    SearchStore,
     Status,
     Trial,
-    TrialStore,
     best_in,
     least_costs,
     mean_cost,
@@ -67,7 +67,7 @@ Ended = Literal["trials", "time", "space"]
 def search(
     problem: SearchProblem,
     bench: Bench,
-    store: TrialStore,
+    store: SearchStore,
     trials: int,
     out_of_time: Callable[[], bool],
     progress: Callable[[int, Trial | None], None],
@@ -98,7 +98,7 @@ def search(
         if tried is None:
             return "time"
         for trial in tried:
-            store.add(trial, frozen_trial(problem.space, trial, mean_cost(trial, 0) if trial.costs else None))
+            store.add(trial)
             tell()
     return "trials"
 

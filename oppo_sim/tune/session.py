@@ -1,11 +1,8 @@
 """``tune``: search, look again on fresh seeds, sweep around the choice, and put it into words."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -13,13 +10,11 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
-from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files
-from oppo_sim.tune import trials as store
 from oppo_sim.tune.bench import Bench
 from oppo_sim.tune.check import (
     RUNNERS_UP,
@@ -40,7 +35,6 @@ from oppo_sim.tune.request import (
     TuneRequest,
     bound_text,
     broken,
-    digest_of,
     identity,
     kv_limit,
     limit_text,
@@ -49,7 +43,7 @@ from oppo_sim.tune.request import (
 from oppo_sim.tune.result import Checked, Infeasible, Interaction, KnobEffect, PairedResult, Tuned
 from oppo_sim.tune.search import Ended, SearchProblem, search
 from oppo_sim.tune.space import Space, build_space
-from oppo_sim.tune.trials import Trial, TrialStore, mean_cost
+from oppo_sim.tune.trials import SearchStore, Trial, mean_cost, require_optuna
 from oppo_sim.tune.worlds import NOMINAL, World, build_worlds
 
 SENSITIVITY_SEEDS = 5
@@ -81,7 +75,7 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     searched, where no setting can run at all, and where the folder holds something else. A search in which
     nothing keeps the bounds is a result (``infeasible``).
     """
-    store.require_optuna()
+    require_optuna()
     executor = Executor(request.executor, request.jobs, request.ray_address)
     forget()
     scenario = loaded_scenario(request.scenario, request.overrides)
@@ -89,51 +83,47 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals)
     steps = scenario.steps if request.steps is None else request.steps
     tell: OnProgress = progress or (lambda stage, done, total, best: None)
-    with ExitStack() as stack:
-        place = request.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oppo-tune-")))
-        stack.enter_context(store.locked(place))
-        worlds = build_worlds(scenario, request.worlds)
-        resolvers = [Resolver(world.scenario, steps=steps) for world in worlds]
-        known = identity(request, scenario, files.inputs_digest(resolvers))
-        store.claim(place, known, force=request.force, written=files.WRITTEN)
-        runs = stack.enter_context(RunStore(place / store.RUNS, "search", {"tune": digest_of(dict(known))}))
-        runner = stack.enter_context(Runner(executor))
-        trials = TrialStore(place / store.JOURNAL)
-        bench = Bench(worlds, resolvers, runs, runner)
+    worlds = build_worlds(scenario, request.worlds)
+    resolvers = [Resolver(world.scenario, steps=steps) for world in worlds]
+    known = identity(request, scenario, files.inputs_digest(resolvers))
+    with SearchStore(request.folder, known, replace=request.force) as store, Runner(executor) as runner:
+        if request.folder is not None and not store.trials:
+            files.remove(request.folder)
+        bench = Bench(worlds, resolvers, store, runner)
         problem = SearchProblem(
             space, request.constraints, request.objective, request.robust, seeds.search, request.sampler_seed
         )
         _refuse_hopeless(problem, bench)
-        ended = _searched(request, problem, bench, trials, tell)
-        tried = trials.trials
+        ended = _searched(request, problem, bench, store, tell)
+        tried = store.trials
         whole = _Searched(request, scenario, space, worlds, problem, seeds, steps, ended, tried, known)
         tuned = _concluded(whole, bench, tell)
         if request.folder is not None:
-            files.write(tuned, place, figures=request.figures)
+            files.write(tuned, request.folder, figures=request.figures)
         return tuned
 
 
 def _searched(
-    request: TuneRequest, problem: SearchProblem, bench: Bench, trials: TrialStore, tell: OnProgress
+    request: TuneRequest, problem: SearchProblem, bench: Bench, store: SearchStore, tell: OnProgress
 ) -> Ended:
     end = None if request.timeout_s is None else monotonic() + request.timeout_s
     ended = search(
         problem,
         bench,
-        trials,
+        store,
         request.trials,
         lambda: end is not None and monotonic() >= end,
         lambda done, best: tell("search", done, request.trials, "" if best is None else best.setting.label),
     )
-    if not any(trial.costs for trial in trials.trials):
-        if not trials.trials:
+    if not any(trial.costs for trial in store.trials):
+        if not store.trials:
             raise OppoError(
                 f"no trial was finished within {request.timeout_s:g} s: give more time with --timeout-s"
             )
-        reasons = Counter(trial.error for trial in trials.trials)
+        reasons = Counter(trial.error for trial in store.trials)
         reason, count = reasons.most_common(1)[0]
         raise OppoError(
-            f"none of the {len(trials.trials)} settings tried can run; {count} of them because: {reason}"
+            f"none of the {len(store.trials)} settings tried can run; {count} of them because: {reason}"
         )
     return ended
 

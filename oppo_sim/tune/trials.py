@@ -1,10 +1,8 @@
-"""Trials: how they are kept (a line each in Optuna's journal file) and ranked."""
+"""Trials: how they are kept (in the journal of the search's runs) and ranked."""
 
 import json
 import logging
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor, inf
 from pathlib import Path
@@ -12,17 +10,12 @@ from statistics import fmean
 from typing import Any, Literal
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import whole_file, write_errors
-from oppo_sim.plain_json import json_bytes
-from oppo_sim.runs.journal import lock, whole_lines
+from oppo_sim.runs.journal import Entry
+from oppo_sim.runs.store import RunStore
 from oppo_sim.tune.request import Robust
 from oppo_sim.tune.space import Setting
 
-JOURNAL = "trials.journal"
 RUNS = "runs.jsonl"
-REQUEST = "request.json"
-LOCK = "in-use.lock"
-STUDY = "oppo tune"
 QUANTILE = 0.9
 
 Status = Literal["ok", "infeasible", "stopped", "failed"]
@@ -133,100 +126,50 @@ def require_optuna() -> Any:
     return optuna
 
 
-class TrialStore:
-    """The trials of one search, in order; written one by one."""
+class SearchStore(RunStore):
+    """The runs and the trials of one search, kept as they come in one journal. A context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or begin the journal; a killed process's half line is cut off. Raises OppoError."""
-        optuna = require_optuna()
-        self._path = path
-        with write_errors(path):
-            with path.open("a+b") as file:
-                deque(whole_lines(file), maxlen=0)  # half a line that a killed process left is cut off
-            backend = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_HeldLock())
-        try:
-            storage = optuna.storages.JournalStorage(backend)
-            self._study = optuna.create_study(storage=storage, study_name=STUDY, load_if_exists=True)
-            self.trials = [
-                Trial.from_plain(json.loads(each.user_attrs["trial"]))
-                for each in self._study.get_trials(deepcopy=False)
-            ]
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise OppoError(
-                f"{path} is damaged ({error}): delete the folder, or begin anew with --force"
-            ) from None
-        if [trial.number for trial in self.trials] != list(range(len(self.trials))):
-            raise OppoError(
-                f"{path} holds trials out of order: delete the folder, or begin anew with --force"
+    def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, replace: bool = False) -> None:
+        """Open or begin the journal of the search ``identity``; without a folder all is kept in memory only.
+
+        ``replace`` empties the journal of another search. Raises OppoError where the folder holds something
+        else, as ``Journal``, and while another process searches there.
+        """
+        self.trials: list[Trial] = []
+        wanted = json.loads(json.dumps(identity))
+        path = None if folder is None else folder / RUNS
+
+        def differs(head: Entry) -> str | None:
+            known = dict(head.get("search") or {})
+            names = [name for name in wanted if known.get(name) != wanted[name]]
+            if not names:
+                return None
+            shown = {"inputs": "the contents of its files, or this program"}
+            what = ", ".join(shown.get(name, name) for name in names)
+            return (
+                f"{folder} holds another search (it differs in {what}): choose another folder with"
+                " -o, or replace it with --force"
             )
 
-    def add(self, trial: Trial, frozen: Any) -> None:
-        """Keep a trial; ``frozen`` is the same as Optuna has it. Raises OppoError when the disk refuses."""
-        frozen.set_user_attr("trial", json.dumps(trial.to_plain()))
-        with write_errors(self._path):
-            self._study.add_trial(frozen)
+        if folder is not None and folder.is_dir():
+            present = sorted(entry.name for entry in folder.iterdir())
+            if present and RUNS not in present:
+                raise OppoError(
+                    f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another"
+                    " folder with -o"
+                )
+        super().__init__(path, "search", {"search": wanted}, differs, replace=replace)
+
+    def add(self, trial: Trial) -> None:
+        """Keep a trial. Raises OppoError when the disk refuses."""
+        self.append([{"trial": trial.to_plain()}])
         self.trials.append(trial)
 
-
-class _HeldLock:
-    """The whole folder is locked (``locked``), so single writes need no lock of their own, which a killed
-    process would leave behind."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        """Nothing to give back."""
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for as long as this process lives. Raises OppoError while another one holds it."""
-    with write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("ab")
-    with file:
-        lock(file, f"another process is tuning in {folder}: wait for it, or choose another folder with -o")
-        yield
-
-
-def claim(folder: Path, identity: Mapping[str, Any], *, force: bool, written: tuple[str, ...]) -> None:
-    """Make ``folder`` the place of the search ``identity``, or see that it is that already.
-
-    ``force`` deletes the files of another search (those named in ``written`` and journals) and no others.
-    Raises OppoError where the folder holds something else.
-    """
-    path = folder / REQUEST
-    present = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK)
-    if path.is_file():
-        known = _read(path)
-        if known == json.loads(json_bytes(identity)):
+    def _take(self, entry: Entry) -> None:
+        if "trial" not in entry:
+            super()._take(entry)
             return
-        if not force:
-            now = json.loads(json_bytes(identity))
-            differs = [name for name in now if not isinstance(known, dict) or known.get(name) != now[name]]
-            what = ", ".join(
-                "the contents of its files, or this program" if name == "inputs" else name for name in differs
-            )
-            raise OppoError(
-                f"{folder} holds another search (it differs in {what}): choose another folder with -o, or"
-                " replace it with --force"
-            )
-        for name in (JOURNAL, RUNS, REQUEST, *written):
-            (folder / name).unlink(missing_ok=True)
-    elif present:
-        raise OppoError(
-            f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another folder"
-            " with -o"
-        )
-    with whole_file(path) as file:
-        file.write(json_bytes(identity))
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise OppoError(
-            f"{path} is damaged ({error}): delete the folder, or choose another one with -o"
-        ) from None
+        trial = Trial.from_plain(entry["trial"])
+        # What follows a gap (a line was deleted) is made again, from runs that are there.
+        if trial.number == len(self.trials):
+            self.trials.append(trial)

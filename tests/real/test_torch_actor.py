@@ -304,25 +304,23 @@ def test_forced_lengths_are_exact_and_ignore_stop_tokens(reference: Any) -> None
     assert script.tokens[2] == generate(reference, prompt, 9)
 
 
-def test_hold_resume_and_abort(reference: Any) -> None:
+def test_aborted_rollouts_are_forgotten_and_may_come_again(reference: Any) -> None:
     engine, script, asked = actor(), Transcript(), requests(4, seed=2, longest=18)
     asked = [Request(request.rollout_id, request.prompt, 12) for request in asked]
     engine.submit(asked)
     script.take(engine.step())
-    engine.hold([1, 2])
-    assert engine.running() == (0, 3)
-    held_length = len(script.tokens[1])
+    engine.abort([2])
+    assert engine.running() == (0, 1, 3)
     script.take(engine.step())
-    assert len(script.tokens[1]) == held_length and len(script.tokens[0]) == 2
     engine.abort([2, 3, 77])
-    assert engine.running() == (0,)
-    engine.resume([1])
+    assert engine.running() == (0, 1)
     script.finish(engine)
     for rollout_id in (0, 1):
         assert script.tokens[rollout_id] == generate(reference, asked[rollout_id].prompt, 12)
     assert len(script.tokens[2]) == 1 and len(script.tokens[3]) == 2
-    assert engine.counts().recomputed == len(asked[1].prompt) + 1
+    assert engine.counts().recomputed == 0
     engine.submit([asked[2]])
+    assert engine.running() == (2,)
     engine.close()
     assert engine.running() == () and engine.step() == []
 
@@ -346,8 +344,6 @@ def test_impossible_requests_are_refused_and_nothing_is_queued(request_: Request
     with pytest.raises(OppoError, match=message):
         engine.submit([Request(5, (1,), 5), request_])
     assert engine.running() == (0,)
-    with pytest.raises(OppoError, match="Rollout 9"):
-        engine.hold([9])
 
 
 def test_sampling_and_limits_that_make_no_sense_are_refused() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from oppo_real.engines.interface import Request, Sampling
+from oppo_real.engines.interface import Sampling
 
 from .conftest import causal_model
-from .drive import QUIET, finish, forced, gather, greedy, prompt
+from .drive import QUIET, forced, gather, greedy, prompt
 
 pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
 
@@ -76,14 +76,3 @@ def test_a_carried_rollout_goes_on_under_new_weights(actor: Any) -> None:
     assert gather(first, {}) == {0: head}
     assert gather(late, {}) == {0: greedy(new, [*prompt(0, 9), *head], 15)}
     assert actor.counts().recomputed - before.recomputed == 19
-
-
-def test_hold_keeps_every_token_made(actor: Any) -> None:
-    actor.submit([forced(0, 20), Request(1, prompt(1, 9), 20)])
-    tokens = gather(steps(actor, 5), {})
-    actor.hold([0])
-    gather(steps(actor, 5), tokens)
-    assert {i: len(made) for i, made in tokens.items()} == {0: 5, 1: 10}
-    actor.resume([0])
-    finish(actor, tokens)
-    assert tokens == {i: greedy(causal_model(seed=1), prompt(i, 9), 20) for i in (0, 1)}

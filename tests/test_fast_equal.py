@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -16,11 +17,12 @@ from oppo_sim.costs.profile_engine import ProfileEngine
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import StepColumns, run_columns, run_into, run_summary, why_not
 from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.policies.interface import Policy, StepReport
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.build import Setup
 from tests.cases import POLICIES, Case, cases
 from tests.fast_setups import Chosen, chosen, setup_of, shipped
-from tests.own_policies import OWN
+from tests.own_policies import OWN, own_policy
 
 EXAMPLES = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -28,6 +30,12 @@ EXAMPLES = settings(
 SHIPPED = (
     "a100x16-10b", "h200-single", "h200x8-vllm", "paper-gsm8k-7b", "paper-opencoder-3b", "paper-stackexchange-3b", "paper-stackexchange-7b",
 )  # fmt: skip
+ALONE = (
+    "placement.training=separate",
+    "training.weight_sync.kind=online_refit",
+    "rollout.batching=continuous",
+)
+"""Asynchronous policies need devices of their own for training, and continuous batching."""
 COUNTERFACTUALS = (Counterfactual(), Counterfactual(free_recompute=True), Counterfactual(free_padding=True))
 
 
@@ -125,16 +133,38 @@ def test_the_moments_are_those_of_the_model(case: Case, how: Chosen) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_scenarios(name: str, policy: str) -> None:
-    # Asynchronous policies need devices of their own for training, and continuous batching.
-    alone = [
-        "placement.training=separate",
-        "training.weight_sync.kind=online_refit",
-        "rollout.batching=continuous",
-    ]
-    overrides = alone if policy in ("one-step-off", "async") else []
+    overrides = ALONE if policy in ("one-step-off", "async") else ()
     setup = shipped(name, policy, 12, *overrides)
     assert why_not(setup) is None
     assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_policy_is_told_the_same_of_every_step(name: str) -> None:
+    setup = shipped("h200-single", "sequential", 6, "warmup_steps=0", *ALONE)
+    told: list[StepReport] = []
+
+    def factory() -> Policy:
+        policy = own_policy(name, setup.batch)
+        learn = policy.observe
+
+        def observe(report: StepReport) -> None:
+            told.append(report)
+            learn(report)
+
+        policy.observe = observe  # type: ignore[method-assign]
+        return policy
+
+    made = []
+    for engine in ("compiled", "simpy"):
+        told.clear()
+        run_columns(replace(setup, policy_factory=factory), engine=engine)  # type: ignore[arg-type]
+        made.append(list(told))
+    fast, slow = made
+    assert [report.step for report in slow] == list(range(6))
+    for mine, theirs in zip(fast, slow, strict=True):
+        assert mine.timing_s == pytest.approx(theirs.timing_s, rel=1e-9)
+        assert replace(mine, timing_s={}) == replace(theirs, timing_s={})
 
 
 def test_a_long_run_stays_equal_where_the_tolerance_of_an_instant_is_large() -> None:

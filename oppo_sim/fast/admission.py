@@ -150,33 +150,64 @@ def admit_group(s: State) -> None:
 
 
 @compiled
-def readmit(s: State, identity: int) -> None:
-    """``Ledger.begin_step`` of one dropped rollout that runs again."""
-    size = s.group_size
-    number, member = identity // size, identity % size
-    for i in range(s.flights):
-        if groups_in(s)[flights_in(s)[i]].id == number:  # came with another member of its group
-            put_on(s, flights_in(s)[i] * size + member, least_loaded(s))
-            return
+def readmit(s: State) -> None:
+    """``Ledger.begin_step`` of the dropped rollouts that run again."""
+    size, first = s.group_size, s.flights
     at = 0
-    while at < s.shelved and shelf_groups_in(s)[at].id != number:
+    for i in range(s.readmits):
+        number, member = readmit_in(s)[i] // size, readmit_in(s)[i] % size
+        place = -1
+        if size > 1:
+            for j in range(s.flights - 1, first - 1, -1):
+                if groups_in(s)[flights_in(s)[j]].id == number:  # came with another member of its group
+                    place = flights_in(s)[j]
+                    break
+        if place < 0:
+            at = shelf_place(s, number, at)
+            if s.error != OK:
+                return
+            place = take_from_shelf(s, at)
+        put_on(s, place * size + member, least_loaded(s))
+    kept = 0
+    for i in range(s.shelved):
+        if shelf_groups_in(s)[i].id >= 0:
+            if kept < i:
+                shelf_groups_in(s)[kept] = shelf_groups_in(s)[i]
+                for member in range(size):
+                    shelf_rollouts_in(s)[kept * size + member] = shelf_rollouts_in(s)[i * size + member]
+            kept += 1
+    s.shelved = kept
+    s.readmits = 0
+
+
+@compiled
+def shelf_place(s: State, number: int, at: int) -> int:
+    """Where a dropped group lies. Those asked for one after the other mostly lie side by side, so the search
+    begins at ``at``, where the last one was."""
+    for _ in range(s.shelved):
+        if shelf_groups_in(s)[at].id == number:
+            return at
         at += 1
-    place = free_group_slot(s)
-    if at == s.shelved or s.error != OK:
-        s.error = s.error if s.error != OK else ASK_MODEL
-        return
-    s.shelved -= 1
-    last = s.shelved
+        if at == s.shelved:
+            at = 0
+    s.error = ASK_MODEL
+    return 0
+
+
+@compiled
+def take_from_shelf(s: State, at: int) -> int:
+    """A dropped group is in flight again, its place on the shelf marked as empty; returns its group slot."""
+    size, place = s.group_size, free_group_slot(s)
     groups_in(s)[place] = shelf_groups_in(s)[at]
-    shelf_groups_in(s)[at] = shelf_groups_in(s)[last]
     groups_in(s)[place].drops += 1
+    shelf_groups_in(s)[at].id = -1
     for other in range(size):
-        incarnation = rollouts_in(s)[place * size + other].incarnation
-        rollouts_in(s)[place * size + other] = shelf_rollouts_in(s)[at * size + other]
-        shelf_rollouts_in(s)[at * size + other] = shelf_rollouts_in(s)[last * size + other]
-        restart(s, place * size + other, place, incarnation)
+        slot = place * size + other
+        incarnation = rollouts_in(s)[slot].incarnation
+        rollouts_in(s)[slot] = shelf_rollouts_in(s)[at * size + other]
+        restart(s, slot, place, incarnation)
     fly(s, place)
-    put_on(s, place * size + member, least_loaded(s))
+    return place
 
 
 @compiled
@@ -256,11 +287,10 @@ def admit(s: State) -> None:
         admit_group(s)
         if s.error != OK:
             return
-    for i in range(s.readmits):
-        readmit(s, readmit_in(s)[i])
+    if s.readmits:
+        readmit(s)
         if s.error != OK:
             return
-    s.readmits = 0
     await_overdue(s)
     if s.window:
         if admitted:

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 Places: TypeAlias = "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]"
-"""Group slots and slots."""
+"""Group slots and slots (or ids of groups)."""
+_FIELDS = (
+    "step", "row", "fin", "arrived", "flights", "admitted", "shelved", "to_admit", "next_chunk", "next_delta",
+    "overcommit", "stop_after", "max_deferrals", "readmits", "answers", "planned", "arranged",
+)  # fmt: skip
+"""What is read and written of the run's state."""
 METHODS = ("plan", "arrange", "select", "drop", "observe")
 _TIMED = (*STAGES, "step")
 
@@ -68,9 +73,14 @@ class Asked:
         self._answers = Answers(policy, setup.batch)
         self._shelved: set[int] = set()
         self._seen: dict[bool, Places] = {}
-        self._flying: dict[int, int] | None = None
+        self._flying: Places | None = None
         self._members = np.arange(setup.batch.group_size)
-        self._state = memory.states[0]
+        # Fields one by one: a record's are dear to look up.
+        self._state = {name: memory.states[name].data for name in _FIELDS}
+        self._group_ids = memory.tables["groups"]["id"]
+        self._rows = memory.tables["out"].view(np.float64).reshape(len(memory.tables["out"]), -1)
+        self._observed = 0
+        """Steps that the policy has been told of."""
         self._is_asked = compiled_kind(policy) is None
         own = own_methods(policy, Policy)
         self._arranges = self._is_asked and "arrange" in own
@@ -103,21 +113,21 @@ class Asked:
     def advance(self, until: int) -> int:
         """Run until so many steps are done; returns what the kernel does. Raises OppoError for an impossible
         answer."""
-        kernel, states, state = self._kernel, self._memory.states, self._state
-        step = int(state["step"])
+        kernel, states, step = self._kernel, self._memory.states, self._state["step"]
         while True:
-            target = step + 1 if self._learns else until
-            code = kernel.advance(states, target)
-            if code == self._records.OK:
-                if self._learns:
-                    self._observe(step)
-                step = target
-                if step == until:
-                    return int(code)
-            elif code in self._respond:
+            # A policy that is asked for its plan is told of the step before then.
+            one_by_one = self._learns and not self._is_asked
+            code = kernel.advance(states, step[0] + 1 if one_by_one else until)
+            if code in self._respond:
+                if code == self._records.PLAN:
+                    self._tell()
                 self._respond[code]()
-            else:
-                return int(code)
+                continue
+            if code == self._records.OK:
+                self._tell()
+                if step[0] < until:
+                    continue
+            return int(code)
 
     # ---- what the policy sees ------------------------------------------------------------------------------
 
@@ -126,11 +136,11 @@ class Asked:
         if finished not in self._seen:
             state, tables = self._state, self._memory.tables
             if finished:
-                groups = tables["finished"][: int(state["fin"]) - int(state["arrived"])]
+                groups = tables["finished"][: state["fin"][0] - state["arrived"][0]]
             else:
-                groups = tables["flights"][: int(state["flights"])]
+                groups = tables["flights"][: state["flights"][0]]
                 groups = groups[tables["groups"]["whole"][groups] == 0]
-                groups = groups[tables["groups"]["id"][groups].argsort()]
+                groups = groups[self._group_ids[groups].argsort()]
             size = self._batch.group_size
             slots = groups if size == 1 else (groups[:, None] * size + self._members).ravel()
             self._seen[finished] = groups, slots
@@ -166,32 +176,31 @@ class Asked:
         ids = self._memory.tables["rollouts"]["id"][slots]
         return dict(zip(ids.tolist(), slots.tolist(), strict=True))
 
-    def _groups_in_flight(self) -> dict[int, int]:
-        """Group → group slot; looked up once a question."""
+    def _groups_in_flight(self) -> Places:
+        """Group slots and groups, in the order of their admission; looked up once a question."""
         if self._flying is None:
-            tables = self._memory.tables
-            places = tables["flights"][: int(self._state["flights"])]
-            ids = tables["groups"]["id"][places].tolist()
-            self._flying = dict(zip(ids, places.tolist(), strict=True))
+            places = self._memory.tables["flights"][: self._state["flights"][0]]
+            self._flying = places, self._group_ids[places]
         return self._flying
 
     def _ids_in_flight(self) -> list[int]:
-        size, groups = self._batch.group_size, self._groups_in_flight()
-        if size == 1:
-            return list(groups)
-        return [group * size + member for group in groups for member in range(size)]
+        size, groups = self._batch.group_size, self._groups_in_flight()[1]
+        if size > 1:
+            groups = (groups[:, None] * size + self._members).ravel()
+        ids: list[int] = groups.tolist()
+        return ids
 
     def _pool(self) -> PoolView:
         self._seen.clear()
         self._flying = None
         state, size = self._state, self._batch.group_size
-        step = int(state["step"])
+        step = state["step"][0]
         kind = OraclePoolView if self._policy.oracle else PoolView
         pool = kind(
             step,
             step,
-            int(state["admitted"]) * size,
-            int(state["flights"]) * size,
+            state["admitted"][0] * size,
+            state["flights"][0] * size,
             self._replicas,
             self._views,
             self._ids_in_flight,
@@ -208,33 +217,31 @@ class Asked:
 
     def _ask_plan(self) -> None:
         state, policy, batch = self._state, self._policy, self._batch
-        self._answers.step = int(state["step"])
+        self._answers.step = state["step"][0]
         plan = self._plan = policy.plan(self._pool())
         self._answers.check_plan(plan, self._shelved)
-        state["to_admit"], state["next_chunk"], state["overcommit"] = (
-            plan.admit,
-            plan.chunk_size,
-            plan.overcommit,
-        )
-        state["stop_after"] = batch.rollout_batch_size if plan.stop_after is None else plan.stop_after
+        state["to_admit"][0], state["next_chunk"][0] = int(plan.admit), int(plan.chunk_size)
+        state["overcommit"][0] = int(plan.overcommit)
+        stop_after = batch.rollout_batch_size if plan.stop_after is None else int(plan.stop_after)
+        state["stop_after"][0] = stop_after
         limit = policy.max_deferrals
-        state["max_deferrals"] = self._records.UNBOUNDED if limit is None else limit
-        first, size = int(state["admitted"]) * batch.group_size, batch.group_size
-        self._begun = int(state["flights"]) * size + plan.admit + len(plan.readmit)
+        state["max_deferrals"][0] = self._records.UNBOUNDED if limit is None else limit
+        self._begun = state["flights"][0] * batch.group_size + plan.admit + len(plan.readmit)
         if plan.readmit:
             self._fill("readmit", plan.readmit)
             self._shelved.difference_update(plan.readmit)
-        state["readmits"] = len(plan.readmit)
+        state["readmits"][0] = len(plan.readmit)
         awaited: list[int] = []
         if plan.wait_for:
+            first = state["admitted"][0] * batch.group_size
             known = self._ids(False).keys() | set(plan.readmit)
             new = range(first, first + plan.admit)
             awaited = sorted(i for i in plan.wait_for if i in known or i in new)
             self._fill("answer", awaited)
-        state["answers"] = len(awaited)
+        state["answers"][0] = len(awaited)
         if not self._arranges:
-            self._answers.check_phase_can_end(int(state["stop_after"]), self._begun, (), ())
-        state["planned"] = 1
+            self._answers.check_phase_can_end(stop_after, self._begun, (), ())
+        state["planned"][0] = 1
 
     def _ask_arrange(self) -> None:
         state, rollouts = self._state, self._memory.tables["rollouts"]
@@ -248,15 +255,15 @@ class Asked:
             if rollouts["replica"][slot] != replica and not rollouts["finished"][slot]:
                 pairs += (slot, replica)
         self._fill("answer", pairs)
-        state["answers"] = len(pairs) // 2
+        state["answers"][0] = len(pairs) // 2
         held = [slots[rollout_id] for rollout_id in arrangement.hold if rollout_id in slots]
         rollouts["on_hold"][list(slots.values())] = 0
         rollouts["on_hold"][held] = 1
         size = self._batch.group_size
         stuck = {int(rollouts["id"][slot]) // size for slot in held if not rollouts["finished"][slot]}
         awaited = [rollout_id for rollout_id in self._plan.wait_for if rollout_id in slots]
-        self._answers.check_phase_can_end(int(state["stop_after"]), self._begun, stuck, awaited)
-        state["arranged"] = 1
+        self._answers.check_phase_can_end(state["stop_after"][0], self._begun, stuck, awaited)
+        state["arranged"][0] = 1
 
     def _ask_select(self) -> None:
         selected = list(self._policy.select(self._pool()))
@@ -269,23 +276,26 @@ class Asked:
 
         state, tables, size = self._state, self._memory.tables, self._batch.group_size
         wanted = set(self._policy.drop(self._pool()))
-        state["answers"] = 0
+        state["answers"][0] = 0
         if not wanted:
             return
-        places = self._groups_in_flight()
-        self._answers.check_drop(wanted, self._ids_in_flight())
-        groups = sorted({places[group] for group in {rollout_id // size for rollout_id in wanted}})
-        shelf = int(state["shelved"]) + len(groups)
+        in_flight = self._ids_in_flight()
+        places, ids = self._groups_in_flight()
+        if len(wanted) != len(in_flight) or not wanted.issuperset(in_flight):
+            self._answers.check_drop(wanted, in_flight)
+            places = places[np.isin(ids, [rollout_id // size for rollout_id in wanted])]
+        count = len(places)
+        shelf = state["shelved"][0] + count
         if shelf > len(tables["shelf_groups"]):
-            for name, count in (("shelf_groups", 2 * shelf), ("shelf_rollouts", 2 * shelf * size)):
-                larger = np.zeros(count, dtype=tables[name].dtype)
+            for name, room in (("shelf_groups", 2 * shelf), ("shelf_rollouts", 2 * shelf * size)):
+                larger = np.zeros(room, dtype=tables[name].dtype)
                 larger[: len(tables[name])] = tables[name]
                 self._memory.put(name, larger)
-        self._fill("answer", groups)
-        state["answers"] = len(groups)
+        self._fill("answer", places)
+        state["answers"][0] = count
         self._shelved |= wanted
 
-    def _fill(self, name: str, values: "list[int] | tuple[int, ...]") -> None:
+    def _fill(self, name: str, values: "list[int] | tuple[int, ...] | np.ndarray[Any, Any]") -> None:
         import numpy as np
 
         if len(values) > len(self._memory.tables[name]):
@@ -294,26 +304,29 @@ class Asked:
 
     # ---- what it is told -----------------------------------------------------------------------------------
 
-    def _observe(self, step: int) -> None:
-        state, tables = self._state, self._memory.tables
-        values = tables["out"][int(state["row"]) - 1].tolist()
+    def _tell(self) -> None:
+        """Tell the policy of the step that has ended, if there is one since."""
+        state, step = self._state, self._observed
+        if step == state["step"][0] or not self._learns:
+            return
+        self._observed += 1
+        values = self._rows[state["row"][0] - 1].tolist()
         reward, *counts = (values[place] for place in self._told)
-        trained = tables["rollouts"]["id"][tables["batch"]]
         policy = self._policy
         policy.observe(
             StepReport(
                 step,
                 dict(zip(_TIMED, values[self._first_stage :], strict=False)),
-                tuple(trained.tolist()),
+                tuple(self._memory.tables["trained"].tolist()),
                 int(counts[0]),
                 None if isnan(reward) else reward,
                 *map(int, counts[1:]),
             )
         )
         if not self._is_asked and isinstance(policy, ShippedPolicy):
-            state["next_chunk"] = policy.chunk_size
+            state["next_chunk"][0] = policy.chunk_size
             if isinstance(policy, Refill):
-                state["next_delta"] = policy.overcommit
+                state["next_delta"][0] = policy.overcommit
 
 
 def _learns(policy: ShippedPolicy) -> bool:

@@ -207,10 +207,11 @@ TABLES: dict[str, Any] = {
     "finished": "i8",  # Group slots that may be selected, in order.
     "batch": "i8",  # Slots of the batch in training.
     "selection": "i8",  # Slots of the batch selected last.
+    "trained": "i8",  # Ids of the batch trained last.
     "answer": "i8",  # What the policy answered: ids that are waited for, or slots.
     "readmit": "i8",  # Ids of dropped rollouts to run again.
     "inbox": "i4",  # Pieces that arrived in this instant: (slot, new, past, last).
-    "inbox_key": "i8",
+    "inbox_id": "i8",
     "queue": "i4",  # Of each worker, a ring of pieces: those and the incarnation.
     "residues": "i8",
     "keys": "i8",  # Scratch for sorting, and …
@@ -315,10 +316,11 @@ whole_at_in = _vector("whole_at")
 finished_in = _vector("finished")
 batch_in = _vector("batch")
 selection_in = _vector("selection")
+trained_in = _vector("trained")
 answer_in = _vector("answer")
 readmit_in = _vector("readmit")
 inbox_in = _matrix("inbox")
-inbox_key_in = _vector("inbox_key")
+inbox_id_in = _vector("inbox_id")
 queue_in = _matrix("queue")
 residues_in = _vector("residues")
 keys_in = _vector("keys")

@@ -32,6 +32,7 @@ from oppo_sim.fast.records import (
     rollout_rows_in,
     rollouts_in,
     selection_in,
+    trained_in,
 )
 
 
@@ -50,6 +51,7 @@ def batch_columns(s: State, row: Any) -> int:
     reward = 0.0
     for i in range(size):
         rollout = rollouts_in(s)[batch_in(s)[i]]
+        trained_in(s)[i] = rollout.id
         response = np.int64(rollout.response)
         tokens += response
         longest, shortest = max(longest, response), min(shortest, response)

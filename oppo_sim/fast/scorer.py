@@ -7,21 +7,25 @@ import numpy as np
 
 from oppo_sim.fast.activities import record, start
 from oppo_sim.fast.costs import score_forward
-from oppo_sim.fast.ordering import sort_by_key
+from oppo_sim.fast.ordering import clear, sort_by_key
 from oppo_sim.fast.records import (
     MARK_PIECE,
     NO_ROOM,
     UNBOUNDED,
     State,
     compiled,
+    inbox_id_in,
     inbox_in,
-    inbox_key_in,
     items_in,
+    keys_in,
     queue_in,
     rollouts_in,
     runners_in,
     workers_in,
 )
+
+_SPREAD = 8
+"""Ids that lie closer than so many to one piece are counted, others compared."""
 
 
 @compiled
@@ -43,8 +47,7 @@ def hand_over(s: State, slot: int, last: int) -> None:
     s.inbox = i + 1
     if s.tracing:
         record(s, MARK_PIECE, rollout.replica, 0, s.now, s.now, 0.0, 0.0, 0.0)
-    # In order of (id, arrival); ids stay far below 2^39.
-    inbox_key_in(s)[i] = (rollout.id << 24) | i
+    inbox_id_in(s)[i] = rollout.id
     inbox_in(s)[i, 0], inbox_in(s)[i, 1], inbox_in(s)[i, 2], inbox_in(s)[i, 3] = slot, new, past, last
 
 
@@ -117,15 +120,17 @@ def take(s: State, w: int) -> None:
 @compiled
 def forget(s: State, slot: int) -> None:
     """``Scorer.forget``: what waits of a dropped rollout is removed, what is held is freed."""
+    rollout = rollouts_in(s)[slot]
+    if not rollout.prompt_sent:
+        return  # the scorer never heard of it
     kept = 0
     for i in range(s.inbox):
         if inbox_in(s)[i, 0] != slot:
             for j in range(4):
                 inbox_in(s)[kept, j] = inbox_in(s)[i, j]
-            inbox_key_in(s)[kept] = inbox_key_in(s)[i]
+            inbox_id_in(s)[kept] = inbox_id_in(s)[i]
             kept += 1
     s.inbox = kept
-    rollout = rollouts_in(s)[slot]
     if rollout.worker < 0:
         return
     w = rollout.worker
@@ -146,15 +151,39 @@ def forget(s: State, slot: int) -> None:
 
 
 @compiled
+def sort_inbox(s: State, count: int) -> None:
+    """``items``: the pieces of the inbox by (id, arrival)."""
+    ids, items, keys = inbox_id_in(s), items_in(s), keys_in(s)
+    low = high = ids[0]
+    for i in range(1, count):
+        low, high = min(low, ids[i]), max(high, ids[i])
+    width = high - low + 1
+    if width < min(_SPREAD * count, keys.shape[0]):
+        # By counting: where the pieces of each id begin.
+        clear(keys, 0, width + 1)
+        for i in range(count):
+            keys[ids[i] - low + 1] += 1
+        for i in range(1, width):
+            keys[i] += keys[i - 1]
+        for i in range(count):
+            place = ids[i] - low
+            items[keys[place]] = i
+            keys[place] += 1
+        return
+    for i in range(count):
+        # Ids stay far below 2^39.
+        keys[i], items[i] = (ids[i] << 24) | i, i
+    sort_by_key(keys, items, count)
+
+
+@compiled
 def settle_scorer(s: State) -> None:
     """``Scorer.settle``."""
     count = s.inbox
     if count == 1:
         queue_piece(s, 0)
     elif count > 1:
-        for i in range(count):
-            items_in(s)[i] = i
-        sort_by_key(inbox_key_in(s), items_in(s), count)
+        sort_inbox(s, count)
         for i in range(count):
             queue_piece(s, items_in(s)[i])
     s.inbox = 0

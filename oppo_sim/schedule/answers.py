@@ -1,6 +1,6 @@
 """What a policy may answer; whatever drives the run, a wrong answer is refused in the same sentence."""
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Set
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch, Policy, StepPlan
@@ -14,7 +14,7 @@ class Answers:
         self._policy = policy
         self._batch = batch
 
-    def check_plan(self, plan: StepPlan, shelved: Container[int]) -> None:
+    def check_plan(self, plan: StepPlan, shelved: Set[int]) -> None:
         """``shelved``: dropped rollouts that may run again."""
         size = self._batch.group_size
         if plan.admit < 0 or plan.admit % size:
@@ -23,12 +23,12 @@ class Answers:
             )
         if plan.chunk_size < 1:
             raise self.wrong(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
-        if any(rollout_id not in shelved for rollout_id in plan.readmit) or len(set(plan.readmit)) != len(
-            plan.readmit
-        ):
-            raise self.wrong("plan() readmits rollouts that were not dropped")
-        if plan.readmit and self._splits_group(plan.readmit):
-            raise self.wrong("plan() readmits a part of a group")
+        if plan.readmit:
+            again = set(plan.readmit)
+            if len(again) != len(plan.readmit) or not again <= shelved:
+                raise self.wrong("plan() readmits rollouts that were not dropped")
+            if self._splits_group(plan.readmit):
+                raise self.wrong("plan() readmits a part of a group")
 
     def check_move(self, rollout_id: int, replica: int, known: bool, num_replicas: int) -> None:
         """``known``: the rollout is unfinished and in flight."""

@@ -146,7 +146,7 @@ class Ledger(Generic[F]):
         for rollout in self.unfinished.values():
             rollout.generated_before = rollout.generated
         plan = self._policy.plan(self.pool(version))
-        self._answers.check_plan(plan, self.shelved)
+        self._answers.check_plan(plan, self.shelved.keys())
         admitted = [self._admit_new(step) for _ in range(plan.admit)]
         new = len(admitted)
         for rollout_id in plan.readmit:

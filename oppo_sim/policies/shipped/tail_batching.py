@@ -50,7 +50,8 @@ class TailBatching(ShippedPolicy):
 
     def drop(self, pool: PoolView) -> Collection[int]:
         dropped = pool.in_flight_ids
-        self._long_queue = sorted((*self._long_queue, *dropped))
+        self._long_queue += dropped
+        self._long_queue.sort()
         return dropped
 
     def state_dict(self) -> dict[str, Any]:

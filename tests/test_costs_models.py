@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from oppo_sim.costs.devices import DEVICES, Device, find_device
+from oppo_sim.costs.memory import weight_bytes
 from oppo_sim.costs.models import MODELS, ModelShape, find_model
 from oppo_sim.costs.operators import touched_experts
+from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
 
 QWEN25_05B = {
@@ -137,10 +139,14 @@ def test_unknown_names_and_broken_files_are_one_sentence(tmp_path: Path) -> None
 
 
 def test_devices_carry_their_sources_and_plausible_balances() -> None:
-    assert {"A100-40", "A100-80", "H100", "H200", "GH200", "L40S"} <= set(DEVICES)
+    wanted = "A100-40 A100-80 A800-40 A800-80 H100 H200 H800 H20 GH200 B200 GB200 A40 L20 L40S MI300X"
+    assert set(wanted.split()) <= set(DEVICES)
     for device in DEVICES.values():
         assert "datasheet" in device.source
-        assert 100 < device.bf16_flops / device.hbm_bytes_per_s < 500  # operations a byte
+        assert 30 < device.bf16_flops / device.hbm_bytes_per_s < 500  # operations a byte
+        assert device.tf32_flops is not None and device.float32_flops is not None
+        assert device.float32_flops <= device.tf32_flops < device.bf16_flops
+        assert device.fp8_flops is None or device.fp8_flops == pytest.approx(2 * device.bf16_flops, rel=0.02)
     assert find_device("h200") is DEVICES["H200"]
     own = Device(
         name="own",
@@ -158,3 +164,26 @@ def test_fp8_needs_a_device_that_has_it() -> None:
     assert DEVICES["H100"].flops("fp8") == pytest.approx(2 * DEVICES["H100"].flops("bf16"))
     with pytest.raises(OppoError, match="A100-80 has no fp8"):
         DEVICES["A100-80"].flops("fp8")
+
+
+def test_32_bit_dtypes_have_rates_of_their_own_and_twice_the_bytes() -> None:
+    a100, shape = DEVICES["A100-80"], find_model("qwen2.5-7b")
+    assert (a100.flops("tf32"), a100.flops("float32")) == (156e12, 19.5e12)
+    for dtype in ("tf32", "float32"):
+        assert weight_bytes(shape, dtype, True) == 2 * weight_bytes(shape, "bf16", True)
+    own = a100.model_copy(update={"tf32_flops": None})
+    with pytest.raises(OppoError, match="A100-80 has no tf32"):
+        own.flops("tf32")
+    assert a100.slower(memory=1.0, arithmetic=2.0).flops("float32") == 9.75e12
+
+
+def test_a_float32_engine_multiplies_slower_and_reads_twice_as_much() -> None:
+    shape, a100 = find_model("qwen2.5-7b"), DEVICES["A100-80"]
+    half, full = (RooflineEngine(shape, a100, dtype=dtype) for dtype in ("bf16", "float32"))
+    assert full.split.weight_bytes_per_param == full.split.activation_bytes == 4.0
+    assert full.split.rates.gemm == half.split.rates.gemm * 19.5 / 312
+    n, kv = 1, 0.0  # bound by memory: weights and activations are twice the bytes
+    bytes_of = [engine.decode_work(n, kv) for engine in (half, full)]
+    assert bytes_of[0] is not None and bytes_of[1] is not None
+    assert bytes_of[1].bytes == pytest.approx(2 * bytes_of[0].bytes, rel=0.001)
+    assert full.prefill_time(8192, 8192**2 / 2) > 10 * half.prefill_time(8192, 8192**2 / 2)

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from oppo_sim.costs.context import CostContext, stages_run
-from oppo_sim.costs.devices import Device
+from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.interface import BatchShape, PrefillCost
 from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import (
@@ -63,7 +63,8 @@ class Parts(NamedTuple):
 def rollout_engine(parts: Parts) -> RooflineEngine:
     """One replica. Raises OppoError for a dtype that the device lacks."""
     rollout = parts.rollout
-    kv_bytes, host = 1.0 if rollout.kv_cache_dtype == "fp8" else 2.0, find_host(rollout.host)
+    host = find_host(rollout.host)
+    kv_bytes = 1.0 if rollout.kv_cache_dtype == "fp8" else value_bytes(rollout.dtype)
     engine = RooflineEngine(
         shape=parts.models.actor,
         device=parts.devices.rollout,
@@ -159,7 +160,10 @@ def scoring_worker(parts: Parts) -> PrefillCost:
 
     def engine(shape: ModelShape, logits: Logits) -> RooflineEngine:
         degree, dtype, host = reward.tensor_parallel, reward.dtype, find_host(reward.host)
-        return RooflineEngine(shape, devices.scoring, degree, dtype, 2.0, reward.achievable, host, logits)
+        kv_bytes = value_bytes(dtype)
+        return RooflineEngine(
+            shape, devices.scoring, degree, dtype, kv_bytes, reward.achievable, host, logits
+        )
 
     costs: list[PrefillCost] = []
     if isinstance(reward, Verifier):

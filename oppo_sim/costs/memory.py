@@ -1,6 +1,6 @@
 """What lies in device memory, in bytes for one device."""
 
-from oppo_sim.costs.devices import Dtype
+from oppo_sim.costs.device import Dtype, value_bytes, weight_value_bytes
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.training_config import Optimizer, Sharding
 
@@ -29,8 +29,8 @@ def model_parameters(shape: ModelShape, has_head: bool) -> int:
 
 def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
     """Of the whole model; only the layers are in fp8."""
-    layers = shape.layer_params * (1.0 if dtype == "fp8" else 2.0)
-    return layers + 2.0 * (model_parameters(shape, has_head) - shape.layer_params)
+    layers = shape.layer_params * weight_value_bytes(dtype)
+    return layers + value_bytes(dtype) * (model_parameters(shape, has_head) - shape.layer_params)
 
 
 def training_state_bytes(

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oppo_sim.costs.devices import Device, Dtype
+from oppo_sim.costs.device import Device, Dtype, value_bytes, weight_value_bytes
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_parts import Achievable
 
-_ACTIVATION_BYTES = 2.0
-"""Activations, embeddings and the output head stay in 16 bits, also with fp8 weights."""
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
 _QUERY_BLOCK = 128.0
@@ -58,7 +56,12 @@ class Split:
 
     @property
     def weight_bytes_per_param(self) -> float:
-        return 1.0 if self.dtype == "fp8" else 2.0
+        return weight_value_bytes(self.dtype)
+
+    @property
+    def activation_bytes(self) -> float:
+        """Of a value of activations, embeddings and the output head: 16 bits, also with fp8 weights."""
+        return value_bytes(self.dtype)
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -70,10 +73,11 @@ def achievable_rates(
     device: Device, dtype: Dtype, shares: Achievable, link_bytes_per_s: float | None = None
 ) -> Rates:
     """The datasheet's rates times the achievable shares. Raises OppoError for a dtype the device lacks."""
+    activations = device.bf16_flops if dtype == "fp8" else device.flops(dtype)
     return Rates(
         gemm=device.flops(dtype) * shares.gemm,
-        head=device.bf16_flops * shares.gemm,
-        attention=device.bf16_flops * shares.attention,
+        head=activations * shares.gemm,
+        attention=activations * shares.attention,
         memory=device.hbm_bytes_per_s * shares.memory,
         link=(device.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s) * shares.link,
         collective_latency=shares.collective_latency_s,
@@ -119,7 +123,7 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
         8.0 * layers * hidden
         + (2.0 * layers * (query + kv) + shape.mlp_matrices * width) / split.tensor_parallel
     )
-    groups.append(_traffic(split, rows * per_row * _ACTIVATION_BYTES))
+    groups.append(_traffic(split, rows * per_row * split.activation_bytes))
     return tuple(groups)
 
 
@@ -128,7 +132,7 @@ def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...
     over the vocabulary."""
     shape, tp = split.shape, split.tensor_parallel
     flops = 2.0 * rows * shape.lm_head_params / tp
-    traffic = (shape.lm_head_params + rows * shape.vocab_size) * _ACTIVATION_BYTES / tp
+    traffic = (shape.lm_head_params + rows * shape.vocab_size) * split.activation_bytes / tp
     head = Group(flops / split.rates.head, traffic / split.rates.memory, flops, traffic)
     softmax = _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp)
     return (head, softmax) if normalised else (head,)
@@ -147,7 +151,7 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
     shape = split.shape
     flops = 4.0 * shape.query_width * shape.num_hidden_layers * pairs / split.tensor_parallel
     own = 2.0 * tokens * shape.num_hidden_layers * (shape.query_width + shape.kv_width)
-    own = own * _ACTIVATION_BYTES / split.tensor_parallel
+    own = own * split.activation_bytes / split.tensor_parallel
     traffic = own + split.kv_bytes_per_token * pairs / _QUERY_BLOCK
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
@@ -157,7 +161,7 @@ def collectives_seconds(split: Split, rows: float) -> float:
     tp = split.tensor_parallel
     if tp == 1:
         return 0.0
-    size = rows * split.shape.hidden_size * _ACTIVATION_BYTES
+    size = rows * split.shape.hidden_size * split.activation_bytes
     one = split.rates.collective_latency + 2.0 * (tp - 1) / tp * size / split.rates.link
     return 2 * split.shape.num_hidden_layers * one
 
@@ -216,7 +220,7 @@ def total(groups: Iterable[Group]) -> tuple[float, Group]:
 def _gemm(split: Split, rows: float, used: float, read: float, in_out: float) -> Group:
     """Matrix products: ``used`` parameters a row, ``read`` ones from memory, ``in_out`` elements a row."""
     flops = 2.0 * rows * used / split.tensor_parallel
-    traffic = read * split.weight_bytes_per_param + rows * in_out * _ACTIVATION_BYTES
+    traffic = read * split.weight_bytes_per_param + rows * in_out * split.activation_bytes
     traffic /= split.tensor_parallel
     return Group(flops / split.rates.gemm, traffic / split.rates.memory, flops, traffic)
 

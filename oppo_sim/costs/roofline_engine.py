@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from oppo_sim.costs.devices import Device, Dtype
+from oppo_sim.costs.device import Device, Dtype
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.models import ModelShape

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from oppo_sim.costs.devices import Device, Dtype
+from oppo_sim.costs.device import Device, Dtype
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 

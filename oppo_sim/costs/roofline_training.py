@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from oppo_sim.costs.context import stages_run
-from oppo_sim.costs.devices import Device
+from oppo_sim.costs.device import Device
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
 from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, model_parameters

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oppo_sim.costs.formulas import added
 from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
 
@@ -74,7 +75,7 @@ class BatchRewards:
         rewards = self.by_row
         if rewards is None:
             return _step_mean(self._config, self._key, step)
-        return sum(rewards[row] for row in trace_rows) / len(trace_rows)
+        return added(rewards[row] for row in trace_rows) / len(trace_rows)
 
     def step_means(self, steps: int) -> Sequence[float | None]:
         """``batch_mean`` of steps 0 to ``steps`` − 1 where the step alone decides (``by_row`` is None)."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oppo_sim.costs.device import Device, Dtype, value_bytes, weight_value_bytes
+from oppo_sim.costs.formulas import roofline_forward
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_parts import Achievable
 
@@ -42,6 +43,9 @@ class Group(NamedTuple):
     @property
     def seconds(self) -> float:
         return max(self.arithmetic_s, self.memory_s)
+
+
+_NOTHING = Group(0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -186,23 +190,66 @@ def affine_terms(groups_at: Callable[[float, float], tuple[Group, ...]]) -> tupl
 
 
 class ForwardTerms(NamedTuple):
-    """A forward over new tokens in numbers that a compiled loop can evaluate; seconds, operations and bytes
-    of one device.
+    """A forward over new tokens in numbers; seconds, operations and bytes of one device.
 
     seconds = max(Σ longer(group) + latency_s + collective_s_per_token · tokens, least_s) + host_s, where a
-    group is longer by its arithmetic or its traffic, and attention (of a token, of a query-key pair) is one
-    more group.
+    group is longer by its arithmetic or its traffic.
     """
 
-    rows: tuple[Terms, ...]
-    attention: tuple[Group, Group]
+    groups: tuple[tuple[float, ...], ...]
+    """Attention (of a token, of a query-key pair), then each other group (``Terms``), the numbers of its
+    three ``Group`` one after the other."""
     latency_s: float
     collective_s_per_token: float
     least_s: float
     host_s: float
-    num_experts: int
-    experts_per_token: int
+    experts: int
+    """Of a layer; 0: none."""
+    missed: float
+    """Share of the experts that a token does not use."""
     devices: int
+
+    def at(self, tokens: float, pairs: float) -> tuple[float, Group]:
+        """Seconds, and the parts of one device."""
+        seconds, *parts = roofline_forward(
+            self.groups,
+            0,
+            len(self.groups),
+            self.experts,
+            self.missed,
+            self.latency_s,
+            self.collective_s_per_token,
+            self.least_s,
+            self.host_s,
+            tokens,
+            pairs,
+        )
+        return seconds, Group(*parts)
+
+
+def forward_terms(
+    split: Split,
+    groups_at: Callable[[float, float], tuple[Group, ...]],
+    layer_latency_s: float,
+    least_s: float = 0.0,
+    host_s: float = 0.0,
+) -> ForwardTerms:
+    """The forward of a model: attention, the groups of ``groups_at(tokens, touched experts)``, collectives,
+    and ``layer_latency_s`` of all layers."""
+    shape = split.shape
+    attention = Terms(prefill_attention(split, 1.0, 0.0), prefill_attention(split, 0.0, 1.0), _NOTHING)
+    terms = (attention, *affine_terms(groups_at))
+    none = collectives_seconds(split, 0.0)
+    return ForwardTerms(
+        tuple((*fixed, *per_token, *per_expert) for fixed, per_token, per_expert in terms),
+        layer_latency_s + none,
+        collectives_seconds(split, 1.0) - none,
+        least_s,
+        host_s,
+        shape.num_experts,
+        1.0 - shape.num_experts_per_tok / shape.num_experts if shape.num_experts else 0.0,
+        split.tensor_parallel,
+    )
 
 
 def total(groups: Iterable[Group]) -> tuple[float, Group]:

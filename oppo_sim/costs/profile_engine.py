@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from oppo_sim.costs.context import StagesRun
+from oppo_sim.costs.formulas import inside, interpolated
 from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak, StageTimes, Work
 from oppo_sim.costs.linear import COMPUTE_BOUND, MEMORY_BOUND
 from oppo_sim.costs.lowering import Lowering
@@ -214,7 +215,7 @@ class ProfileTraining:
 # ---- piecewise linear and bilinear tables with linear extrapolation ----------------------------------------
 
 _SLACK = 1e-9
-"""Relative: grids that are scaled, and means of lengths, meet the ends of a range only up to rounding."""
+"""Relative: grids that are scaled differ by rounding."""
 
 
 def segment(grid: Sequence[float], x: float) -> int:
@@ -232,8 +233,7 @@ def line_at(grid: Sequence[float], values: Sequence[float], x: float) -> tuple[f
 def linear(grid: Sequence[float], values: Sequence[float], x: float) -> float:
     """The table at x; knots give the table's value to the last digit."""
     i = segment(grid, x)
-    weight = (x - grid[i]) / (grid[i + 1] - grid[i])
-    return values[i] * (1.0 - weight) + values[i + 1] * weight
+    return interpolated(x, grid[i], grid[i + 1], values[i], values[i + 1])
 
 
 def bilinear(
@@ -241,13 +241,7 @@ def bilinear(
 ) -> float:
     """values[x][y] between the four surrounding points."""
     i = segment(grid, x)
-    weight = (x - grid[i]) / (grid[i + 1] - grid[i])
-    return linear(inner, values[i], y) * (1.0 - weight) + linear(inner, values[i + 1], y) * weight
-
-
-def inside(low: float, high: float, x: float) -> bool:
-    """True for low <= x <= high up to rounding."""
-    return low - _SLACK * abs(low) <= x <= high + _SLACK * abs(high)
+    return interpolated(x, grid[i], grid[i + 1], linear(inner, values[i], y), linear(inner, values[i + 1], y))
 
 
 def merged(*grids: Sequence[float]) -> list[float]:

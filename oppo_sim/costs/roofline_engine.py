@@ -13,14 +13,12 @@ from oppo_sim.costs.operators import (
     ForwardTerms,
     Group,
     Split,
-    Terms,
     achievable_rates,
-    affine_terms,
     collectives_seconds,
     decode_attention,
+    forward_terms,
     head_groups,
     layer_groups,
-    prefill_attention,
     total,
 )
 from oppo_sim.costs.roofline_parts import HOSTS, Achievable, HostOverheads
@@ -30,20 +28,6 @@ _INFINITE = float("inf")
 ASSUMED = Achievable()
 
 Logits = Literal["last", "all", "none"]
-
-
-def _affine_total(terms: tuple[Terms, ...], attention: Group, tokens: float) -> tuple[float, Group]:
-    """``operators.total`` of affine groups and attention, written out: every scored piece asks for it."""
-    arithmetic, memory, flops, traffic = attention
-    seconds = arithmetic if arithmetic > memory else memory
-    for (a0, m0, f0, b0), (a1, m1, f1, b1), _ in terms:
-        a, m = a0 + a1 * tokens, m0 + m1 * tokens
-        seconds += a if a > m else m
-        arithmetic += a
-        memory += m
-        flops += f0 + f1 * tokens
-        traffic += b0 + b1 * tokens
-    return seconds, Group(arithmetic, memory, flops, traffic)
 
 
 class _Decode(NamedTuple):
@@ -138,29 +122,15 @@ class RooflineEngine:
         batch are asked in turn."""
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
-        (a0, m0, f0, b0), (a1, m1, f1, b1) = self._attention_terms
-        seconds = a0 * tokens + a1 * pairs, m0 * tokens + m1 * pairs
-        attention = Group(*seconds, f0 * tokens + f1 * pairs, b0 * tokens + b1 * pairs)
-        if self.shape.num_experts:  # experts touched are not affine in tokens
-            device, parts = total((*self._row_groups(tokens), attention))
-        else:
-            device, parts = _affine_total(self._row_terms, attention, tokens)
-        latency, per_row = self._collective_terms
-        device += latency + per_row * tokens
-        answer = max(device, self._launches()) + self.host.per_iteration_s, parts
+        answer = self._forward.at(tokens, pairs)
         object.__setattr__(self, "_last_prefill", ((tokens, pairs), answer))
         return answer
 
     @cached_property
-    def _attention_terms(self) -> tuple[Group, Group]:
-        """Attention of one token and of one query-key pair."""
-        return prefill_attention(self.split, 1.0, 0.0), prefill_attention(self.split, 0.0, 1.0)
-
-    @cached_property
-    def _collective_terms(self) -> tuple[float, float]:
-        """Seconds of layer latency and collectives: of no token, and what a token adds."""
-        none = collectives_seconds(self.split, 0.0)
-        return self._layer_latency() + none, collectives_seconds(self.split, 1.0) - none
+    def _forward(self) -> ForwardTerms:
+        """A prefill in numbers."""
+        launches, host_s = self._launches(), self.host.per_iteration_s
+        return forward_terms(self.split, self._row_groups, self._layer_latency(), launches, host_s)
 
     def decode_lines(self, n_running: int) -> DecodeLines:
         found = self._decodes.get(n_running) or self._decode(n_running)
@@ -168,32 +138,13 @@ class RooflineEngine:
         return DecodeLines(lines, None, (*found.memory, *found.arithmetic))
 
     def lower_prefill(self, to: Lowering) -> None:
-        shape = self.shape
-        latency, per_row = self._collective_terms
-        to.roofline(
-            ForwardTerms(
-                self._row_terms,
-                self._attention_terms,
-                latency,
-                per_row,
-                self._launches(),
-                self.host.per_iteration_s,
-                shape.num_experts,
-                shape.num_experts_per_tok,
-                self.tensor_parallel,
-            )
-        )
+        to.roofline(self._forward)
 
-    def _row_groups(self, tokens: float, touched: float | None = None) -> tuple[Group, ...]:
+    def _row_groups(self, tokens: float, touched: float) -> tuple[Group, ...]:
         """Everything of a prefill that depends on its tokens alone."""
         rows = {"last": 1.0, "all": tokens, "none": 0.0}[self.logits]
         head = head_groups(self.split, rows, normalised=self.logits == "all") if self.logits != "none" else ()
         return (*layer_groups(self.split, tokens, touched), *head)
-
-    @cached_property
-    def _row_terms(self) -> tuple[Terms, ...]:
-        """Groups of no token and what a token adds, which is all there is to know of a dense model."""
-        return affine_terms(self._row_groups)
 
     def _layer_latency(self) -> float:
         return self.shape.num_hidden_layers * self.achievable.layer_latency_s

@@ -1,12 +1,12 @@
 """The training part by roofline: forwards, PPO epochs, optimizer steps, weight sync."""
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import Device
+from oppo_sim.costs.formulas import added, micro_batches, stage_seconds
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
 from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, model_parameters
@@ -16,12 +16,9 @@ from oppo_sim.costs.operators import (
     Group,
     Split,
     achievable_rates,
-    affine_terms,
-    collectives_seconds,
+    forward_terms,
     head_groups,
     layer_groups,
-    prefill_attention,
-    total,
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.training_config import TrainingConfig
@@ -78,6 +75,7 @@ class RooflineTraining:
         default=None, init=False, repr=False, compare=False
     )
     _splits: dict[int, Split] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _forwards: dict[int, ForwardTerms] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def peak(self) -> Peak | None:
@@ -99,9 +97,9 @@ class RooflineTraining:
     @cached_property
     def _nominal_demand(self) -> Demand:
         stages = self._stages(self.nominal)
-        seconds = sum(part.seconds for part in stages)
-        memory = sum(part.memory_s for part in stages) / seconds
-        arithmetic = sum(part.arithmetic_s for part in stages) / seconds
+        seconds = added(part.seconds for part in stages)
+        memory = added(part.memory_s for part in stages) / seconds
+        arithmetic = added(part.arithmetic_s for part in stages) / seconds
         return Demand(min(1.0, memory), min(1.0, arithmetic))
 
     def sync_demand(self) -> Demand:
@@ -116,7 +114,7 @@ class RooflineTraining:
     def work(self, batch: BatchShape) -> Work | None:
         """Of all devices, without the weight sync and (as usual for MFU) recomputed operations."""
         stages = self._stages(batch)
-        flops, traffic = sum(part.flops for part in stages), sum(part.bytes for part in stages)
+        flops, traffic = added(part.flops for part in stages), added(part.bytes for part in stages)
         return Work(flops * self.num_gpus, traffic * self.num_gpus)
 
     def sync_seconds(self) -> float:
@@ -188,37 +186,19 @@ class RooflineTraining:
         ranks = self._data_parallel
         return 2.0 * model.parameters / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
 
-    def _micro_batch(self, model: TrainedModel, tokens: float, pairs: float) -> tuple[float, _Part]:
-        """Collectives' seconds, and the forward itself, of one micro-batch with these tokens and pairs."""
-        split = self._split(model)
-        layers, head = layer_groups(split, tokens), self._head(model, tokens)
-        seconds, parts = total((*layers, prefill_attention(split, tokens, pairs), *head))
-        seconds += self._latency(model)
-        return collectives_seconds(split, tokens), _Part(seconds, *parts)
-
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
 
-    def _latency(self, model: TrainedModel) -> float:
-        return model.shape.num_hidden_layers * self.devices.achievable.layer_latency_s
-
     def _forward_terms(self, model: TrainedModel) -> ForwardTerms:
-        """``_micro_batch`` in numbers."""
-        split, shape = self._split(model), model.shape
-        none = collectives_seconds(split, 0.0)
-        return ForwardTerms(
-            affine_terms(
-                lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens))
-            ),
-            (prefill_attention(split, 1.0, 0.0), prefill_attention(split, 0.0, 1.0)),
-            self._latency(model) + none,
-            collectives_seconds(split, 1.0) - none,
-            0.0,
-            0.0,
-            shape.num_experts,
-            shape.num_experts_per_tok,
-            self.training.tensor_parallel,
-        )
+        """The forward of a micro-batch."""
+        if id(model) not in self._forwards:
+            split = self._split(model)
+            self._forwards[id(model)] = forward_terms(
+                split,
+                lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens)),
+                model.shape.num_hidden_layers * self.devices.achievable.layer_latency_s,
+            )
+        return self._forwards[id(model)]
 
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
@@ -257,12 +237,23 @@ class RooflineTraining:
         plan = stage.plan
         tokens = batch.tokens / self._data_parallel / plan.mini_batches
         pairs = batch.pairs / self._data_parallel / plan.mini_batches
-        count = max(1, math.ceil(tokens / plan.micro_batch))
-        collectives, one = self._micro_batch(stage.model, tokens / count, pairs / count)
-        micro = max(plan.passes * (one.seconds + collectives) / plan.speed, plan.gather_s) + plan.overhead_s
+        count = micro_batches(tokens, plan.micro_batch)
+        one_s, one = self._forward_terms(stage.model).at(tokens / count, pairs / count)
+        seconds = stage_seconds(
+            one_s,
+            count,
+            plan.passes,
+            plan.speed,
+            plan.gather_s,
+            plan.overhead_s,
+            plan.steps,
+            plan.reduction_s,
+            plan.optimizer_s,
+            plan.offload_s,
+        )
         passes = plan.passes * count * plan.steps
         return _Part(
-            plan.steps * (count * micro + plan.reduction_s + plan.optimizer_s) + plan.offload_s,
+            seconds,
             passes * one.arithmetic_s,
             passes * one.memory_s + plan.steps * plan.optimizer_s,
             passes * one.flops,

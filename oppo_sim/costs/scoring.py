@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import Demand, Peak, PrefillCost, Work
 from oppo_sim.costs.lowering import Lowering, lower_prefill
 
@@ -24,7 +25,7 @@ class SummedPrefill:
         times = tuple([part.prefill_time(tokens, pairs) for part in self.parts])
         self._last.clear()
         self._last[tokens, pairs] = times
-        return sum(times)
+        return added(times)
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
         """Mean of the parts' demands, weighted by their time."""

@@ -4,7 +4,6 @@
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
 import math
-from types import FunctionType
 from typing import Any
 
 from oppo_sim import instants
@@ -24,6 +23,7 @@ from oppo_sim.fast.records import (
     flights_in,
     replicas_in,
     rollouts_in,
+    rule,
     runners_in,
     trace_in,
     tree_in,
@@ -31,12 +31,6 @@ from oppo_sim.fast.records import (
     workers_in,
 )
 from oppo_sim.model import formulas
-
-
-def rule(function: Any, **rules: Any) -> Any:
-    """A plain function of the model, compiled; ``rules`` are the compiled ones that it calls."""
-    return compiled(FunctionType(function.__code__, {**function.__globals__, **rules}))
-
 
 tolerance = rule(instants.instant_tolerance)
 series_seconds = rule(formulas.series_seconds)

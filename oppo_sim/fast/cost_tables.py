@@ -256,17 +256,14 @@ class _Lowered:
 
     def roofline(self, forward: ForwardTerms) -> None:
         first = len(self._terms)
-        token, pair = forward.attention
-        self._terms.append((*token, *pair, 0.0, 0.0, 0.0, 0.0))
-        self._terms += [(*fixed, *per_token, *per_expert) for fixed, per_token, per_expert in forward.rows]
-        experts = forward.num_experts
+        self._terms += forward.groups
         self._parts.append(
             {
                 "kind": "roofline",
                 "first_term": first,
-                "terms": len(self._terms) - first,
-                "experts": experts,
-                "miss": 1.0 - forward.experts_per_token / experts if experts else 0.0,
+                "last_term": len(self._terms),
+                "experts": forward.experts,
+                "missed": forward.missed,
                 "per_token": forward.collective_s_per_token,
                 "latency_s": forward.latency_s,
                 "least_s": forward.least_s,

@@ -3,9 +3,9 @@
 # Records are read by field, which has no type for mypy.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
-import math
 from typing import Any
 
+from oppo_sim.costs import formulas
 from oppo_sim.fast.records import (
     ASK_MODEL,
     LINEAR,
@@ -19,6 +19,7 @@ from oppo_sim.fast.records import (
     asked_in,
     compiled,
     parts_in,
+    rule,
     stage_s_in,
     stages_in,
     tables_in,
@@ -26,6 +27,11 @@ from oppo_sim.fast.records import (
 )
 
 Forward = tuple[float, float, float, float, float]
+roofline_forward = rule(formulas.roofline_forward)
+micro_batches = rule(formulas.micro_batches)
+stage_seconds = rule(formulas.stage_seconds)
+interpolated = rule(formulas.interpolated)
+inside = rule(formulas.inside)
 
 
 @compiled
@@ -37,14 +43,8 @@ def note_range(s: State, table: int, first: float, second: float) -> None:
 
 
 @compiled
-def outside(low: float, high: float, x: float) -> bool:
-    """Not ``interpolate.inside``."""
-    return not (low - 1e-9 * abs(low) <= x <= high + 1e-9 * abs(high))
-
-
-@compiled
 def segment(tables: Array, at: int, count: int, x: float) -> int:
-    """``interpolate.segment`` of the grid that begins at ``at``."""
+    """``profile_engine.segment`` of the grid that begins at ``at``."""
     i = 0
     while i < count and tables[at + i] < x:
         i += 1
@@ -52,11 +52,11 @@ def segment(tables: Array, at: int, count: int, x: float) -> int:
 
 
 @compiled
-def interpolated(tables: Array, grid_at: int, count: int, values_at: int, x: float) -> float:
-    """``interpolate.linear``."""
+def table_at(tables: Array, grid_at: int, count: int, values_at: int, x: float) -> float:
+    """``profile_engine.linear``."""
     i = segment(tables, grid_at, count, x)
-    weight = (x - tables[grid_at + i]) / (tables[grid_at + i + 1] - tables[grid_at + i])
-    return tables[values_at + i] * (1.0 - weight) + tables[values_at + i + 1] * weight
+    at = grid_at + i
+    return interpolated(x, tables[at], tables[at + 1], tables[values_at + i], tables[values_at + i + 1])
 
 
 @compiled
@@ -65,44 +65,37 @@ def table_seconds(s: State, part: Any, tokens: float, pairs: float) -> float:
     tables, at, count = tables_in(s), part.tokens_at, part.tokens_count
     inner, inner_count = part.context_at, part.context_count
     context = pairs / tokens
-    if outside(tables[at], tables[at + count - 1], tokens) or outside(
-        tables[inner], tables[inner + inner_count - 1], context
+    if not (
+        inside(tables[at], tables[at + count - 1], tokens)
+        and inside(tables[inner], tables[inner + inner_count - 1], context)
     ):
         note_range(s, part.range, tokens, context)
     i = segment(tables, at, count, tokens)
-    weight = (tokens - tables[at + i]) / (tables[at + i + 1] - tables[at + i])
     row = part.seconds_at + i * inner_count
-    low = interpolated(tables, inner, inner_count, row, context)
-    high = interpolated(tables, inner, inner_count, row + inner_count, context)
-    seconds = low * (1.0 - weight) + high * weight
+    low = table_at(tables, inner, inner_count, row, context)
+    high = table_at(tables, inner, inner_count, row + inner_count, context)
+    seconds = interpolated(tokens, tables[at + i], tables[at + i + 1], low, high)
     if seconds <= 0:
         s.error = ASK_MODEL
     return seconds + part.host_s
 
 
 @compiled
-def roofline_forward(s: State, part: Any, tokens: float, pairs: float) -> Forward:
-    """Seconds, operations, bytes, and seconds of memory traffic and of arithmetic (of one device) of
-    ``operators.ForwardTerms``."""
-    terms, at = terms_in(s), part.first_term
-    touched = 0.0
-    if part.experts:
-        touched = part.experts * (1.0 - part.miss**tokens)
-    arithmetic = terms[at, 0] * tokens + terms[at, 4] * pairs
-    memory = terms[at, 1] * tokens + terms[at, 5] * pairs
-    flops = terms[at, 2] * tokens + terms[at, 6] * pairs
-    traffic = terms[at, 3] * tokens + terms[at, 7] * pairs
-    seconds = max(arithmetic, memory)
-    for i in range(at + 1, at + part.terms):
-        more = terms[i, 0] + terms[i, 4] * tokens + terms[i, 8] * touched
-        moved = terms[i, 1] + terms[i, 5] * tokens + terms[i, 9] * touched
-        seconds += max(more, moved)
-        arithmetic += more
-        memory += moved
-        flops += terms[i, 2] + terms[i, 6] * tokens + terms[i, 10] * touched
-        traffic += terms[i, 3] + terms[i, 7] * tokens + terms[i, 11] * touched
-    seconds += part.latency_s + part.per_token * tokens
-    return max(seconds, part.least_s) + part.host_s, flops, traffic, memory, arithmetic
+def roofline_part(s: State, part: Any, tokens: float, pairs: float) -> Forward:
+    """``ForwardTerms.at``."""
+    return roofline_forward(
+        terms_in(s),
+        part.first_term,
+        part.last_term,
+        part.experts,
+        part.missed,
+        part.latency_s,
+        part.per_token,
+        part.least_s,
+        part.host_s,
+        tokens,
+        pairs,
+    )
 
 
 @compiled
@@ -111,7 +104,7 @@ def forward(s: State, index: int, tokens: float, pairs: float) -> Forward:
     all devices, shares of memory traffic and arithmetic."""
     part = parts_in(s)[index]
     if part.kind == ROOFLINE:
-        seconds, flops, traffic, memory, arithmetic = roofline_forward(s, part, tokens, pairs)
+        seconds, arithmetic, memory, flops, traffic = roofline_part(s, part, tokens, pairs)
         return (
             seconds,
             flops * part.devices,
@@ -152,10 +145,20 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float) -> tuple[f
     ranks = s.data_parallel
     tokens = tokens / ranks / stage.mini_batches
     pairs = pairs / ranks / stage.mini_batches
-    count = max(1, math.ceil(tokens / stage.micro_batch))
-    one, flops, _, _, _ = roofline_forward(s, parts_in(s)[stage.part], tokens / count, pairs / count)
-    micro = max(stage.passes * one / stage.speed, stage.gather_s) + stage.overhead_s
-    seconds = stage.steps * (count * micro + stage.reduction_s + stage.optimizer_s) + stage.offload_s
+    count = micro_batches(tokens, stage.micro_batch)
+    one, _, _, flops, _ = roofline_part(s, parts_in(s)[stage.part], tokens / count, pairs / count)
+    seconds = stage_seconds(
+        one,
+        count,
+        stage.passes,
+        stage.speed,
+        stage.gather_s,
+        stage.overhead_s,
+        stage.steps,
+        stage.reduction_s,
+        stage.optimizer_s,
+        stage.offload_s,
+    )
     return seconds, stage.passes * count * stage.steps * flops
 
 
@@ -174,10 +177,10 @@ def stage_times(s: State, tokens: float, pairs: float) -> None:
             flops += added
         elif stage.kind == TABLE:
             at, count = stage.grid_at, stage.grid_count
-            if not noted and outside(tables_in(s)[at], tables_in(s)[at + count - 1], tokens):
+            if not noted and not inside(tables_in(s)[at], tables_in(s)[at + count - 1], tokens):
                 note_range(s, TRAINING_RANGE, tokens, 0.0)
             noted = True
-            seconds = interpolated(tables_in(s), at, count, stage.values_at, tokens)
+            seconds = table_at(tables_in(s), at, count, stage.values_at, tokens)
             if seconds < 0:
                 s.error = ASK_MODEL
         stage_s_in(s)[i] = seconds

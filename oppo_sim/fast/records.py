@@ -14,6 +14,7 @@ but they are moments at which the model looks, and they may join two instants.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -36,6 +37,11 @@ def compiled(function: F) -> F:
     """Called by compiled code only, so the wrappers for other callers are not compiled."""
     options = {"error_model": "numpy", "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return cast(F, _numba.njit(**options)(function))
+
+
+def rule(function: Any, **rules: Any) -> Any:
+    """A plain function of the model, compiled; ``rules`` are the compiled ones that it calls."""
+    return compiled(FunctionType(function.__code__, {**function.__globals__, **rules}))
 
 
 # ---- codes -------------------------------------------------------------------------------------------------
@@ -170,8 +176,8 @@ RUNNER = _record(
 """What an actor does on its devices, as ``Runner`` in the model."""
 DEVICE = _record("shared host active dirty", "busy busy_since")
 PART = _record(
-    "kind first_term terms experts tokens_at tokens_count context_at context_count seconds_at range",
-    "fixed per_token per_pair latency_s least_s host_s miss devices memory arithmetic",
+    "kind first_term last_term experts tokens_at tokens_count context_at context_count seconds_at range",
+    "fixed per_token per_pair latency_s least_s host_s missed devices memory arithmetic",
 )
 """One forward: see ``cost_tables``. ``memory``, ``arithmetic``: its demand, where that is fixed."""
 STAGE = _record(

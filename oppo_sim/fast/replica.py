@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, tolerance
-from oppo_sim.fast.costs import forward, note_range, outside
+from oppo_sim.fast.costs import forward, inside, note_range
 from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
 from oppo_sim.fast.records import (
     ASK_MODEL,
@@ -287,7 +287,7 @@ def decode(s: State, r: int) -> None:
         line += 1
     fixed, slope, kv_until = lines_in(s)[line, 0], lines_in(s)[line, 1], lines_in(s)[line, 2]
     if s.has_lines_checked:
-        if outside(line_range_in(s)[n, 0], line_range_in(s)[n, 1], float(kv)):
+        if not inside(line_range_in(s)[n, 0], line_range_in(s)[n, 1], float(kv)):
             note_range(s, DECODE_RANGE, float(n), float(kv))
         furthest = kv_until if slope < 0 else float(kv)
         if fixed + slope * furthest <= 0:

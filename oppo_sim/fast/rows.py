@@ -31,15 +31,13 @@ from oppo_sim.fast.records import (
     rewards_in,
     rollout_rows_in,
     rollouts_in,
+    rule,
     selection_in,
     trained_in,
 )
+from oppo_sim.model import formulas
 
-
-@compiled
-def share(busy_s: float, devices: int, seconds: float) -> float:
-    """``row._share``."""
-    return busy_s / (devices * seconds) if seconds > 0.0 else math.nan
+busy_share = rule(formulas.busy_share)
 
 
 @compiled
@@ -177,12 +175,12 @@ def close_row(s: State) -> None:
     row.tokens_scored = s.scored
     row.scorer_pieces = s.pieces
     row.scorer_batches = s.scoring_batches
-    row.busy_rollout = share(busy_rollout(s), s.replicas, seconds)
-    row.busy_scoring = share(busy_scoring(s, 0.0), s.workers, seconds)
-    row.busy_training = share(busy_training(s), s.train_devices - s.hosts, seconds)
+    row.busy_rollout = busy_share(busy_rollout(s), s.replicas, seconds)
+    row.busy_scoring = busy_share(busy_scoring(s, 0.0), s.workers, seconds)
+    row.busy_training = busy_share(busy_training(s), s.train_devices - s.hosts, seconds)
     if s.schedule != SYNCHRONOUS:
         s.scored_at, s.scored_inference = s.now, busy_scoring(s, busy_rollout(s))
-    row.utilization_inference = share(s.scored_inference, s.replicas + s.workers, s.scored_at)
+    row.utilization_inference = busy_share(s.scored_inference, s.replicas + s.workers, s.scored_at)
     work_columns(s, row, seconds)
     row.kv_peak_tokens = s.kv_peak
     row.kv_preemptions = s.preemptions

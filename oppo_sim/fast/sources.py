@@ -18,6 +18,7 @@ COMPILED = (
     "kernel.py",
     "../columns.py",
     "../instants.py",
+    "../costs/formulas.py",
     "../model/formulas.py",
 )
 

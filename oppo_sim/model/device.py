@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from simpy.events import Event
 
+from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import NO_DEMAND, Demand
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.formulas import device_rate
@@ -36,8 +37,8 @@ class Device:
         """Own seconds an activity here makes in one second."""
         if len(self.active) < 2:
             return 1.0
-        memory = sum(runner.demand.memory for runner in self.active)
-        arithmetic = sum(runner.demand.arithmetic for runner in self.active)
+        memory = added(runner.demand.memory for runner in self.active)
+        arithmetic = added(runner.demand.arithmetic for runner in self.active)
         return device_rate(len(self.active), self.interference, memory, arithmetic)
 
 

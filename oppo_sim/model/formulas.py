@@ -1,6 +1,6 @@
 """Formulas that the model calls and the compiled path compiles: plain functions of numbers."""
 
-from math import ceil, sqrt
+from math import ceil, nan, sqrt
 
 
 def series_seconds(iterations: int, first: float, growth: float) -> float:
@@ -29,3 +29,9 @@ def device_rate(active: int, interference: float, memory: float, arithmetic: flo
     """Own seconds that an activity makes in one second on a device with ``active`` ones, whose demands sum to
     ``memory`` and ``arithmetic`` (docs/model.md C6)."""
     return 1.0 if active < 2 else 1.0 / (interference * max(1.0, memory, arithmetic))
+
+
+def busy_share(busy_s: float, devices: int, seconds: float) -> float:
+    """Share of ``seconds`` in which ``devices`` devices were busy, together for ``busy_s`` seconds; NaN of no
+    time."""
+    return busy_s / (devices * seconds) if seconds > 0.0 else nan

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oppo_sim import columns as c
+from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import Costs
+from oppo_sim.model.formulas import busy_share
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.policies.interface import Policy, StepReport
@@ -19,7 +21,7 @@ Recorded = Sequence[Mapping[str, float]] | None
 
 
 def _share(before: Sequence[float], after: Sequence[float], seconds: float) -> float:
-    return (sum(after) - sum(before)) / (len(after) * seconds) if after and seconds > 0.0 else NAN
+    return busy_share(added(after) - added(before), len(after), seconds) if after else NAN
 
 
 class StepRows:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report import sweep_figures as s
+from oppo_sim.report import tune_figures as t
 from oppo_sim.report.labels import measured_label, settings_label, value_label
 from oppo_sim.report.points import Points, category, filled, heat_axes, ordered_values
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
@@ -27,6 +29,30 @@ def sampled_points() -> Points:
     return Points(
         frame, ("policy.chunk_size", "policy.overcommit"), region=frozenset({int(np.argmin(took)), 5})
     )
+
+
+def made_trials() -> pd.DataFrame:
+    """The third cannot run, the fourth breaks a bound."""
+    seconds = [1.2, 1.0, np.nan, 0.8, 0.9]
+    statuses = ["ok", "ok", "failed", "infeasible", "ok"]
+    return pd.DataFrame({"trial": range(5), "s_per_rollout": seconds, "status": statuses})
+
+
+def made_sensitivity() -> pd.DataFrame:
+    rows = [
+        {"field": field, "value": str(value), "value_number": float(value), "status": "ok", **ends}
+        for field, values in (("policy.overcommit", (0, 8, 32)), ("policy.chunk_size", (32, 2048)))
+        for value in values
+        for ends in [{"relative": 0.1, "relative_low": 0.05, "relative_high": 0.15}]
+    ]
+    return pd.DataFrame(rows)
+
+
+def made_knobs() -> list[dict[str, Any]]:
+    return [
+        {"field": "policy.overcommit", "chosen": 8, "share_of_variance": 0.9},
+        {"field": "policy.chunk_size", "chosen": 32, "share_of_variance": 0.1},
+    ]
 
 
 MAKERS: dict[str, Callable[[], Figure]] = {
@@ -46,12 +72,9 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "scatter of one field": lambda: s.scatter_figure(made_points(chunks=(256,)), by="placement.scoring"),
     "trade-off": lambda: s.tradeoff_figure(made_points(), by="placement.scoring", title="a"),
     "trade-off with the bias": lambda: s.tradeoff_figure(made_points(), "length_bias"),
-    "convergence": lambda: s.convergence_figure(
-        [120.0, 100.0, np.nan, 110.0, 90.0], [True, True, True, False, True], "a"
-    ),
-    "sensitivity": lambda: s.sensitivity_figure(
-        ["policy.chunk_size", "policy.overcommit"], [0.02, 0.2], ["32 to 2048", "0 to 32"]
-    ),
+    "history of a search": lambda: t.history_figure(made_trials(), "s_per_rollout", "a"),
+    "sensitivity": lambda: t.sensitivity_figure(made_sensitivity(), made_knobs(), "a"),
+    "regret": lambda: t.regret_figure([{"world": "as given", "chosen": 0.01, "nominal": 0.0}], "a"),
 }
 
 
@@ -145,17 +168,18 @@ def test_the_trade_off_lists_the_settings_of_its_front() -> None:
     assert "scoring placement separate, chunk size 512, overcommit Δ 0" in text
 
 
-def test_convergence_counts_only_trials_that_keep_the_constraints() -> None:
-    figure = s.convergence_figure([120.0, 100.0, np.nan, 80.0, 90.0], [True, True, True, False, True])
-    assert legend_texts(figure) == ["trial", "breaks a constraint", "best so far: 90.0 s"]
+def test_the_best_trial_so_far_keeps_the_bounds() -> None:
+    figure = t.history_figure(made_trials(), "s_per_rollout")
+    assert legend_texts(figure) == ["keeps all bounds", "breaks a bound", "best so far"]
+    (steps,) = figure.axes[0].lines
+    assert list(steps.get_ydata()) == [1.2, 1.0, 1.0, 1.0, 0.9]
 
 
-def test_the_knob_that_matters_most_is_on_top() -> None:
-    figure = s.sensitivity_figure(["policy.chunk_size", "policy.overcommit"], [0.02, 0.2])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
-        "overcommit Δ (rollouts)",
-        "chunk size (tokens)",
-    ]
+def test_a_panel_a_knob_in_the_order_given() -> None:
+    figure = t.sensitivity_figure(made_sensitivity(), made_knobs())
+    labels = [axis.get_xlabel() for axis in figure.axes]
+    assert labels == ["overcommit Δ (rollouts)", "chunk size (tokens)"]
+    assert figure.axes[0].texts[0].get_text() == "overcommit Δ: 90 % of the variance"
 
 
 def all_failed() -> Points:
@@ -171,8 +195,8 @@ NOTHING_TO_DRAW: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a curve along words": (lambda: s.curve_figure(made_points(), x="placement.scoring"), "numeric field"),
     "a trade-off without points": (lambda: s.tradeoff_figure(all_failed()), "no point has both"),
-    "no trial": (lambda: s.convergence_figure([np.nan]), "no trial"),
-    "no knob": (lambda: s.sensitivity_figure([], []), "no knob"),
+    "no trial": (lambda: t.history_figure(made_trials().iloc[2:3], "s_per_rollout"), "no trial"),
+    "no knob": (lambda: t.sensitivity_figure(made_sensitivity(), []), "no knobs"),
     "no rows": (lambda: Points(table().iloc[:0], ()), "no rows"),
     "an axis that is no column": (lambda: Points(table(), ("policy.name",)), "policy.name"),
 }

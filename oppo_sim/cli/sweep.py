@@ -12,6 +12,7 @@ import click
 from oppo_sim.cli import options
 
 if TYPE_CHECKING:
+    from oppo_sim.runs.execute import ExecutorName
     from oppo_sim.scenario.schema import Scenario
     from oppo_sim.sweep.run import OnProgress, Progress, Sweep, SweepPlan
     from oppo_sim.sweep.spec import SweepSpec
@@ -83,15 +84,9 @@ def command(
     scenario_or_file: str | None,
     grid: tuple[str, ...],
     random: tuple[str, ...],
-    samples: int | None,
     sobol: bool,
-    sampler_seed: int | None,
-    seeds: int | None,
-    steps: int | None,
     overrides: tuple[str, ...],
-    objective: str | None,
-    stop_dominated: bool,
-    executor: str,
+    executor: "ExecutorName",
     jobs: int | None,
     ray_address: str | None,
     dry_run: bool,
@@ -101,6 +96,7 @@ def command(
     force: bool,
     figures: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Simulate many configurations of a scenario on the same seeds, and rank them with 95 % intervals.
 
@@ -116,22 +112,15 @@ def command(
         return 0
     if scenario_or_file is None:
         raise click.UsageError("Missing argument 'SCENARIO|SWEEP.yaml', or --schema")
-    given = {
-        "samples": samples,
-        "sampler": "sobol" if sobol else None,
-        "sampler_seed": sampler_seed,
-        "seeds": seeds,
-        "steps": steps,
-        "objective": objective,
-        "stop_dominated": stop_dominated or None,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    if sobol:
+        given["sampler"] = "sobol"
+    changes = {name: value for name, value in given.items() if value is not None and value is not False}
     spec, scenario = _loaded(scenario_or_file, grid, random, overrides, changes)
     from oppo_sim.runs.execute import Executor
     from oppo_sim.sweep.folder import refuse_taken, sweep_to_folder
     from oppo_sim.sweep.run import plan_sweep
 
-    where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]
+    where = Executor(executor, jobs, ray_address)
     with options.progress_bar(f"{scenario.name}: checking points", 1, as_json) as (bar, task):
         plan = plan_sweep(spec, scenario, lambda done, total: bar.update(task, completed=done, total=total))
     folder = output or Path("runs") / f"{options.safe_name(scenario.name)}-sweep"

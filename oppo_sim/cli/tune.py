@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ from oppo_sim.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from oppo_sim.tune.result import PairedResult, Tuned
     from oppo_sim.tune.session import OnProgress
+    from oppo_sim.tune.trials import PairedResult, Tuned
 
 MOST_SHOWN = 14
 """Settings in the table."""
@@ -82,7 +83,7 @@ help="Bound on how much longer or shorter trained "
               metavar="SHARE", help="Costs of decode, prefill, scoring and "
               "training are known up to so much (0.1: lognormal factors of 10 %).")  # fmt: skip
 @click.option("--cost-worlds", type=click.IntRange(1, 1000), default=8, help="Draws of these factors.")
-@click.option("--cost-profile", "profiles", multiple=True, type=options.PATH,
+@click.option("--cost-profile", "cost_profiles", multiple=True, type=options.PATH,
 help="A further measured profile that may "
               "be the true one; may be repeated.")  # fmt: skip
 @click.option("--robust", type=click.Choice(["mean", "worst", "quantile"]), default="mean",
@@ -116,32 +117,15 @@ def command(
     scenario: str,
     policies: str | None,
     space: tuple[str, ...],
-    objective: str,
-    max_staleness: float | None,
-    max_mean_staleness: float | None,
-    max_length_bias: float | None,
-    kv_capacity: Any,
-    max_deferrals: int | None,
     traces: tuple[str, ...],
     drifts: tuple[float, ...],
+    cost_profiles: tuple[Path, ...],
     cost_uncertainty: float,
     cost_worlds: int,
-    profiles: tuple[Path, ...],
-    robust: str,
-    trials: int,
-    seeds: int | None,
-    fresh_seeds: int | None,
-    sampler_seed: int,
-    timeout_s: float | None,
-    executor: str,
-    jobs: int | None,
-    ray_address: str | None,
-    steps: int | None,
     overrides: tuple[str, ...],
     output: Path | None,
-    force: bool,
-    figures: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Find the policy and knobs of SCENARIO with the least seconds per trained rollout that keep all bounds.
 
@@ -166,23 +150,9 @@ def command(
         folder,
         policies=None if policies is None else options.names(policies),
         space=tuple(parse_knob(text) for text in space),
-        objective=objective,  # type: ignore[arg-type]
-        constraints=Constraints(
-            max_staleness, max_mean_staleness, max_length_bias, kv_capacity, max_deferrals
-        ),
-        worlds=WorldSpec(traces, drifts, cost_uncertainty, cost_worlds, profiles),
-        robust=robust,  # type: ignore[arg-type]
-        trials=trials,
-        seeds=seeds,
-        fresh_seeds=fresh_seeds,
-        steps=steps,
-        sampler_seed=sampler_seed,
-        timeout_s=timeout_s,
-        executor=executor,  # type: ignore[arg-type]
-        jobs=jobs,
-        ray_address=ray_address,
-        force=force,
-        figures=figures,
+        constraints=Constraints(**{field.name: given.pop(field.name) for field in fields(Constraints)}),
+        worlds=WorldSpec(traces, drifts, cost_uncertainty, cost_worlds, cost_profiles),
+        **given,
     )
     try:
         with _progress(loaded.name, as_json) as on_progress:

@@ -23,35 +23,22 @@ from oppo_sim.report.html_parts import (
     joined,
     overrides_text,
     picture,
-    stored_picture,
     versions_text,
 )
 from oppo_sim.report.labels import value_label, value_text
 from oppo_sim.report.points import Points
-from oppo_sim.report.sweep_figures import convergence_figure, sensitivity_figure
+from oppo_sim.report.tune_figures import history_figure, regret_figure, sensitivity_figure
 from oppo_sim.tables import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 TUNE: Final = "tune.json"
 _TRIALS: Final = "trials.parquet"
 _SENSITIVITY: Final = "sensitivity.parquet"
 _BEST: Final = "best.yaml"
-_KEPT: Final = "ok"
 _COSTS: Final = (c.S_PER_ROLLOUT, c.S_PER_TOKEN)
-_STORED: Final = (
-    (
-        "figures/sensitivity.png",
-        "Around the choice, knob by knob",
-        "Cost over the choice's as each knob changes alone, with 95 % intervals.",
-    ),
-    (
-        "figures/regret.png",
-        "Regret by world",
-        "Regret of the choice and of what is best in the scenario as given, world by world.",
-    ),
-)
 _MEND: Final = "run the same command again, its finished runs are kept"
 
 
@@ -104,7 +91,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
         sections=(
             *(Section(title, tuple(sentences)) for title, sentences in others if sentences),
             *_frameworks(advice.get("frameworks", {})),
-            Section("Pictures", pictures=_pictures(folder, trials, sensitivity, points.objective, stem)),
+            Section("Pictures", pictures=_pictures(record, trials, sensitivity, points.objective, stem)),
             *_failures(record["failures"]),
             *_best_file(folder),
         ),
@@ -172,36 +159,24 @@ def _frameworks(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Sectio
 
 
 def _pictures(
-    folder: Path, trials: "pd.DataFrame", sensitivity: "pd.DataFrame", cost: str, stem: str
+    record: Mapping[str, Any], trials: "pd.DataFrame", sensitivity: "pd.DataFrame", cost: str, stem: str
 ) -> tuple[Picture, ...]:
-    found = []
-    values = trials[cost].to_numpy(dtype=np.float64)
-    if np.isfinite(values).any():
-        kept = [status == _KEPT for status in trials[c.STATUS]]
-        label = "seconds a rollout" if cost == c.S_PER_ROLLOUT else "seconds a token"
-        figure = convergence_figure(values.tolist(), kept, label=label)
-        found.append(
-            picture(
-                f"{stem}-convergence",
-                figure,
-                "How the search went",
-                f"{label.capitalize()} of every trial, and the best so far.",
-            )
-        )
-    ran = sensitivity[sensitivity["status"] != "failed"]
-    if len(ran):
-        names = list(dict.fromkeys(map(str, ran["field"])))
-        losses, tried = [], []
-        for name in names:
-            rows = ran[ran["field"] == name]
-            losses.append(float(rows["relative"].max()))
-            tried.append(f"{rows['value'].iloc[0]} to {rows['value'].iloc[-1]}")
-        figure = sensitivity_figure(names, losses, tried, axis_label="cost above the choice's, at most (%)")
-        alt = "One bar a knob: the most that it costs to move it alone over its range."
-        found.append(picture(f"{stem}-sensitivity", figure, "Which knob matters", alt))
-    for number, (file, title, alt) in enumerate(_STORED):
-        if (folder / file).is_file():
-            found.append(stored_picture(folder / file, f"{stem}-stored-{number}", title, alt))
+    name, worlds, found = str(record["scenario"]), record["advice"]["worlds"], []
+
+    def add(kind: str, figure: "Figure", title: str, alt: str) -> None:
+        found.append(picture(f"{stem}-{kind}", figure, title, alt))
+
+    if trials[cost].notna().any():
+        unit = "rollout" if cost == c.S_PER_ROLLOUT else "token"
+        alt = f"Seconds a {unit} of every trial, and the best so far."
+        add("history", history_figure(trials, cost, name), "How the search went", alt)
+    if len(sensitivity):
+        alt = "Cost over the choice's as each knob changes alone, with 95 % intervals."
+        figure = sensitivity_figure(sensitivity, record["knobs"], name)
+        add("sensitivity", figure, "Which knob matters", alt)
+    if worlds:
+        alt = "Regret of the choice and of what is best in the scenario as given, world by world."
+        add("regret", regret_figure(worlds, name), "Regret by world", alt)
     return tuple(found)
 
 

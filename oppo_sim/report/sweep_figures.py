@@ -18,7 +18,6 @@ from oppo_sim.report.html_parts import svg_text
 from oppo_sim.report.labels import (
     Measure,
     field_label,
-    format_seconds,
     measure_of,
     measured_label,
     settings_label,
@@ -41,13 +40,10 @@ from oppo_sim.report.style import (
     INK,
     LOSSES,
     TRAINED,
-    bar_figure,
-    beside,
     cut,
     legend_below,
     new_figure,
     set_title,
-    whole_numbers,
 )
 from oppo_sim.run_folder import write_png
 
@@ -311,70 +307,6 @@ def tradeoff_figure(
         )
         lines.append(cut(f"{number}  {reached}: {settings_label(*_split(points.label_of(row)))}", 125))
     axis.set_xlabel("\n".join(lines), fontsize=9, loc="left", linespacing=1.45)
-    return figure
-
-
-def convergence_figure(
-    values: Sequence[float], feasible: Sequence[bool] | None = None, title: str = "", label: str = "step time"
-) -> "Figure":
-    """A tuning's costs (seconds, of what ``label`` says) in the order tried, and the best so far; infeasible
-    ones are crosses, NaN failed.
-
-    Raises OppoError without a finite value.
-    """
-    seconds = np.asarray(values, dtype=np.float64)
-    allowed = np.ones(len(seconds), dtype=bool) if feasible is None else np.asarray(feasible, dtype=bool)
-    if not np.isfinite(seconds).any():
-        raise OppoError(f"no trial has a {label}: there is nothing to draw")
-    unit = time_unit(float(np.nanmin(seconds)))
-    shown, number = seconds / unit.seconds, np.arange(1, len(seconds) + 1)
-    figure, (axis,) = new_figure([3.6])
-    dots: dict[str, Any] = {"linestyle": "none", "markersize": 4}
-    handles: list[Artist] = [
-        *axis.plot(
-            number[allowed], shown[allowed], marker="o", **dots, color=TRAINED, alpha=0.6, label="trial"
-        )
-    ]
-    if not allowed.all():
-        crosses = {**dots, "marker": "x", "color": FAINT, "label": "breaks a constraint"}
-        handles += axis.plot(number[~allowed], shown[~allowed], **crosses)
-    so_far = np.fmin.accumulate(np.where(allowed, seconds, np.nan))
-    least = format_seconds(float(np.nanmin(so_far)), unit) if np.isfinite(so_far).any() else "none"
-    handles += axis.step(
-        number, so_far / unit.seconds, where="post", color=INK, linewidth=1.5, label=f"best so far: {least}"
-    )
-    axis.set_xlabel("trial")
-    axis.set_ylabel(f"{label} ({unit.name})")
-    whole_numbers(axis.xaxis)
-    set_title(axis, title)
-    legend_below(figure, handles)
-    return figure
-
-
-def sensitivity_figure(
-    names: Sequence[str],
-    losses: Sequence[float],
-    labels: Sequence[str] = (),
-    title: str = "",
-    axis_label: str = "",
-) -> "Figure":
-    """One bar a knob, the one that matters most on top: what leaving its best value costs at most (share of
-    the step time).
-
-    ``labels`` stand beside the bars (the range tried, say). Raises OppoError without a knob.
-    """
-    if not len(names):
-        raise OppoError("no knob was varied: there is no sensitivity to draw")
-    shares = np.nan_to_num(np.asarray(losses, dtype=np.float64))
-    order = np.argsort(-shares, kind="stable")
-    figure, axis = bar_figure([field_label(names[at]) for at in order], base=1.2, each=0.4)
-    axis.barh(np.arange(len(order)), shares[order] * 100, height=0.6, color=TRAINED)
-    for place, at in enumerate(order):
-        text = f"+{shares[at] * 100:.1f} %" + (f"  {labels[at]}" if len(labels) else "")
-        beside(axis, max(0.0, shares[at]) * 100, place, text)
-    axis.set_xlim(0, max(0.1, float(shares.max()) * 100) * (1.7 if len(labels) else 1.15))
-    axis.set_xlabel(axis_label or "step time above the best (%)")
-    set_title(axis, title)
     return figure
 
 

@@ -22,8 +22,8 @@ from oppo_sim.tune.request import (
     broken,
     limit_text,
 )
-from oppo_sim.tune.result import Interaction, KnobEffect, PairedResult
 from oppo_sim.tune.space import Setting, machine_overrides
+from oppo_sim.tune.trials import Interaction, KnobEffect, PairedResult
 
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 MOST_ALIKE = 6

@@ -15,12 +15,21 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.statistics import alike, compared_row, interval, paired
-from oppo_sim.tune.bench import Bench, Need
 from oppo_sim.tune.request import broken
-from oppo_sim.tune.result import Checked, Interaction, KnobEffect, PairedResult
 from oppo_sim.tune.search import SearchProblem, frozen_trial, judged, parameter
 from oppo_sim.tune.space import Setting
-from oppo_sim.tune.trials import Trial, best_in, mean_cost, ranked, require_optuna
+from oppo_sim.tune.trials import (
+    Checked,
+    Interaction,
+    KnobEffect,
+    PairedResult,
+    Trial,
+    best_in,
+    mean_cost,
+    ranked,
+    require_optuna,
+)
+from oppo_sim.tune.worlds import Bench, Need
 
 MOST_TRIED = 40
 """Trials that are tried as the choice, where those before break a bound on fresh seeds."""

@@ -19,10 +19,9 @@ from oppo_sim.tables import write_frame
 from oppo_sim.tune.advice import advice_markdown
 from oppo_sim.tune.check import Swept
 from oppo_sim.tune.request import broken
-from oppo_sim.tune.result import Tuned
 from oppo_sim.tune.search import SearchProblem
 from oppo_sim.tune.space import Space
-from oppo_sim.tune.trials import Trial, least_costs, mean_cost, regrets, together
+from oppo_sim.tune.trials import Trial, Tuned, least_costs, mean_cost, regrets, together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,12 +128,12 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
 
 
 def _write_figures(tuned: Tuned, folder: Path) -> None:
-    from oppo_sim.tune import figures as draw
+    from oppo_sim.report import tune_figures as draw
 
     title = tuned.scenario.name
     made = {HISTORY_FIGURE: draw.history_figure(tuned.trials, _cost_column(tuned), title)}
     if len(tuned.sensitivity):
-        made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(tuned.sensitivity, tuned.knobs, title)
+        made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(tuned.sensitivity, tuned.record["knobs"], title)
     if len(tuned.advice["worlds"]) > 1:
         made[REGRET_FIGURE] = draw.regret_figure(tuned.advice["worlds"], title)
     for name, figure in made.items():

@@ -13,7 +13,6 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.runs.request import RunResult
 from oppo_sim.runs.statistics import FIRST_LOOK, dominated
-from oppo_sim.tune.bench import Bench, Need, Totals
 from oppo_sim.tune.request import (
     ONLY_GROWS,
     UNIT_COST,
@@ -39,6 +38,7 @@ from oppo_sim.tune.trials import (
     require_optuna,
     together,
 )
+from oppo_sim.tune.worlds import Bench, Need, Totals
 
 CLEARLY = 0.01
 """A setting is stopped only if it is worse by more than this share, too."""

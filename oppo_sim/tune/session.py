@@ -15,7 +15,6 @@ from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files
-from oppo_sim.tune.bench import Bench
 from oppo_sim.tune.check import (
     RUNNERS_UP,
     Swept,
@@ -40,11 +39,21 @@ from oppo_sim.tune.request import (
     limit_text,
     seeds_of,
 )
-from oppo_sim.tune.result import Checked, Infeasible, Interaction, KnobEffect, PairedResult, Tuned
 from oppo_sim.tune.search import Ended, SearchProblem, search
 from oppo_sim.tune.space import Space, build_space
-from oppo_sim.tune.trials import SearchStore, Trial, mean_cost, require_optuna
-from oppo_sim.tune.worlds import NOMINAL, World, build_worlds
+from oppo_sim.tune.trials import (
+    Checked,
+    Infeasible,
+    Interaction,
+    KnobEffect,
+    PairedResult,
+    SearchStore,
+    Trial,
+    Tuned,
+    mean_cost,
+    require_optuna,
+)
+from oppo_sim.tune.worlds import NOMINAL, Bench, World, build_worlds
 
 SENSITIVITY_SEEDS = 5
 

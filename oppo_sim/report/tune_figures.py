@@ -10,7 +10,6 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import field_label, short_label, value_label
 from oppo_sim.report.style import FAINT, INK, LOSSES, TRAINED, legend_below, new_figure
-from oppo_sim.tune.result import KnobEffect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,8 +59,13 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
     return figure
 
 
-def sensitivity_figure(sensitivity: "pd.DataFrame", knobs: Sequence[KnobEffect], title: str = "") -> "Figure":
-    """Cost over the choice's as each knob changes alone, the most important on top; shaded: within 1 %."""
+def sensitivity_figure(
+    sensitivity: "pd.DataFrame", knobs: Sequence[Mapping[str, Any]], title: str = ""
+) -> "Figure":
+    """Cost over the choice's as each knob changes alone, the most important on top; shaded: within 1 %.
+
+    ``knobs``: as ``tune.json`` has them. Raises OppoError without a knob.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -69,7 +73,7 @@ def sensitivity_figure(sensitivity: "pd.DataFrame", knobs: Sequence[KnobEffect],
         raise OppoError("the chosen policy has no knobs: there is nothing to draw")
     figure, axes = new_figure([1.9] * len(knobs), below=0.3)
     for axis, knob in zip(axes, knobs, strict=True):
-        _knob(axis, sensitivity[sensitivity["field"] == knob.field], knob)
+        _knob(axis, sensitivity[sensitivity["field"] == knob["field"]], knob)
     _title(axes[0], f"{title}: around the choice")
     handles = [
         Line2D(
@@ -112,7 +116,7 @@ def regret_figure(worlds: Sequence[Mapping[str, Any]], title: str = "") -> "Figu
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
+def _knob(axis: "Axes", rows: "pd.DataFrame", knob: Mapping[str, Any]) -> None:
     ran = rows[rows["status"] != "failed"]
     numeric = bool(np.isfinite(rows["value_number"]).all())
     x = (
@@ -130,7 +134,7 @@ def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
     axis.errorbar(x, y, yerr=np.vstack([below, above]), elinewidth=1.0, capsize=2, **style)
     out = (ran["status"] == "infeasible").to_numpy()
     axis.plot(x[out], y[out], "x", color=LOSSES[0], markersize=6)
-    here = (ran["value"] == json.dumps(knob.chosen)).to_numpy()
+    here = (ran["value"] == json.dumps(knob["chosen"])).to_numpy()
     axis.plot(x[here], y[here], "D", color=INK, markersize=5)
     if numeric:
         values = rows["value_number"].to_numpy(dtype=float)
@@ -141,9 +145,9 @@ def _knob(axis: "Axes", rows: "pd.DataFrame", knob: KnobEffect) -> None:
     else:
         axis.set_xticks(range(len(rows)), ["none" if value == "null" else value for value in rows["value"]])
         axis.margins(x=0.1)
-    axis.set_xlabel(field_label(knob.field), fontsize=9)
+    axis.set_xlabel(field_label(knob["field"]), fontsize=9)
     axis.set_ylabel("% slower", fontsize=9)
-    text = f"{short_label(knob.field)}: {100 * knob.share:.0f} % of the variance"
+    text = f"{short_label(knob['field'])}: {100 * knob['share_of_variance']:.0f} % of the variance"
     axis.annotate(text, (0.99, 0.96), xycoords="axes fraction", ha="right", va="top", fontsize=8)
 
 

@@ -96,11 +96,11 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
     if not lines:
         return type(error).__name__
-    said = lines[-1] if getattr(error, "actor_init_failed", False) else lines[min(1, len(lines) - 1)]
-    said = said.partition("Worker exit detail: ")[2] or said
+    reason = lines[-1] if getattr(error, "actor_init_failed", False) else lines[min(1, len(lines) - 1)]
+    reason = reason.partition("Worker exit detail: ")[2] or reason
     for guesses in (" Some common causes", " There are some potential"):
-        said = said.partition(guesses)[0]
-    return said.rstrip(" .")
+        reason = reason.partition(guesses)[0]
+    return reason.rstrip(" .")
 
 
 class RayTransport:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oppo_sim.cli.options import progress_bar
+from oppo_sim.cli.options import StepRange, progress_bar
 from oppo_sim.cli.trace_common import (
     FORCE,
     in_short,
@@ -23,24 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_SHOWN = 6
-
-
-class _Steps(click.ParamType[tuple[int, int]]):
-    """``A:B``, the first and the last step."""
-
-    name = "A:B"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        first, colon, last = str(value).partition(":")
-        if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            self.fail(
-                f"'{value}' is not a range of steps: give the first and the last, such as 20:80", param, ctx
-            )
-        return int(first), int(last)
 
 
 def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
@@ -86,7 +68,7 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option(
     "--max-response-length", type=int, help="Responses of this many tokens were cut, shorter ones were not."
 )
-@click.option("--steps", type=_Steps(), help="Keep these training steps, both ends included.")
+@click.option("--steps", type=StepRange(), help="Keep these training steps, both ends included.")
 @click.option("--source", "source_name", metavar="NAME", help="Name of the rows' source [the framework's].")
 @click.option("--rows-per-step", type=int, help="Rollouts in a step, for logs that hold only figures a step.")
 @click.option(
@@ -178,7 +160,7 @@ def print_import(console: "Console", provenance: dict[str, Any]) -> None:
     shown = ", ".join(f"{file['name']} ({file['bytes']:,} bytes)" for file in files[:MOST_SHOWN])
     more = f" and {len(files) - MOST_SHOWN} more" if len(files) > MOST_SHOWN else ""
     table = text_table("", "")
-    for name, said in (
+    for name, text in (
         ("framework", provenance["framework"]),
         ("lengths", provenance["lengths"]),
         ("files", shown + more),
@@ -187,8 +169,8 @@ def print_import(console: "Console", provenance: dict[str, Any]) -> None:
         ("finish reasons", reasons),
         ("notes", "\n".join(provenance["notes"])),
     ):
-        if said:
-            table.add_row(name, verbatim(said))
+        if text:
+            table.add_row(name, verbatim(text))
     console.print("\nProvenance", highlight=False)
     console.print(table)
 

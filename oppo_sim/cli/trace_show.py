@@ -154,12 +154,12 @@ def _lines(stats: "TraceStats") -> list[tuple[str, str, str]]:
     from oppo_sim.traces.stats import REFERENCE_BATCH
 
     lines = [
-        ("responses", f"{stats.rows:,}", _counts_said(stats)),
+        ("responses", f"{stats.rows:,}", _counts_text(stats)),
         ("mean", token_count(stats.mean), "tokens"),
         ("p50", token_count(stats.p50), ""),
         ("p90", token_count(stats.p90), ""),
         ("p99", token_count(stats.p99), ""),
-        ("max", token_count(stats.max), _at_max_said(stats)),
+        ("max", token_count(stats.max), _at_max_text(stats)),
         ("CV", f"{stats.cv:.2f}", "standard deviation / mean"),
         ("p99 / p50", f"{stats.p99_over_p50:.1f}", ""),
         ("max / mean", f"{stats.max_over_mean:.1f}", ""),
@@ -189,7 +189,7 @@ def _known_for(share: float) -> str:
     return "" if share == 1 else f", known for {100 * share:.0f} % of the rows"
 
 
-def _counts_said(stats: "TraceStats") -> str:
+def _counts_text(stats: "TraceStats") -> str:
     counts = ((stats.sources, "source"), (stats.steps, "step"), (stats.prompts, "prompt"))
     parts = [f"{count:,} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
     parts += [f"{stats.aborted:,} aborted rows left out"] if stats.aborted else []
@@ -197,7 +197,7 @@ def _counts_said(stats: "TraceStats") -> str:
     return ", ".join(parts)
 
 
-def _at_max_said(stats: "TraceStats") -> str:
+def _at_max_text(stats: "TraceStats") -> str:
     return f"{100 * stats.at_max_share:.1f} % are exactly so long" if stats.at_max_share >= 0.002 else ""
 
 

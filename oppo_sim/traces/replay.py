@@ -270,30 +270,30 @@ def _warnings(
     max_response_length: int,
     unrewarded: int,
 ) -> "list[str]":
-    said = []
+    found = []
     total = counts["rows_in_trace"]
     if counts["rows_left_out_aborted"]:
-        said.append(
+        found.append(
             f"{counts['rows_left_out_aborted']} of {total} rows of {where} are left out: they were aborted"
         )
     if counts["rows_left_out_by_grouping"]:
-        said.append(
+        found.append(
             f"{counts['rows_left_out_by_grouping']} of {total} rows of {where} are left out: they fill no"
             f" group of {group_size}"
         )
     if counts["zero_lengths_raised_to_1"]:
-        said.append(
+        found.append(
             f"{counts['zero_lengths_raised_to_1']} responses of {where} have no token and count as one"
         )
     if len(short_cuts):
-        said.append(
+        found.append(
             f"{len(short_cuts)} responses of {where} were cut when recorded (the longest at"
             f" {short_cuts.max()} tokens), below max_response_length {max_response_length}: how long they"
             " would have become is not known"
         )
     if unrewarded:
-        said.append(f"{unrewarded} rows of {where} have no reward: its rewards are not used")
-    return said
+        found.append(f"{unrewarded} rows of {where} have no reward: its rewards are not used")
+    return found
 
 
 def prompt_codes(frame: "pd.DataFrame") -> "npt.NDArray[np.int64]":

@@ -282,8 +282,8 @@
       const { points } = this;
       this.chosen = row;
       this.place(row);
-      const said = points.failed(row) ? `failed: ${(points.errors && points.errors[row]) || ""}` : points.measures.slice(0, 5).map((measure) => `${measure.label} ${withUnit(measure, measure.values[row])}`).join(", ");
-      this.picked.replaceChildren(h("strong", {}, "Chosen: "), `${points.title(row)}: ${said}`);
+      const summary = points.failed(row) ? `failed: ${(points.errors && points.errors[row]) || ""}` : points.measures.slice(0, 5).map((measure) => `${measure.label} ${withUnit(measure, measure.values[row])}`).join(", ");
+      this.picked.replaceChildren(h("strong", {}, "Chosen: "), `${points.title(row)}: ${summary}`);
       this.picked.hidden = false;
       const old = this.picked.parentElement.querySelector(".picked-code");
       if (old) old.remove();
@@ -307,14 +307,14 @@
       if (failures) this.columns.push({ name: "status", choices: [...new Set(points.status)], key: (row) => points.status[row], text: (row) => points.status[row] }, { name: "error", free: true, key: (row) => (points.errors && points.errors[row]) || null, text: (row) => (points.errors && points.errors[row]) || "", class: "why" });
       const first = points.measures.findIndex((measure) => measure.column === points.objective);
       this.sorting = { column: this.columns[points.axes.length + Math.max(0, first)] || this.columns[0], down: first >= 0 && points.measures[first].better === "high" };
-      this.said = h("span", { role: "status" });
+      this.summary = h("span", { role: "status" });
       this.more = h("button", { type: "button", on: { click: () => { this.shown = Infinity; this.draw(); } } });
       this.reset = h("button", { type: "button", on: { click: () => this.clear() } }, "Clear filters");
       this.body = h("tbody");
       const place = root.querySelector(".table");
       const id = `count-${root.dataset.explorer}`;
       place.append(
-        h("p", { class: "count", id }, this.said, this.more, this.reset),
+        h("p", { class: "count", id }, this.summary, this.more, this.reset),
         h("p", { class: "help" }, "Click a name to sort. Filter with a number: 2, ≤ 2, > 1.5 or 2..5."),
         h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of points" }, h("table", { "aria-describedby": id }, h("caption", {}, `One row a ${points.label}`), h("thead", {}, this.heads(), this.filters()), this.body)),
       );
@@ -367,7 +367,7 @@
       this.sorters.forEach((head, at) => head.setAttribute("aria-sort", this.columns[at] !== column ? "none" : down ? "descending" : "ascending"));
       const drawn = rows.slice(0, this.shown);
       this.body.replaceChildren(...drawn.map((row) => this.row(row)));
-      this.said.textContent = `${grouped(rows.length, 0)} of ${grouped(points.count, 0)} points` + (drawn.length < rows.length ? `, the first ${drawn.length} shown` : "");
+      this.summary.textContent = `${grouped(rows.length, 0)} of ${grouped(points.count, 0)} points` + (drawn.length < rows.length ? `, the first ${drawn.length} shown` : "");
       this.more.textContent = `Show all ${grouped(rows.length, 0)}`;
       this.more.hidden = drawn.length === rows.length;
       this.reset.hidden = points.conditions.size === 0;

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,14 +36,6 @@ class Peek:
         return isinstance(self.record, dict) and all(name in self.record for name in names)
 
 
-def _never(_peek: Peek) -> bool:
-    return False
-
-
-def _no_step(_path: Path) -> int | None:
-    return None
-
-
 def _nothing(path: Path, _reading: Reading) -> Iterator[Rollout | pa.Table]:
     raise OppoError(f"{path} holds no rollouts that this importer reads")
 
@@ -61,17 +54,38 @@ class Importer:
     """Other names under which it is found."""
     patterns: tuple[str, ...] = ()
     """Names of files with rollouts, in a folder."""
-    recognises: Callable[[Peek], bool] = _never
-    """Whether a file holds rollouts of this format."""
+    fields: tuple[str, ...] = ()
+    """Of the first record of a JSON lines file with rollouts, by which it is recognised."""
+    columns: tuple[str, ...] = ()
+    """Likewise, of a CSV or Parquet file."""
+    looks: Callable[[Peek], bool] | None = None
+    """Likewise, where names alone do not tell."""
     read: Callable[[Path, Reading], Iterator[Rollout | pa.Table]] = _nothing
-    step_of: Callable[[Path], int | None] = _no_step
-    """The step in a file's name or folder, so that files outside --steps are not opened."""
+    step_name: str | None = None
+    """Regular expression with one group, the step in a file's name: files outside --steps are not opened."""
+    find_step: Callable[[Path], int | None] | None = None
+    """Likewise, where the name alone does not tell."""
     select: Callable[[list[Path]], tuple[list[Path], dict[str, int]]] | None = None
     """Which of the matching files to read, and how many are left out for which reason."""
     metrics: MetricNames | None = None
     """Names of per-step figures, where rollouts are not logged."""
     notes: tuple[str, ...] = field(default=())
     """What is not known from these logs."""
+
+    def recognises(self, peek: Peek) -> bool:
+        """Whether a file holds rollouts of this format."""
+        if self.looks is not None:
+            return self.looks(peek)
+        if self.columns:
+            return set(self.columns) <= set(peek.columns)
+        return bool(self.fields) and peek.has(*self.fields)
+
+    def step_of(self, path: Path) -> int | None:
+        """The step in a file's name or folder; None where there is none."""
+        if self.find_step is not None:
+            return self.find_step(path)
+        found = re.fullmatch(self.step_name, plain_name(path)) if self.step_name else None
+        return int(found.group(1)) if found else None
 
 
 def peek_at(path: Path) -> Peek:

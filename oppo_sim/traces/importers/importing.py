@@ -16,7 +16,7 @@ from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
 from oppo_sim.traces.importers.formats import AUTO, find_importer
 from oppo_sim.traces.importers.gathering import OUTSIDE, Gathering
 from oppo_sim.traces.importers.importer import Importer
-from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, make_options
+from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, ImportOptions
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.tokens import make_counter
 
@@ -31,17 +31,17 @@ def import_log(
     """The rollouts of a log as a trace (columns as ``schema.checked_frame``), and its provenance as plain
     data.
 
-    ``source`` is the name of an importer (``IMPORTERS``) or ``auto``; ``options`` are those of
-    ``options.make_options``: tokenizer, chars_per_token, fields, max_response_length, steps, name,
+    ``source`` is the name of an importer (``IMPORTERS``) or ``auto``; ``options`` are the fields
+    of ``ImportOptions``: tokenizer, chars_per_token, fields, max_response_length, steps, name,
     rows_per_step, like. Files are read one after another, and of every rollout only lengths, ids, finish
     reason and reward are kept. Raises OppoError naming file and line.
     """
     path = Path(path)
-    said = make_options(**options)
-    importer = detect(path, said) if source.strip().lower() == AUTO else find_importer(source)
-    chosen = choose_files(importer, path, said)
-    reading = Reading(said, make_counter(said))
-    gathering = Gathering(said.name or importer.name, reading)
+    checked = ImportOptions(**options)
+    importer = detect(path, checked) if source.strip().lower() == AUTO else find_importer(source)
+    chosen = choose_files(importer, path, checked)
+    reading = Reading(checked, make_counter(checked))
+    gathering = Gathering(checked.name or importer.name, reading)
     account = Account()
     work = _Import(importer, chosen, path, reading, gathering, progress or (lambda _done, _total: None))
     if chosen.aggregated:
@@ -83,7 +83,7 @@ def _read_rollouts(work: _Import) -> None:
         before = gathering.read
         for each in importer.read(file, reading):
             if isinstance(each, Rollout):
-                gathering.add(file, each)
+                gathering.add(file, each._replace(step=step) if each.step is None else each)
             else:
                 gathering.add_table(file, each)
         work.record(file, gathering.read - before)

@@ -32,9 +32,9 @@ MOST_ROWS_PER_STEP: Final = 1_000_000
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How to read a log; ``None`` where nothing was said."""
+    """How to read a log; ``None`` where nothing was said. Raises OppoError for what makes no sense."""
 
-    tokenizer: Path | None = None
+    tokenizer: str | Path | None = None
     """A ``tokenizer.json``, or a folder with one or with a tokenizer of the transformers library."""
     chars_per_token: float | None = None
     """Instead of a tokenizer: an estimate, and reported as one."""
@@ -51,59 +51,44 @@ class ImportOptions:
     like: str | None = None
     """Trace whose shape is taken where a log has a mean and nothing else."""
 
+    def __post_init__(self) -> None:
+        if self.tokenizer is not None and self.chars_per_token is not None:
+            raise OppoError(
+                "tokenizer and chars_per_token contradict each other: give the tokenizer alone, which is"
+                " exact"
+            )
+        chars, steps = self.chars_per_token, self.steps
+        if chars is not None and not (math.isfinite(chars) and 0.1 <= chars <= 100):
+            raise OppoError(
+                f"chars_per_token is {chars:g} but must lie between 0.1 and 100: English text has about 4"
+            )
+        _whole("max_response_length", self.max_response_length, MAX_LENGTH)
+        _whole("rows_per_step", self.rows_per_step, MOST_ROWS_PER_STEP)
+        if steps is not None and not 0 <= steps[0] <= steps[1]:
+            raise OppoError(
+                f"steps {steps[0]}:{steps[1]} is not a range: give the first and the last step, the first not"
+                " above the last"
+            )
+        if self.name == "":
+            raise OppoError("the source's name is empty: give a name, or leave it out")
+        for target, given in self.fields.items():
+            known = (*ROLLOUT_FIELDS, *METRIC_FIELDS)
+            if target not in known:
+                close = get_close_matches(target, known, n=1)
+                raise OppoError(
+                    f"field {target}={given}: there is no '{target}' in a trace,"
+                    f" {f'did you mean {close[0]}?' if close else 'give one of'}"
+                    f" {'' if close else ', '.join(known)}".rstrip()
+                )
+            if not given:
+                raise OppoError(f"field {target}= names no field of the log: give its name after the sign")
+
     def record(self) -> dict[str, Any]:
         """Plain data, what was said only."""
         given = {name: value for name, value in asdict(self).items() if value not in (None, {})}
         if self.tokenizer is not None:
-            given["tokenizer"] = self.tokenizer.name
+            given["tokenizer"] = Path(self.tokenizer).name
         return given
-
-
-def make_options(
-    *,
-    tokenizer: str | Path | None = None,
-    chars_per_token: float | None = None,
-    fields: Mapping[str, str] | None = None,
-    max_response_length: int | None = None,
-    steps: tuple[int, int] | None = None,
-    name: str | None = None,
-    rows_per_step: int | None = None,
-    like: str | None = None,
-) -> ImportOptions:
-    """Checked options. Raises OppoError."""
-    if tokenizer is not None and chars_per_token is not None:
-        raise OppoError(
-            "tokenizer and chars_per_token contradict each other: give the tokenizer alone, which is exact"
-        )
-    if chars_per_token is not None and not (math.isfinite(chars_per_token) and 0.1 <= chars_per_token <= 100):
-        raise OppoError(
-            f"chars_per_token is {chars_per_token:g} but must lie between 0.1 and 100: English text has"
-            " about 4"
-        )
-    _whole("max_response_length", max_response_length, MAX_LENGTH)
-    _whole("rows_per_step", rows_per_step, MOST_ROWS_PER_STEP)
-    if steps is not None and not 0 <= steps[0] <= steps[1]:
-        raise OppoError(
-            f"steps {steps[0]}:{steps[1]} is not a range: give the first and the last step, the first not"
-            " above the last"
-        )
-    if name == "":
-        raise OppoError("the source's name is empty: give a name, or leave it out")
-    for target, given in (fields or {}).items():
-        known = (*ROLLOUT_FIELDS, *METRIC_FIELDS)
-        if target not in known:
-            close = get_close_matches(target, known, n=1)
-            raise OppoError(
-                f"field {target}={given}: there is no '{target}' in a trace,"
-                f" {f'did you mean {close[0]}?' if close else 'give one of'}"
-                f" {'' if close else ', '.join(known)}".rstrip()
-            )
-        if not given:
-            raise OppoError(f"field {target}= names no field of the log: give its name after the sign")
-    path = Path(tokenizer) if tokenizer is not None else None
-    return ImportOptions(
-        path, chars_per_token, dict(fields or {}), max_response_length, steps, name, rows_per_step, like
-    )
 
 
 def _whole(name: str, value: int | None, most: int) -> None:

@@ -29,7 +29,7 @@ def make_counter(options: ImportOptions) -> Counter | None:
         return _estimate(options.chars_per_token)
     if options.tokenizer is None:
         return None
-    path = options.tokenizer
+    path = Path(options.tokenizer)
     if not path.exists():
         raise OppoError(
             f"tokenizer {path} does not exist: give a {TOKENIZER_FILE}, or a model's folder on this machine"

@@ -4,13 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records
-
-
-def _recognises(peek: Peek) -> bool:
-    return peek.has("seqlen", "prompt_len")
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -50,7 +46,7 @@ IMPORTER: Final = Importer(
     lengths="logged",
     example="oppo trace import --from areal generated/ --max-response-length 16384 -o areal.parquet",
     patterns=("*.jsonl",),
-    recognises=_recognises,
+    fields=("seqlen", "prompt_len"),
     read=_read,
     notes=(
         "step is the weight version of the first token (head_version): the step in which a rollout began",

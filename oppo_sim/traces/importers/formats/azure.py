@@ -9,15 +9,11 @@ import pyarrow.compute as pc
 
 from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import csv_tables, plain_name, text, whole
 
 _TIME, _PROMPT, _RESPONSE = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
-
-
-def _recognises(peek: Peek) -> bool:
-    return {_TIME, _PROMPT, _RESPONSE} <= set(peek.columns)
 
 
 def _read(path: Path, _reading: Reading) -> Iterator[pa.Table]:
@@ -57,7 +53,7 @@ IMPORTER: Final = Importer(
     lengths="logged",
     example="oppo trace import --from azure AzureLLMInferenceTrace_conv.csv -o azure_conv.parquet",
     patterns=("AzureLLMInferenceTrace_*.csv",),
-    recognises=_recognises,
+    columns=(_TIME, _PROMPT, _RESPONSE),
     read=_read,
     notes=("requests of a serving system: no step, no prompt identity, no reward, and no finish reason",),
 )

@@ -8,16 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import csv_tables, real, text, whole
 
 _TIME, _MODEL, _KIND = "Timestamp", "Model", "Log Type"
 _PROMPT, _RESPONSE = "Request tokens", "Response tokens"
-
-
-def _recognises(peek: Peek) -> bool:
-    return {_PROMPT, _RESPONSE} <= set(peek.columns)
 
 
 def _read(path: Path, reading: Reading) -> Iterator[pa.Table]:
@@ -56,7 +52,7 @@ IMPORTER: Final = Importer(
     lengths="logged",
     example="oppo trace import --from burstgpt BurstGPT_1.csv -o burstgpt.parquet",
     patterns=("BurstGPT*.csv",),
-    recognises=_recognises,
+    columns=(_PROMPT, _RESPONSE),
     read=_read,
     notes=("requests of a serving system: no step, no prompt identity, no reward, and no finish reason",),
 )

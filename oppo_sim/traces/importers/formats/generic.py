@@ -44,7 +44,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
 def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollout:
     tokens, reason, inferred = _response(record, place, reading)
     prompt, prompt_id = _prompt(record, place, reading)
-    said = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
+    logged = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
     source = record.get("source")
     return Rollout(
         line=place.line,
@@ -53,10 +53,10 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
         step=reading.whole(record, place, "step", "step"),
         prompt_id=prompt_id,
         sample_id=reading.name(record, place, "sample_id", "sample_id"),
-        finish_reason=said or reason,
+        finish_reason=logged or reason,
         reward=reading.reward(record, place, "reward"),
         source=source if isinstance(source, str) and source else None,
-        reason_inferred=said is None and inferred,
+        reason_inferred=logged is None and inferred,
     )
 
 

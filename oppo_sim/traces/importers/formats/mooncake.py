@@ -4,13 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records, plain_name
-
-
-def _recognises(peek: Peek) -> bool:
-    return peek.has("input_length", "output_length", "timestamp")
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -34,7 +30,7 @@ IMPORTER: Final = Importer(
     lengths="logged",
     example="oppo trace import --from mooncake conversation_trace.jsonl -o mooncake.parquet",
     patterns=("*.jsonl",),
-    recognises=_recognises,
+    fields=("input_length", "output_length", "timestamp"),
     read=_read,
     notes=("requests of a serving system: no step, no prompt identity, no reward, and no finish reason",),
 )

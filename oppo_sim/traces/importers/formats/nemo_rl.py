@@ -11,18 +11,13 @@ from oppo_sim.traces.importers.places import Place, short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records, plain_name
 
-_NAME: Final = re.compile(r"train_data_step(\d{1,15})\.jsonl")
+_NAME: Final = r"train_data_step(\d{1,15})\.jsonl"
 
 
 def _recognises(peek: Peek) -> bool:
     return peek.has("token_loss_mask") or (
-        peek.has("input_lengths") and _NAME.fullmatch(plain_name(peek.path)) is not None
+        peek.has("input_lengths") and re.fullmatch(_NAME, plain_name(peek.path)) is not None
     )
-
-
-def _step_of(path: Path) -> int | None:
-    found = _NAME.fullmatch(plain_name(path))
-    return int(found.group(1)) if found else None
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -44,12 +39,11 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
                 f"token_loss_mask marks {generated} tokens but input_lengths is {length}: correct the line,"
                 " or leave it out"
             )
-        step = reading.whole(record, place, "step")
         yield Rollout(
             line=place.line,
             response_length=generated,
             prompt_length=length - generated,
-            step=_step_of(path) if step is None else step,
+            step=reading.whole(record, place, "step"),
             prompt_id=_prompt(record, place, reading),
             sample_id=_text(reading.pick(record, place, "sample_id", "idx")),
             finish_reason=reading.reason(
@@ -90,9 +84,9 @@ IMPORTER: Final = Importer(
     lengths="token ids (sum of token_loss_mask), or fitted to the metrics",
     example="oppo trace import --from nemo_rl logs/exp_001/ --max-response-length 4096 -o nemo.parquet",
     patterns=("train_data_step*.jsonl",),
-    recognises=_recognises,
+    looks=_recognises,
     read=_read,
-    step_of=_step_of,
+    step_name=_NAME,
     metrics=MetricNames(
         mean=("mean_gen_tokens_per_sample",),
         max=("max_gen_tokens_per_sample",),

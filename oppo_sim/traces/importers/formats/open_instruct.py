@@ -5,13 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.traces.importers.aggregates import MetricNames
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records
-
-
-def _recognises(peek: Peek) -> bool:
-    return peek.has("prompt_tokens", "response_tokens", "finish_reason")
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -41,7 +37,7 @@ IMPORTER: Final = Importer(
     lengths="token ids, or fitted to the metrics",
     example="oppo trace import --from open_instruct rollouts/ -o open_instruct.parquet",
     patterns=("*_rollouts_*.jsonl",),
-    recognises=_recognises,
+    fields=("prompt_tokens", "response_tokens", "finish_reason"),
     read=_read,
     metrics=MetricNames(
         mean=("val/sequence_lengths",), max=("val/sequence_lengths_max",), min=("val/sequence_lengths_min",)

@@ -70,7 +70,7 @@ IMPORTER: Final = Importer(
     lengths="logged",
     example="oppo trace import --from pipelinerl streams/actor/ -o pipeline.parquet",
     patterns=("*.jsonl",),
-    recognises=_recognises,
+    looks=_recognises,
     read=_read,
     notes=("there is no training step in a stream; group_id may repeat between epochs",),
 )

@@ -1,7 +1,6 @@
 """ROLL: ``rollout_dump_data.step_{N}.jsonl`` (one JSON object of columns, text), and its metrics."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,18 +9,11 @@ from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
 from oppo_sim.traces.importers.places import Place, short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
-from oppo_sim.traces.importers.rows import json_records, plain_name
-
-_NAME: Final = re.compile(r"rollout_dump_data\.step_(\d{1,15})\.jsonl")
+from oppo_sim.traces.importers.rows import json_records
 
 
 def _recognises(peek: Peek) -> bool:
     return peek.has("responses", "global_step") and isinstance(peek.record["responses"], list)
-
-
-def _step_of(path: Path) -> int | None:
-    found = _NAME.fullmatch(plain_name(path))
-    return int(found.group(1)) if found else None
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -53,7 +45,6 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
         text = reading.pick(record, place, "response", "responses")
         length, reason = reading.response_from(place.text(text, "responses"), place)
     prompt = reading.pick(record, place, "prompt", "prompt")
-    step = reading.whole(record, place, "step", "global_step")
     named = reading.name(record, place, "prompt_id", "id")
     words = place.text(prompt, "prompt") if prompt is not None else None
     domain = record.get("domain")
@@ -61,7 +52,7 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
         line=place.line,
         response_length=length,
         prompt_length=reading.prompt_from(words, place) if words is not None and reading.counter else None,
-        step=_step_of(place.path) if step is None else step,
+        step=reading.whole(record, place, "step", "global_step"),
         prompt_id=short_id(words) if named is None and words is not None else named,
         finish_reason=reading.reason(reason),
         reward=reading.reward(record, place, "scores"),
@@ -90,9 +81,9 @@ IMPORTER: Final = Importer(
     lengths="text with a tokenizer, token ids where a dump has them, or fitted to the metrics",
     example="oppo trace import --from roll dumps/ --tokenizer model/tokenizer.json -o roll.parquet",
     patterns=("rollout_dump_data.step_*.jsonl",),
-    recognises=_recognises,
+    looks=_recognises,
     read=_read,
-    step_of=_step_of,
+    step_name=r"rollout_dump_data\.step_(\d{1,15})\.jsonl",
     metrics=MetricNames(
         mean=("token/response_length/mean",),
         max=("token/response_length/max",),

@@ -1,6 +1,5 @@
 """SkyRL: ``global_step_{N}_training_input.pkl``, read without running it, and its metrics."""
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,20 +9,9 @@ import numpy.typing as npt
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Refused, StandInBatch, load_pickle
 from oppo_sim.traces.importers.reading import Reading, Rollout
-
-_NAME: Final = re.compile(r"global_step_(\d{1,15})_training_input\.pkl")
-
-
-def _recognises(peek: Peek) -> bool:
-    return peek.path.suffix in (".pkl", ".pickle")
-
-
-def _step_of(path: Path) -> int | None:
-    found = _NAME.fullmatch(path.name)
-    return int(found.group(1)) if found else None
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -53,7 +41,6 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             line=row + 1,
             response_length=length,
             prompt_length=None if total is None or total < length else total - length,
-            step=_step_of(path),
             prompt_id=uids[row] if row < len(uids) else None,
             reward=float(rewards[row].sum()) if rewards is not None and len(rewards) == len(mask) else None,
         )
@@ -94,9 +81,9 @@ IMPORTER: Final = Importer(
     lengths="token ids (sum of response_mask), or fitted to the metrics",
     example="oppo trace import --from skyrl exports/dumped_data/ --max-response-length 1024 -o skyrl.parquet",
     patterns=("*_training_input.pkl",),
-    recognises=_recognises,
+    looks=lambda peek: peek.path.suffix in (".pkl", ".pickle"),
     read=_read,
-    step_of=_step_of,
+    step_name=r"global_step_(\d{1,15})_training_input\.pkl",
     metrics=MetricNames(
         mean=("generate/avg_num_tokens",),
         max=("generate/max_num_tokens",),

@@ -7,14 +7,10 @@ from typing import Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.pickles import Array, load_pickle
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout
-
-
-def _recognises(peek: Peek) -> bool:
-    return peek.path.suffix == ".pt"
 
 
 def _step_of(path: Path) -> int | None:
@@ -37,7 +33,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         place = Place(path, number, "sample")
         if not isinstance(sample, Mapping):
             raise place.error("this is not a table of fields: is it a file of --save-debug-rollout-data?")
-        rollout = _rollout(sample, place, reading, _step_of(path) if rollout_id is None else rollout_id)
+        rollout = _rollout(sample, place, reading, rollout_id)
         if rollout is not None:
             yield rollout
 
@@ -84,9 +80,9 @@ IMPORTER: Final = Importer(
     lengths="logged, or fitted to the metrics",
     example="oppo trace import --from slime debug_rollouts/ -o slime.parquet",
     patterns=("*.pt",),
-    recognises=_recognises,
+    looks=lambda peek: peek.path.suffix == ".pt",
     read=_read,
-    step_of=_step_of,
+    find_step=_step_of,
     select=_select,
     metrics=MetricNames(
         mean=("rollout/response_len/mean",),

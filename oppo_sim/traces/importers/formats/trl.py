@@ -1,6 +1,5 @@
 """TRL: ``completions/completions_{step:05d}.parquet`` (text) and the metrics of its trainers."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -9,22 +8,12 @@ import pyarrow as pa
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.aggregates import MetricNames
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.places import short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import parquet_rows, parquet_schema
 
-_NAME: Final = re.compile(r"completions_(\d{1,15})\.parquet")
 _OWN: Final = ("step", "prompt", "completion", "advantage")
-
-
-def _recognises(peek: Peek) -> bool:
-    return {"step", "prompt", "completion"} <= set(peek.columns)
-
-
-def _step_of(path: Path) -> int | None:
-    found = _NAME.fullmatch(path.name)
-    return int(found.group(1)) if found else None
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -47,14 +36,13 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         text = place.text(reading.pick(record, place, "response", "completion"), "completion")
         tokens, reason = reading.response_from(text, place)
         prompt: Any = reading.pick(record, place, "prompt", "prompt")
-        step = reading.whole(record, place, "step", "step")
         named = reading.name(record, place, "prompt_id")
         words = place.text(prompt, "prompt") if prompt is not None else None
         yield Rollout(
             line=place.line,
             response_length=tokens,
             prompt_length=None if words is None else reading.prompt_from(words, place),
-            step=_step_of(path) if step is None else step,
+            step=reading.whole(record, place, "step", "step"),
             prompt_id=short_id(words) if named is None and words is not None else named,
             sample_id=reading.name(record, place, "sample_id"),
             finish_reason=reason,
@@ -82,9 +70,9 @@ IMPORTER: Final = Importer(
         " trl.parquet"
     ),
     patterns=("completions_*.parquet",),
-    recognises=_recognises,
+    columns=("step", "prompt", "completion"),
     read=_read,
-    step_of=_step_of,
+    step_name=r"completions_(\d{1,15})\.parquet",
     metrics=MetricNames(
         mean=("completions/mean_length", "completion_length"),
         max=("completions/max_length",),

@@ -6,21 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from oppo_sim.traces.importers.aggregates import MetricNames
-from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.places import short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
-from oppo_sim.traces.importers.rows import json_records, plain_name
+from oppo_sim.traces.importers.rows import json_records
 
 _SAMPLE_UID: Final = re.compile(r"(.+)_(\d+)_(\d+)")
-
-
-def _recognises(peek: Peek) -> bool:
-    return peek.has("input", "output", "score")
-
-
-def _step_of(path: Path) -> int | None:
-    stem = plain_name(path).removesuffix(".jsonl")
-    return int(stem) if stem.isdecimal() else None
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -36,7 +27,6 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         prompt_length = reading.tokens(record, place, "prompt_length")
         if prompt_length is None and prompt is not None and reading.counter:
             prompt_length = reading.prompt_from(place.text(prompt, "input"), place)
-        step = reading.whole(record, place, "step", "step")
         given_reason = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
         prompt_id, sample_id = _ids(reading.pick(record, place, "prompt_id", "uid"), prompt)
         sample = reading.name(record, place, "sample_id")
@@ -44,7 +34,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             line=place.line,
             response_length=length,
             prompt_length=prompt_length,
-            step=_step_of(path) if step is None else step,
+            step=reading.whole(record, place, "step", "step"),
             prompt_id=prompt_id,
             sample_id=sample_id if sample is None else sample,
             finish_reason=given_reason or reason,
@@ -70,9 +60,9 @@ IMPORTER: Final = Importer(
         " 8192 -o verl.parquet"
     ),
     patterns=("[0-9]*.jsonl",),
-    recognises=_recognises,
+    fields=("input", "output", "score"),
     read=_read,
-    step_of=_step_of,
+    step_name=r"(\d+)\.jsonl",
     metrics=MetricNames(
         mean=("response_length_non_aborted/mean", "response_length/mean"),
         max=("response_length_non_aborted/max", "response_length/max"),

@@ -37,7 +37,7 @@ from oppo_sim.traces.config import TraceConfig
 from oppo_sim.traces.replay import build_replay
 
 Engine = Literal["compiled", "simpy"]
-TURN_S = {"compiled": 0.15, "simpy": 0.4}
+TURN_S = {"compiled": 0.1, "simpy": 0.2}
 """How long a turn of an engine lasts, about."""
 FEW = {"compiled": 100, "simpy": 4}
 """Steps of the shortest turn: what a run costs before its first step must not count."""
@@ -176,7 +176,7 @@ def plot(frame: pd.DataFrame, path: Path) -> None:
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Folder for CSV, Markdown and plot.")
 def main(quick: bool, scenarios: str, output: Path | None) -> None:
     """Print ratios; with -o, keep them."""
-    turns = 2 if quick else 3
+    turns = 2 if quick else 8
     names = [name for name in scenarios.split(",") if name] or shipped_scenarios()
     policies = ["oppo", "async"] if quick else [*SHIPPED, "own"]
     table = pd.DataFrame(index=pd.Index(names[:1] if quick else names, name="scenario"), columns=policies)

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from itertools import repeat
 from math import isnan
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oppo_sim.columns import (
@@ -39,6 +40,8 @@ _FIELDS = (
 """What is read and written of the run's state."""
 METHODS = ("plan", "arrange", "select", "drop", "observe")
 _TIMED = (*STAGES, "step")
+_TOLD = (REWARD_MEAN, TOKENS_TRAINED, ROLLOUTS_DEFERRED, ROLLOUTS_SURPLUS, OVERCOMMIT, CHUNK_SIZE)
+"""What a policy is told of a step besides its seconds and its batch."""
 
 
 def own_methods(policy: Policy, kind: type[Policy]) -> frozenset[str]:
@@ -91,18 +94,9 @@ class Asked:
         from oppo_sim.fast import records
 
         self._records = records
-        self._first_stage = records.NAMES.index(timing("gen"))
-        self._told = [
-            records.NAMES.index(name)
-            for name in (
-                REWARD_MEAN,
-                TOKENS_TRAINED,
-                ROLLOUTS_DEFERRED,
-                ROLLOUTS_SURPLUS,
-                OVERCOMMIT,
-                CHUNK_SIZE,
-            )
-        ]
+        first = records.NAMES.index(timing("gen"))
+        self._timed = slice(first, first + len(_TIMED))
+        self._told = itemgetter(*(records.NAMES.index(name) for name in _TOLD))
         self._respond: dict[int, Callable[[], None]] = {
             records.PLAN: self._ask_plan,
             records.ARRANGE: self._ask_arrange,
@@ -311,16 +305,19 @@ class Asked:
             return
         self._observed += 1
         values = self._rows[state["row"][0] - 1].tolist()
-        reward, *counts = (values[place] for place in self._told)
+        reward, tokens, deferred, surplus, overcommit, chunk_size = self._told(values)
         policy = self._policy
         policy.observe(
             StepReport(
                 step,
-                dict(zip(_TIMED, values[self._first_stage :], strict=False)),
+                dict(zip(_TIMED, values[self._timed], strict=True)),
                 tuple(self._memory.tables["trained"].tolist()),
-                int(counts[0]),
+                int(tokens),
                 None if isnan(reward) else reward,
-                *map(int, counts[1:]),
+                int(deferred),
+                int(surplus),
+                int(overcommit),
+                int(chunk_size),
             )
         )
         if not self._is_asked and isinstance(policy, ShippedPolicy):

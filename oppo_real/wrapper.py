@@ -39,7 +39,7 @@ class OwnTraining:
     def __init__(self, weights: "Mapping[str, torch.Tensor]") -> None:
         self.latest = weights
 
-    def train(self, batch: Sequence[TrainRollout], version: int) -> Mapping[str, float]:
+    def update(self, batch: Sequence[TrainRollout], version: int) -> Mapping[str, float]:
         """Done by the caller."""
         raise AssertionError("the caller trains")
 

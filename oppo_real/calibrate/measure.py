@@ -174,8 +174,7 @@ def _decode(bench: Bench, point: Point, number: int) -> Visit:
         replica.iterate(perf_counter(), perf_counter)
     for _ in range(TIMED_ITERATIONS):
         start = perf_counter()
-        replica.iterate(start, perf_counter)
-        replica.delivered()
+        replica.turn(start, perf_counter)
         end = perf_counter()
         if actor.decoded != point.n:
             raise _cannot_run_together(actor.decoded, point.n)

@@ -157,7 +157,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
         return Bench(
             actor=actor,
             scorer=scorer,
-            update=trainer.train,
+            update=trainer.update,
             weights=trainer.weights,
             vocab_size=min(int(one.resolved_config()["vocab_size"]) for one in (actor, scorer)),
             max_length=sizes.max_length,

@@ -8,6 +8,8 @@ from oppo_real.placement.events import Event, Job, QueuedPiece, Rested, Scored
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     import torch
 
 PATIENCE_S = 10.0  # for a worker to end after it was told to
@@ -59,6 +61,33 @@ def receiver(name: str, message: tuple[Any, ...]) -> tuple[Any, ...]:
     if message[0] == "failed":
         raise OppoError(f"{name}: {message[1]}")
     return message
+
+
+class PipeLink:
+    """A pipe to a process of this machine; a subclass says what to say when that has ended."""
+
+    name: str
+    clock_offset = 0.0  # time.monotonic is one clock for all processes of a machine
+    about: Mapping[str, Any] = {}
+    connection: "Connection[Any, Any]"
+
+    def send(self, *message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except OSError:
+            while self.connection.poll(0):
+                self.receive()
+            raise self.ended() from None
+
+    def receive(self) -> tuple[Any, ...]:
+        try:
+            return receiver(self.name, self.connection.recv())
+        except (EOFError, OSError):
+            raise self.ended() from None
+
+    def ended(self) -> OppoError:
+        """How its process ended."""
+        raise NotImplementedError
 
 
 def gone(name: str, how: str) -> OppoError:

@@ -10,6 +10,7 @@ from oppo_real.engines.interface import Actor, FinishReason, NewTokens, Scorer
 from oppo_real.placement.events import (
     DecodeInterval,
     Delivered,
+    Event,
     Job,
     QueuedPiece,
     Rested,
@@ -101,11 +102,11 @@ class ReplicaHost:
         self._note(began, at, len(tokens), kv)
         return True
 
-    def delivered(self) -> Delivered | None:
-        """What was cut or finished since the last call; None if nothing."""
-        if not self._ready:
-            return None
-        return self._hand_out()
+    def turn(self, began: float, clock: Clock) -> Sequence[Event]:
+        """One decode iteration, and what it cut or finished; at the end of the round, all there is."""
+        if not self.iterate(began, clock):
+            return self.rest()
+        return (self._hand_out(),) if self._ready else ()
 
     def rest(self) -> tuple[Delivered, Rested]:
         """Stop, and hand over every token. It rests since its last iteration."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.engines.interface import Actor, Scorer
 from oppo_real.placement.events import Event, Job, QueuedPiece, Scored
-from oppo_real.placement.host import Clock, ReplicaHost, ScorerHost
+from oppo_real.placement.host import ReplicaHost, ScorerHost
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class InlineWorkerGroup:
                 events += [worker.take(), worker.score(self.now)]
         for replica in self._replicas:
             if replica.active:
-                events += _iterate(replica, self.now(), self.now)
+                events += replica.turn(self.now(), self.now)
         return events
 
     def _next_instant(self) -> list[Event]:
@@ -120,7 +120,7 @@ class InlineWorkerGroup:
                 events.append(self._scoring.pop(index))
         if active and self._began + 1 == self._now:
             for replica in active:
-                events += _iterate(replica, self._began, self.now)
+                events += replica.turn(self._began, self.now)
                 if self._stopping and replica.active:
                     events += replica.rest()
             self._began, self._stopping = self._now, False
@@ -137,10 +137,3 @@ class InlineWorkerGroup:
             replica.actor.close()
         for worker in self._workers:
             worker.scorer.close()
-
-
-def _iterate(replica: ReplicaHost, began: float, clock: Clock) -> Sequence[Event]:
-    if not replica.iterate(began, clock):
-        return replica.rest()
-    delivered = replica.delivered()
-    return () if delivered is None else (delivered,)

@@ -12,39 +12,20 @@ from typing import Any
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
 
-from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, gone, receiver
+from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, PipeLink, gone
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.shared_weights import shared_weights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
 
 
-class _ProcessLink:
-    """A pipe to a worker process."""
-
-    clock_offset = 0.0  # time.monotonic is one clock for all processes of a machine
-    about: Mapping[str, Any] = {}
-
-    def __init__(self, name: str, process: BaseProcess, connection: Connection) -> None:
+class _ProcessLink(PipeLink):
+    def __init__(self, name: str, process: BaseProcess, connection: "Connection[Any, Any]") -> None:
         self.name = name
         self.process = process
         self.connection = connection
 
-    def send(self, *message: Any) -> None:
-        try:
-            self.connection.send(message)
-        except OSError:
-            while self.connection.poll(0):
-                self.receive()
-            raise self._dead() from None
-
-    def receive(self) -> tuple[Any, ...]:
-        try:
-            return receiver(self.name, self.connection.recv())
-        except (EOFError, OSError):
-            raise self._dead() from None
-
-    def _dead(self) -> OppoError:
+    def ended(self) -> OppoError:
         self.process.join(PATIENCE_S)
         code = self.process.exitcode
         how = (

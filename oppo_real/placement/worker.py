@@ -140,15 +140,8 @@ def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) 
                 _send(channel, host.rest() if host.active else ())
             elif name == "iterate":
                 began, clock.told = clock.told, arguments[0]
-                _send(channel, _iterate(host, began, clock), always=True)
-        _send(channel, _iterate(host, clock(), clock))
-
-
-def _iterate(host: ReplicaHost, began: float, clock: Clock) -> Sequence[Event]:
-    if not host.iterate(began, clock):
-        return host.rest()
-    delivered = host.delivered()
-    return () if delivered is None else (delivered,)
+                _send(channel, host.turn(began, clock), always=True)
+        _send(channel, host.turn(clock(), clock))
 
 
 def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:

@@ -26,28 +26,31 @@ _STAGES: Final = TRAINING_STAGES[:-1]  # update_weights is the driver's
 
 
 class Stopwatch:
-    """Seconds of the stages of an update, by the wall clock; a stage that never ran took 0."""
+    """Seconds of the stages of an update, by the wall clock."""
 
-    def __init__(self, stages: tuple[str, ...], device: torch.device) -> None:
-        self._seconds = dict.fromkeys(stages, 0.0)
+    def __init__(self, device: torch.device, stages: Sequence[str] = ()) -> None:
+        """``stages``: those that are told even if they never ran (0)."""
         self._device = device
+        self._seconds = dict.fromkeys(stages, 0.0)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of the block to the stage; work queued on the device counts, before and behind."""
-        self._wait()
-        start = perf_counter()
-        yield
-        self._wait()
-        self._seconds[name] += perf_counter() - start
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - began
 
-    def columns(self) -> dict[str, float]:
-        """``timing_s/<stage>`` of each stage."""
-        return {timing(stage): seconds for stage, seconds in self._seconds.items()}
+    def take(self) -> dict[str, float]:
+        """Stage → seconds since the last call."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
 
-    def _wait(self) -> None:
+    def _now(self) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+        return perf_counter()
 
 
 class PPOTrainer:
@@ -110,7 +113,7 @@ class PPOTrainer:
         for a batch that cannot be trained and for gradients that are not finite; the weights are then those
         before the step that failed.
         """
-        watch = Stopwatch(_STAGES, self._device)
+        watch = Stopwatch(self._device, _STAGES)
         data = make_batch(batch, version, self._config, self._device, self._dtype)
         factor = self._rate_factor()
         rate = self._actor_stepper.begin(factor)
@@ -146,7 +149,7 @@ class PPOTrainer:
         found[metrics.LEARNING_RATE] = rate
         found[metrics.EPISODE] = float(self._episode)
         found[metrics.EPISODES_PER_SECOND] = self._episodes_here / (perf_counter() - self._started)
-        return found | watch.columns()
+        return found | {timing(stage): seconds for stage, seconds in watch.take().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of all the next update depends on but the reference (draws hang on seed and updates)."""

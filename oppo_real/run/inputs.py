@@ -20,7 +20,7 @@ Metrics = Mapping[str, float]
 class Training(Protocol):
     """What happens to a batch, and the weights that come of it."""
 
-    def train(self, batch: Sequence[TrainRollout], version: int) -> Metrics:
+    def update(self, batch: Sequence[TrainRollout], version: int) -> Metrics:
         """One update; ``timing_s/<stage>`` of the stages up to ``update_actor``, and whatever else it
         measures."""
 

@@ -2,6 +2,7 @@
 (train)."""
 
 import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from oppo_real.config import RealConfig
 from oppo_real.engines.models import build_causal_lm, build_value_model
 from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_real.ppo.config import PPOConfig
+from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.ppo.trainer import PPOTrainer
-from oppo_real.run.training import FrozenTraining, PPOTraining
 from oppo_real.task.tiny import new_actor, new_classifier, tiny_config
 from oppo_sim.errors import OppoError
 
@@ -74,9 +75,31 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     return Models(policy, source, reward, kept if stream_ref else None, int(shape.vocab_size), context)
 
 
+class FrozenTraining:
+    """Weights that never change; they are sent to the replicas all the same, as a run that trains does."""
+
+    def __init__(self, policy: torch.nn.Module) -> None:
+        self._weights = {name: tensor.detach() for name, tensor in policy.state_dict().items()}
+
+    def update(self, batch: Sequence[TrainRollout], version: int) -> Mapping[str, float]:
+        """Nothing."""
+        return {}
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The policy's."""
+        return self._weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing changes."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to restore."""
+
+
 def build_training(
     config: RealConfig, ppo: PPOConfig | None, models: Models, seed: int, stream_ref: bool
-) -> PPOTraining | FrozenTraining:
+) -> PPOTrainer | FrozenTraining:
     """PPO on the policy, or nothing (``ppo`` None)."""
     if ppo is None:
         return FrozenTraining(models.policy)
@@ -95,7 +118,7 @@ def build_training(
             if source is None
             else build_value_model(source, seed + 3, dtype, device)
         )
-    return PPOTraining(PPOTrainer(models.policy, reference, critic, ppo, device))
+    return PPOTrainer(models.policy, reference, critic, ppo, device)
 
 
 def _critic_of(policy: torch.nn.Module, seed: int) -> torch.nn.Module:

@@ -314,9 +314,9 @@ class EnginePlant:
             rollouts = [rollout.for_training() for rollout in batch]
             training = self.inputs.training
             if self._group.concurrent and not self.inputs.lock_step:
-                self.metrics = yield Background(lambda: training.train(rollouts, version))
+                self.metrics = yield Background(lambda: training.update(rollouts, version))
             else:
-                self.metrics = training.train(rollouts, version)
+                self.metrics = training.update(rollouts, version)
         stages = dict.fromkeys(TRAINING_STAGES, 0.0)
         if self.inputs.lock_step:
             return stages

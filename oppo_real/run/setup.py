@@ -31,7 +31,8 @@ from oppo_sim.schedule.rules import streams_pieces
 if TYPE_CHECKING:
     import torch
 
-    from oppo_real.run.training import FrozenTraining, PPOTraining
+    from oppo_real.ppo.trainer import PPOTrainer
+    from oppo_real.run.models import FrozenTraining
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class OpenRun:
     setup: RealSetup
     policy: Policy
     worker_group: WorkerGroup
-    training: "PPOTraining | FrozenTraining"
+    training: "PPOTrainer | FrozenTraining"
     source: Source
     policy_model: "torch.nn.Module"
     recorded_timing: Sequence[Mapping[str, float]] | None
@@ -225,7 +226,7 @@ def _worker_group(
     config: RealConfig,
     actors: Sequence[ActorSpec],
     scorers: Sequence[ScorerSpec],
-    training: "PPOTraining | FrozenTraining",
+    training: "PPOTrainer | FrozenTraining",
     options: dict[str, Any],
 ) -> WorkerGroup:
     if config.placement.kind == "inline":

@@ -13,17 +13,15 @@ from typing import Any
 
 import torch
 
-from oppo_real.placement.connected import PATIENCE_S, receiver
+from oppo_real.placement.connected import PATIENCE_S, PipeLink
 from oppo_sim.errors import OppoError
 
 
-class ScoringProcess:
+class ScoringProcess(PipeLink):
     """Both a ``Transport`` without replicas and the ``Link`` to its one worker; on the CPU that is pinned to
     the last of the cores that this process may use."""
 
     name = "the scoring process (scoring='inline' does without)"
-    clock_offset = 0.0
-    about: Mapping[str, Any] = {}
     replicas: Sequence["ScoringProcess"] = ()
 
     def __init__(
@@ -43,42 +41,28 @@ class ScoringProcess:
             )
         finally:
             theirs.close()
-        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self.connection = Connection(ours.detach())
         self.send(sent, str(device), pad_token_id, max_scoring_tokens, _spare_core(device))
 
-    def send(self, *message: Any) -> None:
-        try:
-            self._connection.send(message)
-        except OSError:
-            while self._connection.poll(0):
-                self.receive()
-            raise self._ended() from None
-
-    def receive(self) -> tuple[Any, ...]:
-        try:
-            return receiver(self.name, self._connection.recv())
-        except (EOFError, OSError):
-            raise self._ended() from None
-
     def ready(self, timeout: float | None) -> Sequence["ScoringProcess"]:
-        return self.workers if wait([self._connection], timeout) else ()
+        return self.workers if wait([self.connection], timeout) else ()
 
     def publish(self, weights: Mapping[str, torch.Tensor]) -> Any:
         raise AssertionError("a scoring worker takes no weights")
 
     def close(self) -> None:
-        if self._connection.closed:
+        if self.connection.closed:
             return
         with suppress(OSError):  # it has ended already
-            self._connection.send(("close",))
-        self._connection.close()
+            self.connection.send(("close",))
+        self.connection.close()
         try:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _ended(self) -> OppoError:
+    def ended(self) -> OppoError:
         return OppoError(
             f"the scoring process has ended (exit status {self._process.poll()}): see its output above, or"
             " set scoring='inline'"

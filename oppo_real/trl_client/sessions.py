@@ -1,21 +1,95 @@
-"""One call of ``train``: batches for TRL's loop, and the answers that its functions give about them."""
+"""One call of ``train``: prompts from TRL's loader, padded batches for its loop, and the answers that its
+functions give about them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from oppo_real.trl_client.batches import PaddedBatch, pad_batch
+from oppo_real.ppo.rollout import TrainRollout
+from oppo_real.ppo.trainer import Stopwatch
 from oppo_real.trl_client.generate import GenerateGroup
-from oppo_real.trl_client.prompts import PromptStream
-from oppo_real.trl_client.steps import StepRecord, Stopwatch
+from oppo_real.trl_client.steps import StepRecord
 from oppo_real.wrapper import RolloutStream, StepBatch
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 
 Functions = Mapping[str, Callable[..., Any]]
 Weights = Callable[[], Mapping[str, torch.Tensor]]
+
+
+class PromptStream:
+    """TRL's own data loader, again and again, as whole batches or prompt by prompt."""
+
+    def __init__(self, loader: Iterable[Any], pad_token_id: int) -> None:
+        self._batches = _forever(loader)
+        self._pad = pad_token_id
+        self._waiting: deque[tuple[int, ...]] = deque()
+
+    def load(self) -> Any:
+        """The next batch as the loader gives it; its prompts are drawn next."""
+        batch = next(self._batches)
+        # Padding tokens are left out: TRL's models never see them, wherever they stand.
+        self._waiting.extend(
+            tuple([token for token in row if token != self._pad]) for row in batch["input_ids"].tolist()
+        )
+        return batch
+
+    def draw(self) -> tuple[int, ...]:
+        """The next prompt, token ids."""
+        if not self._waiting:
+            self.load()
+        return self._waiting.popleft()
+
+
+def _forever(loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise OppoError(
+                "the training dataset has fewer prompts than one batch needs: give more prompts, or lower the"
+                " batch size"
+            )
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """Prompts padded on the left, responses on the right, both to the longest of the batch, as TRL pads
+    them."""
+
+    queries: torch.Tensor
+    """[B, context]."""
+    query_responses: torch.Tensor
+    """[B, context + response]."""
+    log_probs: torch.Tensor
+    """[B, response], float32: of each response token when it was sampled; 0 under padding, which TRL
+    masks."""
+    scores: torch.Tensor
+    """[B], float32; 0 where TRL's loop scores them."""
+
+
+def pad_batch(rollouts: Sequence[TrainRollout], pad_token_id: int, device: torch.device) -> PaddedBatch:
+    """The batch to train, in the order given."""
+    context = max(len(rollout.prompt) for rollout in rollouts)
+    width = max(len(rollout.response) for rollout in rollouts)
+    rows, log_probs = [], []
+    for rollout in rollouts:
+        left = [pad_token_id] * (context - len(rollout.prompt))
+        missing = width - len(rollout.response)
+        rows.append([*left, *rollout.prompt, *rollout.response, *[pad_token_id] * missing])
+        log_probs.append([*rollout.log_probs, *[0.0] * missing])
+    whole = torch.tensor(rows, dtype=torch.long).to(device)
+    return PaddedBatch(
+        queries=whole[:, :context].contiguous(),
+        query_responses=whole,
+        log_probs=torch.tensor(log_probs, dtype=torch.float32).to(device),
+        scores=torch.tensor([rollout.score for rollout in rollouts], dtype=torch.float32).to(device),
+    )
 
 
 @dataclass(frozen=True)

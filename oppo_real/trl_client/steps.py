@@ -1,12 +1,8 @@
-"""What a finished step tells the log and the user, and the stop-watch of TRL's part of it."""
+"""What a finished step tells the log and the user."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
-
-import torch
 
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_sim import columns as c
@@ -103,31 +99,3 @@ _LOGGED = (
     c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_RECOMPUTED,
     c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_SCORED, c.TOKENS_IN_FLIGHT,
 )  # fmt: skip
-
-
-class Stopwatch:
-    """Seconds of the stages of TRL's part of a step."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._seconds: dict[str, float] = {}
-
-    def _now(self) -> float:
-        """After everything given to the device is done."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return perf_counter()
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add what is inside to a stage."""
-        began = self._now()
-        try:
-            yield
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - began
-
-    def take(self) -> dict[str, float]:
-        """Stage → seconds since the last call."""
-        seconds, self._seconds = self._seconds, {}
-        return seconds

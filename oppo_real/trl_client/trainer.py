@@ -17,11 +17,10 @@ from oppo_real.placement.interface import WorkerGroup
 from oppo_real.run.inputs import RunInput
 from oppo_real.run.source import PromptSource
 from oppo_real.trl_client.generate import GenerateGroup
-from oppo_real.trl_client.prompts import PromptStream
 from oppo_real.trl_client.requirements import require_trl
 from oppo_real.trl_client.scorers import LoopScores, ResponseScorer
 from oppo_real.trl_client.scoring_process import ScoringProcess, usable_cores
-from oppo_real.trl_client.sessions import ContinuousSession, LoopParts, TrlLoop, TrlSession
+from oppo_real.trl_client.sessions import ContinuousSession, LoopParts, PromptStream, TrlLoop, TrlSession
 from oppo_real.trl_client.steps import StepRecord
 from oppo_real.wrapper import OwnTraining, RolloutStream
 from oppo_sim.errors import OppoError

@@ -116,7 +116,7 @@ class UntrainedWeights:
     def __init__(self, model: torch.nn.Module) -> None:
         self._weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
-    def train(self, batch: Any, version: int) -> dict[str, float]:
+    def update(self, batch: Any, version: int) -> dict[str, float]:
         return {}
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -241,8 +241,7 @@ def _chosen(
 
 def _run(jobs: Sequence[Job], journals: "Mapping[str, RealRuns]", budget_s: float) -> int:
     """Runs what the journals lack while the budget holds; returns how many are left."""
-    from oppo_real.validate.measure import measure_runs
-    from oppo_real.validate.plan import Turn
+    from oppo_real.validate.measure import Turn, measure_runs
 
     begun = perf_counter()
     took: dict[str, float] = {}
@@ -278,7 +277,7 @@ def _report(
     profiles: Mapping[str, Profile],
     repeats: int,
 ) -> None:
-    from oppo_real.validate.plan import Turn
+    from oppo_real.validate.measure import Turn
 
     for one in configurations:
         runs = [

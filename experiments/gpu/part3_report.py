@@ -71,7 +71,7 @@ def rows_of(
     Raises OppoError for a journal that cannot be read.
     """
     from oppo_real.validate.compare import mean_seconds
-    from oppo_real.validate.plan import Turn
+    from oppo_real.validate.measure import Turn
 
     rows, refused = [], []
     for one in configurations:

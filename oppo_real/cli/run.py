@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.main import EXIT_INTERRUPTED
-
-if TYPE_CHECKING:
-    from oppo_sim.simulation_folder import StoredRun
 
 
 @click.command(
@@ -50,6 +46,7 @@ def command(
     making the decisions it would have made.
     """
     from oppo_real.placement.engines import require_engine
+    from oppo_sim.cli.present import show_run
     from oppo_sim.scenario.build import policy_settings_of
     from oppo_sim.scenario.load import load_scenario
 
@@ -74,15 +71,7 @@ def command(
             bar.update(task, completed=done, description=f"{title}{_stage_times(row)}")
 
         written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress)
-    _show(written, as_json)
-    if written.interrupted:
-        done = len(written.steps)
-        click.echo(
-            f"oppo: interrupted after {done} of {setup.base.steps} steps: {folder} is complete up to there",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
-    return 0
+    return show_run(written, as_json)
 
 
 def _stage_times(row: Mapping[str, Any]) -> str:
@@ -94,24 +83,3 @@ def _stage_times(row: Mapping[str, Any]) -> str:
     trained = row[TIMING_STEP] - row[timing("gen")] - row[timing("reward")]
     parts = [f"gen {row[timing('gen')]:.2f}", f"reward {row[timing('reward')]:.2f}", f"train {trained:.2f}"]
     return f"  {' '.join(parts)}  Δ {row[OVERCOMMIT]} chunk {row[CHUNK_SIZE]} score {row[REWARD_MEAN]:.3f}"
-
-
-def _show(run: "StoredRun", as_json: bool) -> None:
-    from oppo_sim.simulation_folder import run_record
-
-    if as_json:
-        click.echo(run_record(run))
-        return
-    from oppo_sim.cli.present import run_summary_table, table_console
-    from oppo_sim.report.labels import clock_unit
-
-    kept = run.steps.iloc[run.warmup_steps :]
-    unit = clock_unit(run.manifest)
-    title = (
-        f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
-        f" warm-up ({'decode iterations' if unit else 'measured seconds'})"
-    )
-    table_console().print(run_summary_table(kept, title, unit))
-    click.echo(
-        f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else "")
-    )

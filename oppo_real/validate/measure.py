@@ -1,5 +1,5 @@
-"""Real runs, one after the other; each that is finished is kept at once, so that an interrupted validation
-goes on."""
+"""Which policy runs when, and the real runs one after the other; each that is finished is kept at once, so
+that an interrupted validation goes on."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ from oppo_real.calibrate.cache import without_volatile
 from oppo_real.config import RealConfig
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
-from oppo_real.validate.plan import Turn
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
+from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.runs.journal import Entry, Journal
@@ -28,6 +28,35 @@ from oppo_sim.scenario.schema import Scenario
 _PROBE_S: Final = 0.25
 Progress = Callable[[str, int, int], None]
 """What runs now, steps done in all, steps in all."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One real run."""
+
+    policy: str
+    repeat: int
+
+
+def plan_turns(policies: Sequence[str], repeats: int, seed: int) -> tuple[Turn, ...]:
+    """Round after round over all policies, in hashed orders, so that a machine that slows down does so for no
+    particular policy.
+
+    Raises OppoError for fewer than two policies, a policy named twice, or no repeat.
+    """
+    if len(policies) < 2:
+        raise OppoError("validation compares policies: name two or more, such as --policies sequential,oppo")
+    twice = [name for index, name in enumerate(policies) if name in policies[:index]]
+    if twice:
+        raise OppoError(f"policy '{twice[0]}' is named twice: name each policy once")
+    if repeats < 1:
+        raise OppoError(f"repeats {repeats} is out of range: give 1 or more")
+    turns = []
+    for repeat in range(repeats):
+        key = stream_key(seed, f"validate/order/{repeat}")
+        order = sorted(range(len(policies)), key=lambda index: draw_uniform(key, index))
+        turns += [Turn(policies[index], repeat) for index in order]
+    return tuple(turns)
 
 
 @dataclass(frozen=True)

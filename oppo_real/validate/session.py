@@ -20,8 +20,8 @@ from oppo_real.validate.measure import (
     load_now,
     measure_runs,
     own_cores_kept,
+    plan_turns,
 )
-from oppo_real.validate.plan import plan_turns
 from oppo_real.validate.predict import predict
 from oppo_real.validate.resample import resampled_profiles
 from oppo_sim.costs.profile import Profile, load_profile

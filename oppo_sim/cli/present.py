@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from oppo_sim import columns as c
+from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import (
     ATTRIBUTION,
@@ -38,26 +39,36 @@ def table_console() -> "Console":
     return console if console.is_terminal else Console(width=140)
 
 
-def show_run(run: "StoredRun", as_json: bool) -> None:
-    """The summary of a run, on standard output."""
+def show_run(run: "StoredRun", as_json: bool) -> int:
+    """The summary of a run, simulated or real, on standard output; the exit code."""
+    from oppo_sim.report.labels import clock_unit
     from oppo_sim.simulation_folder import run_record
 
+    simulated, unit = str(run.manifest["kind"]).startswith("simulated"), clock_unit(run.manifest)
     if as_json:
         click.echo(run_record(run))
-        show_warnings(run.manifest)
-        return
-
-    console = table_console()
-    kept = run.steps.iloc[run.warmup_steps :]
-    title = (
-        f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
-        " warm-up (simulated seconds)"
-    )
-    console.print(run_summary_table(kept, title))
-    show_provenance(run.manifest)
+        if simulated:
+            show_warnings(run.manifest)
+    else:
+        kept = run.steps.iloc[run.warmup_steps :]
+        seconds = "decode iterations" if unit else f"{'simulated' if simulated else 'measured'} seconds"
+        title = (
+            f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
+            f" warm-up ({seconds})"
+        )
+        table_console().print(run_summary_table(kept, title, unit))
+        if simulated:
+            show_provenance(run.manifest)
+        done = f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""
+        click.echo(f"wrote {run.folder}{done}")
+    if not run.interrupted:
+        return 0
     click.echo(
-        f"wrote {run.folder}" + (f" (interrupted after {len(run.steps)} steps)" if run.interrupted else "")
+        f"oppo: interrupted after {len(run.steps)} of {run.manifest['steps']} steps: {run.folder} is complete"
+        " up to there",
+        err=True,
     )
+    return EXIT_INTERRUPTED
 
 
 def show_comparison(

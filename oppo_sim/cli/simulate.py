@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.main import EXIT_INTERRUPTED
 
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
@@ -56,12 +55,4 @@ def command(
     request = SimulationRequest(setup, name, folder, force, shown, rollouts, figures)
     with options.progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
         written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
-    show_run(written, as_json)
-    if written.interrupted:
-        done = len(written.steps)
-        click.echo(
-            f"oppo: interrupted after {done} of {setup.steps} steps: {folder} is complete up to there",
-            err=True,
-        )
-        return EXIT_INTERRUPTED
-    return 0
+    return show_run(written, as_json)

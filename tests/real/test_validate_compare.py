@@ -14,8 +14,7 @@ from oppo_real.validate.compare import (
     percentile_interval,
     rank_agreement,
 )
-from oppo_real.validate.measure import MeasuredRun, run_from_plain
-from oppo_real.validate.plan import Turn, plan_turns
+from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain
 from oppo_real.validate.views import STAGES, WORK, StepView
 from oppo_sim.errors import OppoError
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from oppo_real.config import real_config
-from oppo_real.validate.measure import MeasuredRun
-from oppo_real.validate.plan import Turn
+from oppo_real.validate.measure import MeasuredRun, Turn
 from oppo_real.validate.predict import predict
 from oppo_sim import columns as c
 from oppo_sim.costs.profile import load_profile

@@ -7,7 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.adjusted import adjusted
+from oppo_sim.costs.context import StagesRun
+from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.costs.terms import FACTORS, NO_TERMS, SECONDS, CostTerms
 from oppo_sim.model.setup import MachineSetup
 from tests.own_policies import OWN
 from tests.small import Result, linear_costs, run
@@ -41,9 +44,15 @@ class Case:
     parallel_inference: bool
     demands: dict[str, tuple[float, float]]
     rewards: tuple[float, ...]
+    terms: CostTerms = NO_TERMS
+
+    @property
+    def nominal(self) -> BatchShape:
+        """What demands of training are meant for."""
+        return BatchShape((6,) * self.batch, (30,) * self.batch)
 
     def costs(self) -> Costs:
-        return linear_costs(
+        costs = linear_costs(
             self.decode,
             self.prefill,
             self.score,
@@ -52,6 +61,7 @@ class Case:
             self.parallel_inference,
             self.demands,
         )
+        return adjusted(costs, self.terms, StagesRun(True, True, True, True), self.nominal)
 
     def run(self, **changes: Any) -> Result:
         given: dict[str, Any] = {
@@ -79,6 +89,14 @@ def seconds(low: float = 0.0, high: float = 2.0) -> st.SearchStrategy[float]:
 def triples(fixed_low: float, scale: float) -> st.SearchStrategy[Triple]:
     small = st.sampled_from([0.0, scale, scale * 1.7, scale / 3])
     return st.tuples(seconds(fixed_low), small, st.sampled_from([0.0, scale / 30, scale / 170]))
+
+
+def terms() -> st.SearchStrategy[CostTerms]:
+    """None at all, or some of the terms."""
+    factors = st.one_of(st.sampled_from([0.5, 2.0]), st.floats(0.3, 3.0))
+    some = dict.fromkeys(FACTORS, factors) | dict.fromkeys(SECONDS, seconds())
+    chosen = st.fixed_dictionaries({}, optional=some).map(lambda given: CostTerms(**given))
+    return st.one_of(st.just(NO_TERMS), chosen)
 
 
 @st.composite
@@ -133,6 +151,7 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
         draw(st.booleans()),
         {kind: (draw(shares), draw(shares)) for kind in ("decode", "prefill", "score", "train", "sync")},
         tuple(draw(st.lists(st.floats(-1, 1, allow_nan=False), min_size=9, max_size=9))),
+        draw(terms()),
     )
 
 

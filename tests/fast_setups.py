@@ -8,8 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from oppo_sim.costs.adjusted import adjusted
 from oppo_sim.costs.build_profile import costs_from_profile
-from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.roofline_config import RooflineCostConfig
@@ -128,7 +129,7 @@ def replay_of(case: Case, chosen: Chosen) -> Replay:
 
 
 def costs_of(case: Case, kind: str) -> Costs:
-    """Linear costs of the case, or small ones of the other kinds."""
+    """Linear costs of the case, or small ones of the other kinds, under its terms."""
     if kind == "linear":
         return case.costs()
     training = TrainingConfig(
@@ -143,7 +144,8 @@ def costs_of(case: Case, kind: str) -> Costs:
     )
     context = CostContext(case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training)
     if kind == "profile":
-        return costs_from_profile(Profile.model_validate(profile_content()), context)
+        built = costs_from_profile(Profile.model_validate(profile_content()), context)
+        return adjusted(built, case.terms, stages_run(training), case.nominal)
     reward: dict[str, Any] = {"kind": "verifier", "fixed_s": 0.01, "per_token_s": 0.001}
     if kind != "verifier":
         reward = {"kind": "model", "model": _TINY}
@@ -160,7 +162,8 @@ def costs_of(case: Case, kind: str) -> Costs:
         "reward_model": reward,
         "rollout": {"tensor_parallel": 2, "host": launches},
     }
-    return RooflineCostConfig.model_validate_json(_json(config)).build(context)
+    built = RooflineCostConfig.model_validate_json(_json(config)).build(context)
+    return adjusted(built, case.terms, stages_run(training), case.nominal)
 
 
 def _json(plain: Any) -> str:

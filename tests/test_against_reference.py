@@ -16,6 +16,8 @@ from tests.reference.stepper import run as run_reference
 EXAMPLES = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+FACTORED = ("decode", "prefill", "score", "training", *STAGES, "update_weights")
+ADDED = ("iteration", "rollout_iteration", "score_batch", *STAGES, "update_weights")
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 
@@ -81,6 +83,9 @@ def reference_config(case: Case) -> ReferenceConfig:
         training_devices=training,
         shares_host=machine.shares_host,
         interference=machine.interference,
+        factors={name: getattr(case.terms, name) for name in FACTORED},
+        added={name: getattr(case.terms, f"{name}_s") for name in ADDED},
+        nominal=(case.nominal.tokens, case.nominal.pairs),
         demands=case.demands,
     )
 

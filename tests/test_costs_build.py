@@ -544,6 +544,7 @@ def test_documented_sections_are_valid() -> None:
     ]
     assert [ADAPTER.validate_python(section).kind for section in sections] == [
         "linear",
+        "linear",
         "roofline",
         "profile",
     ]

@@ -18,7 +18,6 @@ from oppo_sim.costs.interface import BatchShape, Costs, Demand
 from oppo_sim.costs.linear import LinearEngine
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, load_profile, save_profile
 from oppo_sim.costs.profile_config import ProfileCostConfig
-from oppo_sim.costs.section import CostFactors
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import Setup, build_setup
@@ -364,24 +363,3 @@ def test_costs_travel_between_processes() -> None:
     built = costs()
     copy = pickle.loads(pickle.dumps(built))
     assert copy.actor.decode_time(8, 8192) == built.actor.decode_time(8, 8192)
-
-
-def test_a_scaled_profile_multiplies_what_was_measured_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "profile.json").write_text(json.dumps(content()))
-    section = ProfileCostConfig(kind="profile", path="profile.json")
-    plain = section.build(context(), tmp_path)
-    slower = section.scaled(CostFactors(decode=2.0, score=3.0)).scaled(CostFactors(decode=1.5, training=4.0))
-    scaled = slower.build(context(), tmp_path)
-    assert scaled.actor.decode_time(8, 4096) == pytest.approx(3.0 * plain.actor.decode_time(8, 4096))
-    assert scaled.actor.prefill_time(512, 512 * 512) == plain.actor.prefill_time(512, 512 * 512)
-    assert scaled.scorer.prefill_time(512, 512 * 512) == pytest.approx(
-        3.0 * plain.scorer.prefill_time(512, 512 * 512)
-    )
-    batch = BatchShape((100,) * 4, (400,) * 4)
-    assert scaled.training.stage_times(batch).update_actor == pytest.approx(
-        4.0 * plain.training.stage_times(batch).update_actor
-    )
-    assert scaled.training.stage_times(batch).update_weights == pytest.approx(
-        4.0 * plain.training.stage_times(batch).update_weights
-    )
-    assert "decode × 3.00, prefill × 1.00, score × 3.00, training × 4.00" in str(scaled.provenance["name"])

@@ -95,6 +95,9 @@ class Own:
     def without_padding(self) -> Own:
         return self
 
+    def with_host(self, factor: float) -> Own:
+        return self
+
 
 class Lowered(Own):
     """The same, which says itself in numbers, too."""

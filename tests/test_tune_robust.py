@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from oppo_sim import columns as c
-from oppo_sim.costs.build_profile import scaled_profile
-from oppo_sim.costs.profile import Profile
-from oppo_sim.costs.section import CostFactors, drawn_factors
+from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 from oppo_sim.tune.trials import together
-from oppo_sim.tune.worlds import WorldSpec, build_worlds, with_costs
-from tests.test_costs_profile import content
+from oppo_sim.tune.worlds import WorldSpec, build_worlds, drawn_factors, with_terms
 from tests.tuning import SEEDS, choices, cost_of, scenario, search
 
 PREFILL_MATTERS = {
@@ -107,9 +104,9 @@ def test_other_traces_and_longer_lengths_are_worlds(tmp_path: Path) -> None:
 
 def test_factors_are_drawn_once_and_for_all() -> None:
     assert drawn_factors(0, 1, 0.1) == drawn_factors(0, 1, 0.1)
-    assert len({drawn_factors(0, number, 0.1) for number in range(20)}) == 20
-    assert drawn_factors(0, 3, 0.0) == CostFactors()
-    spread = [drawn_factors(5, number, 0.1).decode for number in range(400)]
+    assert len({drawn_factors(0, number, 0.1)["decode"] for number in range(20)}) == 20
+    assert set(drawn_factors(0, 3, 0.0).values()) == {1.0}
+    spread = [drawn_factors(5, number, 0.1)["decode"] for number in range(400)]
     assert 0.98 < sum(spread) / len(spread) < 1.03
     assert exp(-0.45) < min(spread) < max(spread) < exp(0.45)
 
@@ -125,7 +122,7 @@ def test_a_factor_multiplies_the_seconds_of_its_activity(tmp_path: Path, activit
         "stages": {"update_actor": {"fixed": 0.5, "per_token": 0.001}},
     }
     given = scenario(tmp_path, costs=costs)
-    changed = with_costs(given, CostFactors(**{activity: 1.5}))
+    changed = with_terms(given, CostTerms(**{activity: 1.5}))
     before, after = (
         simulate(each, policy="sequential", policy_settings={}).steps for each in (given, changed)
     )
@@ -134,7 +131,7 @@ def test_a_factor_multiplies_the_seconds_of_its_activity(tmp_path: Path, activit
         assert after[c.timing(stage)].to_numpy() == pytest.approx(factor * before[c.timing(stage)].to_numpy())
 
 
-def test_roofline_costs_are_scaled_through_their_devices() -> None:
+def test_factors_multiply_whole_stages_of_a_roofline() -> None:
     given = load_scenario("h200-single", ["steps=3", "warmup_steps=0"])
     before = simulate(given, policy="sequential", policy_settings={}).steps
     for activity, column in (
@@ -143,31 +140,19 @@ def test_roofline_costs_are_scaled_through_their_devices() -> None:
         ("training", "update_weights"),
         ("score", "reward"),
     ):
-        changed = with_costs(given, CostFactors(**{activity: 1.25}))
+        changed = with_terms(given, CostTerms(**{activity: 1.25}))
         after = simulate(changed, policy="sequential", policy_settings={}).steps
         assert after[c.timing(column)].to_numpy() == pytest.approx(
             1.25 * before[c.timing(column)].to_numpy(), rel=1e-6
         )
         assert after[c.timing("gen")].to_numpy() == pytest.approx(before[c.timing("gen")].to_numpy())
-    slower = with_costs(given, CostFactors(decode=1.25))
+    slower = with_terms(given, CostTerms(decode=1.25, host=1.25))
     ratio = (
         simulate(slower, policy="sequential", policy_settings={}).steps[c.timing("gen")]
         / before[c.timing("gen")]
     )
     assert ratio.min() > 1.15
     assert ratio.max() < 1.2501
-
-
-def test_profiles_are_scaled_table_by_table() -> None:
-    before = Profile.model_validate(content())
-    after = scaled_profile(before, CostFactors(decode=2.0, prefill=3.0, score=0.5, training=4.0))
-    assert after.decode.rows[0].seconds == tuple(2.0 * value for value in before.decode.rows[0].seconds)
-    assert after.prefill.seconds[0] == tuple(3.0 * value for value in before.prefill.seconds[0])
-    assert after.score.seconds[0] == tuple(0.5 * value for value in before.score.seconds[0])
-    assert after.training.update_actor == tuple(4.0 * value for value in before.training.update_actor)
-    assert after.training.tokens == before.training.tokens
-    assert after.update_weights == 4.0 * before.update_weights
-    assert "decode × 2.00" in after.name
 
 
 @pytest.mark.parametrize(

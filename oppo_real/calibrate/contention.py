@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from oppo_real.calibrate.measure import Bench, training_batch
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_real.engines.interface import Request, ScorePiece
-from oppo_sim.costs.section import Demands
+from oppo_sim.costs.demands import Demands
 from oppo_sim.errors import OppoError
 
 Activity = Literal["decode", "score", "train"]

@@ -4,30 +4,12 @@ import hashlib
 from collections.abc import Mapping
 
 from oppo_sim.costs.context import CostContext, stages_run, unused_fields
+from oppo_sim.costs.demands import demand_of
 from oppo_sim.costs.interface import Costs, PrefillCost, TrainingCost
-from oppo_sim.costs.profile import DecodeTable, PrefillTable, Profile, profile_text
+from oppo_sim.costs.profile import PrefillTable, Profile, profile_text
 from oppo_sim.costs.profile_engine import ProfileEngine, ProfilePrefill, ProfileTraining
 from oppo_sim.costs.scoring import SummedPrefill
-from oppo_sim.costs.section import CostFactors, demand_of
 from oppo_sim.errors import OppoError
-
-
-def scaled_profile(profile: Profile, factors: CostFactors) -> Profile:
-    """The profile with its tables multiplied. Its name says so, for every manifest."""
-    training, host = profile.training, profile.host
-    changed = {
-        "name": f"{profile.name} ({factors})",
-        "decode": DecodeTable(rows=tuple(row.scaled(factors.decode) for row in profile.decode.rows)),
-        "prefill": profile.prefill.scaled(factors.prefill),
-        "score": profile.score.scaled(factors.score),
-        "score_ref": profile.score_ref and profile.score_ref.scaled(factors.score),
-        "training": training.scaled(factors.training),
-        "update_weights": profile.update_weights * factors.training,
-        "host": host.times(factors.decode, "decode_per_iteration", "decode_per_rollout")
-        .times(factors.prefill, "prefill")
-        .times(factors.score, "score"),
-    }
-    return Profile.model_validate(dict(profile) | changed)
 
 
 def costs_from_profile(

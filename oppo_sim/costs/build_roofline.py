@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.device import Device, value_bytes
-from oppo_sim.costs.interface import BatchShape, PrefillCost
+from oppo_sim.costs.interface import PrefillCost
 from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import (
     gathered_bytes,
@@ -219,7 +219,6 @@ def training_group(parts: Parts) -> RooflineTraining:
 
     actor = model("actor", models.actor, True, trained=True)
     own_devices = training.parallel_inference or not stages_run(training).ref
-    half = (context.max_prompt_length + 1) // 2, (context.max_response_length + 1) // 2
     return RooflineTraining(
         actor=actor,
         ref=_alone(models.ref, actor) if own_devices else model("reference", models.ref, True, trained=False),
@@ -231,7 +230,7 @@ def training_group(parts: Parts) -> RooflineTraining:
         training=training,
         num_gpus=devices.num_training,
         weights_bytes=weight_bytes(models.actor, parts.rollout.dtype, True),
-        nominal=BatchShape((half[0],) * context.rollout_batch_size, (half[1],) * context.rollout_batch_size),
+        nominal=context.nominal_batch,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from oppo_sim.costs.interface import BatchShape
 from oppo_sim.costs.training_config import TrainingConfig
 
 
@@ -20,6 +21,12 @@ class CostContext:
     """The training group shares the devices of the rollout replicas."""
     colocated_scoring: bool = False
     """The scoring workers share the devices of the rollout replicas."""
+
+    @property
+    def nominal_batch(self) -> BatchShape:
+        """A batch of prompts and responses of half the longest: what mean demands are meant for."""
+        prompt, response = (self.max_prompt_length + 1) // 2, (self.max_response_length + 1) // 2
+        return BatchShape((prompt,) * self.rollout_batch_size, (response,) * self.rollout_batch_size)
 
 
 class StagesRun(NamedTuple):

@@ -37,14 +37,6 @@ class Device(Strict):
             raise OppoError(f"device {self.name} has no {dtype} arithmetic that is known; use dtype bf16")
         return found
 
-    def slower(self, *, memory: float, arithmetic: float, link: float = 1.0) -> "Device":
-        """With rates divided."""
-        device = self.times(1.0 / memory, "hbm_bytes_per_s")
-        device = device.times(
-            1.0 / arithmetic, *(f"{kind}_flops" for kind in ("bf16", "fp8", "tf32", "float32"))
-        )
-        return device.times(1.0 / link, "link_bytes_per_s", "host_link_bytes_per_s")
-
 
 def value_bytes(dtype: Dtype) -> float:
     """Bytes of an activation, and of a weight that is not in fp8."""

@@ -45,7 +45,12 @@ class DecodeLines(NamedTuple):
     """Lowest and highest KV tokens that were measured; None: nothing was."""
     demand_seconds: tuple[float, float, float, float] | None = None
     """Seconds of memory traffic (at no KV, a KV token) and of arithmetic (the same), whose shares of the
-    iteration's seconds are its demand; None: its demand is the same at any KV."""
+    iteration's seconds are its demand; None: its demand is the same in every iteration, but for ``idle``."""
+    least_s: float = 0.0
+    """Where something was measured: an iteration that takes no longer than this is an extrapolation to no
+    time at all."""
+    idle: tuple[float, Demand] | None = None
+    """Seconds of every iteration in which the device does nothing, and its demand in the others."""
 
 
 class DecodeCost(Protocol):
@@ -92,6 +97,10 @@ class EngineCost(DecodeCost, PrefillCost, Protocol):
 
     def without_padding(self) -> "EngineCost":
         """The same engine with no batch padding (for the attribution of lost time)."""
+
+    def with_host(self, factor: float) -> "EngineCost":
+        """The same engine with the host's seconds of a decode iteration (an iteration's, a rollout's,
+        launches) times ``factor``; itself where it does not tell them apart."""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,9 @@ class LinearEngine:
     def without_padding(self) -> "LinearEngine":
         return self
 
+    def with_host(self, factor: float) -> "LinearEngine":
+        return self
+
     def decode_lines(self, n_running: int) -> DecodeLines:
         return DecodeLines((self.decode_line(n_running, 0.0),))
 

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from oppo_sim.costs.context import CostContext, stages_run, unused_fields
+from oppo_sim.costs.demands import Demands, demand_of
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearPrefill, LinearStage, LinearTraining
-from oppo_sim.costs.section import CostFactors, CostSection, Demands, demand_of
+from oppo_sim.costs.section import CostSection
 from oppo_sim.costs.strict import NonNegative, Positive, Strict
 from oppo_sim.errors import OppoError
 
@@ -37,13 +38,6 @@ class LinearStages(Strict):
     update_critic: LinearForward = LinearForward()
     update_actor: LinearForward = LinearForward()
     update_weights: NonNegative = 0.0
-
-    def scaled(self, factor: float) -> "LinearStages":
-        stages = {name: getattr(self, name) for name in LinearStages.model_fields}
-        return LinearStages(
-            update_weights=stages.pop("update_weights") * factor,
-            **{name: stage.times(factor) for name, stage in stages.items()},
-        )
 
 
 class LinearCostConfig(CostSection):
@@ -102,16 +96,6 @@ class LinearCostConfig(CostSection):
                 "unused_training_fields": unused_fields(training),
             },
         )
-
-    def scaled(self, factors: CostFactors) -> "LinearCostConfig":
-        changed = {
-            "decode": self.decode.times(factors.decode),
-            "prefill": self.prefill.times(factors.prefill),
-            "score": self.score.times(factors.score),
-            "score_ref": self.score_ref and self.score_ref.times(factors.score),
-            "stages": self.stages.scaled(factors.training),
-        }
-        return self.model_copy(update=changed)
 
 
 def _stage(coefficients: LinearForward, runs: bool) -> LinearStage:

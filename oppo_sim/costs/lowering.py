@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from oppo_sim.costs.interface import DecodeLines, Demand
+from oppo_sim.costs.interface import DecodeLines, Demand, StageTimes
 from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import RangeCounter
 
@@ -70,6 +70,13 @@ class Lowering(Protocol):
 
     def training_group(self, update_weights: float, data_parallel: int = 1, num_gpus: int = 1) -> None:
         """Seconds of a weight sync, data-parallel ranks and devices of the training group."""
+
+    def adjust_forwards(self, factor: float, added_s: float = 0.0) -> None:
+        """The forwards of a model, one after the other, take factor · seconds + added_s; in those added the
+        device does nothing."""
+
+    def adjust_stages(self, factors: StageTimes, added: StageTimes) -> None:
+        """Every stage, and the weight sync, takes factor · seconds + seconds added."""
 
 
 class NotLoweredError(Exception):

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
+from oppo_sim.costs.demands import Demands
 from oppo_sim.costs.models import first_problem
-from oppo_sim.costs.section import Demands
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict
 from oppo_sim.errors import OppoError
 
@@ -20,10 +20,6 @@ FORMAT = "oppo-profile/1"
 Grid = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=2)]
 Seconds = Annotated[tuple[Positive, ...], Field(strict=False, min_length=2)]
 SecondsOrZero = Annotated[tuple[NonNegative, ...], Field(strict=False, min_length=2)]
-
-
-def _times(values: Sequence[float], factor: float) -> tuple[float, ...]:
-    return tuple(value * factor for value in values)
 
 
 def _check_grid(name: str, grid: Sequence[float]) -> None:
@@ -88,10 +84,6 @@ class DecodeRow(Strict):
         _check_length(f"seconds of n_running {self.n_running}", self.seconds, len(self.kv_tokens))
         return self
 
-    def scaled(self, factor: float) -> "DecodeRow":
-        """With every second multiplied."""
-        return self.model_copy(update={"seconds": _times(self.seconds, factor)})
-
 
 class DecodeTable(Strict):
     """Rows by rising batch size; each row has its own KV grid."""
@@ -119,10 +111,6 @@ class PrefillTable(Strict):
         for tokens, row in zip(self.tokens, self.seconds, strict=True):
             _check_length(f"seconds of {tokens:g} tokens", row, len(self.mean_context))
         return self
-
-    def scaled(self, factor: float) -> "PrefillTable":
-        """With every second multiplied."""
-        return self.model_copy(update={"seconds": tuple(_times(row, factor) for row in self.seconds)})
 
 
 class TrainingTable(Strict):
@@ -152,11 +140,6 @@ class TrainingTable(Strict):
     def stages(self) -> dict[str, tuple[float, ...]]:
         """Seconds of the stages that were measured."""
         return {name: value for name, value in self if name != "tokens" and value is not None}
-
-    def scaled(self, factor: float) -> "TrainingTable":
-        """With every second multiplied."""
-        stages = {name: _times(seconds, factor) for name, seconds in self.stages.items()}
-        return self.model_copy(update=stages)
 
     @property
     def measured(self) -> bool:

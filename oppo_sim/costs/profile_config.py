@@ -5,13 +5,14 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from oppo_sim.costs.build_profile import costs_from_profile, scaled_profile
+from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.costs.roofline_config import RooflineCostConfig
-from oppo_sim.costs.section import CostFactors, CostSection
+from oppo_sim.costs.section import CostSection
 from oppo_sim.costs.shipped_profiles import load_shipped
+from oppo_sim.costs.terms import NO_TERMS
 
 
 class ProfileCostConfig(CostSection):
@@ -24,14 +25,15 @@ class ProfileCostConfig(CostSection):
     """Instead of ``path``: of a shipped profile, such as ``h200/qwen2.5-7b+1.5b/torch``."""
     roofline_training: RooflineCostConfig | None = None
     """The training part and the weight sync by a roofline instead, where training was not measured."""
-    scale: CostFactors | None = None
-    """Multiplies what was measured; None: as it was measured."""
     evidence: ClassVar[str] = "a profile that was measured; the steps themselves were simulated"
 
     @model_validator(mode="after")
     def _one_source(self) -> "ProfileCostConfig":
         if (self.path is None) == (self.name is None):
             raise ValueError("a profile has either a path or a name: give one of them")
+        inner = self.roofline_training
+        if inner is not None and (inner.terms != NO_TERMS or inner.draws is not None):
+            raise ValueError("terms and draws belong to the profile, not to roofline_training: move them up")
         return self
 
     def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
@@ -43,16 +45,8 @@ class ProfileCostConfig(CostSection):
         return costs_from_profile(profile, context, source, shape.training, shape.provenance)
 
     def _profile(self, base_dir: Path | None) -> Profile:
-        """From a file or the package, scaled. Raises OppoError."""
+        """From a file or the package. Raises OppoError."""
         if self.name is not None:
-            profile = load_shipped(self.name)
-        else:
-            assert self.path is not None, "the section has one of the two"
-            profile = load_profile((base_dir or Path()) / self.path)
-        return profile if self.scale is None else scaled_profile(profile, self.scale)
-
-    def scaled(self, factors: CostFactors) -> "ProfileCostConfig":
-        before = self.scale or CostFactors()
-        both = {name: value * getattr(factors, name) for name, value in before}
-        stand_in = self.roofline_training and self.roofline_training.scaled(factors)
-        return self.model_copy(update={"scale": CostFactors(**both), "roofline_training": stand_in})
+            return load_shipped(self.name)
+        assert self.path is not None, "the section has one of the two"
+        return load_profile((base_dir or Path()) / self.path)

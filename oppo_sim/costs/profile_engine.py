@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -81,7 +81,7 @@ class ProfileEngine(ProfilePrefill):
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
         OppoError for a time <= 0."""
-        knots, (lines, measured, _) = self._knots(n_running)
+        knots, (lines, measured, *_) = self._knots(n_running)
         line = lines[bisect_left(knots, kv_tokens)]
         if measured is None or not inside(*measured, kv_tokens):
             self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
@@ -101,6 +101,10 @@ class ProfileEngine(ProfilePrefill):
 
     def without_padding(self) -> "ProfileEngine":
         return self
+
+    def with_host(self, factor: float) -> "ProfileEngine":
+        iteration, rollout = self.host_per_iteration * factor, self.host_per_rollout * factor
+        return replace(self, host_per_iteration=iteration, host_per_rollout=rollout)
 
     def decode_lines(self, n_running: int) -> DecodeLines:
         return self._knots(n_running).found

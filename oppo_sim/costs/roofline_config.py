@@ -27,7 +27,7 @@ from oppo_sim.costs.roofline_parts import (
     Verifier,
     find_host,
 )
-from oppo_sim.costs.section import CostFactors, CostSection
+from oppo_sim.costs.section import CostSection
 from oppo_sim.costs.strict import Strict
 from oppo_sim.errors import OppoError
 
@@ -133,43 +133,6 @@ class RooflineCostConfig(CostSection):
                     f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
                     " change it"
                 )
-
-    def scaled(self, factors: CostFactors) -> "RooflineCostConfig":
-        """Rates of the devices divided, overheads of the host multiplied: decode's factor is on memory
-        traffic and the host, prefill's on arithmetic, so that a decode that is bound by arithmetic follows
-        prefill's."""
-        decode, score, training = factors.decode, factors.score, factors.training
-        rollout, reward, group = self.rollout, self.reward_model, self.training
-
-        rollout_parts = {
-            "device": self._device(rollout.device).slower(memory=decode, arithmetic=factors.prefill),
-            "host": find_host(rollout.host).times(decode, *_HOST_SECONDS),
-            "achievable": rollout.achievable.times(decode, "layer_latency_s"),
-        }
-        reward_parts = {
-            "device": self._device(reward.device).slower(memory=score, arithmetic=score),
-            "host": find_host(reward.host).times(score, *_HOST_SECONDS),
-            "achievable": reward.achievable.times(score, "layer_latency_s"),
-        }
-        if isinstance(reward, Verifier):
-            reward = reward.times(score, "fixed_s", "per_token_s")
-        group_parts: dict[str, Any] = {
-            "device": self._device(group.device).slower(memory=training, arithmetic=training, link=training),
-            "achievable": group.achievable.times(training, "layer_latency_s"),
-        }
-        if group.link_bytes_per_s is not None:
-            group_parts["link_bytes_per_s"] = group.link_bytes_per_s / training
-        group = group.times(training, "micro_batch_overhead_s", "adv_fixed_s", "adv_per_token_s")
-        return self.model_copy(
-            update={
-                "rollout": rollout.model_copy(update=rollout_parts),
-                "reward_model": reward.model_copy(update=reward_parts),
-                "training": group.model_copy(update=group_parts),
-            }
-        )
-
-
-_HOST_SECONDS = ("per_iteration_s", "per_rollout_s", "launch_per_layer_s")
 
 
 def _plain(sections: dict[str, Strict]) -> dict[str, Any]:

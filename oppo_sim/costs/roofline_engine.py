@@ -21,7 +21,7 @@ from oppo_sim.costs.operators import (
     layer_groups,
     total,
 )
-from oppo_sim.costs.roofline_parts import HOSTS, Achievable, HostOverheads
+from oppo_sim.costs.roofline_parts import HOST_SECONDS, HOSTS, Achievable, HostOverheads
 
 _INFINITE = float("inf")
 
@@ -116,6 +116,10 @@ class RooflineEngine:
 
     def without_padding(self) -> "RooflineEngine":
         return replace(self, pad=False)
+
+    def with_host(self, factor: float) -> "RooflineEngine":
+        # A prefill's host is left as it is: this is asked for decode.
+        return replace(self, host=self.host.times(factor, *HOST_SECONDS))
 
     def _prefill(self, tokens: float, pairs: float) -> tuple[float, Group]:
         """Seconds with the host's part, and the device's parts. The last is kept: time, demand and work of a

@@ -40,6 +40,9 @@ class HostOverheads(Strict):
     """CUDA graphs exist for these batch sizes; smaller batches are padded to the next, larger ones not."""
 
 
+HOST_SECONDS = tuple(name for name in HostOverheads.model_fields if name.endswith("_s"))
+"""Fields of ``HostOverheads`` that are seconds."""
+
 VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Batch sizes that vLLM captures as CUDA graphs by default."""
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from pydantic import model_serializer
+
 from oppo_sim.costs.strict import NonNegative, Positive, Strict
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, whole_file
@@ -66,9 +68,10 @@ class CostTerms(Strict):
             }
         )
 
+    @model_serializer(mode="plain")
     def changed(self) -> dict[str, float]:
         """The terms that are not at their default, by name."""
-        return {name: value for name, value in self if value != getattr(NO_TERMS, name)}
+        return {name: value for name, value in self if value != type(self).model_fields[name].default}
 
     def __str__(self) -> str:
         """Such as ``decode × 1.10, gen_phase_s + 4 s``; ``as given`` without any."""

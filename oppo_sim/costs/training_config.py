@@ -25,11 +25,6 @@ class FullExport(Strict):
     export_bytes_per_s: Positive = 5e7
     load_bytes_per_s: Positive = 5e7
 
-    def scaled(self, factor: float) -> "FullExport":
-        """Slower by a factor."""
-        slower = self.times(factor, "fixed_s")
-        return slower.times(1.0 / factor, "export_bytes_per_s", "load_bytes_per_s")
-
 
 class OnlineRefit(Strict):
     """The weights are converted and sent into the running engine: fixed_s + bytes/convert + bytes/link
@@ -45,11 +40,6 @@ class OnlineRefit(Strict):
     link_bytes_per_s: Positive | None = None
     """None: the training devices' link at its achievable share."""
 
-    def scaled(self, factor: float) -> "OnlineRefit":
-        """Slower by a factor."""
-        slower = self.times(factor, "fixed_s")
-        return slower.times(1.0 / factor, "convert_bytes_per_s", "link_bytes_per_s")
-
 
 class SharedWeights(Strict):
     """Generation uses the trained weights themselves (a plain ``generate()`` in the training process):
@@ -57,10 +47,6 @@ class SharedWeights(Strict):
 
     kind: Literal["shared"]
     fixed_s: NonNegative = 0.0
-
-    def scaled(self, factor: float) -> "SharedWeights":
-        """Slower by a factor."""
-        return self.times(factor, "fixed_s")
 
 
 WeightSync = Annotated[FullExport | OnlineRefit | SharedWeights, Field(discriminator="kind")]

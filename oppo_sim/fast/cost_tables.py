@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Demand, Peak
+from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Demand, Peak, StageTimes
 from oppo_sim.costs.lowering import NotLoweredError, StagePlan, decode_lines, lower_prefill, lower_stages
 from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import RangeCounter
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _TERM = 12
+_UNCHANGED = {"factor": 1.0, "added_s": 0.0}
+"""Of a stage: factor · seconds + added_s."""
 _KEPT = 16
 
 
@@ -74,13 +76,18 @@ def _lowered(costs: Costs, free_padding: bool) -> "_Lowered":
     to = _Lowered()
     actor = costs.actor.without_padding() if free_padding else costs.actor
     to.decode = decode_lines(actor)
+    to.decode(1)  # what it is made of may not say itself in numbers
     lower_prefill(actor, to)
     own = to.forwards
+    to.actor_adjusted = to.take_adjusted()
     lower_prefill(costs.scorer, to)
     to.scorer_parts = to.forwards - own
+    to.scorer_adjusted = to.take_adjusted()
     lower_stages(costs.training, to)
     if own != 1:
         to.mixed = "a prefill of its actor is more than one forward"
+    elif to.actor_adjusted[1]:
+        to.mixed = "a prefill of its actor has seconds of the host added"
     elif len(to.counters) > 1:
         to.mixed = "its tables come from more than one profile"
     elif costs.scorer.peak is not None and costs.scorer.prefill_work(1.0, 0.5) is None:
@@ -106,6 +113,9 @@ def _cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTab
         "has_lines_checked": to.decode(1).measured is not None,
         "relative_demand": to.decode(1).demand_seconds is not None,
         "parallel_inference": costs.training.parallel_inference,
+        "prefill_factor": to.actor_adjusted[0],
+        "score_factor": to.scorer_adjusted[0],
+        "score_added_s": to.scorer_adjusted[1],
         **to.group,
         **peaks,
     }
@@ -132,17 +142,17 @@ def _peak(name: str, peak: Peak | None) -> dict[str, float]:
 def _decode(
     lines_of: Callable[[int], DecodeLines], most: int
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-    """(fixed, slope, kv_until) of all lines; the first line of each n; lowest and highest measured KV of each
-    n."""
+    """(fixed, slope, kv_until) of all lines; the first line of each n; of each n, lowest and highest measured
+    KV, ``least_s`` and the seconds of ``idle``."""
     import numpy as np
 
     lines: list[tuple[float, float, float]] = [(0.0, 0.0, inf)]
     line_at = np.zeros(most + 1, dtype=np.int64)
-    line_range = np.zeros((most + 1, 2))
+    line_range = np.zeros((most + 1, 4))
     for n in range(1, most + 1):
-        found, measured, _ = lines_of(n)
+        found, measured, _, least, idle = lines_of(n)
         line_at[n] = len(lines)
-        line_range[n] = measured or (0.0, 0.0)
+        line_range[n] = *(measured or (0.0, 0.0)), least, idle[0] if idle else 0.0
         lines += found
     return np.array(lines, dtype=np.float64), line_at, line_range
 
@@ -168,11 +178,11 @@ def _demand(lines_of: Callable[[int], DecodeLines], actor: DecodeCost, most: int
 
     table = np.zeros((most + 1, 4))
     for n in range(1, most + 1):
-        seconds = lines_of(n).demand_seconds
-        if seconds is None:
-            table[n, 0], table[n, 2] = actor.decode_demand(n, 0.0)
+        found = lines_of(n)
+        if found.demand_seconds is not None:
+            table[n] = found.demand_seconds
         else:
-            table[n] = seconds
+            table[n, 0], table[n, 2] = found.idle[1] if found.idle else actor.decode_demand(n, 0.0)
     return table
 
 
@@ -186,6 +196,7 @@ class _Lowered:
         self.mixed: str | None = None
         """Why the models do not fit together; None: they do."""
         self.scorer_parts = 0
+        self.actor_adjusted = self.scorer_adjusted = self._adjusted = (1.0, 0.0)
         self._parts: list[dict[str, Any]] = []
         self._stages: list[dict[str, Any]] = []
         self._terms: list[tuple[float, ...]] = []
@@ -195,6 +206,22 @@ class _Lowered:
     def forwards(self) -> int:
         """Parts so far."""
         return len(self._parts)
+
+    def adjust_forwards(self, factor: float, added_s: float = 0.0) -> None:
+        self._adjusted = factor * self._adjusted[0], factor * self._adjusted[1] + added_s
+
+    def take_adjusted(self) -> tuple[float, float]:
+        """Factor and seconds added of the forwards of the model that was lowered last."""
+        found, self._adjusted = self._adjusted, (1.0, 0.0)
+        return found
+
+    def adjust_stages(self, factors: StageTimes, added: StageTimes) -> None:
+        each = list(zip(factors, added, strict=True))
+        for stage, (factor, more) in zip(self._stages, each[:-1], strict=True):
+            stage["factor"] *= factor
+            stage["added_s"] = stage["added_s"] * factor + more
+        factor, more = each[-1]
+        self.group["update_weights"] = factor * self.group["update_weights"] + more
 
     def arrays(self) -> "tuple[np.ndarray[Any, Any], ...]":
         """parts, terms, tables, stages."""
@@ -240,15 +267,17 @@ class _Lowered:
         )
 
     def linear_stage(self, fixed: float = 0.0, per_token: float = 0.0, per_pair: float = 0.0) -> None:
-        self._stages.append({"kind": "linear", "fixed": fixed, "per_token": per_token, "per_pair": per_pair})
+        seconds = {"fixed": fixed, "per_token": per_token, "per_pair": per_pair}
+        self._stages.append({"kind": "linear", **_UNCHANGED, **seconds})
 
     def table_stage(self, tokens: Sequence[float], seconds: Sequence[float], ranges: RangeCounter) -> None:
         self.counters[id(ranges)] = ranges
         grid = {"grid_at": self._numbers(tokens), "grid_count": len(tokens)}
-        self._stages.append({"kind": "table", **grid, "values_at": self._numbers(seconds)})
+        self._stages.append({"kind": "table", **_UNCHANGED, **grid, "values_at": self._numbers(seconds)})
 
     def roofline_stage(self, plan: StagePlan, forward: ForwardTerms) -> None:
-        self._stages.append({"kind": "roofline", "part": len(self._parts), **plan._asdict()})
+        part = len(self._parts)
+        self._stages.append({"kind": "roofline", "part": part, **_UNCHANGED, **plan._asdict()})
         self.roofline(forward)
 
     def training_group(self, update_weights: float, data_parallel: int = 1, num_gpus: int = 1) -> None:

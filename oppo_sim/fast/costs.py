@@ -121,7 +121,8 @@ def forward(s: State, index: int, tokens: float, pairs: float) -> Forward:
 
 @compiled
 def score_forward(s: State, tokens: float, pairs: float) -> Forward:
-    """``forward`` of all models of a scoring worker; demands are means weighted by time."""
+    """``forward`` of all models of a scoring worker; demands are means weighted by time. ``AdjustedScorer``:
+    in the seconds added the device does nothing."""
     seconds, flops, traffic, memory, arithmetic = forward(s, 1, tokens, pairs)
     if s.scorer_parts > 1:
         memory *= seconds
@@ -136,6 +137,11 @@ def score_forward(s: State, tokens: float, pairs: float) -> Forward:
         if seconds > 0.0:
             memory /= seconds
             arithmetic /= seconds
+    device = s.score_factor * seconds
+    seconds = device + s.score_added_s
+    if s.score_added_s > 0.0:
+        memory *= device / seconds
+        arithmetic *= device / seconds
     return seconds, flops, traffic, memory, arithmetic
 
 
@@ -183,6 +189,6 @@ def stage_times(s: State, tokens: float, pairs: float) -> None:
             seconds = table_at(tables_in(s), at, count, stage.values_at, tokens)
             if seconds < 0:
                 s.error = ASK_MODEL
-        stage_s_in(s)[i] = seconds
+        stage_s_in(s)[i] = stage.factor * seconds + stage.added_s
     stage_s_in(s)[SYNC] = s.update_weights
     s.batch_flops = flops * s.gpus

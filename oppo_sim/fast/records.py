@@ -127,7 +127,8 @@ SETTINGS = _fields(
     " knows_actor knows_scorer knows_training asks_plan asks_arrange asks_select asks_drop"
     " devices contention train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves",
-    "update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
+    "prefill_factor score_factor score_added_s"
+    " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
     " tolerance interference train_memory train_arithmetic sync_memory sync_arithmetic",
 )
 """What does not change in a run; as in ``MachineSetup``, the policy's settings and the cost models.
@@ -183,7 +184,7 @@ PART = _record(
 STAGE = _record(
     "kind part micro_batch mini_batches steps grid_at grid_count values_at",
     "fixed per_token per_pair passes speed gather_s overhead_s reduction_s optimizer_s optimizer_bytes"
-    " offload_s",
+    " offload_s factor added_s",
 )
 """One training stage: see ``cost_tables``."""
 
@@ -239,7 +240,7 @@ TABLES: dict[str, Any] = {
     "key": "u8",  # Of the stream of row draws.
     "lines": "f8",  # Decode lines (fixed, slope, kv_until), those of one batch size after those of another.
     "line_at": "i8",  # First line of a batch size.
-    "line_range": "f8",  # Of each batch size: lowest and highest KV measured.
+    "line_range": "f8",  # Of each batch size: lowest and highest KV measured, ``least_s``, ``idle``.
     "work": "f8",  # Of each batch size: operations at no KV, a KV token; bytes at no KV, a KV token.
     "demand": "f8",  # Of each batch size: memory and arithmetic at no KV, a KV token (each).
     "parts": PART,

@@ -258,6 +258,7 @@ def join(s: State, r: int) -> bool:
     if tokens == 0:
         return False
     seconds, flops, traffic, memory, arithmetic = forward(s, 0, float(tokens), pairs)
+    seconds *= s.prefill_factor
     s.rollout_flops += flops
     s.rollout_bytes += traffic
     replica.k = count
@@ -290,7 +291,7 @@ def decode(s: State, r: int) -> None:
         if not inside(line_range_in(s)[n, 0], line_range_in(s)[n, 1], float(kv)):
             note_range(s, DECODE_RANGE, float(n), float(kv))
         furthest = kv_until if slope < 0 else float(kv)
-        if fixed + slope * furthest <= 0:
+        if fixed + slope * furthest <= line_range_in(s)[n, 2]:
             s.error = ASK_MODEL
             return
     if kv_until != math.inf:
@@ -314,6 +315,9 @@ def take_demand(s: State, r: int, n: int, kv: int) -> None:
     arithmetic = terms[n, 2] + terms[n, 3] * kv
     if s.relative_demand:
         memory, arithmetic = min(1.0, memory / replica.fixed), min(1.0, arithmetic / replica.fixed)
+    elif line_range_in(s)[n, 3] != 0.0:
+        share = (replica.fixed - line_range_in(s)[n, 3]) / replica.fixed
+        memory, arithmetic = min(1.0, memory * share), min(1.0, arithmetic * share)
     replica.memory, replica.arithmetic = memory, arithmetic
     replica.stale = 0
 

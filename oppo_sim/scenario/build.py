@@ -75,7 +75,7 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
     """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of
     these cannot be."""
     built = build_trace(scenario) if replay is None else replay
-    costs = scenario.costs.build(_cost_context(scenario), scenario.base_dir)
+    costs = scenario.costs.costs(_cost_context(scenario), scenario.base_dir)
     return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
 
 

@@ -4,10 +4,12 @@ that are not known exactly. And runs of settings in them under seeds."""
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oppo_sim.costs.section import CostFactors, drawn_factors
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.evaluate import parts_of, scenario_of
@@ -86,8 +88,10 @@ def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
         worlds.append(World(f"costs of {path.stem}", _changed(scenario, {"costs": costs})))
     if spec.cost_uncertainty:
         for number in range(spec.cost_worlds):
-            factors = drawn_factors(scenario.seed, number, spec.cost_uncertainty)
-            worlds.append(World(str(factors), with_costs(scenario, factors)))
+            drawn = drawn_factors(scenario.seed, number, spec.cost_uncertainty)
+            name = ", ".join(f"{activity} × {factor:.2f}" for activity, factor in drawn.items())
+            # A decode is slower as a whole, the host's part too.
+            worlds.append(World(name, with_terms(scenario, CostTerms(**drawn, host=drawn["decode"]))))
     names = [world.name for world in worlds]
     for name in names:
         if names.count(name) > 1:
@@ -95,12 +99,18 @@ def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
     return tuple(worlds)
 
 
-def with_costs(scenario: Scenario, factors: CostFactors) -> Scenario:
-    """The scenario with everything of one kind slower by a factor."""
-    sync = scenario.training.weight_sync.scaled(factors.training)
-    costs = scenario.costs.scaled(factors).model_dump(mode="json")
-    training = {**scenario.training.model_dump(mode="json"), "weight_sync": sync.model_dump(mode="json")}
-    return _changed(scenario, {"costs": costs, "training": training})
+def drawn_factors(seed: int, number: int, sigma: float) -> dict[str, float]:
+    """The ``number``-th draw: a factor exp(sigma · N(0, 1)) by activity, each independent of the others."""
+    return {
+        activity: exp(sigma * draw_normal(stream_key(seed, f"tune/cost/{activity}"), number))
+        for activity in ("decode", "prefill", "score", "training")
+    }
+
+
+def with_terms(scenario: Scenario, terms: CostTerms) -> Scenario:
+    """The scenario with ``terms`` upon those of its costs."""
+    both = scenario.costs.terms.then(terms)
+    return _changed(scenario, {"costs": {**scenario.costs.model_dump(mode="json"), "terms": dict(both)}})
 
 
 class Need(NamedTuple):

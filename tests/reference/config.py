@@ -78,6 +78,14 @@ class ReferenceConfig:
     training_devices: tuple[str, ...] = ()
     shares_host: bool = False
     interference: float = 1.0
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """What device seconds are multiplied by: of decode, prefill, score, training (all its stages and
+    update_weights) and of single stages; 1 where not given"""
+    added: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the host added to: iteration (each), rollout_iteration (each running row of it),
+    score_batch, a stage, update_weights; 0 where not given. A device has nothing to do in them."""
+    nominal: tuple[float, float] = (1.0, 1.0)
+    """Tokens and pairs of the batch whose device share is that of training and of the sync."""
     demands: Mapping[str, Demand] = field(default_factory=dict)
     """(memory traffic, arithmetic) of decode, prefill, score, train, sync; (1, 1) where not given"""
 
@@ -145,8 +153,32 @@ class ReferenceConfig:
             names.extend(self.devices_of_replica(index))
         return tuple(dict.fromkeys(names))
 
-    def demand(self, kind: str) -> Demand:
-        return self.demands.get(kind, (1.0, 1.0))
+    def demand(self, kind: str, device: float = 1.0, host: float = 0.0) -> Demand:
+        """Of an activity that is ``device`` seconds on the device and ``host`` seconds beside it."""
+        memory, arithmetic = self.demands.get(kind, (1.0, 1.0))
+        share = device / (device + host) if host else 1.0
+        return memory * share, arithmetic * share
+
+    def iteration(self, rows: int, kv_tokens: float) -> tuple[float, float]:
+        """Seconds of the device and of the host."""
+        host = self.added.get("iteration", 0.0) + rows * self.added.get("rollout_iteration", 0.0)
+        return self.factors.get("decode", 1.0) * linear(self.decode, rows, kv_tokens), host
+
+    def stage(self, name: str, tokens: float, pairs: float) -> tuple[float, float]:
+        """Seconds of the device and of the host, of a training stage or of update_weights."""
+        if name == "update_weights":
+            alone = self.update_weights
+        else:
+            alone = linear(self.stages.get(name, (0.0, 0.0, 0.0)), tokens, pairs)
+        return (
+            alone * self.factors.get("training", 1.0) * self.factors.get(name, 1.0),
+            self.added.get(name, 0.0),
+        )
+
+    def training_demand(self) -> Demand:
+        """The device's share of the nominal batch's stages together."""
+        parts = [self.stage(name, *self.nominal) for name in STAGES]
+        return self.demand("train", sum(device for device, _ in parts), sum(host for _, host in parts))
 
 
 def whole_groups(rollouts: int, group_size: int) -> int:

@@ -53,6 +53,7 @@ class Generation:
                 return
             for replica in replicas:
                 replica.iterations = 0
+                replica.changed = True
         for replica in replicas:
             if not replica.busy and replica.iterations < size:
                 replica.start_next()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .config import linear
+from .config import Demand, linear
 from .work import Rollout
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ class Replica(Protocol):
     index: int
     busy: bool
     iterations: int
+    changed: bool
     members: list[Rollout]
 
     def add(self, rollout: Rollout) -> None: ...
@@ -58,6 +59,9 @@ class ContinuousReplica:
         self.busy = False
         self.iterations = 0
         self.members: list[Rollout] = []
+        self.changed = True
+        """Since the last iteration, who runs: then the demand of decoding is taken anew."""
+        self.decode_demand = (0.0, 0.0)
 
     def add(self, rollout: Rollout) -> None:
         rollout.replica = self.index
@@ -69,6 +73,7 @@ class ContinuousReplica:
 
     def begin_phase(self) -> None:
         self.iterations = 0
+        self.changed = True
 
     def start_next(self) -> None:
         """Begin a prefill or an iteration, if there is one to begin."""
@@ -104,6 +109,7 @@ class ContinuousReplica:
     def _preempt_what_cannot_grow(self) -> None:
         while not self._fits(self._running()):
             self._running()[-1].in_kv = False
+            self.changed = True
             self.machine.counters.preemptions += 1
 
     def _join(self) -> list[Rollout]:
@@ -127,25 +133,31 @@ class ContinuousReplica:
         self._note_kv(next_token=False)
         tokens = sum(rollout.context for rollout in joining)
         pairs = sum(rollout.context**2 / 2 for rollout in joining)
-        self._occupy(linear(config.prefill, tokens, pairs), "prefill")
+        self.changed = True
+        seconds = config.factors.get("prefill", 1.0) * linear(config.prefill, tokens, pairs)
+        self._occupy(seconds, config.demand("prefill"))
 
     def _iterate(self) -> None:
         config = self.machine.config
         running = self._running()
         self.iterations += 1
         self._note_kv(next_token=True)
-        seconds = linear(config.decode, len(running), sum(rollout.context for rollout in running))
-        self._occupy(seconds, "decode", running)
+        device, host = config.iteration(len(running), sum(rollout.context for rollout in running))
+        if self.changed:
+            self.decode_demand = config.demand("decode", device, host)
+            self.changed = False
+        self._occupy(device + host, self.decode_demand, running)
 
-    def _occupy(self, seconds: float, kind: str, running: list[Rollout] | None = None) -> None:
+    def _occupy(self, seconds: float, demand: Demand, running: list[Rollout] | None = None) -> None:
         def done(end: float) -> None:
             self.busy = False
             for rollout in running or []:
                 give_token(self.machine, rollout, end)
+                self.changed = self.changed or rollout.finished
 
         self.busy = True
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_replica(self.index), config.demand(kind), done)
+        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done)
 
 
 class StaticReplica:
@@ -159,6 +171,8 @@ class StaticReplica:
         self.members: list[Rollout] = []
         self.rows: list[Rollout] = []
         self.width = 0
+        self.changed = True
+        self.decode_demand = (0.0, 0.0)
 
     def add(self, rollout: Rollout) -> None:
         rollout.replica = self.index
@@ -192,6 +206,7 @@ class StaticReplica:
         )
 
     def _form(self) -> None:
+        self.changed = True
         self.rows = self.unfinished()
         self.width = max(row.context for row in self.rows)
         for row in self.rows:
@@ -199,11 +214,10 @@ class StaticReplica:
             self.machine.counters.padding += self.width - row.context
         self._note_kv(self.width)
         rows = len(self.rows)
-        self._occupy(
-            linear(self.machine.config.prefill, rows * self.width, rows * self.width**2 / 2),
-            "prefill",
-            self._prefilled,
-        )
+        config = self.machine.config
+        seconds = linear(config.prefill, rows * self.width, rows * self.width**2 / 2)
+        seconds *= config.factors.get("prefill", 1.0)
+        self._occupy(seconds, config.demand("prefill"), self._prefilled)
 
     def _prefilled(self, end: float) -> None:
         self.busy = False
@@ -212,7 +226,11 @@ class StaticReplica:
         self.iterations += 1
         self._note_kv(self.width + 1)
         rows = len(self.rows)
-        self._occupy(linear(self.machine.config.decode, rows, rows * self.width), "decode", self._iterated)
+        device, host = self.machine.config.iteration(rows, rows * self.width)
+        if self.changed:
+            self.decode_demand = self.machine.config.demand("decode", device, host)
+            self.changed = False
+        self._occupy(device + host, self.decode_demand, self._iterated)
 
     def _iterated(self, end: float) -> None:
         self.busy = False
@@ -222,8 +240,9 @@ class StaticReplica:
                 self.machine.counters.padding += 1
             else:
                 give_token(self.machine, row, end)
+                self.changed = self.changed or row.finished
 
-    def _occupy(self, seconds: float, kind: str, done: Callable[[float], None]) -> None:
+    def _occupy(self, seconds: float, demand: Demand, done: Callable[[float], None]) -> None:
         self.busy = True
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_replica(self.index), config.demand(kind), done)
+        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done)

@@ -104,10 +104,13 @@ class Scorer:
         seconds = linear(self.config.score, tokens, pairs)
         if self.config.stream_ref:
             seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
+        seconds *= self.config.factors.get("score", 1.0)
+        host = self.config.added.get("score_batch", 0.0)
         self.counters.batches += 1
         self.counters.pieces += len(worker.in_service)
         devices = self.config.devices_of_worker(worker.index)
-        self.world.start(seconds, devices, self.config.demand("score"), lambda end: self._done(worker, end))
+        demand = self.config.demand("score", seconds, host)
+        self.world.start(seconds + host, devices, demand, lambda end: self._done(worker, end))
 
     def _done(self, worker: Worker, end: float) -> None:
         for piece in worker.in_service:

@@ -1,6 +1,6 @@
 """The training stages of one batch, polled at every instant."""
 
-from .config import INFERENCE_STAGES, LATER_STAGES, STAGES, ReferenceConfig, TrainedRollout, linear
+from .config import INFERENCE_STAGES, LATER_STAGES, STAGES, ReferenceConfig, TrainedRollout
 from .machine import Machine
 from .work import Group, Rollout, members_of
 
@@ -9,7 +9,7 @@ def own_seconds(config: ReferenceConfig, rollouts: list[Rollout]) -> dict[str, f
     """Seconds of every stage for this batch, alone on its devices."""
     tokens = sum(rollout.context for rollout in rollouts)
     pairs = sum(rollout.context**2 / 2 for rollout in rollouts)
-    seconds = {stage: linear(config.stages.get(stage, (0.0, 0.0, 0.0)), tokens, pairs) for stage in STAGES}
+    seconds = {stage: sum(config.stage(stage, tokens, pairs)) for stage in STAGES}
     if config.old_log_prob == "behaviour":
         seconds["old_log_prob"] = 0.0
     if config.stream_ref:
@@ -62,7 +62,7 @@ class Training:
 
         self.busy = True
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_training(), config.demand("train"), done)
+        self.machine.world.start(seconds, config.devices_of_training(), config.training_demand(), done)
 
     def trained(self, version: int) -> tuple[TrainedRollout, ...]:
         """The records of the batch, ``version`` being the one before its update."""
@@ -90,10 +90,10 @@ class WeightUpdate:
         self.start = machine.world.now
         self.done = False
         config = machine.config
-        if config.update_weights > 0:
-            machine.world.start(
-                config.update_weights, config.devices_of_sync(), config.demand("sync"), self._finish
-            )
+        device, host = config.stage("update_weights", 0.0, 0.0)
+        if device + host > 0:
+            demand = config.demand("sync", device, host)
+            machine.world.start(device + host, config.devices_of_sync(), demand, self._finish)
         else:
             self._finish(self.start)
 

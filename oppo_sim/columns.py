@@ -177,6 +177,18 @@ DEFERRED: Final = "deferred"  # rollouts a step
 UTILIZATION: Final = "utilization"
 HOURS_PER_10K: Final = "hours_per_10k_rollouts"
 BOUND_ONLY: Final = "bound_only"  # the policy knows what no real run can: never the best
+# The intervals above are of the rollouts (seeds). Where draws say how unknown the machine's seconds are,
+# there are these: 95 % of the draws, and both together around the value.
+STEP_S_MACHINE_LOW: Final = "step_s_machine_low"
+STEP_S_MACHINE_HIGH: Final = "step_s_machine_high"
+SPEEDUP_MACHINE_LOW: Final = "speedup_machine_low"
+SPEEDUP_MACHINE_HIGH: Final = "speedup_machine_high"
+SPEEDUP_BOTH_LOW: Final = "speedup_both_low"
+SPEEDUP_BOTH_HIGH: Final = "speedup_both_high"
+P_BEST: Final = "p_best"  # share of draws × seeds in which it is the best
+MACHINE_WIDEST: Final = "machine_widest"  # the term that widens the machine's interval of the speed-up most
+MACHINE_WIDEST_SHARE: Final = "machine_widest_share"  # of the variance of the log speed-up
+DRAW: Final = "draw"  # number of a draw of the machine
 
 # ---- sweep rows: one a configuration; the varied fields under their dotted names, the columns of a compariso
 STATUS: Final = "status"  # ok | failed | stopped

@@ -8,15 +8,18 @@ runs of a sweep are.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
+from oppo_sim.comparison_ranges import Ranges, ranges_of
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
 from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, ExecutorName, Runner
+from oppo_sim.runs.machine import DEFAULT_DRAWS, EXACT, Machine, machine_of
 from oppo_sim.runs.request import ACTUAL, RunRequest
 from oppo_sim.runs.statistics import compared_row
 from oppo_sim.runs.store import RunStore
@@ -47,6 +50,8 @@ class Cell:
     variant: str
     """``no_tail``, or that of the request."""
     request: RunRequest
+    draw: int | None = None
+    """Of the machine; None: the scenario's own."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,20 @@ class ComparisonPlan:
     """Policy → label of its baseline."""
     seeds: tuple[int, ...]
     steps: int
+    machine: Machine = EXACT
+    """Draws of what is unknown about the machine."""
+    drawn: tuple[Cell, ...] = ()
+    """The actual runs of all labels on every draw of the machine, draw by draw."""
+
+    @cached_property
+    def requests(self) -> list[RunRequest]:
+        """All runs, each once: cells that are the same run share it."""
+        return list({cell.request.key: cell.request for cell in (*self.cells, *self.drawn)}.values())
 
     @property
     def runs(self) -> int:
-        """How many are simulated; cells that are the same run share it."""
-        return len({cell.request.key for cell in self.cells})
+        """How many are simulated."""
+        return len(self.requests)
 
 
 @dataclass(frozen=True)
@@ -80,14 +94,22 @@ class Comparison:
     attribution: "pd.DataFrame"
     """One row a policy: seconds a step hidden, saved and lost (NaN: not applicable)."""
     cells: "pd.DataFrame"
-    """One row a cell."""
+    """One row a cell of the scenario's own machine."""
+    ranges: Ranges | None = None
+    """What the unknowns of the machine do to it; None: the machine is taken as given, or no draws were
+    wanted."""
 
 
 def plan_comparison(
-    scenario: Scenario, policies: Sequence[str], seeds: int, steps: int | None, attribution: bool
+    scenario: Scenario,
+    policies: Sequence[str],
+    seeds: int,
+    steps: int | None,
+    attribution: bool,
+    draws: int = 0,
 ) -> ComparisonPlan:
     """Check everything that the comparison needs. Raises OppoError for an unknown policy or one that cannot
-    run here."""
+    run here, and as ``machine_of``."""
     if isinstance(policies, str) or not policies:
         raise OppoError(f"policies are {policies!r}: give a list of at least one name")
     if len(set(policies)) != len(policies):
@@ -101,6 +123,7 @@ def plan_comparison(
             " resample"
         )
     forget()
+    machine = machine_of(scenario, draws)
     numbers = range(scenario.seed, scenario.seed + seeds)
     cells: dict[tuple[str, str, str], Cell] = {}
     setups, baselines = {}, {}
@@ -116,6 +139,13 @@ def plan_comparison(
             for seed in numbers:
                 placed = replace(cell, request=cell.request.at(seed))
                 cells.setdefault((cell.label, cell.variant, placed.request.key), placed)
+    # Attribution stays at the point. A process keeps what runs of one draw share, so they follow each other.
+    actual = [cell for cell in cells.values() if cell.variant == ACTUAL]
+    drawn = [
+        replace(cell, request=cell.request.on(terms), draw=number)
+        for number, terms in enumerate(machine.draws)
+        for cell in actual
+    ]
     return ComparisonPlan(
         scenario,
         tuple(cells.values()),
@@ -124,6 +154,8 @@ def plan_comparison(
         {policy: baselines[policy] for policy in policies},
         tuple(numbers),
         setups[BASELINE].steps,
+        machine,
+        tuple(drawn),
     )
 
 
@@ -184,6 +216,7 @@ def compare(
     seeds: int = 5,
     steps: int | None = None,
     attribution: bool = True,
+    draws: int = DEFAULT_DRAWS,
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
@@ -197,12 +230,14 @@ def compare(
         scenario: an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the latter
             two.
         attribution: replay without one cost to say where time went.
+        draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
+            given.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
 
     Raises OppoError for anything that cannot run.
     """
-    plan = plan_comparison(loaded_scenario(scenario, overrides), policies, seeds, steps, attribution)
+    plan = plan_comparison(loaded_scenario(scenario, overrides), policies, seeds, steps, attribution, draws)
     with RunStore() as store:
         make_cells(plan, store, Executor(executor, jobs, ray_address), progress)
         return comparison_of(plan, store)
@@ -210,7 +245,7 @@ def compare(
 
 def make_cells(plan: ComparisonPlan, store: RunStore, executor: Executor, progress: OnProgress) -> None:
     """Make the runs that the store does not hold. Raises OppoError for the first that cannot go on."""
-    requests = [cell.request for cell in plan.cells]
+    requests = plan.requests
     done = plan.runs - len(store.missing(requests))
     if done:
         progress(done, plan.runs)
@@ -256,7 +291,22 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
             shares.append({"policy": label, **_attribution(of, label)})
     table = pd.DataFrame(rows).set_index("policy")
     attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")
-    return Comparison(table, attribution, cells)
+    if not plan.drawn:
+        return Comparison(table, attribution, cells)
+    ranges = _ranges(plan, store, table)
+    return Comparison(pd.concat([table, ranges.columns], axis=1), attribution, cells, ranges)
+
+
+def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame") -> Ranges:
+    import pandas as pd
+
+    rows = []
+    for cell in plan.drawn:
+        totals = store[cell.request.key].totals
+        assert totals is not None
+        seconds = {name: totals[name] for name in (c.TIMING_STEP, c.S_PER_ROLLOUT)}
+        rows.append({"policy": cell.label, c.DRAW: cell.draw, "seed": cell.request.seed, **seconds})
+    return ranges_of(plan.machine, pd.DataFrame(rows), plan.baselines, table)
 
 
 def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[str, float]:

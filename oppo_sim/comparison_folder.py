@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.comparison import Comparison, ComparisonPlan, OnProgress, comparison_of, make_cells
+from oppo_sim.costs.terms import write_draws
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
@@ -23,6 +24,8 @@ TABLE = "comparison.parquet"
 ATTRIBUTION = "attribution.parquet"
 CELLS = "cells.parquet"
 RESULT = "comparison.json"
+MACHINE_RUNS = "machine.parquet"
+DRAWS = "draws.csv"
 
 
 def journal_path(folder: Path) -> Path:
@@ -65,6 +68,9 @@ def compare_to_folder(
         folder.write_frame(ATTRIBUTION, comparison.attribution)
         folder.write_frame(CELLS, comparison.cells)
         folder.write_json(RESULT, comparison_record(comparison))
+        if comparison.ranges is not None:
+            folder.write_frame(MACHINE_RUNS, comparison.ranges.runs)
+            write_draws(folder.path(DRAWS), comparison.ranges.machine.draws)
         timelines = _timelines(plan)
         _write_timelines(folder, timelines)
         if figures:
@@ -75,11 +81,13 @@ def compare_to_folder(
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
-    """Table and attribution as nested values."""
-    return {
+    """Table, attribution and, where there are draws of the machine, what is behind their columns, as nested
+    values."""
+    record = {
         "comparison": comparison.table.to_dict(orient="index"),
         "attribution": comparison.attribution.to_dict(orient="index"),
     }
+    return record if comparison.ranges is None else record | {"machine": comparison.ranges.record()}
 
 
 Timelines = dict[str, tuple[list[Span], list[Marker]]]
@@ -134,6 +142,7 @@ def _manifest(plan: ComparisonPlan) -> dict[str, Any]:
         "baselines": dict(plan.baselines),
         "seeds": list(plan.seeds),
         "steps": plan.steps,
+        **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
         **provenance(scenario, plan.setups[BASELINE]),
         "engines": {policy: engine_of(each) for policy, each in setups.items()},
         "warnings": list(dict.fromkeys(warning for each in setups.values() for warning in each.warnings)),

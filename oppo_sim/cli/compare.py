@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     default=5,
     help="Paired seeds, from the scenario's seed on.",
 )
+@options.draws(
+    32,
+    "Draws of what is unknown about the machine's seconds, each with all seeds. 0: the costs are exact.",
+)
 @options.STEPS
 @options.OVERRIDES
 @options.OUTPUT
@@ -44,6 +48,7 @@ def command(
     scenario: str,
     policies: str | None,
     seeds: int,
+    draws: int,
     steps: int | None,
     overrides: tuple[str, ...],
     output: Path | None,
@@ -55,8 +60,8 @@ def command(
     ray_address: str | None,
     as_json: bool,
 ) -> int:
-    """Compare policies on SCENARIO with the sequential baseline: speed-up with 95 % intervals over paired
-    seeds, and where it comes from.
+    """Compare policies on SCENARIO with the sequential baseline: speed-up with 95 % intervals of the rollouts
+    (paired seeds) and of the machine (draws), and where it comes from.
 
     An interrupted comparison continues when the same command is run again.
     """
@@ -78,7 +83,7 @@ def command(
     if not left_unfinished(folder):
         options.refuse_taken(folder, force)
     where = Executor(executor, jobs, ray_address)
-    plan = plan_comparison(loaded, chosen, seeds, steps, attribution)
+    plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws)
     try:
         with options.progress_bar(f"{loaded.name}: simulated runs", plan.runs, as_json) as (bar, task):
             comparison = compare_to_folder(

@@ -50,6 +50,11 @@ RAY_ADDRESS = click.option(
 )
 
 
+def draws(default: int | None, text: str) -> Callable[[Any], Any]:
+    """``--draws`` with its help."""
+    return click.option("--draws", type=click.IntRange(0, 10_000), default=default, help=text)
+
+
 class StepRange(click.ParamType[tuple[int, int]]):
     """``FIRST:LAST``, two step numbers."""
 

@@ -20,6 +20,7 @@ from oppo_sim.report.labels import (
     stage_rows,
     time_unit,
 )
+from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
@@ -83,11 +84,24 @@ def show_comparison(
         return
 
     console = table_console()
-    console.print(comparison_table(comparison.table, title))
+    if has_ranges(comparison.table):
+        console.print(ranges_table(comparison.table, title))
+        click.echo("95 % of rollouts and machine, and of the rollouts alone; best: probability\n")
+        console.print(price_table(comparison.table))
+    else:
+        console.print(comparison_table(comparison.table, title))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went, seconds a step"))
+    show_machine(manifest, comparison.table)
     show_provenance(manifest)
     click.echo(f"wrote {folder}")
+
+
+def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:
+    """What the intervals of the machine rest on, and which unknown widens them most."""
+    widest = widest_sentence(table) if has_ranges(table) else ""
+    for sentence in filter(None, (machine_sentence(manifest), widest)):
+        click.echo(sentence)
 
 
 def show_provenance(manifest: Mapping[str, Any]) -> None:
@@ -147,6 +161,41 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
             )
         )
     return _table(title, heads, rows)
+
+
+def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
+    """One row a policy: step time, speed-up with the interval of rollouts and machine and that of the
+    rollouts alone, probability to be the best. 80 columns wide."""
+    seconds = numbers(comparison, c.STEP_S, "comparison")
+    unit = time_unit(float(np.nanmin(seconds))) if np.isfinite(seconds).any() else None
+    rows = []
+    for policy, row in comparison.to_dict(orient="index").items():
+        alone = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
+        share = row[c.P_BEST]
+        rows.append(
+            (
+                str(policy),
+                format_seconds(row[c.STEP_S], unit),
+                f"{row[c.SPEEDUP]:.2f}× {ends_text(row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH])}",
+                f"[{alone[0]:.2f}, {alone[1]:.2f}]" if np.isfinite(alone).all() else NOTHING,
+                f"{share:.0%}".replace("%", " %") if np.isfinite(share) else NOTHING,
+            )
+        )
+    return _table(title, ("policy", "step time", "speed-up [95 %]", "rollouts", "best"), rows)
+
+
+def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
+    """One row a policy: staleness, length bias and deferred rollouts a step."""
+    rows = [
+        (
+            str(policy),
+            f"{_decimals(row[c.COMPARED_STALENESS_MEAN], 2)} / {row[c.COMPARED_STALENESS_MAX]:.0f}",
+            format_signed(row[c.LENGTH_BIAS]),
+            _decimals(row[c.DEFERRED], 1),
+        )
+        for policy, row in comparison.to_dict(orient="index").items()
+    ]
+    return _table(title, ("policy", "staleness mean/max", "length bias", "deferred"), rows)
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":

@@ -1,5 +1,6 @@
 """Figures of a comparison: step time, speed-up and attribution by policy; tables are indexed by policy."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import ATTRIBUTION, format_seconds, significant, time_unit
+from oppo_sim.report.ranges import has_ranges
 from oppo_sim.report.style import (
     FAINT,
     GAINS,
@@ -28,11 +30,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WHAT = "comparison"
+_ALONE: Mapping[str, Any] = {"fmt": "o", "elinewidth": 1.2, "capsize": 3, "label": "step, 95 % interval"}
+_ROLLOUTS: Mapping[str, Any] = {"fmt": "o", "elinewidth": 1.8, "capsize": 3, "label": "95 %, rollouts"}
+_MACHINE: Mapping[str, Any] = {"fmt": "none", "elinewidth": 0.9, "capsize": 4.5, "label": "95 %, machine"}
+"""Whiskers: of the rollouts where there are no others, and beside those of the machine; those are dashed."""
 
 
 def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
-    """Mean step time by policy, stacked by stage, with its 95 % confidence interval. Raises OppoError for
-    missing columns.
+    """Mean step time by policy, stacked by stage, with its 95 % intervals: of the rollouts, and dashed of the
+    machine where that is known. Raises OppoError for missing columns.
 
     Where stages overlap the stack is longer than the step: the dot with the interval is the step time.
     """
@@ -45,7 +51,15 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
         seconds = np.nan_to_num(numbers(comparison, name, _WHAT)) / unit.seconds
         handles.append(_bars(axis, seconds, left, stage_colour(stage), stage))
         left = left + seconds
-    handles.append(_intervals(axis, *(ends / unit.seconds for ends in (steps, low, high))))
+    machine = _machine_ends(comparison, c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH)
+    if machine is not None:
+        low_end, high_end = (each / unit.seconds for each in machine)
+        handles.append(_intervals(axis, steps / unit.seconds, low_end, high_end, _MACHINE))
+    style = _ALONE if machine is None else _ROLLOUTS
+    value, low_end, high_end = (each / unit.seconds for each in (steps, low, high))
+    handles.append(_intervals(axis, value, low_end, high_end, style))
+    if machine is not None:
+        high = np.fmax(high, machine[1])
     reach = np.fmax(left, np.fmax(high, steps) / unit.seconds)
     _labels(axis, reach, [format_seconds(seconds, unit) for seconds in steps])
     axis.set_xlim(0, (largest(reach) or 1.0) * 1.16)
@@ -56,8 +70,8 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
 
 
 def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -> "Figure":
-    """Speed-up by policy against ``baseline``, with 95 % confidence intervals. Raises OppoError when the
-    baseline is not in the table."""
+    """Speed-up by policy against ``baseline``, with 95 % intervals: of the rollouts, and dashed of the
+    machine where that is known. Raises OppoError when the baseline is not in the table."""
     policies = [str(policy) for policy in comparison.index]
     speedup = numbers(comparison, c.SPEEDUP, _WHAT)
     if baseline not in policies:
@@ -66,13 +80,19 @@ def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -
     figure, axis = bar_figure(policies)
     colours = [FAINT if policy == baseline else TRAINED for policy in policies]
     axis.barh(np.arange(len(speedup)), speedup, height=0.62, color=colours)
-    _intervals(axis, speedup, low, high)
+    machine = _machine_ends(comparison, c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH)
+    handles = [] if machine is None else [_intervals(axis, speedup, *machine, _MACHINE)]
+    handles.append(_intervals(axis, speedup, low, high, _ALONE if machine is None else _ROLLOUTS))
+    if machine is not None:
+        high = np.fmax(high, machine[1])
     axis.axvline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
     reach = np.fmax(speedup, high)
     _labels(axis, reach, [f"{significant(value)}×" if np.isfinite(value) else "n/a" for value in speedup])
     axis.set_xlim(0, max(1.1, largest(reach) * 1.12))
     axis.set_xlabel(f"speed-up against {baseline} (95 % interval)")
     set_title(axis, title)
+    if machine is not None:
+        legend_below(figure, handles)
     return figure
 
 
@@ -117,21 +137,37 @@ def _bars(
     return axis.barh(np.arange(len(lengths)), lengths, left=left, height=0.62, color=colour, label=label)
 
 
+def _machine_ends(
+    comparison: "pd.DataFrame", low: str, high: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Ends of the machine's intervals; None: the table has none."""
+    if not has_ranges(comparison):
+        return None
+    return numbers(comparison, low, _WHAT), numbers(comparison, high, _WHAT)
+
+
 def _intervals(
-    axis: "Axes", value: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+    axis: "Axes",
+    value: NDArray[np.float64],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    style: Mapping[str, Any],
 ) -> Any:
+    """A dot at the value, unless the machine's, with whiskers."""
     below, above = np.nan_to_num(np.maximum(value - low, 0)), np.nan_to_num(np.maximum(high - value, 0))
-    return axis.errorbar(
+    drawn = axis.errorbar(
         value,
         np.arange(len(value)),
         xerr=np.vstack([below, above]),
-        fmt="o",
         markersize=3,
         color=INK,
-        elinewidth=1.2,
-        capsize=3,
-        label="step, 95 % interval",
+        ecolor=INK,
+        **style,
     )
+    if style is _MACHINE:
+        for line in drawn.lines[2]:
+            line.set_linestyle((0, (3, 2)))
+    return drawn
 
 
 def _labels(axis: "Axes", at: NDArray[np.float64], texts: list[str]) -> None:

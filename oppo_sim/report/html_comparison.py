@@ -28,8 +28,9 @@ from oppo_sim.report.html_parts import (
     times_faster,
 )
 from oppo_sim.report.html_run import timeline_section
-from oppo_sim.report.labels import ATTRIBUTION, format_seconds, measured_label
+from oppo_sim.report.labels import ATTRIBUTION, NOTHING, format_percent, format_seconds, measured_label
 from oppo_sim.report.points import Points
+from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
 from oppo_sim.run_folder import FinishedRun
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
     # A bound is shown, never recommended.
     best = str((real if real[c.STEP_S].notna().any() else table)[c.STEP_S].idxmin())
     seconds = _by_seed(cells)
-    alike = not_told_apart(seconds, best)
+    drawn = _by_draw(run) if has_ranges(table) else None
+    alike = not_told_apart(seconds, best, drawn)
     names = [str(policy) for policy in table.index]
     points = Points(
         table.reset_index(),
@@ -80,11 +82,13 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
             str(manifest.get("baselines", {}).get(best, BASELINE)),
             alike,
             len(seeds),
+            machine_sentence(manifest),
         ),
         settings=(("policy.name", best), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(best, settings),
         sections=(
             Section("Pictures", pictures=_pictures(table, attribution, stem)),
+            *([_ranges_section(table, machine_sentence(manifest))] if has_ranges(table) else []),
             *(
                 [_attribution_section(attribution)]
                 if len(attribution) and attribution.notna().any(axis=None)
@@ -119,6 +123,12 @@ def _by_seed(cells: "pd.DataFrame") -> "pd.DataFrame":
     return actual.pivot(index="seed", columns="policy", values=c.TIMING_STEP)
 
 
+def _by_draw(run: FinishedRun) -> "pd.DataFrame":
+    """The same on draws of the machine: one row a draw and seed."""
+    runs = run.frame("machine.parquet")
+    return runs.pivot(index=[c.DRAW, "seed"], columns="policy", values=c.TIMING_STEP).sort_index()
+
+
 def _engines(manifest: Any) -> list[tuple[str, str]]:
     counts = manifest.get("engines")
     return (
@@ -129,14 +139,28 @@ def _engines(manifest: Any) -> list[tuple[str, str]]:
 
 
 def _answer(
-    table: "pd.DataFrame", attribution: "pd.DataFrame", best: str, baseline: str, alike: list[str], seeds: int
+    table: "pd.DataFrame",
+    attribution: "pd.DataFrame",
+    best: str,
+    baseline: str,
+    alike: list[str],
+    seeds: int,
+    machine: str,
 ) -> tuple[str, ...]:
-    row = {str(name): float(value) for name, value in table.loc[best].to_dict().items()}
+    row = table.loc[best].to_dict()
+    ranges = has_ranges(table)
     sentences = [f"{best}: {format_seconds(row[c.STEP_S])} a step"]
     if best != BASELINE:
         ends = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
-        sentences[0] += f", {times_faster(row[c.SPEEDUP], *ends, baseline)}"
+        together = (row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH]) if ranges else (np.nan, np.nan)
+        sentences[0] += f", {times_faster(row[c.SPEEDUP], *ends, baseline, together)}"
     sentences[0] += "."
+    if ranges:
+        share = format_percent(row[c.P_BEST])
+        sentences.append(f"It is the best in {share} of the draws of the machine and seeds.")
+    if machine:
+        widest = widest_sentence(table) if ranges else ""
+        sentences.append(f"{machine[0].upper()}{machine[1:]}{f'; {widest}' if widest else ''}.")
     stale, oldest, bias = (
         row[column] for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS)
     )
@@ -144,14 +168,13 @@ def _answer(
         f"Its price: mean staleness {measured_label(stale, 'number')} (highest"
         f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')}."
     )
+    over = counted(seeds, "paired seed") + (" and the draws of the machine" if ranges else "")
     if alike:
-        sentences.append(
-            f"{joined(alike)} cannot be told apart from it on {counted(seeds, 'paired seed')} (5 % level)."
-        )
-    elif seeds < 2:
+        sentences.append(f"{joined(alike)} cannot be told apart from it on {over} (5 % level).")
+    elif seeds < 2 and not ranges:
         sentences.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:
-        sentences.append(f"Every other policy is slower on {counted(seeds, 'paired seed')} (5 % level).")
+        sentences.append(f"Every other policy is slower on {over} (5 % level).")
     if best in attribution.index:
         seconds = attribution.loc[best].to_dict()
         parts = [(label, float(seconds[column])) for column, label in ATTRIBUTION.items()]
@@ -170,18 +193,19 @@ def _pictures(table: "pd.DataFrame", attribution: "pd.DataFrame", stem: str) -> 
         f"{policy}: {format_seconds(float(seconds))}, {float(ratio):.2f}×"
         for policy, seconds, ratio in zip(table.index, table[c.STEP_S], table[c.SPEEDUP], strict=True)
     )
+    whose = ", solid of the rollouts, dashed of the machine" if has_ranges(table) else ""
     found = [
         picture(
             f"{stem}-step-time",
             step_time_figure(table),
             "Step time by stage",
-            f"Bars, one a policy, stacked by stage. {listed}.",
+            f"Bars, one a policy, stacked by stage, with 95 % intervals{whose}. {listed}.",
         ),
         picture(
             f"{stem}-speedup",
             speedup_figure(table, BASELINE),
             "Speed-up",
-            f"Bars, one a policy, with 95 % intervals. {listed}.",
+            f"Bars, one a policy, with 95 % intervals{whose}. {listed}.",
         ),
     ]
     if len(attribution) and attribution.notna().any(axis=None):
@@ -193,6 +217,36 @@ def _pictures(table: "pd.DataFrame", attribution: "pd.DataFrame", stem: str) -> 
             picture(f"{stem}-attribution", attribution_figure(attribution), "Where the time went", alt)
         )
     return tuple(found)
+
+
+def _ranges_section(table: "pd.DataFrame", machine: str) -> Section:
+    rows = tuple(
+        (
+            str(policy),
+            f"{row[c.SPEEDUP]:.2f}×",
+            *(
+                ends_text(row[low], row[high]) or NOTHING
+                for low, high in (
+                    (c.SPEEDUP_LOW, c.SPEEDUP_HIGH),
+                    (c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH),
+                    (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH),
+                )
+            ),
+            format_percent(row[c.P_BEST]),
+            f"{row[c.MACHINE_WIDEST]}, {format_percent(row[c.MACHINE_WIDEST_SHARE])}"
+            if isinstance(row[c.MACHINE_WIDEST], str)
+            else NOTHING,
+        )
+        for policy, row in table.to_dict(orient="index").items()
+    )
+    heads = ("policy", "speed-up", "rollouts", "machine", "both", "best", "widest unknown")
+    text = (
+        f"{machine[0].upper()}{machine[1:]}. A draw of the machine is the same for all policies and seeds,"
+        " and a speed-up is taken within a draw, so that what the policies share cancels. Widest unknown: the"
+        " term that explains most of the variance of the log speed-up over the draws, and how much."
+    )
+    grid = Grid("Speed-up with its 95 % intervals", heads, rows, frozenset(range(1, 6)))
+    return Section("Two intervals", (text,), (grid,))
 
 
 def _attribution_section(attribution: "pd.DataFrame") -> Section:

@@ -27,8 +27,10 @@ from oppo_sim.report.labels import (
     value_text,
 )
 from oppo_sim.report.points import Points, heat_axes, is_grid
+from oppo_sim.report.ranges import MACHINE_ENDS
 from oppo_sim.report.style import FAINT, IDLE, INK
 from oppo_sim.run_folder import write_png
+from oppo_sim.runs.ranges import geometric_mean, told_apart
 from oppo_sim.runs.statistics import alike
 from oppo_sim.scenario.yaml_text import dump_yaml
 
@@ -184,13 +186,19 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def times_faster(ratio: float, low: float, high: float, baseline: str) -> str:
-    """``1.24 times the speed of sequential (95 % interval 1.20 to 1.28)``."""
+def times_faster(
+    ratio: float, low: float, high: float, baseline: str, both: tuple[float, float] = (np.nan, np.nan)
+) -> str:
+    """``1.24 times the speed of sequential (95 % interval 1.20 to 1.28)``. ``both``: the interval of rollouts
+    and machine together, where draws of the machine are known."""
     within = (
         f"95 % interval {low:.2f} to {high:.2f}"
         if np.isfinite((low, high)).all()
         else "one seed: no interval"
     )
+    if np.isfinite(both).all():
+        together = f"95 % interval {both[0]:.2f} to {both[1]:.2f} of rollouts and machine"
+        within = f"{together}; rollouts alone: {within}"
     return f"{ratio:.2f} times the speed of {baseline} ({within})"
 
 
@@ -277,12 +285,23 @@ def scenario_section(manifest: Mapping[str, Any]) -> Section | None:
     return Section("The scenario file", code=str(text), folded=True) if text else None
 
 
-def not_told_apart(values: "pd.DataFrame", best: str) -> list[str]:
+def not_told_apart(values: "pd.DataFrame", best: str, drawn: "pd.DataFrame | None" = None) -> list[str]:
     """Columns whose paired difference from column ``best`` is not significant at 5 %; without ``best``.
 
-    ``values``: one row a seed, positive. With fewer than two seeds nothing can be told apart: then the list
-    is empty.
+    ``values``: one row a seed, positive; ``drawn``: the same by draw of the machine, rows (draw, seed). With
+    fewer than two seeds and no draws nothing can be told apart: then the list is empty.
     """
+    if drawn is not None:
+        return [
+            str(name)
+            for name in values.columns
+            if name != best
+            and name in drawn.columns
+            and not told_apart(
+                (values[name] / values[best]).tolist(),
+                [geometric_mean(each.tolist()) for _, each in (drawn[name] / drawn[best]).groupby(level=0)],
+            )
+        ]
     if len(values) < 2:
         return []
     fastest = values[best].tolist()
@@ -331,7 +350,7 @@ _DIGITS = 6
 def measures_in(points: Points) -> list[Measure]:
     """The objective, other known measures, then other numeric columns; intervals and what has no value at all
     are left out."""
-    intervals = {name for measure in MEASURES.values() for name in measure.interval or ()}
+    intervals = {name for measure in MEASURES.values() for name in measure.interval or ()} | MACHINE_ENDS
     order = sorted(MEASURES, key=lambda column: column != points.objective)
     known = [MEASURES[column] for column in order if points.has(column)]
     others = [

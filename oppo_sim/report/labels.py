@@ -116,6 +116,7 @@ MEASURES: Final = {
             "high",
             (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH),
         ),
+        Measure(c.P_BEST, "best in draws and seeds", "share", "high"),
         Measure(c.COMPARED_STALENESS_MEAN, "mean staleness", "number", "low"),
         Measure(c.COMPARED_STALENESS_MAX, "highest staleness", "count", "low"),
         Measure(c.LENGTH_BIAS, "length bias", "signed_share", "zero"),

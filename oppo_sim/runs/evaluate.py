@@ -14,12 +14,14 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import oppo_sim
+from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import versions
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
+from oppo_sim.runs.machine import on_machine
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace
 from oppo_sim.scenario.schema import Scenario, remember_origin
@@ -127,8 +129,8 @@ def scenario_of(request: RunRequest) -> Scenario:
 
 
 def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
-    """Trace, costs and machine of the request's scenario; a trace is shared by all scenarios that use it in
-    the same way.
+    """Trace, costs and machine of the request's scenario, on the machine that the request draws; a trace is
+    shared by all scenarios that use it in the same way.
 
     Raises OppoError for what cannot be built.
     """
@@ -140,11 +142,14 @@ def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
         request.base_dir,
         request.inputs.partition(":")[0],
     )
-    return _kept(
-        _parts,
-        _parts_key(request),
-        lambda: build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario), _KEPT_TRACES)),
-    )
+
+    def build() -> Parts:
+        drawn = scenario
+        if request.terms:
+            drawn = on_machine(scenario, CostTerms(**json.loads(request.terms)))
+        return build_parts(drawn, _kept(_traces, trace, lambda: build_trace(scenario), _KEPT_TRACES))
+
+    return _kept(_parts, _parts_key(request), build)
 
 
 @cache
@@ -166,9 +171,9 @@ def _inputs_of(setup: Setup) -> str:
     return f"{setup.replay.content_hash}:{hashlib.sha256(rest.encode()).hexdigest()}"
 
 
-def _parts_key(request: RunRequest) -> tuple[str, str | None, str]:
+def _parts_key(request: RunRequest) -> tuple[str, str | None, str, str]:
     # A file that has changed gives other inputs: what was built from its old contents is not taken.
-    return request.scenario, request.base_dir, request.inputs
+    return request.scenario, request.base_dir, request.inputs, request.terms
 
 
 # ---- kept in this process ----------------------------------------------------------------------------------

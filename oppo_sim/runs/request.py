@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from oppo_sim.costs.terms import CostTerms
 from oppo_sim.scenario.schema import Scenario
 
 ACTUAL: Final = "actual"
@@ -36,28 +37,34 @@ class RunRequest:
     """Digest of the file of a policy of a user's own."""
     variant: str = ACTUAL
     """``actual``, or the counterfactual that is simulated: a key of ``runs.evaluate.VARIANTS``."""
+    terms: str = ""
+    """JSON of the terms that stand for the scenario's ``costs.terms``: a draw of the machine. Empty: the
+    scenario's own."""
 
     @cached_property
     def key(self) -> str:
         """Content key: the same run has the same key, whatever search, machine or order it belongs to; the
         folder is no part of it."""
-        content = json.dumps(
-            [
-                self.scenario,
-                self.policy,
-                self.settings,
-                self.seed,
-                self.steps,
-                self.inputs,
-                self.source,
-                self.variant,
-            ]
-        )
-        return hashlib.sha256(content.encode()).hexdigest()[:24]
+        content = [
+            self.scenario,
+            self.policy,
+            self.settings,
+            self.seed,
+            self.steps,
+            self.inputs,
+            self.source,
+            self.variant,
+            *([self.terms] if self.terms else []),
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
     def at(self, seed: int) -> "RunRequest":
         """The same run under another seed."""
         return replace(self, seed=seed)
+
+    def on(self, terms: CostTerms) -> "RunRequest":
+        """The same run on a machine with these terms."""
+        return replace(self, terms=json.dumps(terms.changed()))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
     """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of
     these cannot be."""
     built = build_trace(scenario) if replay is None else replay
-    costs = scenario.costs.costs(_cost_context(scenario), scenario.base_dir)
+    costs = scenario.costs.costs(cost_context(scenario), scenario.base_dir)
     return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
 
 
@@ -139,7 +139,8 @@ def build_setup(
     )
 
 
-def _cost_context(scenario: Scenario) -> CostContext:
+def cost_context(scenario: Scenario) -> CostContext:
+    """What its costs may know of a scenario."""
     return CostContext(
         num_replicas=scenario.rollout.num_replicas,
         num_scoring_workers=scenario.scoring.num_workers,

@@ -1,0 +1,54 @@
+"""Intervals of the machine in words."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from oppo_sim import columns as c
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MACHINE_ENDS: Final = frozenset(
+    (
+        c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH,
+        c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH,
+        c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+        c.MACHINE_WIDEST_SHARE,
+    )
+)  # fmt: skip
+"""Columns that belong to others."""
+_LEAST_SHARE = 0.05
+
+
+def has_ranges(table: "pd.DataFrame") -> bool:
+    """The table of a comparison or sweep has intervals of the machine."""
+    return c.SPEEDUP_MACHINE_LOW in table.columns and bool(table[c.SPEEDUP_MACHINE_LOW].notna().any())
+
+
+def ends_text(low: float, high: float) -> str:
+    """``[1.2, 2.9]``, with two decimals where the ends lie close together; empty without an interval."""
+    if not np.isfinite((low, high)).all():
+        return ""
+    digits = 1 if high - low >= 0.2 else 2
+    return f"[{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def widest_sentence(table: "pd.DataFrame") -> str:
+    """Which unknown widens each speed-up most; empty where none does. ``table``: index = policies."""
+    by_term: dict[str, list[str]] = {}
+    for policy, term, share in zip(
+        table.index, table[c.MACHINE_WIDEST], table[c.MACHINE_WIDEST_SHARE], strict=True
+    ):
+        if isinstance(term, str) and share >= _LEAST_SHARE:
+            by_term.setdefault(term, []).append(f"{policy} {share:.0%}".replace("%", " %"))
+    if not by_term:
+        return ""
+    parts = (f"{term} ({', '.join(policies)})" for term, policies in by_term.items())
+    return f"widened most by (share of the variance): {'; '.join(parts)}"
+
+
+def machine_sentence(manifest: Mapping[str, Any]) -> str:
+    """What intervals of the machine rest on; empty where nobody asked for draws."""
+    return str(manifest.get("machine", {}).get("sentence", ""))

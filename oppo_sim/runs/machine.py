@@ -1,0 +1,80 @@
+"""The machines that a scenario's costs may stand for: draws of what is unknown about its seconds."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.costs.uncertainty import EXACT as EXACT_DRAWS
+from oppo_sim.costs.uncertainty import machine_draws
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import cost_context
+from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_DRAWS: Final = 32
+"""Of a comparison, a sweep and a search."""
+MOST_DRAWS: Final = 10_000
+
+Source = Literal["fitted", "priors", "given"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is unknown about the machine of a scenario."""
+
+    draws: tuple[CostTerms, ...]
+    """Each stands for ``costs.terms``; empty: the machine is taken as given."""
+    source: Source
+    """A file of draws, priors, or nothing is unknown."""
+    sentence: str
+    """What intervals of the machine rest on; empty: nobody asked for draws."""
+
+    def record(self) -> dict[str, Any]:
+        """For manifests."""
+        return {"draws": len(self.draws), "source": self.source, "sentence": self.sentence}
+
+    def frame(self) -> "pd.DataFrame":
+        """The draws: one row each, one column a term that is not the same in all of them."""
+        import pandas as pd
+
+        table = pd.DataFrame([dict(terms) for terms in self.draws], columns=list(CostTerms.model_fields))
+        return table.loc[:, table.nunique() > 1]
+
+
+EXACT: Final = Machine((), "given", "")
+"""Nobody asked for draws."""
+
+
+def machine_of(scenario: Scenario, count: int) -> Machine:
+    """``count`` draws of the machine of a scenario, the same at every call; as many as its file has, where it
+    has fewer. 0: none.
+
+    Raises OppoError for a count out of range and a file of draws that cannot be used.
+    """
+    if not 0 <= count <= MOST_DRAWS:
+        raise OppoError(f"draws {count} is out of range: give a number from 0 to {MOST_DRAWS:,}")
+    if count == 0:
+        return EXACT
+    costs = scenario.costs
+    draws = machine_draws(costs, cost_context(scenario), count, scenario.seed, scenario.base_dir)
+    if not draws:
+        why = f"costs.draws {EXACT_DRAWS}" if costs.draws else f"costs.kind {costs.kind} has no priors"
+        return Machine((), "given", f"the machine is taken as given ({why})")
+    if costs.draws is not None:
+        return Machine(
+            draws, "fitted", f"ranges use {len(draws)} fitted draws of the machine ({costs.draws})"
+        )
+    return Machine(
+        draws,
+        "priors",
+        "ranges use priors of the machine, nothing was fitted: `oppo fit` on a log of 20 steps would narrow"
+        " them",
+    )
+
+
+def on_machine(scenario: Scenario, terms: CostTerms) -> Scenario:
+    """The scenario with ``terms`` for its ``costs.terms``, taken as exact."""
+    costs = scenario.costs.model_copy(update={"terms": terms, "draws": EXACT_DRAWS})
+    return scenario.model_copy(update={"costs": costs})

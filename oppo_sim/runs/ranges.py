@@ -1,0 +1,108 @@
+"""What is unknown about the machine, as intervals: results over draws of the costs' terms, the same draws for
+everything that is compared, so that what all of it shares cancels."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, isfinite, log, nan
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+from oppo_sim.runs.statistics import ratio_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOLD_DRAWS: Final = 8
+"""Draws from which on several terms are told apart."""
+_EQUAL: Final = 1e-12
+
+Ends = tuple[float, float]
+"""Low and high; NaN: there is no interval."""
+
+
+def machine_interval(values: Sequence[float]) -> Ends:
+    """2.5 % and 97.5 % quantiles over the draws of positive values, one a draw; linear between neighbours on
+    the log scale. NaN below two draws, or where one is not finite."""
+    if len(values) < 2 or not all(isfinite(value) and value > 0 for value in values):
+        return nan, nan
+    logs = sorted(map(log, values))
+    return exp(_quantile(logs, 0.025)), exp(_quantile(logs, 0.975))
+
+
+def both(point: float, rollouts: Ends, machine: Ends) -> Ends:
+    """The interval of rollouts and machine together around ``point`` (> 0): on the log scale the distance of
+    each end is the root of the sum of the squares. An interval that there is not adds nothing; NaN without
+    either."""
+    known = [ends for ends in (rollouts, machine) if all(map(isfinite, ends))]
+    if not known or not point > 0:
+        return nan, nan
+    # The point may lie beside the draws: then it is an end itself.
+    below = sum(max(0.0, log(point / low)) ** 2 for low, _ in known) ** 0.5
+    above = sum(max(0.0, log(high / point)) ** 2 for _, high in known) ** 0.5
+    return point * exp(-below), point * exp(above)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive values."""
+    return exp(fmean(map(log, values)))
+
+
+def speedups(base: Sequence[Sequence[float]], here: Sequence[Sequence[float]]) -> list[float]:
+    """Draw by draw: how many times as fast, geometric mean over the seeds. ``base`` and ``here``: seconds,
+    one row a draw, one value a seed."""
+    return [
+        geometric_mean([there / own for there, own in zip(left, right, strict=True)])
+        for left, right in zip(base, here, strict=True)
+    ]
+
+
+def told_apart(point: Sequence[float], drawn: Sequence[float]) -> bool:
+    """The ratios of two results, by seed at the point and by draw, differ from 1 by more than the 95 %
+    interval of seeds and draws together."""
+    if all(abs(ratio - 1.0) <= _EQUAL for ratio in (*point, *drawn)):
+        return False
+    mean, *ends = ratio_interval(point)
+    low, high = both(mean, (ends[0], ends[1]), machine_interval(drawn))
+    return low > 1.0 or high < 1.0
+
+
+def best_shares(seconds: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
+    """Probability of each to be the best: the share of draws × seeds in which it takes the least; equal ones
+    share. ``seconds``: by name, one row a draw, one value a seed."""
+    won = dict.fromkeys(seconds, 0.0)
+    cells = 0
+    for rows in zip(*seconds.values(), strict=True):
+        for values in zip(*rows, strict=True):
+            cells += 1
+            least = min(values)
+            best = [
+                name for name, value in zip(seconds, values, strict=True) if value <= least * (1.0 + _EQUAL)
+            ]
+            for name in best:
+                won[name] += 1.0 / len(best)
+    return {name: count / cells for name, count in won.items()} if cells else dict.fromkeys(seconds, nan)
+
+
+def explained(terms: "pd.DataFrame", values: Sequence[float]) -> dict[str, float]:
+    """Share of the variance of ``values`` (positive, one a draw) that each term explains alone: the square of
+    Spearman's rank correlation, the largest first.
+
+    ``terms``: one row a draw, one column a term; those that do not vary are left out. Empty where nothing
+    varies, and where there are several terms but fewer than ``TOLD_DRAWS`` draws.
+    """
+    import pandas as pd
+
+    varied = terms.loc[:, terms.nunique() > 1]
+    if len(values) < 2 or max(values) <= min(values) * (1.0 + 1e-9):
+        return {}
+    if len(varied.columns) > 1 and len(values) < TOLD_DRAWS:
+        return {}
+    ranks = pd.Series(list(values), index=varied.index).rank()
+    shares = varied.rank().corrwith(ranks) ** 2
+    ordered = shares.sort_values(ascending=False, kind="stable")
+    return {str(name): float(share) for name, share in ordered.items()}
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    low = min(int(place), len(ordered) - 2)
+    return ordered[low] + (place - low) * (ordered[low + 1] - ordered[low])

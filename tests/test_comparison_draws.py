@@ -1,0 +1,282 @@
+"""Comparisons over draws of the machine: intervals worked out by hand, the same draws for everybody, today's
+numbers without draws, going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from oppo_sim import columns as c
+from oppo_sim import compare, load_scenario
+from oppo_sim.cli.main import run
+from oppo_sim.comparison import make_cells, plan_comparison
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.errors import OppoError
+from oppo_sim.run_folder import read_run_folder
+from oppo_sim.runs.execute import Executor
+from oppo_sim.runs.ranges import best_shares, both, explained, machine_interval, told_apart
+from oppo_sim.runs.store import RunStore
+from tests.cli_runs import TINY, Oppo, contents, write_scenario
+
+COSTS: dict[str, Any] = {**TINY["costs"], "draws": "draws.csv"}
+POLICIES = ("intra", "oppo")
+
+
+def write_drawn(folder: Path, draws: str, **changes: Any) -> Path:
+    """The tiny scenario whose machine is known up to these draws."""
+    (folder / "draws.csv").write_text(draws)
+    return write_scenario(folder, **{"costs": COSTS, **changes})
+
+
+def constant(folder: Path, draws: str) -> Path:
+    """Ten tokens each, decoded in a second an iteration, no prefill, no scoring, four seconds of training on
+    a group of its own: sequential takes 10 · decode + 4 · training a step, one-step-off the longer of the
+    two."""
+    (folder / "ten.csv").write_text("prompt_length,response_length\n1,10\n1,10\n")
+    costs = {
+        "kind": "linear",
+        "decode": {"fixed": 1.0},
+        "prefill": {"fixed": 0.0},
+        "score": {"fixed": 0.0},
+        "stages": {"update_actor": {"fixed": 4.0}},
+        "draws": "draws.csv",
+    }
+    return write_drawn(folder, draws, trace={"path": "ten.csv"}, costs=costs, policy={"name": "sequential"})
+
+
+# ---- by hand -----------------------------------------------------------------------------------------------
+
+
+def test_two_draws_worked_out_by_hand(tmp_path: Path) -> None:
+    path = constant(tmp_path, "decode,training\n1,1\n1,4\n")
+    found = compare(path, ["one-step-off"], seeds=2, attribution=False)
+    row = found.table.loc["one-step-off"]
+    # As given, and in the first draw: 14 s against 10 s. In the second: 26 s against 16 s.
+    first, second = 1.4, 1.625
+    assert row[c.SPEEDUP] == pytest.approx(first)
+    assert row[c.STEP_S] == pytest.approx(10.0)
+    ratio = second / first
+    ends = first * ratio**0.025, first * ratio**0.975
+    assert (row[c.SPEEDUP_MACHINE_LOW], row[c.SPEEDUP_MACHINE_HIGH]) == pytest.approx(ends)
+    assert row[c.STEP_S_MACHINE_LOW] == pytest.approx(10.0 * 1.6**0.025)
+    assert row[c.STEP_S_MACHINE_HIGH] == pytest.approx(10.0 * 1.6**0.975)
+    # All rollouts are alike, so the seeds add nothing; the point lies below the draws and is an end itself.
+    assert (row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]) == pytest.approx((first, first))
+    assert (row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH]) == pytest.approx((first, ends[1]))
+    assert (row[c.MACHINE_WIDEST], row[c.MACHINE_WIDEST_SHARE]) == ("training", pytest.approx(1.0))
+    assert found.table[c.P_BEST].to_dict() == {"sequential": 0.0, "one-step-off": 1.0}
+    assert found.ranges is not None
+    assert found.ranges.machine.source == "fitted"
+    assert "draws.csv" in found.ranges.machine.sentence
+    base = found.table.loc["sequential"]
+    assert (base[c.SPEEDUP_MACHINE_LOW], base[c.SPEEDUP_MACHINE_HIGH]) == (1.0, 1.0)
+
+
+def test_what_policies_share_cancels_in_the_speed_up_and_not_in_the_step(tmp_path: Path) -> None:
+    """A machine that is twice as slow in everything is as much faster under a policy as before."""
+    path = constant(tmp_path, "decode,training\n1,1\n2,2\n3,3\n")
+    row = compare(path, ["one-step-off"], seeds=1, attribution=False).table.loc["one-step-off"]
+    assert (row[c.SPEEDUP_MACHINE_LOW], row[c.SPEEDUP_MACHINE_HIGH]) == pytest.approx((1.4, 1.4))
+    assert row[c.STEP_S_MACHINE_HIGH] > 2.5 * row[c.STEP_S_MACHINE_LOW]
+    assert row[c.MACHINE_WIDEST] is None
+
+
+def test_fewer_draws_are_the_first_of_the_file(tmp_path: Path) -> None:
+    path = constant(tmp_path, "training\n1\n4\n9\n")
+    for count, expected in ((2, 2), (3, 3), (32, 3)):
+        found = compare(path, ["one-step-off"], seeds=1, draws=count, attribution=False).ranges
+        assert found is not None
+        drawn = [terms.training for terms in found.machine.draws]
+        assert drawn == [1.0, 4.0, 9.0][:expected]
+    with pytest.raises(OppoError, match="draws -1 is out of range"):
+        compare(path, ["one-step-off"], draws=-1)
+
+
+# ---- the same draws for everybody --------------------------------------------------------------------------
+
+
+def test_every_policy_and_seed_runs_on_the_same_draws(tmp_path: Path) -> None:
+    path = write_drawn(tmp_path, "decode,score\n1,1\n1.5,2\n0.8,1\n")
+    plan = plan_comparison(load_scenario(path), POLICIES, 2, None, True, 3)
+    terms = {json.dumps(draw.changed()) for draw in plan.machine.draws}
+    seen: dict[tuple[str, int], set[str]] = {}
+    for cell in plan.drawn:
+        assert cell.variant == "actual"
+        seen.setdefault((cell.label, cell.request.seed), set()).add(cell.request.terms)
+    assert set(seen) == {(label, seed) for label in ("sequential", *POLICIES) for seed in (0, 1)}
+    assert all(found == terms for found in seen.values())
+
+
+def test_a_draw_is_a_scenario_with_these_terms(tmp_path: Path) -> None:
+    path = write_drawn(tmp_path, "decode,gen_phase_s\n1,0\n1.5,3\n")
+    ranges = compare(path, ["oppo"], seeds=2, attribution=False).ranges
+    assert ranges is not None
+    runs = ranges.runs.set_index(["policy", c.DRAW, "seed"])
+    given = write_scenario(
+        tmp_path, "there.yaml", costs={**TINY["costs"], "terms": {"decode": 1.5, "gen_phase_s": 3.0}}
+    )
+    there = compare(given, ["oppo"], seeds=2, attribution=False, draws=0)
+    cells = there.cells.set_index(["policy", "seed"])
+    for policy in ("sequential", "oppo"):
+        for seed in (0, 1):
+            assert runs.loc[(policy, 1, seed), c.TIMING_STEP] == cells.loc[(policy, seed), c.TIMING_STEP], (
+                policy
+            )
+
+
+# ---- none, and what is said --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def oppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Oppo:
+    monkeypatch.chdir(tmp_path)
+    return Oppo(capsys)
+
+
+def compared(oppo: Oppo, folder: str, *more: str) -> Any:
+    arguments = ("--policies", ",".join(POLICIES), "--seeds", "2", "--no-figures", "--jobs", "1")
+    return oppo("compare", "tiny.yaml", *arguments, "-o", folder, *more)
+
+
+def test_without_draws_everything_is_as_on_an_exact_machine(oppo: Oppo, tmp_path: Path) -> None:
+    write_drawn(tmp_path, "decode\n1\n2\n")
+    assert compared(oppo, "none", "--draws", "0").code == 0
+    exact = compared(oppo, "exact", "--set", "costs.draws=none")
+    assert "the machine is taken as given (costs.draws none)" in exact.out
+    for name in ("comparison.parquet", "comparison.json", "attribution.parquet", "cells.parquet"):
+        assert Path("none", name).read_bytes() == Path("exact", name).read_bytes()
+    assert set(contents(Path("none"))) == set(contents(Path("exact")))
+    assert "machine" not in read_run_folder("none").manifest
+    # With draws the columns of before stay as they are.
+    assert compared(oppo, "drawn").code == 0
+    before = read_run_folder("none").frame("comparison.parquet")
+    after = read_run_folder("drawn").frame("comparison.parquet")
+    pd.testing.assert_frame_equal(before, after[before.columns])
+
+
+def test_the_terminal_shows_both_intervals_at_80_columns_and_json_has_all(
+    oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_drawn(tmp_path, "decode,score\n1,1\n1.5,0.1\n0.7,3\n")
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = compared(oppo, "drawn")
+    tables = [line for line in printed.out.splitlines() if "×" in line or " / " in line]
+    assert tables
+    assert all(len(line.rstrip()) <= 80 for line in tables)
+    assert "3 fitted draws of the machine (draws.csv)" in printed.out
+    record = json.loads(compared(oppo, "json", "--json").out)
+    assert record["machine"]["draws"] == 3
+    row = record["comparison"]["oppo"]
+    assert row[c.SPEEDUP_MACHINE_LOW] < row[c.SPEEDUP_MACHINE_HIGH]
+    assert row[c.SPEEDUP_BOTH_LOW] <= min(row[c.SPEEDUP_MACHINE_LOW], row[c.SPEEDUP_LOW])
+    # The folder holds the draws in the form that a scenario takes.
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "draws.csv").write_bytes(Path("drawn", "draws.csv").read_bytes())
+    write_scenario(again, costs=COSTS)
+    redrawn = compare(again / "tiny.yaml", POLICIES, seeds=2, attribution=False)
+    assert redrawn.table.loc["oppo", c.SPEEDUP_MACHINE_LOW] == row[c.SPEEDUP_MACHINE_LOW]
+
+
+def test_linear_costs_are_taken_as_given(oppo: Oppo, tmp_path: Path) -> None:
+    write_scenario(tmp_path)
+    printed = compared(oppo, "cmp")
+    assert "the machine is taken as given (costs.kind linear has no priors)" in printed.out
+    assert compare("tiny.yaml", ["oppo"], seeds=1).ranges is None
+
+
+def test_a_page_tells_both_intervals(oppo: Oppo, tmp_path: Path) -> None:
+    write_drawn(tmp_path, "decode,score\n1,1\n1.5,0.1\n0.7,3\n")
+    compared(oppo, "drawn")
+    assert run(["report", "drawn", "-o", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    assert "Two intervals" in page
+    assert "of rollouts and machine; rollouts alone" in page
+    assert "95 %, machine" in page or "dashed of the machine" in page
+
+
+# ---- where it runs -----------------------------------------------------------------------------------------
+
+
+def test_results_do_not_depend_on_processes(oppo: Oppo, tmp_path: Path) -> None:
+    write_drawn(tmp_path, "decode,score\n1,1\n1.5,0.1\n0.7,3\n")
+    assert compared(oppo, "one").code == 0
+    assert compared(oppo, "two", "--jobs", "2").code == 0
+    assert contents(Path("one")) == contents(Path("two"))
+
+
+def test_runs_on_draws_are_kept_and_taken_up_again(tmp_path: Path) -> None:
+    plan = plan_comparison(
+        load_scenario(write_drawn(tmp_path, "decode\n1\n2\n3\n")), POLICIES, 2, None, False, 3
+    )
+    assert plan.runs == 3 * 2 * (1 + 3) == len({request.key for request in plan.requests})
+    path = tmp_path / "runs.jsonl"
+
+    class EnoughError(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done == 10:
+            raise EnoughError
+
+    with RunStore(path) as store, pytest.raises(EnoughError):
+        make_cells(plan, store, Executor("serial"), stop)
+    seen: list[int] = []
+    with RunStore(path) as store:
+        assert 9 <= len(store) < plan.runs
+        kept = len(store)
+        make_cells(plan, store, Executor("serial"), lambda done, total: seen.append(done))
+    assert seen[0] == kept
+    assert seen[-1] == plan.runs
+
+
+# ---- statistics --------------------------------------------------------------------------------------------
+
+
+def test_both_intervals_together_are_the_root_of_the_squares() -> None:
+    low, high = both(2.0, (2.0 / math.e**0.3, 2.0 * math.e**0.3), (2.0 / math.e**0.4, 2.0 * math.e**0.4))
+    assert (math.log(2.0 / low), math.log(high / 2.0)) == pytest.approx((0.5, 0.5))
+    nothing = (math.nan, math.nan)
+    assert both(2.0, nothing, (1.5, 3.0)) == pytest.approx((1.5, 3.0))
+    assert both(2.0, (1.5, 3.0), nothing) == pytest.approx((1.5, 3.0))
+    assert all(map(math.isnan, both(2.0, nothing, nothing)))
+    assert both(2.0, nothing, (2.5, 3.0)) == pytest.approx((2.0, 3.0))
+    assert all(map(math.isnan, machine_interval([1.5])))
+
+
+def test_each_term_has_its_share_of_the_variance() -> None:
+    # Ranks of a and b are orthogonal, and the value grows with a alone.
+    terms = pd.DataFrame({"a": range(1, 10), "b": [3, 8, 4, 9, 1, 6, 2, 7, 5], "same": [2.0] * 9})
+    found = explained(terms, [1.1**x for x in range(9)])
+    assert next(iter(found)) == "a"
+    assert found["a"] == pytest.approx(1.0)
+    assert found["b"] < 0.1
+    assert "same" not in found
+    assert explained(terms, [1.0] * 9) == {}
+    # Two draws cannot tell two terms apart; one term alone needs no telling.
+    assert explained(terms.iloc[:2], [1.0, 2.0]) == {}
+    assert explained(terms.iloc[:2, :1], [1.0, 2.0]) == pytest.approx({"a": 1.0})
+
+
+def test_the_probability_to_be_the_best_counts_draws_and_seeds() -> None:
+    seconds = {"x": [[1.0, 3.0], [1.0, 1.0]], "y": [[2.0, 2.0], [2.0, 2.0]], "z": [[2.0, 2.0], [9.0, 9.0]]}
+    assert best_shares(seconds) == pytest.approx({"x": 0.75, "y": 0.125, "z": 0.125})
+
+
+def test_draws_keep_apart_less_than_seeds_alone() -> None:
+    assert told_apart([1.10, 1.11, 1.09], [])
+    assert told_apart([1.10, 1.11, 1.09], [1.05, 1.12, 1.2])
+    assert not told_apart([1.10, 1.11, 1.09], [0.9, 1.12, 1.2])
+    assert not told_apart([1.0, 1.0], [1.0, 1.0])
+
+
+def test_terms_are_part_of_a_runs_key_only_where_they_are_drawn(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    request = plan_comparison(scenario, ["oppo"], 1, None, False).cells[0].request
+    drawn = [request.on(CostTerms(decode=factor)) for factor in (1.0, 1.1)]
+    assert len({request.key, *(each.key for each in drawn)}) == 3

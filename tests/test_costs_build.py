@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
@@ -18,7 +19,7 @@ from oppo_sim.costs.interface import BatchShape, Costs, Demand, Work
 from oppo_sim.costs.memory import training_state_bytes
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_config import RooflineCostConfig
-from oppo_sim.costs.roofline_parts import Achievable, TrainingDevices
+from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.training_config import FullExport, OnlineRefit, SharedWeights, TrainingConfig
 from oppo_sim.errors import OppoError

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.devices import DEVICES, Device
+from oppo_sim.costs.hosts import HOSTS, VLLM_BATCH_SIZES, HostOverheads
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_engine import RooflineEngine
-from oppo_sim.costs.roofline_parts import HOSTS, VLLM_BATCH_SIZES, Achievable, HostOverheads
 
 TINY = ModelShape(
     num_hidden_layers=1,
@@ -133,13 +134,13 @@ def test_padding_rounds_the_batch_up_to_a_captured_size() -> None:
 
 
 # NVIDIA's aiconfigurator tables, Qwen3-8B on one H200 with vLLM (0.24.0): input 512, output 600, so a mean
-# context of 812; seconds.
+# context of 812; seconds of kernels alone.
 PUBLISHED_TPOT = {1: 5.06e-3, 32: 6.32e-3, 128: 9.80e-3, 256: 14.95e-3}
 PUBLISHED_PREFILL = {1: 12.6e-3, 128: 1.40}
 
 
 def test_within_a_tenth_of_a_published_table() -> None:
-    engine = RooflineEngine(MODELS["qwen3-8b"], DEVICES["H200"])
+    engine = RooflineEngine(MODELS["qwen3-8b"], DEVICES["H200"], host=NO_HOST)
     for n, seconds in PUBLISHED_TPOT.items():
         assert engine.decode_time(n, n * 812) == pytest.approx(seconds, rel=0.1)
     for n, seconds in PUBLISHED_PREFILL.items():
@@ -148,9 +149,9 @@ def test_within_a_tenth_of_a_published_table() -> None:
 
 def test_a_smaller_model_of_the_size_class_is_below_the_published_table_but_near() -> None:
     # Qwen2.5-7B has 7 % fewer parameters and two fifths of the KV bytes a token.
-    engine = RooflineEngine(MODELS["qwen2.5-7b"], DEVICES["H200"])
+    engine = RooflineEngine(MODELS["qwen2.5-7b"], DEVICES["H200"], host=NO_HOST)
     for n, seconds in PUBLISHED_TPOT.items():
-        assert 0.65 * seconds < engine.decode_time(n, n * 812) < seconds
+        assert 0.6 * seconds < engine.decode_time(n, n * 812) < seconds
 
 
 def test_a_generate_loop_is_several_times_slower_at_small_batches() -> None:

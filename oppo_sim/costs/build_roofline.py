@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.device import Device, value_bytes
+from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import PrefillCost
 from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import (
@@ -19,7 +20,7 @@ from oppo_sim.costs.memory import (
 )
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
-from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier, find_host
+from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.scoring import SummedPrefill
 from oppo_sim.costs.training_config import TrainingConfig
@@ -63,7 +64,7 @@ class Parts(NamedTuple):
 def rollout_engine(parts: Parts) -> RooflineEngine:
     """One replica. Raises OppoError for a dtype that the device lacks."""
     rollout = parts.rollout
-    host = find_host(rollout.host)
+    host = find_host(rollout.host).on(parts.models.actor.num_hidden_layers, rollout.tensor_parallel)
     kv_bytes = 1.0 if rollout.kv_cache_dtype == "fp8" else value_bytes(rollout.dtype)
     engine = RooflineEngine(
         shape=parts.models.actor,
@@ -159,7 +160,8 @@ def scoring_worker(parts: Parts) -> PrefillCost:
         _remaining("scoring", devices.scoring, reward.gpu_memory_utilization, items, cure)
 
     def engine(shape: ModelShape, logits: Logits) -> RooflineEngine:
-        degree, dtype, host = reward.tensor_parallel, reward.dtype, find_host(reward.host)
+        degree, dtype = reward.tensor_parallel, reward.dtype
+        host = find_host(reward.host).on(shape.num_hidden_layers, degree)
         kv_bytes = value_bytes(dtype)
         return RooflineEngine(
             shape, devices.scoring, degree, dtype, kv_bytes, reward.achievable, host, logits

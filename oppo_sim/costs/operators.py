@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from oppo_sim.costs.achieved import Achievable, Collective, achieved, all_reduce
 from oppo_sim.costs.device import Device, Dtype, value_bytes, weight_value_bytes
 from oppo_sim.costs.formulas import roofline_forward
 from oppo_sim.costs.models import ModelShape
-from oppo_sim.costs.roofline_parts import Achievable
 
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
@@ -28,8 +28,7 @@ class Rates(NamedTuple):
     head: float
     attention: float
     memory: float
-    link: float
-    collective_latency: float
+    all_reduce: Collective
 
 
 class Group(NamedTuple):
@@ -74,17 +73,18 @@ class Split:
 
 
 def achievable_rates(
-    device: Device, dtype: Dtype, shares: Achievable, link_bytes_per_s: float | None = None
+    device: Device, dtype: Dtype, shares: Achievable, degree: int = 1, link_bytes_per_s: float | None = None
 ) -> Rates:
-    """The datasheet's rates times the achievable shares. Raises OppoError for a dtype the device lacks."""
+    """The datasheet's rates times the achievable shares, between ``degree`` tensor-parallel devices. Raises
+    OppoError for a dtype the device lacks."""
     activations = device.bf16_flops if dtype == "fp8" else device.flops(dtype)
+    found = achieved(device, shares)
     return Rates(
-        gemm=device.flops(dtype) * shares.gemm,
-        head=activations * shares.gemm,
-        attention=activations * shares.attention,
-        memory=device.hbm_bytes_per_s * shares.memory,
-        link=(device.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s) * shares.link,
-        collective_latency=shares.collective_latency_s,
+        gemm=device.flops(dtype) * found.gemm,
+        head=activations * found.gemm,
+        attention=activations * found.attention,
+        memory=device.hbm_bytes_per_s * found.memory,
+        all_reduce=all_reduce(device, shares, degree, link_bytes_per_s),
     )
 
 
@@ -161,12 +161,12 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
 
 
 def collectives_seconds(split: Split, rows: float) -> float:
-    """Two ring all-reduces a layer of ``rows`` hidden vectors: latency + 2·(t−1)/t · bytes / link."""
-    tp = split.tensor_parallel
-    if tp == 1:
+    """Two all-reduces a layer of ``rows`` hidden vectors."""
+    if split.tensor_parallel == 1:
         return 0.0
     size = rows * split.shape.hidden_size * split.activation_bytes
-    one = split.rates.collective_latency + 2.0 * (tp - 1) / tp * size / split.rates.link
+    latency_s, bytes_per_s = split.rates.all_reduce
+    one = latency_s + size / bytes_per_s
     return 2 * split.shape.num_hidden_layers * one
 
 

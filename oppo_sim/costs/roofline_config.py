@@ -16,6 +16,7 @@ from oppo_sim.costs.build_roofline import (
 )
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import Device, find_device
+from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.models import ModelShape, find_model
 from oppo_sim.costs.roofline_parts import (
@@ -25,7 +26,6 @@ from oppo_sim.costs.roofline_parts import (
     RolloutEngine,
     TrainingDevices,
     Verifier,
-    find_host,
 )
 from oppo_sim.costs.section import CostSection
 from oppo_sim.costs.strict import Strict

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from oppo_sim.costs.achieved import Achievable, achieved
 from oppo_sim.costs.device import Device, Dtype
+from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.models import ModelShape
@@ -21,7 +23,6 @@ from oppo_sim.costs.operators import (
     layer_groups,
     total,
 )
-from oppo_sim.costs.roofline_parts import HOST_SECONDS, HOSTS, Achievable, HostOverheads
 
 _INFINITE = float("inf")
 
@@ -66,7 +67,7 @@ class RooflineEngine:
     @cached_property
     def split(self) -> Split:
         """The model as it lies on the devices."""
-        rates = achievable_rates(self.device, self.dtype, self.achievable)
+        rates = achievable_rates(self.device, self.dtype, self.achievable, self.tensor_parallel)
         return Split(self.shape, self.tensor_parallel, self.dtype, self.kv_bytes, rates)
 
     @property
@@ -151,7 +152,7 @@ class RooflineEngine:
         return (*layer_groups(self.split, tokens, touched), *head)
 
     def _layer_latency(self) -> float:
-        return self.shape.num_hidden_layers * self.achievable.layer_latency_s
+        return self.shape.num_hidden_layers * achieved(self.device, self.achievable).layer_latency_s
 
     def _launches(self) -> float:
         return self.shape.num_hidden_layers * self.host.launch_per_layer_s

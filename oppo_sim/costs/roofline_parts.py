@@ -1,10 +1,10 @@
 """The parts of a roofline section: engines, the host, the training devices, and what they achieve."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
+from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.device import Device, Dtype
+from oppo_sim.costs.hosts import HostRef
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 
@@ -12,54 +12,6 @@ ModelRef = str | ModelShape
 """A preset ("qwen2.5-7b"), a path to a Hugging Face ``config.json`` or its folder, or a shape inline."""
 DeviceRef = str | Device
 """A device of ``devices.py`` by name, or its rates inline."""
-
-
-class Achievable(Strict):
-    """What of a datasheet's peak a kernel gets. Assumptions, not measurements: see docs/costs.md."""
-
-    gemm: Share = 0.70
-    attention: Share = 0.50
-    memory: Share = 0.85
-    link: Share = 0.70
-    collective_latency_s: NonNegative = 8e-6
-    """Of one collective between tensor-parallel devices."""
-    layer_latency_s: NonNegative = 2e-5
-    """Starts, tails and gaps of one layer's kernels, on the device."""
-
-
-class HostOverheads(Strict):
-    """What the host adds to an iteration."""
-
-    per_iteration_s: NonNegative = 0.0
-    per_rollout_s: NonNegative = 0.0
-    launch_per_layer_s: NonNegative = 0.0
-    """Launching a layer's kernels one by one; bounds an iteration from below (0 with CUDA graphs)."""
-    kv_traffic_factor: Annotated[float, Field(ge=1)] = 1.0
-    """KV traffic of an iteration over reading it once: 3 for a cache that is concatenated anew."""
-    captured_batch_sizes: Annotated[tuple[Count, ...], Field(strict=False)] = ()
-    """CUDA graphs exist for these batch sizes; smaller batches are padded to the next, larger ones not."""
-
-
-HOST_SECONDS = tuple(name for name in HostOverheads.model_fields if name.endswith("_s"))
-"""Fields of ``HostOverheads`` that are seconds."""
-
-VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Batch sizes that vLLM captures as CUDA graphs by default."""
-
-HOSTS = {
-    "vllm": HostOverheads(per_iteration_s=4e-4, per_rollout_s=4e-6, captured_batch_sizes=VLLM_BATCH_SIZES),
-    "generate": HostOverheads(
-        per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0
-    ),
-}
-"""``vllm``: graphs, a paged KV cache. ``generate``: a launch per kernel, a KV cache concatenated anew."""
-
-HostRef = Literal["vllm", "generate"] | HostOverheads
-
-
-def find_host(host: HostRef) -> HostOverheads:
-    """A preset, or overheads given inline."""
-    return host if isinstance(host, HostOverheads) else HOSTS[host]
 
 
 class RolloutEngine(Strict):

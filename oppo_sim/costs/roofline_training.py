@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from oppo_sim.costs.achieved import Achieved, achieved
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import Device
 from oppo_sim.costs.formulas import added, micro_batches, stage_seconds
@@ -108,7 +109,7 @@ class RooflineTraining:
         seconds = self.sync_seconds()
         shared = self.training.weight_sync.kind == "shared"
         traffic = 0.0 if shared else 2.0 * self.weights_bytes / self.num_gpus
-        rate = self.device.hbm_bytes_per_s * self.devices.achievable.memory
+        rate = self.device.hbm_bytes_per_s * self._achieved.memory
         return Demand(min(1.0, traffic / rate / seconds) if seconds > 0 else 0.0, 0.0)
 
     def work(self, batch: BatchShape) -> Work | None:
@@ -170,14 +171,18 @@ class RooflineTraining:
     def _data_parallel(self) -> int:
         return self.num_gpus // self.training.tensor_parallel
 
+    @cached_property
+    def _achieved(self) -> Achieved:
+        return achieved(self.device, self.devices.achievable)
+
     def _link(self) -> float:
         own = self.devices.link_bytes_per_s
-        return (self.device.link_bytes_per_s if own is None else own) * self.devices.achievable.link
+        return (self.device.link_bytes_per_s if own is None else own) * self._achieved.link
 
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
             shares, link = self.devices.achievable, self.devices.link_bytes_per_s
-            rates = achievable_rates(self.device, "bf16", shares, link)
+            rates = achievable_rates(self.device, "bf16", shares, self.training.tensor_parallel, link)
             self._splits[id(model)] = Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
         return self._splits[id(model)]
 
@@ -196,7 +201,7 @@ class RooflineTraining:
             self._forwards[id(model)] = forward_terms(
                 split,
                 lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens)),
-                model.shape.num_hidden_layers * self.devices.achievable.layer_latency_s,
+                model.shape.num_hidden_layers * self._achieved.layer_latency_s,
             )
         return self._forwards[id(model)]
 
@@ -213,7 +218,7 @@ class RooflineTraining:
         sharded = training.sharding == "full"
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
-        host_link = self.device.host_link_bytes_per_s * self.devices.achievable.link
+        host_link = self.device.host_link_bytes_per_s * self._achieved.link
         offload = 2.0 * model.state_bytes / host_link if training.offload else 0.0
         plan = StagePlan(
             model.training_micro_batch,
@@ -226,7 +231,7 @@ class RooflineTraining:
             gather_s=3.0 * gather if sharded else 0.0,
             overhead_s=3.0 * self.devices.micro_batch_overhead_s,
             reduction_s=0.0 if sharded else 2.0 * gather,
-            optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self.devices.achievable.memory),
+            optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,
             offload_s=offload,
         )

@@ -1,0 +1,127 @@
+"""What devices achieve of their datasheet, from public kernel measurements; and the collectives between them.
+
+Shares were fitted to NVIDIA's measured kernel tables (aiconfigurator-core 0.12, vLLM, bf16) put together for
+Qwen2.5 3B and 7B and Llama 3 8B on one device; collectives to its all-reduce tables (vLLM with CUDA graphs,
+4 KB to 256 MB). docs/costs.md has the errors that remain.
+"""
+
+from typing import NamedTuple
+
+from oppo_sim.costs.device import Device
+from oppo_sim.costs.strict import NonNegative, Share, Strict
+
+
+class Achievable(Strict):
+    """What of a datasheet's peak a kernel gets; None: as known of the device, else a general assumption."""
+
+    gemm: Share | None = None
+    attention: Share | None = None
+    memory: Share | None = None
+    link: Share | None = None
+    collective_latency_s: NonNegative | None = None
+    """Of one collective between tensor-parallel devices. Where it or ``link`` is given, collectives are
+    rings: latency + 2·(t−1)/t · bytes / link."""
+    layer_latency_s: NonNegative | None = None
+    """Starts, tails and gaps of one layer's kernels, on the device."""
+
+
+class Collective(NamedTuple):
+    """An all-reduce: seconds whatever its size, and bytes of the message a second."""
+
+    latency_s: float
+    bytes_per_s: float
+
+
+class Achieved(NamedTuple):
+    """Shares with nothing left open."""
+
+    gemm: float
+    attention: float
+    memory: float
+    layer_latency_s: float
+    link: float = 0.70
+    collective_latency_s: float = 8e-6
+
+
+_GENERAL = Achieved(gemm=0.70, attention=0.50, memory=0.85, layer_latency_s=2e-5)
+"""Where no kernel of a device was measured."""
+_A100 = Achieved(gemm=0.80, attention=0.64, memory=0.75, layer_latency_s=6.7e-5)
+_H100 = Achieved(gemm=0.77, attention=0.67, memory=0.89, layer_latency_s=4.1e-5)
+_H200 = Achieved(gemm=0.75, attention=0.62, memory=0.87, layer_latency_s=4.2e-5)
+_L40S = Achieved(gemm=0.65, attention=0.39, memory=0.79, layer_latency_s=1.0e-5)
+_ACHIEVED = {
+    "A100-40": _A100,
+    "A100-80": _A100,
+    "A800-40": _A100,
+    "A800-80": _A100,
+    "A30": _A100,
+    "H100": _H100,
+    "H800": _H100,
+    "H20": _H100,
+    "H200": _H200,
+    "GH200": _H200,
+    "GH200-144": _H200,
+    "B200": Achieved(gemm=0.65, attention=0.60, memory=0.91, layer_latency_s=4.0e-5),
+    "GB200": Achieved(gemm=0.60, attention=0.45, memory=0.92, layer_latency_s=4.3e-5),
+    "B300": Achieved(gemm=0.70, attention=0.69, memory=0.89, layer_latency_s=3.8e-5),
+    "GB300": Achieved(gemm=0.73, attention=0.69, memory=0.87, layer_latency_s=4.0e-5),
+    # Layers of vidur's profiling (github.com/microsoft/vidur); attention is not in them.
+    "A40": Achieved(gemm=0.74, attention=0.50, memory=0.79, layer_latency_s=2.2e-5),
+    "L4": _L40S,
+    "L20": _L40S,
+    "L40S": _L40S,
+    "RTX-PRO-6000": Achieved(gemm=0.82, attention=0.68, memory=0.93, layer_latency_s=3.2e-5),
+}
+"""Devices without a table of their own have that of the same architecture (A800, A30: A100; H800, H20: H100;
+GH200: H200; L4, L20: L40S)."""
+
+
+def _by_degree(*pairs: tuple[float, float]) -> dict[int, Collective]:
+    """Microseconds and GB/s for 2, 4 and 8 devices."""
+    return {2 << i: Collective(us * 1e-6, gb_s * 1e9) for i, (us, gb_s) in enumerate(pairs)}
+
+
+_NVLINK_A100 = _by_degree((5.1, 181), (5.9, 118), (7.8, 104))
+_NVLINK_A800 = _by_degree((5.1, 121), (5.9, 79), (7.8, 69))  # two thirds of the links
+_NVLINK_H100 = _by_degree((4.3, 259), (4.9, 179), (6.1, 194))
+_NVLINK_H200 = _by_degree((4.4, 261), (5.0, 189), (6.2, 207))
+_COLLECTIVES = {
+    "A100-40": _NVLINK_A100,
+    "A100-80": _NVLINK_A100,
+    "A800-40": _NVLINK_A800,
+    "A800-80": _NVLINK_A800,
+    "H100": _NVLINK_H100,
+    "H800": _by_degree((4.3, 115), (4.9, 80), (6.1, 86)),  # four ninths of the links
+    "H20": _NVLINK_H200,
+    "H200": _NVLINK_H200,
+    "GH200": _NVLINK_H200,
+    "GH200-144": _NVLINK_H200,
+    "B200": _by_degree((7.0, 419), (7.3, 300), (8.4, 309)),
+    "GB200": _by_degree((5.2, 183), (5.4, 232)),
+    "B300": _by_degree((7.0, 423), (7.2, 301), (8.3, 324)),
+    "GB300": _by_degree((7.5, 444), (8.0, 312), (14.0, 340)),
+    "L40S": _by_degree((5.4, 19), (11.1, 2.8), (20.3, 1.2)),  # a host without peer-to-peer over PCIe
+    "RTX-PRO-6000": _by_degree((4.4, 37), (14.0, 19), (26.3, 13)),
+}
+
+
+def achieved(device: Device, given: Achievable) -> Achieved:
+    """What is given, else what is known of the device."""
+    known = _ACHIEVED.get(device.name, _GENERAL)
+    return known._replace(**{name: value for name, value in given if value is not None})
+
+
+def all_reduce(
+    device: Device, given: Achievable, degree: int, link_bytes_per_s: float | None = None
+) -> Collective:
+    """Between ``degree`` devices: as measured on them (for the next larger degree that was measured, else the
+    largest), or a ring (latency, and each byte 2·(t−1)/t times through the link) where nothing was measured,
+    or ``given`` or ``link_bytes_per_s`` say otherwise."""
+    measured = _COLLECTIVES.get(device.name)
+    own = given.link is not None or given.collective_latency_s is not None or link_bytes_per_s is not None
+    if measured is None or own:
+        shares = achieved(device, given)
+        link = device.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
+        through = max(1.0, 2.0 * (degree - 1) / degree)
+        return Collective(shares.collective_latency_s, link * shares.link / through)
+    return measured[min((each for each in measured if each >= degree), default=max(measured))]

@@ -9,7 +9,6 @@ from oppo_sim.columns import TIMING_STEP, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of, run_columns, run_into
 from oppo_sim.manifest import run_manifest
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
@@ -142,17 +141,8 @@ def run_setup(
     setup: Setup,
     sink: Sink,
     *,
-    counterfactual: Counterfactual = ACTUAL,
     timeline: tuple[int, int] | None = None,
-    score_granularity: str | None = None,
 ) -> tuple[list[Span], list[Marker]]:
-    """Run a built scenario into a sink, compiled where that covers it. ``score_granularity`` replaces the
-    policy's own (for attribution)."""
+    """Run a built scenario into a sink, compiled where that covers it."""
     check_timeline(timeline, setup.steps)
-    return run_into(
-        setup,
-        sink,
-        timeline_steps=timeline,
-        score_granularity=score_granularity,
-        counterfactual=counterfactual,
-    )
+    return run_into(setup, sink, timeline_steps=timeline)

@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.perfetto import Counter, trace_events, write_trace
+from oppo_sim.report.perfetto import trace_events, write_trace
 from oppo_sim.report.style import stage_colour
 from oppo_sim.report.timeline import compare_gantt, covered, gantt_figure, shares
 from oppo_sim.results.spans import Marker, Span
@@ -142,32 +142,15 @@ def test_counters_follow_the_running_rollouts_and_fall_to_zero_when_a_replica_wa
     assert kv == [1600, 900, 0, 1600, 900, 0]
 
 
-def test_given_counters_become_tracks() -> None:
-    given_counters = {
-        "": [Counter("queue", ("scoring", 0), 1.5, 7.0), Counter("queue", ("scoring", 0), 2.0, 0.25)]
-    }
-    events = trace_events({"": two_steps()}, given_counters)
-    assert [(e["ts"], e["args"]["value"]) for e in events if e["name"] == "scorer 0 queue"] == [
-        (1_500_000, 7),
-        (2_000_000, 0.25),
-    ]
-    with pytest.raises(OppoError, match="not among the runs"):
-        trace_events({"a": two_steps()}, given_counters)
-
-
-def test_several_runs_lie_side_by_side_or_one_over_the_other() -> None:
-    runs = {"simulated": two_steps(), "real": two_steps(11.0)}
-
-    def shown(interleave: bool) -> list[str]:
-        events = trace_events(runs, interleave=interleave)
-        check_trace_rules(events)
-        order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
-        assert len(set(order.values())) == len(order) == 8
-        names = {pid: name for (pid, _), name in names_of(events, "process_name").items()}
-        return [names[pid] for pid in sorted(order, key=order.__getitem__)]
-
-    assert shown(False)[:2] == ["simulated · steps", "simulated · rollout"]
-    assert shown(True)[:4] == ["simulated · steps", "real · steps", "simulated · rollout", "real · rollout"]
+def test_several_runs_lie_side_by_side() -> None:
+    events = trace_events({"simulated": two_steps(), "real": two_steps(11.0)})
+    check_trace_rules(events)
+    order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    assert len(set(order.values())) == len(order) == 8
+    names = {pid: name for (pid, _), name in names_of(events, "process_name").items()}
+    shown = [names[pid] for pid in sorted(order, key=order.__getitem__)]
+    groups = ("steps", "rollout", "scoring", "training")
+    assert shown == [f"{run} · {group}" for run in ("simulated", "real") for group in groups]
 
 
 def test_the_same_timeline_gives_the_same_bytes_whatever_the_order_of_args(tmp_path: Path) -> None:

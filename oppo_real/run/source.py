@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from oppo_real.task.arithmetic import ArithmeticProblem, draw_problem
+from oppo_real.task.arithmetic import draw_problem
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.model.run import RowCursor, Rows
 
@@ -64,19 +64,8 @@ class PromptSource:
         return float("nan")
 
 
-class TaskSource:
+class TaskSource(PromptSource):
     """Prompts of the arithmetic task, one problem a group; the actor decides how long its answers are."""
 
     def __init__(self, *, seed: int, group_size: int) -> None:
-        self._seed = seed
-        self._group_size = group_size
-
-    def problem(self, rollout_id: int) -> ArithmeticProblem:
-        """The problem of a rollout."""
-        return draw_problem(self._seed, rollout_id // self._group_size)
-
-    def draw(self, rollout_id: int, step: int) -> Drawn:
-        return Drawn(self.problem(rollout_id).prompt(), None, False, rollout_id)
-
-    def mean_response_length(self, step: int) -> float:
-        return float("nan")
+        super().__init__(lambda number: draw_problem(seed, number).prompt(), group_size)

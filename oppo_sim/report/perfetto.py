@@ -5,7 +5,6 @@ metadata ``M``; microseconds."""
 
 import gzip
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,32 +37,16 @@ STEPS: Final = "steps"
 _METADATA_FIRST: Final = {"M": 0}
 
 
-class Counter(NamedTuple):
-    """A value that holds from ``at_s`` (seconds) on, drawn as a track of its own."""
-
-    name: str
-    lane: Lane
-    at_s: float
-    value: float
-
-
-def write_trace(
-    runs: Mapping[str, Timeline],
-    path: str | Path,
-    counters: Mapping[str, Sequence[Counter]] | None = None,
-    *,
-    interleave: bool = False,
-) -> None:
+def write_trace(runs: Mapping[str, Timeline], path: str | Path) -> None:
     """Write the timelines of one or several runs into one trace; a path ending in ``.gz`` is compressed.
 
     A run's name prefixes its processes (an empty one does not). Each device group is a process, each replica,
     worker or trainer a thread (tid = number + 1, since viewers keep thread 0 for themselves), activities that
     overlap on it threads below. Decode spans with ``n`` and ``kv_tokens`` in their args also give counter
-    tracks; ``counters`` adds more, by run. ``interleave`` orders by device group, then run, so that two runs
-    (simulated and real) lie one over the other. The same input gives the same bytes. Raises OppoError for
-    impossible times or when the disk refuses.
+    tracks. The same input gives the same bytes. Raises OppoError for impossible times or when the disk
+    refuses.
     """
-    events = trace_events(runs, counters, interleave=interleave)
+    events = trace_events(runs)
     lines = ",\n".join(
         json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for event in events
     )
@@ -75,26 +58,12 @@ def write_trace(
         file.write(data)
 
 
-def trace_events(
-    runs: Mapping[str, Timeline],
-    counters: Mapping[str, Sequence[Counter]] | None = None,
-    *,
-    interleave: bool = False,
-) -> list[Event]:
+def trace_events(runs: Mapping[str, Timeline]) -> list[Event]:
     """The events of ``write_trace`` in order: metadata, then by time. Raises OppoError as it does."""
-    counters = counters or {}
-    unknown = sorted(set(counters) - set(runs))
-    if unknown:
-        raise OppoError(
-            f"counters are given for '{unknown[0]}', which is not among the runs {', '.join(runs)}: name them"
-            " alike"
-        )
     events: list[Event] = []
     for number, (name, (spans, markers)) in enumerate(runs.items()):
         check_times(spans, markers)
-        events.extend(
-            _run_events(number, name, spans, markers, counters.get(name, ()), len(runs) if interleave else 0)
-        )
+        events.extend(_run_events(number, name, spans, markers))
     events.sort(key=_viewer_order)
     return events
 
@@ -108,29 +77,19 @@ class _Place(NamedTuple):
     name: str
 
 
-def _run_events(
-    number: int,
-    run: str,
-    spans: Sequence[Span],
-    markers: Sequence[Marker],
-    counters: Sequence[Counter],
-    interleaved_runs: int,
-) -> Iterator[Event]:
+def _run_events(number: int, run: str, spans: Sequence[Span], markers: Sequence[Marker]) -> Iterator[Event]:
     base = (number + 1) * PIDS_PER_RUN
     prefix = f"{run} · " if run else ""
-    lanes = lanes_of([*spans, *markers, *(Marker(c.name, *c.lane, c.at_s, 0) for c in counters)])
+    lanes = lanes_of([*spans, *markers])
     groups = sorted({group for group, _ in lanes}, key=group_order)
     stride = 1 + max((index for _, index in lanes), default=0)
     sizes = {group: sum(1 for lane in lanes if lane[0] == group) for group in groups}
     pids = {group: base + 1 + position for position, group in enumerate(groups)}
 
-    def sort_index(position: int) -> int:
-        return position * interleaved_runs + number if interleaved_runs else base + position
-
-    yield from _named_process(base, f"{prefix}{STEPS}", sort_index(0))
+    yield from _named_process(base, f"{prefix}{STEPS}", base)
     yield from _named_thread(base, 1, "step", 0)
-    for position, group in enumerate(groups):
-        yield from _named_process(pids[group], f"{prefix}{group}", sort_index(position + 1))
+    for group, pid in pids.items():
+        yield from _named_process(pid, f"{prefix}{group}", pid)
 
     by_lane: dict[Lane, list[Span]] = {lane: [] for lane in lanes}
     for span in spans:
@@ -166,9 +125,6 @@ def _run_events(
             s=scope,
             args={"step": plain(marker.step)},
         )
-    for counter in counters:
-        place = places[counter.lane]
-        yield _counter(f"{place.name} {counter.name}", place, _us(counter.at_s), counter.value)
 
 
 def _us(seconds: float) -> int:
@@ -234,8 +190,6 @@ def _decode_counters(on_lane: Sequence[Span], place: _Place) -> Iterator[Event]:
 
 
 def _counter(name: str, place: _Place, ts: int, value: float) -> Event:
-    if not math.isfinite(value):
-        raise OppoError(f"counter '{name}' has the value {value} at {ts} µs: give finite values")
     whole = int(value) if float(value).is_integer() else float(value)
     return _event("C", name, place.pid, place.tid, ts, args={"value": whole})
 

@@ -60,9 +60,9 @@ def _layout() -> "LayoutEngine":
     return LayoutOnce(pad=0.5, h_pad=0.9, w_pad=0.9)
 
 
-def bar_figure(names: Sequence[str], *, base: float = 1.3, each: float = 0.38) -> "tuple[Figure, Axes]":
-    """Axes with a row for each name, the first on top; ``base`` and ``each`` in inches."""
-    figure, (axis,) = new_figure([base + each * max(2, len(names))])
+def bar_figure(names: Sequence[str]) -> "tuple[Figure, Axes]":
+    """Axes with a row for each name, the first on top."""
+    figure, (axis,) = new_figure([1.3 + 0.38 * max(2, len(names))])
     axis.set_yticks(range(len(names)), names)
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(names) - 0.45, -0.55)

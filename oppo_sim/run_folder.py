@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MANIFEST: Final = "manifest.json"
 """Written last."""
 
+TRACE: Final = "trace.parquet"
+"""The lengths that a real run made, as a trace."""
+
 JOURNAL: Final = "unfinished.json"
 """Lists the files of a run that has not finished; its exclusive creation also keeps two runs out of one
 folder."""

@@ -10,11 +10,10 @@ from oppo_real.run.start import Progress, execute, real_manifest
 from oppo_sim.columns import RESPONSE_LENGTH, STEP, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
-from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.run_folder import TRACE, RunFolder, open_run_folder
 from oppo_sim.simulation_folder import ROLLOUTS, RunOutput, StoredRun, finish_run
 from oppo_sim.traces.storage import save_trace
 
-TRACE = "trace.parquet"
 TRAINING = "training.parquet"
 
 

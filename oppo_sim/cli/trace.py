@@ -29,7 +29,7 @@ def trace() -> None:
     """Inspect, fit, synthesise, import, resample and convert response-length traces.
 
     NAME_OR_PATH is a shipped trace (see 'oppo trace list'), a file ending in .parquet, .csv or .csv.gz, or
-    the folder of a recorded run.
+    the folder of a real run.
     """
 
 

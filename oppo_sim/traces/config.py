@@ -190,7 +190,7 @@ class TraceConfig(_Section):
     path: Name | None = Field(
         None,
         description=(
-            "a trace file (.csv, .csv.gz, .parquet) or recorded run, relative to the scenario's folder"
+            "a trace file (.csv, .csv.gz, .parquet) or a real run's folder, relative to the scenario's folder"
         ),
     )
     synth: SynthConfig | None = Field(None, description="a synthetic trace")

@@ -27,16 +27,19 @@ class OpenedTrace:
 
 
 def load_path(path: Path) -> "pd.DataFrame":
-    """The rollouts of a trace file, or of a recorded run's folder. Raises OppoError."""
+    """The rollouts of a trace file, or those that a real run made, by its folder. Raises OppoError, also
+    where a file of the folder was changed after the run."""
     if path.is_dir():
-        from oppo_sim.traces.recorded import read_recorded_run
+        from oppo_sim.run_folder import TRACE, read_run_folder
 
-        return read_recorded_run(path).as_trace()
+        run = read_run_folder(path)
+        run.verify()
+        path = run.path(TRACE)
     return load_trace(path)
 
 
 def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> OpenedTrace:
-    """A shipped trace by name, a recorded run by its folder, or a file by path; rows of ``sources`` only if
+    """A shipped trace by name, a real run by its folder, or a file by path; rows of ``sources`` only if
     given.
 
     Raises OppoError if there is none, or it cannot be read.

@@ -11,7 +11,7 @@ from oppo_real.ppo.config import PPOConfig
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
-from oppo_sim.scenario.problems import problems_of
+from oppo_sim.scenario.problems import more_than_one, problems_of
 from oppo_sim.scenario.schema import Scenario
 
 Model = dict[str, Any] | str | None
@@ -234,6 +234,4 @@ def parse_real_config(section: Mapping[str, Any], where: str = "scenario") -> Re
         return RealConfig.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         problems = problems_of(error, data, RealConfig.model_json_schema(), ("real",))
-        more = len(problems) - 1
-        counted = f"; {more} more problem{'s' if more > 1 else ''} after that" if more else ""
-        raise OppoError(f"{where}: {problems[0].sentence}{counted}") from None
+        raise OppoError(f"{where}: {problems[0].sentence}{more_than_one(problems)}") from None

@@ -13,7 +13,7 @@ from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
-from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, open_run_folder
+from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import policy_settings_of
@@ -30,8 +30,7 @@ DRAWS = "draws.csv"
 
 def journal_path(folder: Path) -> Path:
     """Where the runs of an unfinished comparison lie."""
-    named = folder if folder.name not in ("", "..") else folder.resolve()
-    return named.with_name(named.name + ".cells.jsonl")
+    return beside(folder, ".cells.jsonl")
 
 
 def left_unfinished(folder: Path) -> bool:

@@ -127,6 +127,12 @@ class RunFolder:
             (self.root / JOURNAL).unlink()
 
 
+def beside(folder: Path, suffix: str) -> Path:
+    """A file beside a run folder, named after it: what is kept until the folder is written."""
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    return named.with_name(named.name + suffix)
+
+
 def write_png(figure: "Figure", file: BinaryIO) -> None:
     """The figure as PNG at its own resolution, without a date or version. Drawn once: ``savefig`` draws twice
     where texts are measured for the layout."""

@@ -1,6 +1,6 @@
 """What a calibration shows: tables and remarks for a terminal, and a figure of measured against fitted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,17 @@ _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps"))
 
 def fit_tables(calibration: Calibration) -> "list[Table]":
     """Coefficients with intervals; errors by regime; what slowed what down."""
-    tables = [_coefficients(calibration.fits), _errors(calibration.fits)]
-    return [*tables, _contention(calibration.contention)] if calibration.contention else tables
+    from oppo_sim.cli.present import table
+
+    heads = ("what", "term", "value", "low", "high")
+    found = [table("fitted costs, with 95 % intervals", heads, _coefficients(calibration.fits), (0, 1))]
+    heads = ("what", "regime held out", "points", "median", "largest")
+    title = "errors; a regime held out is predicted from the others"
+    found.append(table(title, heads, _errors(calibration.fits), (0, 1)))
+    if calibration.contention:
+        columns = ("first", "second", "first slower", "second slower", "shared demand", "f")
+        found.append(table("together on one device", columns, _contention(calibration.contention), (0, 1)))
+    return found
 
 
 def remarks(calibration: Calibration) -> list[str]:
@@ -55,55 +64,30 @@ def remarks(calibration: Calibration) -> list[str]:
     return found
 
 
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _coefficients(fits: Sequence[Fit]) -> "Table":
-    table = _table("fitted costs, with 95 % intervals", ["what", "term"], ["value", "low", "high"])
+def _coefficients(fits: Sequence[Fit]) -> Iterator[tuple[str, ...]]:
     for fit in fits:
         for place, one in enumerate(fit.coefficients):
-            name = "" if place else fit.name
             values = map(_seconds, (one.value, one.low, one.high))
-            table.add_row(name, one.name.replace("_", " "), *values)
-    return table
+            yield "" if place else fit.name, one.name.replace("_", " "), *values
 
 
-def _errors(fits: Sequence[Fit]) -> "Table":
-    table = _table(
-        "errors; a regime held out is predicted from the others",
-        ["what", "regime held out"],
-        ["points", "median", "largest"],
-    )
+def _errors(fits: Sequence[Fit]) -> Iterator[tuple[str, ...]]:
     for fit in fits:
         errors = _percent(fit.median_error), _percent(fit.worst[0].error)
-        table.add_row(fit.name, "none (in sample)", str(fit.points), *errors)
-        table.add_row("", "spread of repeats", "", _percent(fit.repeat_spread), "")
+        yield fit.name, "none (in sample)", str(fit.points), *errors
+        yield "", "spread of repeats", "", _percent(fit.repeat_spread), ""
         for one in fit.held_out:
             name = f"{one.regime}{' (beyond the rest)' if one.extrapolated else ''}"
-            table.add_row("", name, str(one.points), _percent(one.median_error), _percent(one.largest_error))
-    return table
+            yield "", name, str(one.points), _percent(one.median_error), _percent(one.largest_error)
 
 
-def _contention(found: Sequence[Contention]) -> "Table":
-    table = _table(
-        "together on one device", ["first", "second"], ["first slower", "second slower", "shared demand", "f"]
-    )
+def _contention(found: Sequence[Contention]) -> Iterator[tuple[str, ...]]:
     for one in found:
         slower = (
             f"{slow:.2f} ({low:.2f}-{high:.2f})"
             for slow, low, high in zip(one.slowdown, one.lowest, one.highest, strict=True)
         )
-        table.add_row(*one.activities, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}")
-    return table
+        yield *one.activities, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}"
 
 
 def _seconds(value: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
 
-from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, PipeLink, gone
+from oppo_real.placement.connected import PATIENCE_S, PipeLink, gone
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.shared_weights import shared_weights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
@@ -103,23 +103,6 @@ class ProcessTransport:
                 link.process.terminate()
                 link.process.join(PATIENCE_S)
             link.connection.close()
-
-
-def process_worker_group(
-    actors: Sequence[tuple[ActorSpec, Pin]],
-    scorers: Sequence[tuple[ScorerSpec, Pin]],
-    weights: Mapping[str, torch.Tensor],
-    *,
-    stream: bool,
-    max_scoring_tokens: int,
-    lock_step: bool,
-    elapsed: float = 0.0,
-) -> ConnectedWorkerGroup:
-    """A ``WorkerGroup`` of processes on this machine. Raises OppoError when an engine cannot be built."""
-    transport = ProcessTransport(
-        actors, scorers, weights, stream=stream, max_scoring_tokens=max_scoring_tokens
-    )
-    return ConnectedWorkerGroup(transport, lock_step=lock_step, elapsed=elapsed)
 
 
 def _in_process(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oppo_real.placement.connected import PATIENCE_S, ConnectedWorkerGroup, gone, receiver
+from oppo_real.placement.connected import PATIENCE_S, gone, receiver
 from oppo_real.placement.cores import available_cores
 from oppo_real.placement.engines import ENGINES, ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.ray_worker import THREADS, RayWorker, StoredWeights
@@ -104,7 +104,11 @@ def _reason(error: Exception) -> str:
 
 
 class RayTransport:
-    """Actors, calls between them and the driver, and weights in Ray's object store."""
+    """Actors, calls between them and the driver, and weights in Ray's object store.
+
+    ``close`` ends the Ray that was started for it, and leaves a cluster that was joined for it; a Ray that
+    this process belonged to before is used as it is.
+    """
 
     def __init__(
         self,
@@ -216,28 +220,6 @@ class RayTransport:
                 ray.util.remove_placement_group(self._group)
         if self._joined:
             ray.shutdown()
-
-
-def ray_worker_group(
-    actors: Sequence[tuple[ActorSpec, Pin]],
-    scorers: Sequence[tuple[ScorerSpec, Pin]],
-    weights: "Mapping[str, torch.Tensor]",
-    config: "RaySection",
-    *,
-    stream: bool,
-    max_scoring_tokens: int,
-    lock_step: bool,
-    elapsed: float = 0.0,
-) -> ConnectedWorkerGroup:
-    """A ``WorkerGroup`` of Ray actors. ``close`` ends the Ray that was started for it, and leaves a "
-    "cluster that
-    was joined for it; a Ray that this process belonged to before is used as it is. Raises OppoError when an
-    engine cannot be built.
-    """
-    transport = RayTransport(
-        actors, scorers, weights, config, stream=stream, max_scoring_tokens=max_scoring_tokens
-    )
-    return ConnectedWorkerGroup(transport, lock_step=lock_step, elapsed=elapsed)
 
 
 def _join(config: "RaySection", store_bytes: int) -> bool:

@@ -238,15 +238,19 @@ def _worker_group(
     pins = _pins(config, len(actors), len(scorers))
     placed_actors = list(zip(actors, pins[: len(actors)], strict=True))
     placed_scorers = list(zip(scorers, pins[len(actors) :], strict=True))
+    from oppo_real.placement.connected import ConnectedWorkerGroup, Transport
+
+    transport: Transport
+    weights, sizes = training.weights(), {name: options[name] for name in ("stream", "max_scoring_tokens")}
     if config.placement.kind == "ray":
-        from oppo_real.placement.ray_cluster import ray_worker_group
+        from oppo_real.placement.ray_cluster import RayTransport
 
-        return ray_worker_group(
-            placed_actors, placed_scorers, training.weights(), config.placement.cluster, **options
-        )
-    from oppo_real.placement.processes import process_worker_group
+        transport = RayTransport(placed_actors, placed_scorers, weights, config.placement.cluster, **sizes)
+    else:
+        from oppo_real.placement.processes import ProcessTransport
 
-    return process_worker_group(placed_actors, placed_scorers, training.weights(), **options)
+        transport = ProcessTransport(placed_actors, placed_scorers, weights, **sizes)
+    return ConnectedWorkerGroup(transport, lock_step=config.lock_step, elapsed=options["elapsed"])
 
 
 def _pins(config: RealConfig, replicas: int, workers: int) -> list[Any]:

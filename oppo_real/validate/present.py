@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -13,9 +13,6 @@ from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import NOTHING, format_percent, significant
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 FORMAT: Final = "oppo-validation/1"
 LEAST_SHARE: Final = 0.001
@@ -221,33 +218,21 @@ def show(validated: Validated, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **record(validated)}), indent=1))
         return
-    from oppo_sim.cli.present import table_console
+    from oppo_sim.cli.present import table, table_console
 
     found = validated.comparison
     console = table_console()
     unit = unit_of(validated)
     console.print(
-        _table(f"speed-up against {validated.request.policies[0]}", SPEEDUP_HEADS, speedup_rows(found))
+        table(f"speed-up against {validated.request.policies[0]}", SPEEDUP_HEADS, speedup_rows(found))
     )
-    console.print(_table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found)))
-    console.print(_table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
+    console.print(table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found), left=(0, 1)))
+    console.print(table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
     for sentence in sentences(validated):
         click.echo(sentence)
     for note in validated.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"wrote {folder} (its page: {folder / 'validation.md'})")
-
-
-def _table(title: str, heads: Sequence[str], rows: Rows, left: Sequence[int] = (0,)) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="left" if index in left or head == "stage" else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 # ---- page --------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from oppo_real.validate.predict import predict
 from oppo_real.validate.resample import resampled_profiles
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
+from oppo_sim.run_folder import beside
 from oppo_sim.scenario.schema import Scenario
 
 PROFILES: Final = 200
@@ -52,8 +53,7 @@ class ValidateRequest:
 
     def beside(self, suffix: str) -> Path:
         """A file beside the run folder."""
-        named = self.work if self.work.name not in ("", "..") else self.work.resolve()
-        return named.with_name(named.name + suffix)
+        return beside(self.work, suffix)
 
 
 @dataclass(frozen=True)

@@ -120,16 +120,38 @@ def show_warnings(manifest: Mapping[str, Any]) -> None:
         click.echo(f"note: {warning}", err=True)
 
 
+def table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
+) -> "Table":
+    """A table of texts as they are, no markup; ``left``: columns that are flush left."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(
+        title=Text(title) if title else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        min_width=len(title) if len(title) <= 100 else None,
+    )
+    for number, head in enumerate(heads):
+        shown.add_column(Text(head), justify="left" if number in left else "right", no_wrap=True)
+    for row in rows:
+        # Policy names may be paths with brackets, intervals have some: none of it is markup.
+        shown.add_row(*map(Text, row))
+    return shown
+
+
 def run_summary_table(steps: "pd.DataFrame", title: str = "", unit: Unit | None = None) -> "Table":
     """Mean, median, 95th percentile and share of the step for every stage that took time, and for the step.
 
     Leave warm-up steps out of ``steps`` beforehand. Raises OppoError without the timing columns.
     """
     *stages, step = stage_rows(steps, unit)
-    table = _table(title, ("stage", "mean", "p50", "p95", "share of step"), stages)
-    table.add_section()
-    table.add_row(*step, style="bold")
-    return table
+    shown = table(title, ("stage", "mean", "p50", "p95", "share of step"), stages)
+    shown.add_section()
+    shown.add_row(*step, style="bold")
+    return shown
 
 
 def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
@@ -160,7 +182,7 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
                 *(_decimals(count, 1) for count in deferred),
             )
         )
-    return _table(title, heads, rows)
+    return table(title, heads, rows)
 
 
 def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
@@ -207,29 +229,10 @@ def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
         (str(policy), *map(format_seconds, seconds))
         for policy, *seconds in zip(attribution.index, *values, strict=True)
     ]
-    return _table(title, heads, rows)
+    return table(title, heads, rows)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
-
-
-def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(title) if title else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        min_width=len(title) if len(title) <= 100 else None,
-    )
-    for number, head in enumerate(heads):
-        table.add_column(Text(head), justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        # Policy names may be paths with brackets, intervals have some: none of it is markup.
-        table.add_row(*map(Text, row))
-    return table
 
 
 def _decimals(value: float, digits: int) -> str:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings
 from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
-from oppo_sim.scenario.problems import ScenarioProblem, dotted, problems_of, unknown_field
+from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
@@ -279,13 +279,11 @@ def _one_sentence(
     path = dotted(problem.path)
     if path in given_as:
         sentence = sentence.replace(path, f"{path} (given as {given_as[path]})", 1)
-    more = len(problems) - 1
-    counted = f"; {more} more problem{'s' if more > 1 else ''} after that" if more else ""
     if override:
         where = f"--set {override.text}"
     elif overrides:
         where = " ".join((where, "with", *(f"--set {each.text}" for each in overrides)))
-    return f"{where}: {sentence}{counted}"
+    return f"{where}: {sentence}{more_than_one(problems)}"
 
 
 def _override_of(

@@ -69,6 +69,12 @@ def problems_of(
     return found
 
 
+def more_than_one(problems: Sequence[object]) -> str:
+    """What follows the sentence of the first of several problems; empty where it is the only one."""
+    more = len(problems) - 1
+    return f"; {more} more problem{'s' if more > 1 else ''} after that" if more else ""
+
+
 def unknown_field(path: Path, allowed: Sequence[str], of: str = "", hint: str = "") -> str:
     """The sentence for a key that the file may not have; ``allowed`` are its siblings' names, ``of`` their
     owner."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import read_scenario_text, shipped_scenarios
-from oppo_sim.scenario.problems import problems_of
+from oppo_sim.scenario.problems import more_than_one, problems_of
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 from oppo_sim.sweep.axes import GridAxis, SampledAxis, grid_axis, sampled_axis
 
@@ -97,9 +97,7 @@ def checked_spec(data: Mapping[str, Any], where: str = "the sweep") -> SweepSpec
         spec = SweepSpec.model_validate(dict(data))
     except ValidationError as error:
         problems = problems_of(error, dict(data), SweepSpec.model_json_schema())
-        more = len(problems) - 1
-        counted = f"; {more} more problem{'s' if more > 1 else ''} after that" if more else ""
-        raise OppoError(f"{where}: {problems[0].sentence}{counted}") from None
+        raise OppoError(f"{where}: {problems[0].sentence}{more_than_one(problems)}") from None
     if spec.steps is not None and any(axis.field == "steps" for axis in spec.axes):
         raise OppoError(f"{where}: steps are both given and varied: leave one out")
     return spec

@@ -73,9 +73,7 @@ def test_the_command_writes_a_measured_run_that_the_simulator_can_replay(tmp_pat
     trace = load_trace(folder / "trace.parquet")
     rollouts = run.frame("rollouts.parquet").sort_values(c.ROLLOUT_ID)
     assert list(trace[c.RESPONSE_LENGTH]) == list(rollouts[c.RESPONSE_LENGTH])
-    again = simulate(
-        real_scenario(trace={"path": str(folder / "trace.parquet"), "sampling": "in_order"}, steps=2)
-    )
+    again = simulate(real_scenario(trace={"path": str(folder), "sampling": "in_order"}, steps=2))
     assert len(again.steps) == 2
 
 

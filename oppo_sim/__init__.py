@@ -39,7 +39,7 @@ _HOME = {
     "StepPlan": "oppo_sim.policies.interface",
     "StepReport": "oppo_sim.policies.interface",
     "compare": "oppo_sim.comparison",
-    "import_log": "oppo_sim.traces.importers",
+    "import_log": "oppo_sim.traces.importers.importing",
     "load_scenario": "oppo_sim.scenario.load",
     "load_trace": "oppo_sim.traces.storage",
     "open_trace": "oppo_sim.traces.opening",

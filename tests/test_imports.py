@@ -42,6 +42,12 @@ def test_the_bare_package_and_the_help_text_need_no_data_frames() -> None:
         }
 
 
+def test_listing_the_importers_needs_no_data_frames() -> None:
+    loaded = modules_after("from oppo_sim.cli.main import run; run(['trace', 'import', '--list'])")
+    assert "oppo_sim.traces.importers.formats.verl" in loaded
+    assert not loaded & {"pandas", "pyarrow", "scipy"}
+
+
 def test_nothing_below_the_pictures_imports_them() -> None:
     root = Path(__file__).parents[1] / "oppo_sim"
     above = {"cli", "sweep", "tune", "report", "simulation_folder.py", "comparison_folder.py"}

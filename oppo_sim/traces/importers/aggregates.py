@@ -26,20 +26,6 @@ _SAME: Final = 1e-6
 _CUT_TOLERANCE: Final = 0.5
 
 
-@dataclass(frozen=True)
-class MetricNames:
-    """What a framework calls its per-step figures, the preferred name first; empty where it has none."""
-
-    mean: tuple[str, ...] = ()
-    max: tuple[str, ...] = ()
-    min: tuple[str, ...] = ()
-    median: tuple[str, ...] = ()
-    std: tuple[str, ...] = ()
-    clip_ratio: tuple[str, ...] = ()
-    prompt_mean: tuple[str, ...] = ()
-    reward_mean: tuple[str, ...] = ()
-
-
 @dataclass
 class Account:
     """What was drawn, for the provenance."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.gathering import OUTSIDE
 from oppo_sim.traces.importers.metric_files import read_metrics
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.reading import Reading
 
 _PREFIXES: Final = ("", "train/", "training/", "metrics/")

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.aggregates import MetricNames
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import plain_name, raw_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _HEAD_LINES: Final = 400
 
@@ -36,7 +36,7 @@ class Peek:
         return isinstance(self.record, dict) and all(name in self.record for name in names)
 
 
-def _nothing(path: Path, _reading: Reading) -> Iterator[Rollout | pa.Table]:
+def _nothing(path: Path, _reading: Reading) -> "Iterator[Rollout | pa.Table]":
     raise OppoError(f"{path} holds no rollouts that this importer reads")
 
 
@@ -60,7 +60,7 @@ class Importer:
     """Likewise, of a CSV or Parquet file."""
     looks: Callable[[Peek], bool] | None = None
     """Likewise, where names alone do not tell."""
-    read: Callable[[Path, Reading], Iterator[Rollout | pa.Table]] = _nothing
+    read: "Callable[[Path, Reading], Iterator[Rollout | pa.Table]]" = _nothing
     step_name: str | None = None
     """Regular expression with one group, the step in a file's name: files outside --steps are not opened."""
     find_step: Callable[[Path], int | None] | None = None
@@ -113,6 +113,9 @@ def peek_at(path: Path) -> Peek:
 
 
 def _parquet_columns(path: Path) -> tuple[str, ...]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         return tuple(pq.read_schema(path).names)
     except (pa.ArrowException, OSError, ValueError):

@@ -31,6 +31,20 @@ MOST_ROWS_PER_STEP: Final = 1_000_000
 
 
 @dataclass(frozen=True)
+class MetricNames:
+    """What a framework calls its per-step figures, the preferred name first; empty where it has none."""
+
+    mean: tuple[str, ...] = ()
+    max: tuple[str, ...] = ()
+    min: tuple[str, ...] = ()
+    median: tuple[str, ...] = ()
+    std: tuple[str, ...] = ()
+    clip_ratio: tuple[str, ...] = ()
+    prompt_mean: tuple[str, ...] = ()
+    reward_mean: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ImportOptions:
     """How to read a log; ``None`` where nothing was said. Raises OppoError for what makes no sense."""
 

@@ -6,18 +6,16 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import csv
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
 from oppo_sim.traces.config import MAX_LENGTH
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CUT_OFF: Final = "last line cut off in the middle, as by a run that was stopped"
 
@@ -77,8 +75,11 @@ def plain_name(path: Path) -> str:
 _BATCH_ROWS: Final = 2048
 
 
-def parquet_schema(path: Path) -> pa.Schema:
+def parquet_schema(path: Path) -> "pa.Schema":
     """Raises OppoError if the file is no Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with file_errors(path):
             return pq.read_schema(path)
@@ -88,6 +89,9 @@ def parquet_schema(path: Path) -> pa.Schema:
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, dict[str, Any]]]:
     """(place, record) of every row, these columns only. Raises OppoError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     number = 0
     try:
         with file_errors(path), pq.ParquetFile(path) as file:
@@ -131,12 +135,15 @@ _BLOCK_BYTES: Final = 8 << 20
 Check = Callable[[Place, Any], object]
 
 
-def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> Iterator[pa.Table]:
+def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> "Iterator[pa.Table]":
     """Blocks of the columns named by ``checks``: for each its kind (``whole``, ``real`` or ``text``), and the
     check that names a bad line.
 
     Raises OppoError for a missing column, or naming the line of a value of another kind.
     """
+    import pyarrow as pa
+    from pyarrow import csv
+
     kinds = {"whole": pa.int64(), "real": pa.float64(), "text": pa.large_string()}
     types = {name: kinds[kind] for name, (kind, _) in checks.items()}
     convert = csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=True)
@@ -161,8 +168,10 @@ def csv_tables(path: Path, checks: Mapping[str, tuple[str, Check]]) -> Iterator[
         ) from None
 
 
-def _impossible(lengths: pa.ChunkedArray) -> bool:
+def _impossible(lengths: "pa.ChunkedArray") -> bool:
     """Whether a length is missing, negative or absurdly large."""
+    import pyarrow.compute as pc
+
     least, most = pc.min_max(lengths).as_py().values()
     return bool(lengths.null_count) or (least is not None and (least < 0 or most > MAX_LENGTH))
 

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
 from oppo_sim.errors import OppoError
@@ -13,10 +10,16 @@ from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import csv_tables, plain_name, text, whole
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _TIME, _PROMPT, _RESPONSE = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 
 
-def _read(path: Path, _reading: Reading) -> Iterator[pa.Table]:
+def _read(path: Path, _reading: Reading) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     checks = {_TIME: text(), _PROMPT: whole(_PROMPT), _RESPONSE: whole(_RESPONSE)}
     first: Any = None
     part = plain_name(path).removesuffix(".csv")

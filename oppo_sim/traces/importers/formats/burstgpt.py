@@ -2,21 +2,27 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Final
 
 from oppo_sim.columns import ARRIVAL_S, PROMPT_LENGTH, RESPONSE_LENGTH, SOURCE
 from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import csv_tables, real, text, whole
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _TIME, _MODEL, _KIND = "Timestamp", "Model", "Log Type"
 _PROMPT, _RESPONSE = "Request tokens", "Response tokens"
 
 
-def _read(path: Path, reading: Reading) -> Iterator[pa.Table]:
+def _read(path: Path, reading: Reading) -> "Iterator[pa.Table]":
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def named(column: pa.ChunkedArray) -> pa.ChunkedArray:
+        return pc.fill_null(column, pa.scalar("unknown", pa.large_string()))
+
     checks = {
         _TIME: real(_TIME),
         _MODEL: text(),
@@ -33,17 +39,13 @@ def _read(path: Path, reading: Reading) -> Iterator[pa.Table]:
         yield pa.table(
             {
                 SOURCE: pc.binary_join_element_wise(
-                    _named(answered[_MODEL]), _named(answered[_KIND]), pa.scalar("/", pa.large_string())
+                    named(answered[_MODEL]), named(answered[_KIND]), pa.scalar("/", pa.large_string())
                 ),
                 PROMPT_LENGTH: answered[_PROMPT],
                 RESPONSE_LENGTH: answered[_RESPONSE],
                 ARRIVAL_S: answered[_TIME],
             }
         )
-
-
-def _named(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.fill_null(column, pa.scalar("unknown", pa.large_string()))
 
 
 IMPORTER: Final = Importer(

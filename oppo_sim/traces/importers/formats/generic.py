@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.places import Place, short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import csv_rows, json_records, parquet_rows, parquet_schema, plain_name

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records
 

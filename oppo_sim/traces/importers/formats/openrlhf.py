@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import MetricNames
 
 IMPORTER: Final = Importer(
     name="openrlhf",

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer, Peek
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records

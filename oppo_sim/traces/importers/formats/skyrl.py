@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Refused, StandInBatch, load_pickle
 from oppo_sim.traces.importers.reading import Reading, Rollout
 

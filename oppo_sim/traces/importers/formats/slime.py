@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.pickles import Array, load_pickle
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout

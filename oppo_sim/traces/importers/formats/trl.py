@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.importers.aggregates import MetricNames
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.places import short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import parquet_rows, parquet_schema
@@ -24,6 +22,8 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             f"{path} has no column '{missing[0]}' (columns: {', '.join(schema.names[:12])}): is it a file of"
             " log_completions?"
         )
+    import pyarrow as pa
+
     numeric = [each.name for each in schema if pa.types.is_floating(each.type) and each.name not in _OWN]
     if len(numeric) > 1 and "reward" not in reading.options.fields:
         reading.notes[

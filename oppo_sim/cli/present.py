@@ -203,7 +203,7 @@ def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
                 f"{share:.0%}".replace("%", " %") if np.isfinite(share) else NOTHING,
             )
         )
-    return _table(title, ("policy", "step time", "speed-up [95 %]", "rollouts", "best"), rows)
+    return table(title, ("policy", "step time", "speed-up [95 %]", "rollouts", "best"), rows)
 
 
 def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
@@ -217,7 +217,7 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    return _table(title, ("policy", "staleness mean/max", "length bias", "deferred"), rows)
+    return table(title, ("policy", "staleness mean/max", "length bias", "deferred"), rows)
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":

@@ -39,8 +39,9 @@ STAGES: Final = (
     "update_critic",
     "update_actor",
     "update_weights",
+    "other",  # outside every stage: data, logging, checkpoints
 )
-TRAINING_STAGES: Final = STAGES[2:]
+TRAINING_STAGES: Final = STAGES[2:-1]
 
 
 def timing(stage: str) -> str:

@@ -18,6 +18,7 @@ EXAMPLES = settings(
 )
 FACTORED = ("decode", "prefill", "score", "training", *STAGES, "update_weights")
 ADDED = ("iteration", "rollout_iteration", "score_batch", *STAGES, "update_weights")
+PHASES = ("gen_phase", "first_step", "other")
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 
@@ -84,7 +85,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         shares_host=machine.shares_host,
         interference=machine.interference,
         factors={name: getattr(case.terms, name) for name in FACTORED},
-        added={name: getattr(case.terms, f"{name}_s") for name in ADDED},
+        added={name: getattr(case.terms, f"{name}_s") for name in (*ADDED, *PHASES)},
         nominal=(case.nominal.tokens, case.nominal.pairs),
         demands=case.demands,
     )
@@ -122,7 +123,7 @@ def assert_like_the_reference(case: Case) -> None:
             assert list(batch.index) == [rollout.id for rollout in step.trained], where
         assert row["timing_s/gen"] == pytest.approx(step.gen, **EXACT), where
         assert row["timing_s/reward"] == pytest.approx(step.reward, **EXACT), where
-        for stage in (*STAGES, "update_weights"):
+        for stage in (*STAGES, "update_weights", "other"):
             assert row[c.timing(stage)] == pytest.approx(step.stages[stage], **EXACT), (where, stage)
         assert row[c.TIMING_STEP] == pytest.approx(step.seconds, **EXACT), where
         assert row[c.START_S] == pytest.approx(step.start, **EXACT), where

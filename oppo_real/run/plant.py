@@ -184,7 +184,7 @@ class EnginePlant:
         )
         return Job(request, rollout.next_cut)
 
-    def generate(self, chunk_size: int, round_size: int | None) -> None:
+    def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
         self._generating, self._stopping = True, False
         self._rested_at = self.now()
         self._decode(chunk_size, round_size)
@@ -365,6 +365,10 @@ class EnginePlant:
         self._resubmitted = 0
         self._pieces = self.router.pieces
         self._rows.begin(self._read_busy())
+        return 0.0
+
+    def other(self, step: int) -> Wait[float]:
+        yield from ()
         return 0.0
 
     def mark(self, name: str, at: float, step: int) -> None:

@@ -15,6 +15,7 @@ from oppo_sim.costs.interface import (
     EngineCost,
     Line,
     Peak,
+    Phases,
     PrefillCost,
     StageTimes,
     TrainingCost,
@@ -51,6 +52,7 @@ def adjusted(costs: Costs, terms: CostTerms, run: StagesRun, nominal: BatchShape
         actor=engine,
         scorer=scorer,
         training=training,
+        phases=Phases(terms.gen_phase_s, terms.first_step_s, terms.other_s),
         provenance={**costs.provenance, "terms": changed},
     )
 

@@ -161,6 +161,20 @@ class TrainingCost(Protocol):
         """Work of the whole training part, None where unknown."""
 
 
+class Phases(NamedTuple):
+    """Seconds that a step spends beside what takes time by itself."""
+
+    gen_phase_s: float = 0.0
+    """Before the first iteration of a generation phase whose engine slept: waking, resharding, loading."""
+    first_step_s: float = 0.0
+    """Before the first iteration of a run."""
+    other_s: float = 0.0
+    """At the end of a step, on the trainer: data, logging, checkpoints."""
+
+
+NO_PHASES = Phases()
+
+
 @dataclass(frozen=True)
 class Costs:
     """Everything a scenario needs to know about time, and where that knowledge comes from."""
@@ -177,3 +191,4 @@ class Costs:
     """KV tokens of a replica that memory leaves, where the model knows it (``kv_capacity_tokens: auto``)."""
     contention_factor: float | None = None
     """Measured interference of activities that run together; None: not measured."""
+    phases: Phases = NO_PHASES

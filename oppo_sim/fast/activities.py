@@ -109,7 +109,7 @@ def rebase(s: State) -> None:
         cancelled_in(s)[i] -= passed
     for d in range(s.devices):
         devices_in(s)[d].busy = devices_in(s)[d].busy_since = 0.0
-    for actor in range(s.actors - 1):
+    for actor in range(s.actors - 2):
         runner = runners_in(s)[actor]
         runner.started -= passed
         runner.updated -= passed

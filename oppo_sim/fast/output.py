@@ -12,7 +12,8 @@ from oppo_sim.columns import (
     RolloutRow,
 )
 from oppo_sim.fast.state import Memory
-from oppo_sim.model.training import PARALLEL
+from oppo_sim.model.machine import WAKE
+from oppo_sim.model.training import OTHER, PARALLEL
 from oppo_sim.results.sinks import FINISH_REASONS, SECONDS
 from oppo_sim.results.spans import Marker, Span
 
@@ -69,7 +70,9 @@ def timeline(memory: Memory) -> tuple[list[Span], list[Marker]]:
         what, index, stage, step = (int(row[i]) for i in (0, 1, 2, 5))
         began, ended = row[3], row[4]
         a, b, c = (int(value) for value in row[6:9])
-        if what == r.SPAN_DECODE:
+        if what == r.SPAN_WAKE:
+            spans.append(Span("rollout", index, WAKE, began, ended, step, {}))
+        elif what == r.SPAN_DECODE:
             args: dict[str, float | int | str] = {"n": a, "iterations": b, "kv_tokens": c}
             spans.append(Span("rollout", index, "decode", began, ended, step, args))
         elif what == r.SPAN_PREFILL:
@@ -77,7 +80,7 @@ def timeline(memory: Memory) -> tuple[list[Span], list[Marker]]:
         elif what == r.SPAN_SCORE:
             spans.append(Span("scoring", index, "score", began, ended, step, {"pieces": a, "tokens": b}))
         elif what == r.SPAN_TRAINING:
-            name = TRAINING_STAGES[stage] if stage >= 0 else "+".join(PARALLEL)
+            name = (*TRAINING_STAGES, OTHER)[stage] if stage >= 0 else "+".join(PARALLEL)
             spans.append(Span("training", 0, name, began, ended, step, {}))
         elif what == r.MARK_PIECE:
             markers.append(Marker("chunk", "rollout", index, ended, step))

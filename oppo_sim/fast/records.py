@@ -6,8 +6,8 @@ everything, since arrays as arguments cost compiled calls more than what the cal
 
 A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and
 the slot is used again when its rollout has been trained or dropped. An *actor* is what has one event to come:
-replicas, then scoring workers, then the trainer, then the earliest of the cancelled events. Those do nothing,
-but they are moments at which the model looks, and they may join two instants.
+replicas, then scoring workers, the trainer, the timer of phases, and the earliest of the cancelled events.
+Those do nothing, but they are moments at which the model looks, and they may join two instants.
 """
 
 # Records are read by field, which has no type for mypy.
@@ -56,15 +56,16 @@ SCHEDULES = ("synchronous", "one-step-off", "async")
 IN_ORDER, RESAMPLE, BY_STEP = range(3)
 SAMPLINGS = ("in_order", "resample", "by_step")
 IDLE, READY, DECODE, PREFILL = range(4)
-BEGIN, ADMIT, PLACE, FIRST_PHASE, PHASE, READY_BATCH, SCORE, TRAIN, PAUSE, UPDATE = range(10)
+BEGIN, ADMIT, PLACE, FIRST_PHASE, PHASE, BUSY, READY_BATCH, SCORE, TRAIN, PAUSE, UPDATE, OTHER = range(12)
 """Where the process of a run is: before a row, before admission, before placement, generating (a first batch
-of one-step-off, or the step's), waiting for a batch (async), for scores, for training, for what comes before
-the weight update, and for that."""
+of one-step-off, or the step's), waiting for the trainer and for a batch (async), for scores, for training,
+for what comes before the weight update, for that, and for what a step does outside its stages."""
 LINEAR, TABLE, ROOFLINE, NOTHING = range(4)
 """Kinds of cost."""
 DECODE_RANGE, PREFILL_RANGE, SCORE_RANGE, SCORE_REF_RANGE, TRAINING_RANGE = range(5)
 """Measured tables whose extrapolations are counted."""
-SPAN_DECODE, SPAN_PREFILL, SPAN_SCORE, SPAN_TRAINING, MARK_PIECE, MARK_GENERATED, MARK_STEP = range(7)
+SPAN_WAKE, SPAN_DECODE, SPAN_PREFILL, SPAN_SCORE, SPAN_TRAINING = range(5)
+MARK_PIECE, MARK_GENERATED, MARK_STEP = range(5, 8)
 """What a row of ``trace`` is."""
 STAGES = 7
 PARALLEL_STAGES = 3
@@ -127,7 +128,7 @@ SETTINGS = _fields(
     " knows_actor knows_scorer knows_training asks_plan asks_arrange asks_select asks_drop"
     " devices contention train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves",
-    "prefill_factor score_factor score_added_s"
+    "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
     " tolerance interference train_memory train_arithmetic sync_memory sync_arithmetic",
 )
@@ -140,10 +141,10 @@ RUN = _fields(
     " admitted awaited to_score to_admit next_delta"
     " chunk next_chunk overcommit stop_after max_deferrals answers readmits ending in_settle phase_done"
     " paused awaiting_batch first_done histogram deferred surplus tokens_in_flight activity activities"
-    " trainer_active oracle_next shelved tracing traced dirty new dropped dropped_tokens decoded prefilled"
-    " recomputed padding preemptions kv_peak pieces scored scoring_batches",
-    "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s scored_at trainer_began"
-    " scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
+    " trainer_active waking spending oracle_next shelved tracing traced dirty new dropped dropped_tokens"
+    " decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
+    "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
+    " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
 )
 """Everything that changes once, not once a rollout, replica or worker. ``ending``: how far the end of a phase
 has come; ``dirty``: a shared device has other activities than when rates were taken; ``ready_first`` to

@@ -153,6 +153,7 @@ def close_row(s: State) -> None:
     row.timing_s_update_critic = passed_s_in(s)[4]
     row.timing_s_update_actor = passed_s_in(s)[5]
     row.timing_s_update_weights = passed_s_in(s)[SYNC]
+    row.timing_s_other = s.other_passed
     row.timing_s_step = seconds
     row.trace_response_length_mean = block_means_in(s)[s.step % block_means_in(s).shape[0]]
     row.tokens_trained = batch_columns(s, row)

@@ -18,6 +18,7 @@ from oppo_sim.fast.activities import (
     record,
     rerate_all,
     series_seconds,
+    set_event,
     shorten,
     start,
     tolerance,
@@ -43,6 +44,7 @@ from oppo_sim.fast.records import (
     ASK_MODEL,
     ASYNC,
     BEGIN,
+    BUSY,
     BY_BATCH,
     BY_CHUNK,
     DECODE,
@@ -52,6 +54,7 @@ from oppo_sim.fast.records import (
     MARK_GENERATED,
     OK,
     ONE_STEP_OFF,
+    OTHER,
     PARALLEL_STAGES,
     PAUSE,
     PHASE,
@@ -63,6 +66,7 @@ from oppo_sim.fast.records import (
     SELECT,
     SPAN_SCORE,
     SPAN_TRAINING,
+    SPAN_WAKE,
     STAGES,
     SYNCHRONOUS,
     TRAIN,
@@ -108,6 +112,50 @@ def generate(s: State) -> None:
         replica.round_left = s.chunk
         replica.state = READY
         replica.stale = 1
+
+
+@compiled
+def wake(s: State, seconds: float) -> None:
+    """``Machine.generate`` after ``seconds``."""
+    if seconds > 0.0:
+        s.waking = 1
+        set_timer(s, seconds)
+    else:
+        generate(s)
+
+
+@compiled
+def set_timer(s: State, seconds: float) -> None:
+    """Seconds that pass beside everything else."""
+    s.timer_began = s.now
+    set_event(s, s.replicas + s.workers + 1, s.now + seconds)
+
+
+@compiled
+def timer_ended(s: State) -> None:
+    """Replicas are awake, or the trainer's ``other`` is over."""
+    set_event(s, s.replicas + s.workers + 1, math.inf)
+    if s.waking:
+        s.waking = 0
+        generate(s)
+        if s.tracing:
+            for r in range(s.replicas):
+                record(s, SPAN_WAKE, r, 0, s.timer_began, s.now, 0.0, 0.0, 0.0)
+        return
+    s.spending = 0
+    s.other_passed = s.now - s.timer_began
+    if s.tracing:
+        record(s, SPAN_TRAINING, 0, STAGES, s.timer_began, s.now, 0.0, 0.0, 0.0)
+    s.resume = 1
+
+
+@compiled
+def spend_other(s: State) -> None:
+    """``Trainer.other`` begins."""
+    s.other_passed = 0.0
+    if s.other_s > 0.0:
+        s.spending = 1
+        set_timer(s, s.other_s)
 
 
 @compiled
@@ -360,7 +408,14 @@ def note_scores(s: State) -> None:
         rollout = rollouts_in(s)[batch_in(s)[i]]
         last = max(last, rollout.finished_at if s.schedule == ASYNC else rollout.scored_at)
     if s.schedule == ASYNC:
-        s.gen_s, s.reward_s = last, s.now - last
+        ready = s.now
+        if s.other_passed > 0.0:
+            ready = last
+            for i in range(s.batch):
+                ready = max(ready, rollouts_in(s)[batch_in(s)[i]].scored_at)
+            if s.now - ready <= tolerance(s.now):
+                ready = s.now
+        s.gen_s, s.reward_s, s.other_passed = last, ready - last, s.now - ready
     else:
         s.reward_s = max(0.0, last - s.batch_ended)
 
@@ -454,7 +509,8 @@ def begin_phase(s: State) -> None:
     if phase_over(s):
         begin_end(s, s.now)
     else:
-        generate(s)
+        first = s.step == 0 and (s.schedule == SYNCHRONOUS or not s.first_done)
+        wake(s, s.gen_phase_s + (s.first_step_s if first else 0.0))
 
 
 @compiled
@@ -482,10 +538,12 @@ def go_on(s: State) -> None:
                 s.arranged = 0
                 place(s)
             if s.schedule == ASYNC:
-                generate(s)
-                s.awaiting_batch = 1
-                s.doing = READY_BATCH
-                return
+                wake(s, 0.0 if s.step else s.first_step_s)
+                s.other_passed = 0.0
+                if s.step:  # what the trainer does after an update, while generation goes on
+                    spend_other(s)
+                s.doing = BUSY
+                continue
             if s.schedule == ONE_STEP_OFF and s.first_done:
                 # The batch before goes on while this one is generated.
                 await_scores(s)
@@ -507,6 +565,12 @@ def go_on(s: State) -> None:
                 record(s, MARK_GENERATED, 0, 0, s.phase_ended, s.phase_ended, 0.0, 0.0, 0.0)
             await_scores(s)
             s.doing = SCORE
+        elif s.doing == BUSY:
+            if s.spending:
+                return
+            s.awaiting_batch = 1
+            s.doing = READY_BATCH
+            return
         elif s.doing == READY_BATCH:
             if s.awaiting_batch:
                 return
@@ -540,7 +604,13 @@ def go_on(s: State) -> None:
             if s.schedule == ONE_STEP_OFF and not s.phase_done:
                 return
             s.doing = UPDATE
-        elif s.trainer_active or run_stage(s, s.activities):
+        elif s.doing == UPDATE:
+            if s.trainer_active or run_stage(s, s.activities):
+                return
+            if s.schedule != ASYNC:
+                spend_other(s)
+            s.doing = OTHER
+        elif s.spending:
             return
         else:
             if s.schedule == ASYNC:
@@ -600,6 +670,8 @@ def run_until(s: State, until: int) -> int:
                 scoring_ended(s, actor - s.replicas)
             elif actor == trainer:
                 stage_ended(s)
+            elif actor == trainer + 1:
+                timer_ended(s)
             else:
                 pass_cancelled(s)
         if s.asking != OK:

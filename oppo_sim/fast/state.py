@@ -100,7 +100,7 @@ def make_state(
     queued = 1 << (2 * pieces - 1).bit_length()
     # Cuts of preempted rollouts stay in the heap.
     heap = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
-    actors = replicas + workers + 2
+    actors = replicas + workers + 3
     leaves = 1 << (actors - 1).bit_length()
     devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
     first, last = kept.timeline or (1, 0)
@@ -108,6 +108,7 @@ def make_state(
         **_settings(setup, policy, counterfactual, asks),
         **costs.settings,
         **device_settings,
+        **setup.costs.phases._asdict(),
         **{f"asks_{name}": name in asks for name in ("plan", "arrange", "select", "drop")},
         "by_row_rewards": rewards.by_row is not None,
         "queue_length": queued,

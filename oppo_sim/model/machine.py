@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from simpy.events import Event
+
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
@@ -14,6 +16,9 @@ from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.plant import BusyReading
 from oppo_sim.schedule.schedules import Scheduler
+
+WAKE = "wake"
+"""Span of a replica before the first iteration of a phase."""
 
 
 class Machine:
@@ -166,13 +171,24 @@ class Machine:
         if self._timeline:
             self.markers.append(Marker(name, "training", 0, self.clock.origin + at, step))
 
-    def generate(self, at: float, chunk_size: int, round_size: int | None) -> None:
-        """Start (or resume) generation at ``at``."""
-        self.generating = True
-        self.stopping = False
-        for replica in self.replicas:
-            replica.chunk_size = chunk_size
-            replica.begin_phase(at, round_size)
+    def generate(self, chunk_size: int, round_size: int | None, after_s: float = 0.0) -> None:
+        """Start (or resume) generation, ``after_s`` seconds from now; until then replicas do nothing."""
+        began = self.clock.elapsed
+
+        def start(event: Event | None = None) -> None:
+            self.generating = True
+            self.stopping = False
+            for replica in self.replicas:
+                replica.chunk_size = chunk_size
+                replica.begin_phase(self.clock.now, round_size)
+                if event is not None and replica.spans is not None:
+                    ended = self.clock.elapsed
+                    replica.spans.append(Span("rollout", replica.index, WAKE, began, ended, replica.step, {}))
+
+        if after_s > 0.0:
+            self.clock.call_at(self.clock.now + after_s, start)
+        else:
+            start()
 
     def next_round(self, round_size: int) -> None:
         """From the barrier on, another round."""

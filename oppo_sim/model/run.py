@@ -157,8 +157,10 @@ class SimulatedPlant:
             for rollout in begun.admitted:
                 replicas[rollout.replica].enqueue(rollout)
 
-    def generate(self, chunk_size: int, round_size: int | None) -> None:
-        self.machine.generate(self.machine.clock.now, chunk_size, round_size)
+    def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
+        phases = self._inputs.costs.phases
+        seconds = (phases.gen_phase_s if asleep else 0.0) + (phases.first_step_s if first else 0.0)
+        self.machine.generate(chunk_size, round_size, seconds)
 
     def stop(self) -> None:
         self.machine.stop(self.machine.clock.now)
@@ -183,6 +185,9 @@ class SimulatedPlant:
             for replica in self.machine.replicas:
                 replica.release_kv()
         return seconds
+
+    def other(self, step: int) -> Wait[float]:
+        return self._trainer.other(step, self._inputs.costs.phases.other_s)
 
     def mark(self, name: str, at: float, step: int) -> None:
         self.machine.mark(name, at, step)

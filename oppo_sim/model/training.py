@@ -11,6 +11,7 @@ from oppo_sim.schedule.rules import Stages
 
 PARALLEL = ("old_log_prob", "ref", "values")
 SYNC = "update_weights"
+OTHER = "other"
 
 
 class Trainer:
@@ -54,6 +55,23 @@ class Trainer:
         """Bring the new weights to the rollout engine; returns the seconds that passed."""
         return (yield from self._run(self._sync, step, SYNC, self._alone[SYNC]))
 
+    def other(self, step: int, seconds: float) -> Wait[float]:
+        """What is done outside every stage, on no device; returns the seconds that passed."""
+        if seconds <= 0.0:
+            return 0.0
+        clock = self._machine.clock
+        began, self._done = clock.now, clock.event()
+        clock.call_at(began + seconds, lambda event: self._ended(clock.now))
+        yield self._done
+        self._record(step, OTHER, began)
+        return clock.now - began
+
+    def _record(self, step: int, stage: str, began: float) -> None:
+        clock = self._machine.clock
+        if self._machine.scorer.spans is not None:
+            began_s = clock.origin + began
+            self._machine.spans.append(Span("training", 0, stage, began_s, clock.elapsed, step, {}))
+
     def _run(self, runner: Runner, step: int, stage: str, seconds: float) -> Wait[float]:
         if seconds <= 0.0:
             return 0.0
@@ -65,12 +83,8 @@ class Trainer:
         else:
             runner.start(began, seconds)
         yield self._done
-        passed = clock.now - began
-        if self._machine.scorer.spans is not None:
-            self._machine.spans.append(
-                Span("training", 0, stage, clock.origin + began, clock.elapsed, step, {})
-            )
-        return passed
+        self._record(step, stage, began)
+        return clock.now - began
 
     def _ended(self, at: float) -> None:
         self._done.succeed()

@@ -122,6 +122,7 @@ def legend_below(
 
 
 _COLOURS: Final[Mapping[str, str]] = {
+    "wake": "#BBBBBB",
     "decode": "#0072B2",
     "gen": "#0072B2",
     "prefill": "#56B4E9",
@@ -135,6 +136,7 @@ _COLOURS: Final[Mapping[str, str]] = {
     "update_actor": "#D55E00",
     "training": "#D55E00",
     "update_weights": "#222222",
+    "other": "#BBBBBB",
 }
 _OTHERS: Final = ("#44AA99", "#332288", "#DDCC77", "#AA4499")
 

@@ -72,8 +72,12 @@ class Plant(Protocol[F]):
     def place(self, begun: Begun[F]) -> None:
         """Bring rollouts to the replicas where the ledger placed them."""
 
-    def generate(self, chunk_size: int, round_size: int | None) -> None:
-        """All replicas decode from now on (``round_size``: so many iterations each)."""
+    def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
+        """All replicas decode from now on (``round_size``: so many iterations each).
+
+        ``asleep``: the engine slept since it last decoded, and has to be woken; ``first``: it has never
+        decoded. A simulated plant takes the seconds of that, a real one what they take.
+        """
 
     def next_round(self, round_size: int) -> None:
         """From the barrier on, another round."""
@@ -106,6 +110,10 @@ class Plant(Protocol[F]):
 
     def update_weights(self, step: int, version: int) -> Wait[float]:
         """New weights, as ``version``, to the replicas, which rest; seconds that passed."""
+
+    def other(self, step: int) -> Wait[float]:
+        """What a step has to do outside its stages; simulated seconds that passed (0 on a real plant, where
+        it is done between the steps)."""
 
     def mark(self, name: str, at: float, step: int) -> None:
         """A moment on the timeline."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
+from oppo_sim.instants import instant_tolerance
 from oppo_sim.policies.interface import Batch, Policy, StepPlan
 from oppo_sim.schedule.batches import WholeBatches
 from oppo_sim.schedule.ledger import Begun, Ledger, PhaseOutcome
@@ -205,8 +206,8 @@ class _Phased(Scheduler[F]):
 
     # ---- a phase -------------------------------------------------------------------------------------------
 
-    def _begin_phase(self, step: int) -> Signal:
-        """Admit and start generating; the signal's value is a ``Generated``."""
+    def _begin_phase(self, step: int, first: bool) -> Signal:
+        """Admit and start generating; the signal's value is a ``Generated``. ``first``: of the run."""
         plant = self.plant
         self._began = plant.now()
         self._begin_step(step)
@@ -215,7 +216,7 @@ class _Phased(Scheduler[F]):
             self._end_phase(self._began)
         else:
             chunk_size = self._plan.chunk_size
-            plant.generate(chunk_size, chunk_size if self.rounds else None)
+            plant.generate(chunk_size, chunk_size if self.rounds else None, asleep=True, first=first)
         return over
 
     def _end_phase(self, at: float) -> None:
@@ -250,7 +251,7 @@ class Synchronous(_Phased[F]):
         plant = self.plant
         for step in range(self.setup.first_step, self.setup.steps):
             self._begin_row(step)
-            generated: Generated[F] = yield self._begin_phase(step)
+            generated: Generated[F] = yield self._begin_phase(step, step == self.setup.first_step)
             outcome, ended = generated.outcome, generated.ended
             batch = outcome.trained
             plant.mark("gen_end", ended, step)
@@ -259,6 +260,7 @@ class Synchronous(_Phased[F]):
             stages = new_stages(generated.seconds, max(0.0, last_score.at - ended))
             stages |= yield from plant.train(step, batch, self.version)
             stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
+            stages["other"] = yield from plant.other(step)
             self._close_row(step, stages, batch, (outcome.deferred, outcome.surplus), last_score)
             self.version += 1
             yield from plant.end_step(step)
@@ -270,7 +272,7 @@ class OneStepOff(_Phased[F]):
     def process(self) -> Wait[None]:
         plant = self.plant
         self._begin_row(0)
-        current: Generated[F] = yield self._begin_phase(0)
+        current: Generated[F] = yield self._begin_phase(0, True)
         for step in range(self.setup.steps):
             batch, ended = current.outcome.trained, current.ended
             if step:
@@ -278,13 +280,14 @@ class OneStepOff(_Phased[F]):
                 ended -= passed
                 for rollout in batch:
                     rollout.rebase(passed)
-            following = self._begin_phase(step)
+            following = self._begin_phase(step, False)
             yield from self._await_scores(batch)
             last_score = max(rollout.scored_at or 0.0 for rollout in batch)
             stages = new_stages(current.seconds, max(0.0, last_score - ended))
             stages |= yield from plant.train(step, batch, self.version)
             current = yield following
             stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
+            stages["other"] = yield from plant.other(step)
             self._close_row(step, stages, batch, (0, 0), None, current.outcome.trained)
             self.version += 1
             yield from plant.end_step(step)
@@ -341,13 +344,18 @@ class Asynchronous(Scheduler[F]):
             self._batches.rebase(self._begin_row(step))
             began = plant.now()
             self._begin_step(step)
-            plant.generate(self._plan.chunk_size, None)
+            plant.generate(self._plan.chunk_size, None, asleep=False, first=step == 0)
+            busy = 0.0
+            if step:  # what the trainer does after an update, while generation goes on
+                busy = yield from plant.other(step)
             self._batch_ready = plant.signal()
             yield self._batch_ready
             taken = plant.now()
             batch = ledger.take_batch(self.version)
             last_finish = max(began, *(rollout.finished_at or 0.0 for rollout in batch))
-            stages = new_stages(last_finish - began, max(0.0, taken - last_finish))
+            ready = self._ready(batch, last_finish, taken) if busy else taken
+            stages = new_stages(last_finish - began, max(0.0, ready - last_finish))
+            stages["other"] = taken - ready
             stages |= yield from plant.train(step, batch, self.version)
             self._paused = plant.signal()
             self._stopping = True
@@ -360,6 +368,11 @@ class Asynchronous(Scheduler[F]):
             ledger.begin_version()
             self.version += 1
             yield from plant.end_step(step)
+
+    def _ready(self, batch: list[F], last_finish: float, taken: float) -> float:
+        """When the trainer could have taken the batch, had it been free; ``taken``: it was (seconds)."""
+        ready = max(last_finish, *(rollout.scored_at or 0.0 for rollout in batch))
+        return ready if taken - ready > instant_tolerance(taken) else taken
 
 
 def make_scheduler(

@@ -8,8 +8,8 @@ from .generation import Generation
 from .machine import Machine
 from .pool import Lengths, Pool
 from .synchronous import Rewards, finish, ids_of
-from .training import Training, WeightUpdate
-from .work import Group, in_order_of_instants, members_of
+from .training import Other, Training, WeightUpdate
+from .work import Group, in_order_of_instants, members_of, same_instant
 
 
 @dataclass(eq=False)
@@ -61,6 +61,10 @@ def _one_step(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> 
         world.advance()
     trained = training.trained(machine.version)
     update = _update_weights(machine)
+    other = Other(machine)
+    while not other.done:
+        scorer.take()
+        world.advance()
     pool.remove(training.batch)
     generation = batches[step].generation
     assert generation.end is not None
@@ -69,7 +73,7 @@ def _one_step(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> 
         start=start,
         gen=generation.end - generation.start,
         reward=max(0.0, max(rollout.score_time for rollout in trained) - generation.end),
-        stages=training.stages | {"update_weights": update.seconds},
+        stages=training.stages | {"update_weights": update.seconds, "other": other.seconds},
         seconds=world.now - start,
         trained=trained,
         deferred=(),
@@ -85,7 +89,8 @@ def _one_step(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> 
 def _generate_next_batch(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> None:
     groups = pool.admit(machine.config.rollout_batch_size, step)
     machine.place(members_of(groups))
-    batches.append(Batch(groups, Generation(machine, pool, lambda: all(group.finished for group in groups))))
+    generation = Generation(machine, pool, lambda: all(group.finished for group in groups), first=not batches)
+    batches.append(Batch(groups, generation))
 
 
 def _poll_generation(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> Batch:
@@ -140,11 +145,18 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
     may_be_admitted = config.rollout_batch_size * (machine.version + config.max_staleness + 1)
     machine.place(members_of(pool.admit(may_be_admitted - pool.admitted, step)))
 
+    # The engine never sleeps; the trainer is busy with other things after an update.
+    awake = world.now + (config.added.get("first_step", 0.0) if step == 0 else 0.0)
+    free = world.now + (config.added.get("other", 0.0) if step else 0.0)
+    for until in (awake, free):
+        if until > world.now:
+            world.start(until - world.now, (), (0.0, 0.0), lambda end: None)
     training: Training | None = None
     while True:
         if config.granularity == "batch":
             _send_whole_batches(machine, pool, sent)
-        if training is None:
+        slack = same_instant(world.now - start)
+        if training is None and world.now >= free - slack:
             batch = _scored_batch(pool, start)
             if batch:
                 taken_at = world.now
@@ -156,7 +168,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
         if pausing and not any(replica.busy for replica in machine.replicas):
             break
         for replica in machine.replicas:
-            if not pausing and not replica.busy:
+            if not pausing and not replica.busy and world.now >= awake - slack:
                 replica.start_next()
         scorer.take()
         world.advance()
@@ -166,12 +178,15 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
     pool.count_deferrals()
     finished = [group for group in pool.in_flight if group.finished]
     last_finish = max(start, *(rollout.finish_time for rollout in trained))
+    # Could the trainer have taken the batch before it was free?
+    there = max(last_finish, *(rollout.score_time for rollout in trained)) if free > start else taken_at
+    waited = taken_at - there if taken_at - there > same_instant(taken_at - start) else 0.0
     return StepRecord(
         step=step,
         start=start,
         gen=last_finish - start,
-        reward=taken_at - last_finish,
-        stages=training.stages | {"update_weights": update.seconds},
+        reward=taken_at - waited - last_finish,
+        stages=training.stages | {"update_weights": update.seconds, "other": waited},
         seconds=world.now - start,
         trained=trained,
         deferred=ids_of(pool.unfinished()),

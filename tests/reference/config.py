@@ -83,7 +83,7 @@ class ReferenceConfig:
     update_weights) and of single stages; 1 where not given"""
     added: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the host added to: iteration (each), rollout_iteration (each running row of it),
-    score_batch, a stage, update_weights; 0 where not given. A device has nothing to do in them."""
+    score_batch, a stage, update_weights, gen_phase, first_step, other; 0 where not given. A device has nothing to do in them."""
     nominal: tuple[float, float] = (1.0, 1.0)
     """Tokens and pairs of the batch whose device share is that of training and of the sync."""
     demands: Mapping[str, Demand] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class StepRecord:
     gen: float
     reward: float
     stages: dict[str, float]
-    """every training stage and ``update_weights``"""
+    """every training stage, ``update_weights`` and ``other``"""
     seconds: float
     trained: tuple[TrainedRollout, ...]
     deferred: tuple[int, ...]

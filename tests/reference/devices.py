@@ -63,7 +63,7 @@ class World:
 
     def _set_rates(self) -> None:
         for activity in self.active:
-            rate = min(self._rate_on(device) for device in activity.devices)
+            rate = min((self._rate_on(device) for device in activity.devices), default=1.0)
             if activity.rate == 0.0:
                 activity.end = self.now + activity.own_seconds / rate
             elif rate != activity.rate:

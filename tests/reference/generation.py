@@ -11,7 +11,10 @@ class Generation:
     """From the admission of a step to the stop of the last replica. ``poll`` makes the stop check and begins
     iterations."""
 
-    def __init__(self, machine: Machine, pool: Pool, may_end: Callable[[], bool]) -> None:
+    def __init__(
+        self, machine: Machine, pool: Pool, may_end: Callable[[], bool], first: bool = False
+    ) -> None:
+        """``first``: of the run."""
         self.machine = machine
         self.pool = pool
         self.may_end = may_end
@@ -20,11 +23,23 @@ class Generation:
         self.stopping = False
         for replica in machine.replicas:
             replica.begin_phase()
+        self.asleep = False
         if self.may_end():
             self.end = self.start
+            return
+        added = machine.config.added
+        self._sleep(added.get("gen_phase", 0.0) + (added.get("first_step", 0.0) if first else 0.0))
+
+    def _sleep(self, seconds: float) -> None:
+        def awake(end: float) -> None:
+            self.asleep = False
+
+        if seconds > 0:
+            self.asleep = True
+            self.machine.world.start(seconds, (), (0.0, 0.0), awake)
 
     def poll(self) -> None:
-        if self.end is not None:
+        if self.end is not None or self.asleep:
             return
         if self.machine.config.in_rounds:
             self._poll_rounds()

@@ -7,7 +7,7 @@ from .controllers import ChunkControl, DeltaControl
 from .generation import Generation
 from .machine import Machine
 from .pool import Lengths, Pool
-from .training import Training, WeightUpdate
+from .training import Other, Training, WeightUpdate
 from .work import Group, members_of
 
 Rewards = Callable[[int, tuple[int, ...]], float]
@@ -56,7 +56,7 @@ def _one_step(machine: Machine, pool: Pool, step: int, delta: int) -> StepRecord
     machine.begin_counting()
     delta = pool.begin_step(step, delta)
 
-    generation = Generation(machine, pool, pool.phase_may_end)
+    generation = Generation(machine, pool, pool.phase_may_end, first=step == 0)
     while True:
         generation.poll()
         if generation.end is not None:
@@ -90,12 +90,17 @@ def _one_step(machine: Machine, pool: Pool, step: int, delta: int) -> StepRecord
         scorer.take()
         world.advance()
 
+    other = Other(machine)
+    while not other.done:
+        scorer.take()
+        world.advance()
+
     return StepRecord(
         step=step,
         start=start,
         gen=gen_end - start,
         reward=reward,
-        stages=training.stages | {"update_weights": update.seconds},
+        stages=training.stages | {"update_weights": update.seconds, "other": other.seconds},
         seconds=world.now - start,
         trained=trained,
         deferred=ids_of([] if dropped else deferred),

@@ -82,6 +82,23 @@ class Training:
         )
 
 
+class Other:
+    """What is done outside the stages, on no device."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.start = machine.world.now
+        self.done = True
+        self.seconds = 0.0
+        seconds = machine.config.added.get("other", 0.0)
+        if seconds > 0:
+            self.done = False
+            machine.world.start(seconds, (), (0.0, 0.0), self._finish)
+
+    def _finish(self, end: float) -> None:
+        self.done = True
+        self.seconds = end - self.start
+
+
 class WeightUpdate:
     """``update_weights``: once it is over the version is one more, and without kept KV all of it is gone."""
 

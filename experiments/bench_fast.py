@@ -1,5 +1,5 @@
-"""The compiled path against the SimPy model: seconds a step, in turns, in one run, on one core, whole step
-table kept.
+"""The compiled path against the SimPy model: CPU seconds a step, in turns, in one run, on one core, whole
+step table kept.
 
     python experiments/bench_fast.py                    # shipped scenario x policy, large set-ups, scaling
     python experiments/bench_fast.py --quick            # two cells and the large set-ups, fewer turns
@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any, Literal
 
 import click
@@ -69,9 +69,9 @@ class Cell:
 
 
 def seconds_a_step(setup: Setup, engine: Engine, steps: int) -> float:
-    began = perf_counter()
+    began = process_time()
     run_columns(replace(setup, steps=steps, warmup_steps=0), engine=engine)
-    return (perf_counter() - began) / steps
+    return (process_time() - began) / steps
 
 
 def measured(setup: Setup, turns: int) -> Cell:

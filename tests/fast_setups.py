@@ -10,8 +10,19 @@ from hypothesis import strategies as st
 
 from oppo_sim.costs.adjusted import adjusted
 from oppo_sim.costs.build_profile import costs_from_profile
+from oppo_sim.costs.composed_config import composed_costs
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.kernel_table import (
+    DecodeAttention,
+    KernelOrigin,
+    KernelQuery,
+    KernelTable,
+    PrefillAttention,
+    RowsTable,
+    kernel_shape,
+)
+from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.training_config import TrainingConfig
@@ -65,7 +76,7 @@ class Chosen:
 def chosen() -> st.SearchStrategy[Chosen]:
     return st.builds(
         Chosen,
-        st.sampled_from(["linear", "linear", "profile", "roofline", "mixture", "verifier"]),
+        st.sampled_from(["linear", "linear", "profile", "roofline", "mixture", "verifier", "composed"]),
         st.sampled_from(["in_order", "resample", "by_step"]),
         st.sampled_from(["series", "trace", "saturating", "none"]),
         st.integers(0, 2),
@@ -158,12 +169,45 @@ def costs_of(case: Case, kind: str) -> Costs:
     config = {
         "kind": "roofline",
         "device": "L40S",
-        "actor_model": _MOE if kind == "mixture" else _TINY,
+        "actor_model": _MOE if kind in ("mixture", "composed") else _TINY,
         "reward_model": reward,
         "rollout": {"tensor_parallel": 2, "host": launches},
     }
     built = RooflineCostConfig.model_validate_json(_json(config)).build(context)
+    if kind == "composed":
+        built = composed_costs(built, lambda engine, place: kernel_table(engine.shape))
     return adjusted(built, case.terms, stages_run(training), case.nominal)
+
+
+def kernel_table(shape: ModelShape) -> KernelTable:
+    """A small table with knees, computed, not measured. Its range ends within what the cases ask."""
+    tokens, contexts, batches, kv = (1, 4, 9, 30, 200), (0.5, 10, 40), (1, 2, 5), (1, 9, 30)
+    query = KernelQuery(
+        system="none", engine="vllm", version="0", tensor_parallel=2, dtype="bf16", kv_cache_dtype="bf16", shape=kernel_shape(shape),
+    )  # fmt: skip
+    return KernelTable(
+        format="oppo-kernels/1",
+        of=query,
+        origin=KernelOrigin(
+            package="none", package_version="0", licence="none", made="2026-01-01", kernels={}
+        ),
+        rows=RowsTable(
+            tokens=tokens,
+            seconds=(2e-5, 2.1e-5, 3e-5, 5e-5, 2e-4),
+            collectives=(1e-5, 1e-5, 1.2e-5, 2e-5, 1e-4),
+            head=(4e-6, 4e-6, 5e-6, 9e-6, 4e-5),
+        ),
+        decode_attention=DecodeAttention(
+            n_running=batches,
+            kv_per_rollout=kv,
+            seconds=tuple(tuple(1e-6 + n * s for s in (1e-6, 1.5e-6, 1e-5)) for n in batches),
+        ),
+        prefill_attention=PrefillAttention(
+            tokens=tokens,
+            mean_context=contexts,
+            seconds=tuple(tuple(1e-6 + 1e-8 * t * (c + t) for c in contexts) for t in tokens),
+        ),
+    )
 
 
 def _json(plain: Any) -> str:

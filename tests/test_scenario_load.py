@@ -147,7 +147,7 @@ def test_a_mistake_names_file_field_value_and_what_is_allowed(extra: str, words:
         (BASE.replace("linear", "linaer"), 'costs.kind is "linaer" but must be one of'),
         (
             BASE.replace("{kind: linear, decode: {fixed: 0.01}}", "{}"),
-            "costs.kind is missing: it must be one of linear, profile, roofline",
+            "costs.kind is missing: it must be one of composed, linear, profile, roofline",
         ),
         (BASE.replace("decode: {fixed: 0.01}", "decoded: {fixed: 0.01}"), "costs.decode is missing"),
     ],

@@ -38,6 +38,7 @@ SUBCOMMANDS = {
     "scenario": Subcommand(
         "oppo_sim.cli.scenario", "List, write, show and check scenario files.", "scenario"
     ),
+    "costs": Subcommand("oppo_sim.cli.costs", "Make tables of measured kernels.", "costs"),
     "trace": Subcommand(
         "oppo_sim.cli.trace", "List, show, import, fit, make and convert length traces.", "trace"
     ),

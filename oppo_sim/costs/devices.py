@@ -40,9 +40,17 @@ _A100 = (
     " 64 GB/s total"
 )
 _A800 = "NVIDIA A800: an A100 (its datasheet) with NVLink at 400 GB/s total"
+_A100_PCIE = (
+    "NVIDIA A100 Tensor Core GPU datasheet (June 2021), 80 GB PCIe: 1,935 GB/s, PCIe Gen4 64 GB/s total; no"
+    " NVLink bridge"
+)
 _H100 = (
     "NVIDIA H100 Tensor Core GPU datasheet, SXM5: 1,979 TFLOP/s bf16 with sparsity (half dense), NVLink 900"
     " GB/s, PCIe Gen5 128 GB/s"
+)
+_H100_PCIE = (
+    "NVIDIA H100 PCIe product brief: 80 GB HBM2e at 2,000 GB/s, 1,513 TFLOP/s bf16 with sparsity (half),"
+    " PCIe Gen5 128 GB/s total; no NVLink bridge"
 )
 _H200 = (
     "NVIDIA H200 Tensor Core GPU datasheet, SXM: 141 GB HBM3e at 4.8 TB/s, 1,979 TFLOP/s bf16 with sparsity,"
@@ -102,9 +110,11 @@ DEVICES = {
     for device in (
         _device("A100-40", 40, 1555, 312, None, 156, 19.5, 300, 32, _A100 + "; 40 GB HBM2 at 1,555 GB/s"),
         _device("A100-80", 80, 2039, 312, None, 156, 19.5, 300, 32, _A100 + "; 80 GB HBM2e at 2,039 GB/s"),
+        _device("A100-80-PCIe", 80, 1935, 312, None, 156, 19.5, 32, 32, _A100_PCIE),
         _device("A800-40", 40, 1555, 312, None, 156, 19.5, 200, 32, _A800 + "; 40 GB HBM2 at 1,555 GB/s"),
         _device("A800-80", 80, 2039, 312, None, 156, 19.5, 200, 32, _A800 + "; 80 GB HBM2e at 2,039 GB/s"),
         _device("H100", 80, 3350, 989.5, 1979, 494.7, 67, 450, 64, _H100 + "; 80 GB HBM3 at 3.35 TB/s"),
+        _device("H100-PCIe", 80, 2000, 756, 1513, 378, 51, 64, 64, _H100_PCIE),
         _device("H200", 141, 4800, 989.5, 1979, 494.7, 67, 450, 64, _H200),
         _device("H800", 80, 3350, 989.5, 1979, 494.7, 67, 200, 64, _H800 + "; 80 GB HBM3 at 3.35 TB/s"),
         _device("H20", 96, 4000, 148, 296, 74, 44, 450, 64, _H20),

@@ -45,16 +45,20 @@ class Lowering(Protocol):
 
     def table(
         self,
-        demand: Demand,
+        demand: Demand | None,
         name: str,
         tokens: Sequence[float],
         mean_context: Sequence[float],
         seconds: Sequence[Sequence[float]],
         host_s: float,
         ranges: RangeCounter,
+        parts: ForwardTerms | None = None,
     ) -> None:
-        """A forward of seconds[tokens][pairs/tokens], bilinear, and ``host_s``, of one demand; questions
-        outside are counted by ``ranges`` under ``name`` (prefill, score, score_ref)."""
+        """A forward of seconds[tokens][pairs/tokens], bilinear, and ``host_s``; questions outside are counted
+        by ``ranges`` under ``name`` (prefill, score, score_ref).
+
+        Its demand is ``demand`` and its work unknown, or both come from ``parts``, and its ``least_s``.
+        """
 
     def roofline(self, forward: ForwardTerms) -> None:
         """A forward of operator groups."""

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from oppo_sim.costs.context import StagesRun
-from oppo_sim.costs.formulas import inside, interpolated
+from oppo_sim.costs.formulas import inside
 from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak, StageTimes, Work
+from oppo_sim.costs.interpolate import bilinear, line_at, linear, merged
 from oppo_sim.costs.linear import COMPUTE_BOUND, MEMORY_BOUND
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, RangeCounter, TrainingTable
@@ -113,11 +114,11 @@ class ProfileEngine(ProfilePrefill):
         found = self._lines.get(n_running)
         if found is None:
             host = self.host_per_iteration + self.host_per_rollout * n_running
-            found = self._lines[n_running] = _decode_lines(self.decode, n_running, host)
+            found = self._lines[n_running] = decode_lines_of(self.decode, n_running, host)
         return found
 
 
-def _decode_lines(table: DecodeTable, n_running: int, host: float) -> _Knots:
+def decode_lines_of(table: DecodeTable, n_running: int, host: float) -> _Knots:
     """Lines of one batch size from the rows on both sides of it (the two nearest outside)."""
     weighted = _rows_of(table, n_running)
     scaled = [[kv * n_running / row.n_running for kv in row.kv_tokens] for row, _ in weighted]
@@ -214,44 +215,3 @@ class ProfileTraining:
             else:
                 to.table_stage(self.table.tokens, seconds, self.ranges)
         to.training_group(self.update_weights)
-
-
-# ---- piecewise linear and bilinear tables with linear extrapolation ----------------------------------------
-
-_SLACK = 1e-9
-"""Relative: grids that are scaled differ by rounding."""
-
-
-def segment(grid: Sequence[float], x: float) -> int:
-    """Index i of the segment grid[i]..grid[i+1] that answers x: the left one on a knot."""
-    return min(max(bisect_left(grid, x) - 1, 0), len(grid) - 2)
-
-
-def line_at(grid: Sequence[float], values: Sequence[float], x: float) -> tuple[float, float]:
-    """(value at 0, slope) of the segment that answers x."""
-    i = segment(grid, x)
-    slope = (values[i + 1] - values[i]) / (grid[i + 1] - grid[i])
-    return values[i] - slope * grid[i], slope
-
-
-def linear(grid: Sequence[float], values: Sequence[float], x: float) -> float:
-    """The table at x; knots give the table's value to the last digit."""
-    i = segment(grid, x)
-    return interpolated(x, grid[i], grid[i + 1], values[i], values[i + 1])
-
-
-def bilinear(
-    grid: Sequence[float], inner: Sequence[float], values: Sequence[Sequence[float]], x: float, y: float
-) -> float:
-    """values[x][y] between the four surrounding points."""
-    i = segment(grid, x)
-    return interpolated(x, grid[i], grid[i + 1], linear(inner, values[i], y), linear(inner, values[i + 1], y))
-
-
-def merged(*grids: Sequence[float]) -> list[float]:
-    """All knots, rising, those that differ by rounding only once."""
-    knots: list[float] = []
-    for knot in sorted(x for grid in grids for x in grid):
-        if not knots or knot - knots[-1] > _SLACK * abs(knot):
-            knots.append(knot)
-    return knots

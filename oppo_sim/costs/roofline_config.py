@@ -32,10 +32,11 @@ from oppo_sim.costs.strict import Strict
 from oppo_sim.errors import OppoError
 
 
-class RooflineCostConfig(CostSection):
-    """Seconds from shapes and datasheets. Nothing in it is measured."""
+class ShapedCosts(CostSection):
+    """Kinds that are given shapes and devices: memory, training and, unless a kind knows better, inference by
+    rooflines."""
 
-    kind: Literal["roofline"]
+    kind: str
     device: DeviceRef
     actor_model: ModelRef
     reward_model: Annotated[RewardModel | Verifier, Field(discriminator="kind")]
@@ -44,7 +45,6 @@ class RooflineCostConfig(CostSection):
     critic_model: ModelRef | None = None
     rollout: RolloutEngine = RolloutEngine()
     training: TrainingDevices = TrainingDevices()
-    evidence: ClassVar[str] = "datasheets and assumed efficiencies, which nobody measured"
     pads_batches: ClassVar[bool] = True
 
     @property
@@ -75,7 +75,7 @@ class RooflineCostConfig(CostSection):
             scorer=scoring_worker(parts),
             training=training,
             provenance={
-                "kind": "roofline",
+                "kind": self.kind,
                 "measured": False,
                 "parameters": self.model_dump(mode="json"),
                 "models": _plain(shapes),
@@ -133,6 +133,13 @@ class RooflineCostConfig(CostSection):
                     f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
                     " change it"
                 )
+
+
+class RooflineCostConfig(ShapedCosts):
+    """Seconds from shapes and datasheets. Nothing in it is measured."""
+
+    kind: Literal["roofline"]
+    evidence: ClassVar[str] = "datasheets and assumed efficiencies, which nobody measured"
 
 
 def _plain(sections: dict[str, Strict]) -> dict[str, Any]:

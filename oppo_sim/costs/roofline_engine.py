@@ -115,6 +115,15 @@ class RooflineEngine:
         parts = self._prefill(tokens, pairs)[1]
         return Work(parts.flops * self.tensor_parallel, parts.bytes * self.tensor_parallel)
 
+    def decode_parts(self, n_running: int) -> tuple[float, float, float, float]:
+        """Seconds of memory traffic (at no KV, a KV token) and of arithmetic (the same) of an iteration."""
+        found = self._decodes.get(n_running) or self._decode(n_running)
+        return (*found.memory, *found.arithmetic)
+
+    def prefill_parts(self, tokens: float, pairs: float) -> Group:
+        """Seconds, operations and bytes of one device."""
+        return self._prefill(tokens, pairs)[1]
+
     def without_padding(self) -> "RooflineEngine":
         return replace(self, pad=False)
 
@@ -127,23 +136,23 @@ class RooflineEngine:
         batch are asked in turn."""
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
-        answer = self._forward.at(tokens, pairs)
+        answer = self.forward.at(tokens, pairs)
         object.__setattr__(self, "_last_prefill", ((tokens, pairs), answer))
         return answer
 
     @cached_property
-    def _forward(self) -> ForwardTerms:
+    def forward(self) -> ForwardTerms:
         """A prefill in numbers."""
-        launches, host_s = self._launches(), self.host.per_iteration_s
+        launches, host_s = self.launches(), self.host.per_iteration_s
         return forward_terms(self.split, self._row_groups, self._layer_latency(), launches, host_s)
 
     def decode_lines(self, n_running: int) -> DecodeLines:
         found = self._decodes.get(n_running) or self._decode(n_running)
         lines = (found.above,) if found.knee < 0 else (found.below, found.above)
-        return DecodeLines(lines, None, (*found.memory, *found.arithmetic))
+        return DecodeLines(lines, None, self.decode_parts(n_running))
 
     def lower_prefill(self, to: Lowering) -> None:
-        to.roofline(self._forward)
+        to.roofline(self.forward)
 
     def _row_groups(self, tokens: float, touched: float) -> tuple[Group, ...]:
         """Everything of a prefill that depends on its tokens alone."""
@@ -154,7 +163,8 @@ class RooflineEngine:
     def _layer_latency(self) -> float:
         return self.shape.num_hidden_layers * achieved(self.device, self.achievable).layer_latency_s
 
-    def _launches(self) -> float:
+    def launches(self) -> float:
+        """Seconds that the host needs to start the kernels of an iteration."""
         return self.shape.num_hidden_layers * self.host.launch_per_layer_s
 
     def _decode(self, n_running: int) -> _Decode:
@@ -166,12 +176,12 @@ class RooflineEngine:
         # Each rollout also attends to its own new token, hence n_running further tokens of context.
         device = seconds + slope * n_running + self._layer_latency() + collectives_seconds(split, rows)
         host = self.host.per_iteration_s + self.host.per_rollout_s * n_running
-        knee = (self._launches() - device) / slope
+        knee = (self.launches() - device) / slope
         useful = 2.0 * n_running * (self.shape.active_matrix_params + self.shape.lm_head_params)
         tp = self.tensor_parallel
         found = _Decode(
             knee=knee,
-            below=Line(self._launches() + host, 0.0, knee),
+            below=Line(self.launches() + host, 0.0, knee),
             above=Line(device + host, slope, _INFINITE),
             arithmetic=(parts.arithmetic_s + per_token.arithmetic_s * n_running, per_token.arithmetic_s),
             memory=(parts.memory_s + per_token.memory_s * n_running, per_token.memory_s),

@@ -11,7 +11,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -20,6 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from oppo_sim.cache import cache_root
 from oppo_sim.fast.sources import source_digest
 
 READY: Final = "ready"
@@ -37,7 +37,7 @@ LOOK_S: Final = 0.25
 @cache
 def cache_folder() -> Path:
     """The folder of the kernel's machine code. It need not be there yet."""
-    return _writable_root() / f"kernel-{_key()}"
+    return cache_root() / f"kernel-{_key()}"
 
 
 def is_compiled() -> bool:
@@ -115,19 +115,6 @@ def compiling_alone() -> Iterator[None]:
 def mark_compiled() -> None:
     """The kernel has been compiled whole, into ``cache_folder``."""
     (cache_folder() / READY).touch()
-
-
-def _writable_root() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    wanted = Path(os.environ.get("OPPO_CACHE_DIR") or Path(home) / "oppo")
-    for root in (wanted, Path(tempfile.gettempdir()) / f"oppo-cache-{os.getuid()}"):
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=root):
-                return root
-        except OSError:
-            continue
-    return wanted
 
 
 def _key() -> str:

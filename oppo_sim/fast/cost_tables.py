@@ -243,19 +243,21 @@ class _Lowered:
 
     def table(
         self,
-        demand: Demand,
+        demand: Demand | None,
         name: str,
         tokens: Sequence[float],
         mean_context: Sequence[float],
         seconds: Sequence[Sequence[float]],
         host_s: float,
         ranges: RangeCounter,
+        parts: ForwardTerms | None = None,
     ) -> None:
         self.counters[id(ranges)] = ranges
         self._parts.append(
             {
                 "kind": "table",
-                **demand._asdict(),
+                **({} if demand is None else demand._asdict()),
+                **({} if parts is None else self._groups(parts)),
                 "range": name,
                 "tokens_at": self._numbers(tokens),
                 "tokens_count": len(tokens),
@@ -284,22 +286,22 @@ class _Lowered:
         self.group = {"update_weights": update_weights, "data_parallel": data_parallel, "gpus": num_gpus}
 
     def roofline(self, forward: ForwardTerms) -> None:
+        self._parts.append({"kind": "roofline", **self._groups(forward)})
+
+    def _groups(self, forward: ForwardTerms) -> dict[str, float]:
         first = len(self._terms)
         self._terms += forward.groups
-        self._parts.append(
-            {
-                "kind": "roofline",
-                "first_term": first,
-                "last_term": len(self._terms),
-                "experts": forward.experts,
-                "missed": forward.missed,
-                "per_token": forward.collective_s_per_token,
-                "latency_s": forward.latency_s,
-                "least_s": forward.least_s,
-                "host_s": forward.host_s,
-                "devices": forward.devices,
-            }
-        )
+        return {
+            "first_term": first,
+            "last_term": len(self._terms),
+            "experts": forward.experts,
+            "missed": forward.missed,
+            "per_token": forward.collective_s_per_token,
+            "latency_s": forward.latency_s,
+            "least_s": forward.least_s,
+            "host_s": forward.host_s,
+            "devices": forward.devices,
+        }
 
     def _numbers(self, values: Sequence[float]) -> int:
         self._tables += values

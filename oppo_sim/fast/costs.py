@@ -44,16 +44,20 @@ def note_range(s: State, table: int, first: float, second: float) -> None:
 
 @compiled
 def segment(tables: Array, at: int, count: int, x: float) -> int:
-    """``profile_engine.segment`` of the grid that begins at ``at``."""
-    i = 0
-    while i < count and tables[at + i] < x:
-        i += 1
-    return min(max(i - 1, 0), count - 2)
+    """``interpolate.segment`` of the grid that begins at ``at``."""
+    low, high = 0, count  # the first knot that is not below x is in [low, high]
+    while low < high:
+        middle = (low + high) // 2
+        if tables[at + middle] < x:
+            low = middle + 1
+        else:
+            high = middle
+    return min(max(low - 1, 0), count - 2)
 
 
 @compiled
 def table_at(tables: Array, grid_at: int, count: int, values_at: int, x: float) -> float:
-    """``profile_engine.linear``."""
+    """``interpolate.linear``."""
     i = segment(tables, grid_at, count, x)
     at = grid_at + i
     return interpolated(x, tables[at], tables[at + 1], tables[values_at + i], tables[values_at + i + 1])
@@ -61,7 +65,7 @@ def table_at(tables: Array, grid_at: int, count: int, values_at: int, x: float) 
 
 @compiled
 def table_seconds(s: State, part: Any, tokens: float, pairs: float) -> float:
-    """``ProfileEngine.prefill_time``."""
+    """``ProfilePrefill.prefill_time`` and ``ComposedPrefill.prefill_time``."""
     tables, at, count = tables_in(s), part.tokens_at, part.tokens_count
     inner, inner_count = part.context_at, part.context_count
     context = pairs / tokens
@@ -77,7 +81,7 @@ def table_seconds(s: State, part: Any, tokens: float, pairs: float) -> float:
     seconds = interpolated(tokens, tables[at + i], tables[at + i + 1], low, high)
     if seconds <= 0:
         s.error = ASK_MODEL
-    return seconds + part.host_s
+    return max(seconds, part.least_s) + part.host_s
 
 
 @compiled
@@ -103,8 +107,10 @@ def forward(s: State, index: int, tokens: float, pairs: float) -> Forward:
     """``EngineCost.prefill_time``, ``prefill_work`` and ``prefill_demand``: seconds, operations and bytes of
     all devices, shares of memory traffic and arithmetic."""
     part = parts_in(s)[index]
-    if part.kind == ROOFLINE:
+    if part.last_term:
         seconds, arithmetic, memory, flops, traffic = roofline_part(s, part, tokens, pairs)
+        if part.kind == TABLE:
+            seconds = table_seconds(s, part, tokens, pairs)
         return (
             seconds,
             flops * part.devices,

@@ -1,0 +1,223 @@
+"""An inference engine of measured kernels: decode and prefill of one model on its tensor-parallel devices.
+
+Kernels come from a ``KernelTable``, the host from its preset, sampling, work and shares of the device from
+the roofline of the same engine.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+
+from oppo_sim.costs.formulas import inside
+from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
+from oppo_sim.costs.interpolate import bilinear, linear, merged
+from oppo_sim.costs.kernel_table import KernelTable
+from oppo_sim.costs.lowering import Lowering
+from oppo_sim.costs.operators import head_groups
+from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, RangeCounter
+from oppo_sim.costs.profile_engine import decode_lines_of
+from oppo_sim.costs.roofline_engine import RooflineEngine
+from oppo_sim.errors import OppoError
+
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True)
+class ComposedPrefill:
+    """Forwards over new tokens; ``roofline.logits`` says for which of them the output head runs.
+
+    ``counted_as``: prefill, score or score_ref, in counts of answers outside the table.
+    """
+
+    roofline: RooflineEngine
+    table: KernelTable
+    ranges: RangeCounter
+    layer_gap_s: float = 0.0
+    counted_as: str = "prefill"
+
+    @property
+    def peak(self) -> Peak | None:
+        return self.roofline.peak
+
+    def prefill_time(self, tokens: float, pairs: float) -> float:
+        """Bilinear in tokens and pairs per token."""
+        forward, context = self._forward, pairs / tokens
+        if not (
+            inside(forward.tokens[0], forward.tokens[-1], tokens)
+            and inside(forward.mean_context[0], forward.mean_context[-1], context)
+        ):
+            self.ranges.note(self.counted_as, f"{tokens:g} tokens, mean context {context:g}")
+        device = bilinear(forward.tokens, forward.mean_context, forward.seconds, tokens, context)
+        if device <= 0:
+            raise OppoError(
+                f"cost tables: {self.counted_as} extrapolates to no time at all at {tokens:g} tokens, mean"
+                f" context {context:g}; ask nearer to the table"
+            )
+        return max(device, self.roofline.launches()) + self.roofline.host.per_iteration_s
+
+    def prefill_demand(self, tokens: float, pairs: float) -> Demand:
+        seconds, parts = self.prefill_time(tokens, pairs), self.roofline.prefill_parts(tokens, pairs)
+        return Demand(min(1.0, parts.memory_s / seconds), min(1.0, parts.arithmetic_s / seconds))
+
+    def prefill_work(self, tokens: float, pairs: float) -> Work | None:
+        return self.roofline.prefill_work(tokens, pairs)
+
+    def lower_prefill(self, to: Lowering) -> None:
+        grid = self._forward
+        to.table(
+            None,
+            self.counted_as,
+            grid.tokens,
+            grid.mean_context,
+            grid.seconds,
+            self.roofline.host.per_iteration_s,
+            self.ranges,
+            self.roofline.forward,
+        )
+
+    @cached_property
+    def _forward(self) -> PrefillTable:
+        """Seconds of whole forwards on the device, without the host: on the knots of all its parts, so that
+        nothing is lost between them."""
+        rows, attention = self.table.rows, self.table.prefill_attention
+        grid = merged(rows.tokens, attention.tokens)
+        gaps = self.layer_gap_s * self.roofline.shape.num_hidden_layers
+
+        def fixed(tokens: float) -> float:
+            head = {"last": 1.0, "all": tokens, "none": 0.0}[self.roofline.logits]
+            return (
+                gaps
+                + linear(rows.tokens, rows.seconds, tokens)
+                + linear(rows.tokens, rows.collectives, tokens)
+                + (linear(rows.tokens, rows.head, head) if head else 0.0)
+                + (self._softmax_s(tokens) if self.roofline.logits == "all" else 0.0)
+            )
+
+        def row(tokens: float) -> tuple[float, ...]:
+            own, at = fixed(tokens), attention.tokens
+            return tuple(
+                own + bilinear(at, attention.mean_context, attention.seconds, tokens, context)
+                for context in attention.mean_context
+            )
+
+        return PrefillTable(
+            tokens=tuple(grid),
+            mean_context=attention.mean_context,
+            seconds=tuple(row(tokens) for tokens in grid),
+        )
+
+    def _softmax_s(self, rows: float) -> float:
+        """Of the vocabulary for ``rows`` tokens: a draw or log-probabilities. By the roofline."""
+        return head_groups(self.roofline.split, rows, normalised=True)[1].seconds
+
+
+@dataclass(frozen=True)
+class ComposedEngine(ComposedPrefill):
+    """Decode, too."""
+
+    _lines: dict[int, tuple[tuple[float, ...], DecodeLines]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def decode_time(self, n_running: int, kv_tokens: float) -> float:
+        line = self.decode_line(n_running, kv_tokens)
+        return line.fixed + line.per_kv_token * kv_tokens
+
+    def decode_line(self, n_running: int, kv_tokens: float) -> Line:
+        """Piecewise linear in KV; between batch sizes of the table interpolated at equal KV per rollout.
+
+        Raises OppoError for a time <= 0.
+        """
+        knots, (lines, within, *_) = self._decode(n_running)
+        line = lines[bisect_left(knots, kv_tokens)]
+        if within is None or not inside(*within, kv_tokens):
+            self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
+        furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
+        if line.fixed + line.per_kv_token * furthest <= 0:
+            raise OppoError(
+                f"cost tables: decode extrapolates to no time at all at n_running {n_running}, kv_tokens"
+                f" {kv_tokens:g}; ask nearer to the table"
+            )
+        return line
+
+    def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
+        seconds = self.decode_time(n_running, kv_tokens)
+        memory, per_memory, arithmetic, per_arithmetic = self.roofline.decode_parts(n_running)
+        return Demand(
+            min(1.0, (memory + per_memory * kv_tokens) / seconds),
+            min(1.0, (arithmetic + per_arithmetic * kv_tokens) / seconds),
+        )
+
+    def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
+        return self.roofline.decode_work(n_running, kv_tokens)
+
+    def without_padding(self) -> "ComposedEngine":
+        return replace(self, roofline=self.roofline.without_padding())
+
+    def with_host(self, factor: float) -> "ComposedEngine":
+        return replace(self, roofline=self.roofline.with_host(factor))
+
+    def decode_lines(self, n_running: int) -> DecodeLines:
+        return self._decode(n_running)[1]
+
+    def _decode(self, n_running: int) -> tuple[tuple[float, ...], DecodeLines]:
+        found = self._lines.get(n_running)
+        if found is None:
+            found = self._lines[n_running] = self._decode_anew(n_running)
+        return found
+
+    def _decode_anew(self, n_running: int) -> tuple[tuple[float, ...], DecodeLines]:
+        """Where lines end, and the lines: rows and collectives of the padded batch; head, sampling and
+        attention of the rollouts that there are."""
+        rows, host = self.table.rows, self.roofline.host
+        padded = self.roofline.padded(n_running)
+        fixed = (
+            self.layer_gap_s * self.roofline.shape.num_hidden_layers
+            + linear(rows.tokens, rows.seconds, padded)
+            + linear(rows.tokens, rows.collectives, padded)
+            + linear(rows.tokens, rows.head, n_running)
+            + self._softmax_s(n_running)
+        )
+        attention, within, *_ = decode_lines_of(self._attention, n_running, 0.0).found
+        factor = host.kv_traffic_factor
+        device = [Line(fixed + factor * a.fixed, factor * a.per_kv_token, a.kv_until) for a in attention]
+        bounded = _at_least(self.roofline.launches(), device)
+        added = host.per_iteration_s + host.per_rollout_s * n_running
+        lines = tuple(Line(line.fixed + added, line.per_kv_token, line.kv_until) for line in bounded)
+        return tuple(line.kv_until for line in lines[:-1]), DecodeLines(
+            lines, within, self.roofline.decode_parts(n_running)
+        )
+
+    @cached_property
+    def _attention(self) -> DecodeTable:
+        found = self.table.decode_attention
+        return DecodeTable(
+            rows=tuple(
+                DecodeRow(
+                    n_running=int(n),
+                    kv_tokens=tuple(n * kv for kv in found.kv_per_rollout),
+                    seconds=seconds,
+                )
+                for n, seconds in zip(found.n_running, found.seconds, strict=True)
+            )
+        )
+
+
+def _at_least(least: float, lines: Sequence[Line]) -> list[Line]:
+    """The longer of ``least`` and the lines, split where they cross."""
+    starts = [0.0, *(line.kv_until for line in lines)]
+    found: list[Line] = []
+    for start, line in zip(starts, lines, strict=False):
+        end, level = line.kv_until, Line(least, 0.0, line.kv_until)
+        crossing = (least - line.fixed) / line.per_kv_token if line.per_kv_token else _INFINITE
+        rises = line.per_kv_token > 0
+        if start < crossing < end:
+            parts = [level, line] if rises else [line, level]
+            found += [parts[0]._replace(kv_until=crossing), parts[1]]
+        else:
+            middle = start + 1.0 if end == _INFINITE else (start + end) / 2.0
+            found.append(line if line.fixed + line.per_kv_token * middle >= least else level)
+    # Neighbours on the level are one line.
+    return [line for line, after in pairwise([*found, Line(-1.0, 0.0, _INFINITE)]) if line[:2] != after[:2]]

@@ -1,0 +1,128 @@
+"""Seconds of an engine's measured kernels: the ``oppo-kernels/1`` file format, and where tables lie.
+
+A forward is composed of its parts: rows (matrix products, experts, element-wise kernels) and collectives by
+the tokens that are computed, the output head by its rows, attention by batch and context. All are seconds of
+the whole model on one of the tensor-parallel devices.
+"""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from oppo_sim.costs.kernel_devices import KernelEngine
+from oppo_sim.costs.models import ModelShape, first_problem
+from oppo_sim.costs.profile import Grid, SecondsOrZero
+from oppo_sim.costs.strict import Count, Strict
+from oppo_sim.errors import OppoError
+from oppo_sim.files import new_file, reading
+
+FORMAT: Final = "oppo-kernels/1"
+SHIPPED_FOLDER: Final = Path(__file__).parent / "kernel_tables"
+
+KernelDtype = Literal["bf16", "fp8_static", "fp8_dynamic", "fp8_block"]
+"""Of matrix products; fp8 by where its scales come from."""
+_MEND: Final = "make it again with oppo costs table"
+_IRRELEVANT: Final = {"tie_word_embeddings": False, "qkv_bias": False, "qk_norm": False}
+"""What a shape says and no table depends on."""
+Matrix = Annotated[tuple[SecondsOrZero, ...], Field(strict=False, min_length=2)]
+
+
+class KernelQuery(Strict):
+    """What a table is of."""
+
+    system: str
+    engine: KernelEngine
+    version: str
+    tensor_parallel: Count
+    dtype: KernelDtype
+    kv_cache_dtype: Literal["bf16", "fp8"]
+    shape: ModelShape
+
+    @property
+    def name(self) -> str:
+        """Of its file: the same for the same content."""
+        shape = json.dumps(self.shape.model_dump(mode="json"), sort_keys=True)
+        digest = hashlib.blake2b(shape.encode(), digest_size=6).hexdigest()
+        dtype = self.dtype.replace("_", "-") + ("" if self.kv_cache_dtype == "bf16" else "-kvfp8")
+        engine = f"{self.system}-{self.engine}-{self.version}-tp{self.tensor_parallel}"
+        return f"{engine}-{dtype}-{digest}.json.gz"
+
+
+class KernelOrigin(Strict):
+    """Where the seconds of a table come from."""
+
+    package: str
+    package_version: str
+    licence: str
+    made: str
+    """Date, ISO 8601."""
+    kernels: dict[str, str]
+    """By kernel: "silicon" where it was measured, else how it was derived."""
+
+
+class RowsTable(Strict):
+    """By the tokens of a forward: rows, collectives, and the output head where it runs for as many."""
+
+    tokens: Grid
+    seconds: SecondsOrZero
+    collectives: SecondsOrZero
+    head: SecondsOrZero
+
+
+class DecodeAttention(Strict):
+    """One new token of each rollout: seconds[n_running][kv_per_rollout]."""
+
+    n_running: Grid
+    kv_per_rollout: Grid
+    seconds: Matrix
+
+
+class PrefillAttention(Strict):
+    """New tokens: seconds[tokens][mean_context], mean_context = query-key pairs / tokens."""
+
+    tokens: Grid
+    mean_context: Grid
+    seconds: Matrix
+
+
+class KernelTable(Strict):
+    """The measured kernels of one model on one device."""
+
+    format: Literal["oppo-kernels/1"]
+    of: KernelQuery
+    origin: KernelOrigin
+    rows: RowsTable
+    decode_attention: DecodeAttention
+    prefill_attention: PrefillAttention
+
+
+def kernel_shape(shape: ModelShape) -> ModelShape:
+    """The shape as far as kernels depend on it, so that models of one shape share a table."""
+    resolved = {"num_key_value_heads": shape.kv_heads, "head_dim": shape.head_size}
+    return shape.model_copy(update=_IRRELEVANT | resolved)
+
+
+def save_table(table: KernelTable, folder: Path) -> Path:
+    """Write a table, the same bytes for the same table; returns its path. Raises OppoError."""
+    text = json.dumps(table.model_dump(mode="json"), separators=(",", ":"), sort_keys=True)
+    path = folder / table.of.name
+    with new_file(path, overwrite=True) as partial:
+        partial.write_bytes(gzip.compress(text.encode(), mtime=0))
+    return path
+
+
+def load_table(path: Path) -> KernelTable:
+    """Read a table. Raises OppoError for a file that is missing, damaged, or not of this format."""
+    with reading(path, _MEND):
+        try:
+            content = json.loads(gzip.decompress(path.read_bytes()))
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise ValueError(str(error)) from None
+    try:
+        return KernelTable.model_validate(content)
+    except ValidationError as error:
+        raise OppoError(f"kernel table {path}: {first_problem(error)}; {_MEND}") from None

@@ -1,0 +1,278 @@
+"""Tables of measured kernels, made with ``aiconfigurator-core`` (extra ``kernels``).
+
+A model is asked for as the kinds of layers that it has: dense ones, mixtures of experts, and shared experts
+as the MLPs of dense layers of their width.
+"""
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from math import ceil, floor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from oppo_sim.costs.kernel_table import (
+    FORMAT,
+    DecodeAttention,
+    KernelDtype,
+    KernelOrigin,
+    KernelQuery,
+    KernelTable,
+    PrefillAttention,
+    RowsTable,
+)
+from oppo_sim.costs.models import ModelShape
+from oppo_sim.errors import OppoError
+
+PACKAGE: Final = "aiconfigurator-core"
+
+_TILES: Final = (*range(32, 129, 16), *range(160, 257, 32), *range(512, 4353, 256))
+_BETWEEN: Final = (20, 24, 320, 384, 448, 6144, 8192, 12288, 16384, 32768, 65536, 131072)
+TOKENS: Final = tuple(sorted((*range(1, 18), *_BETWEEN, *_TILES, *(edge + 1 for edge in _TILES))))
+"""Where the package has points of its own: both sides of a tile's edge, where one more token costs a tile."""
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+KV_PER_ROLLOUT: Final = (1, *(2**k - 1 for k in range(5, 18)))
+_TIMES: Final = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+CHUNKS: Final = (1, 16, 32, 64, 128, 192, 256, 384, *(512 * k for k in _TIMES))
+CONTEXTS: Final = (0.5, 8, 16, 32, *(64 * k for k in sorted((*_TIMES, 48, 96, 512, 1024))))
+
+_PIECE: Final = 512
+"""Tokens of a rollout that are computed together where it has a past."""
+_COLLECTIVES: Final = frozenset(
+    {"embedding_ar", "ar_1", "ar_2", "moe_pre_dispatch", "moe_post_dispatch", "p2p"}
+)
+_MLP: Final = frozenset({"gate_ffn1_gemm", "act_gate", "ffn2_gemm"})
+_ONCE: Final = frozenset({"embedding", "embedding_ar", "logits_gemm", "p2p"})
+"""Kernels of a model, not of a layer."""
+_DIGITS: Final = 5
+_QUANTIZATION: Final[dict[KernelDtype, tuple[str, str]]] = {
+    "bf16": ("bfloat16", "bfloat16"),
+    "fp8_static": ("fp8_static", "fp8"),
+    "fp8_dynamic": ("fp8", "fp8"),
+    "fp8_block": ("fp8_block", "fp8_block"),
+}
+"""The package's words for matrix products and for experts."""
+
+
+class _Kernel(NamedTuple):
+    """One kernel of one kind of layers; ``place`` in the package's list of a decode step or a prefill."""
+
+    name: str
+    place: int
+    source: str
+
+
+class _Layers(NamedTuple):
+    """Layers of one kind as the package knows them. Milliseconds."""
+
+    engine: Any
+    decode: tuple[_Kernel, ...]
+    prefill: tuple[_Kernel, ...]
+
+    def decode_ms(
+        self, wanted: Callable[[str], bool], batch: int, kv: int, tokens: int | None = None
+    ) -> float:
+        """Of the wanted kernels of a decode step; ``tokens`` computed, if not one of each of the batch."""
+        places = [kernel.place for kernel in self.decode if wanted(kernel.name)]
+        found = self.engine.evaluate_generation_ops(places, batch_size=batch, s=kv + 1, x=tokens)
+        return float(sum(operator[1] for operator in found))
+
+    def prefill_attention_ms(self, batch: int, new: int, past: int) -> float:
+        places = [kernel.place for kernel in self.prefill if kernel.name == "attention"]
+        found = self.engine.evaluate_context_ops(places, batch_size=batch, s=new, prefix=past)
+        return float(sum(operator[1] for operator in found))
+
+
+def package_version() -> str | None:
+    """Of the extra; None where it is not installed."""
+    from importlib.util import find_spec
+
+    return version(PACKAGE) if find_spec("aiconfigurator_core") is not None else None
+
+
+def make_table(query: KernelQuery) -> KernelTable:
+    """Ask the package. Takes a second or two.
+
+    Raises OppoError without the extra, and for what the package has not measured.
+    """
+    if package_version() is None:
+        raise OppoError(
+            f"costs: no table of measured kernels is shipped for this model on {query.system} with"
+            f" tensor_parallel {query.tensor_parallel}: pip install 'oppo-toolkit[kernels]' to make it, or"
+            " take kind: roofline"
+        )
+    with _asking(query):
+        layers = [_layers(query, config, keep) for config, keep in _kinds(query.shape)]
+        decode = [[_decode_attention(layers, n, kv) for kv in KV_PER_ROLLOUT] for n in BATCHES]
+        prefill = [[_prefill_attention(layers, tokens, mean) for mean in CONTEXTS] for tokens in CHUNKS]
+        return KernelTable(
+            format=FORMAT,
+            of=query,
+            origin=_origin(layers),
+            rows=_rows(layers),
+            decode_attention=DecodeAttention(
+                n_running=BATCHES, kv_per_rollout=KV_PER_ROLLOUT, seconds=_matrix(decode)
+            ),
+            prefill_attention=PrefillAttention(
+                tokens=CHUNKS, mean_context=CONTEXTS, seconds=_matrix(prefill)
+            ),
+        )
+
+
+@contextmanager
+def _asking(query: KernelQuery) -> Iterator[None]:
+    """The package's warnings are about operators of other models; its errors become one sentence."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    except OppoError:
+        raise
+    except Exception as error:  # it has error types of its own, some of the compiled part
+        why = " ".join(str(error).split(" at /")[0].split(": tried")[0].split(". ")[0].split())
+        raise OppoError(
+            f"costs: {PACKAGE} has no measured kernels for this model on {query.system} ({query.engine}"
+            f" {query.version}, {query.dtype}, tensor_parallel {query.tensor_parallel}): {why}; take another"
+            " kernels.engine, or kind: roofline"
+        ) from None
+    finally:
+        logging.disable(before)
+
+
+def _kinds(shape: ModelShape) -> Iterator[tuple[dict[str, object], Callable[[str], bool]]]:
+    """A Hugging Face config for each kind of layers, and which of its kernels count."""
+    if not shape.gated_mlp:
+        raise OppoError(
+            "costs: kernels of a model without a gated MLP were not measured; take kind: roofline"
+        )
+    common: dict[str, object] = {
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_attention_heads": shape.num_attention_heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
+        "vocab_size": shape.vocab_size,
+        "max_position_embeddings": 131072,
+        "torch_dtype": "bfloat16",
+    }
+    dense = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    experts = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": shape.num_experts,
+        "num_experts_per_tok": shape.num_experts_per_tok,
+        "moe_intermediate_size": shape.moe_intermediate_size or shape.intermediate_size,
+    }
+    if shape.moe_layers:
+        yield common | experts | {"num_hidden_layers": shape.moe_layers}, lambda name: True
+        if shape.shared_expert_intermediate_size:
+            shared = {
+                "num_hidden_layers": shape.moe_layers,
+                "intermediate_size": shape.shared_expert_intermediate_size,
+            }
+            yield common | dense | shared, lambda name: name in _MLP
+    if shape.dense_layers:
+        once = _ONCE if shape.moe_layers else frozenset()
+        yield common | dense | {"num_hidden_layers": shape.dense_layers}, lambda name: name not in once
+
+
+def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str], bool]) -> _Layers:
+    from aiconfigurator_core.sdk.engine import EngineHandle
+
+    degree, (matrices, experts) = query.tensor_parallel, _QUANTIZATION[query.dtype]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        engine = EngineHandle.compile(
+            folder,
+            query.system,
+            query.engine,
+            backend_version=query.version,
+            tp_size=degree,
+            moe_tp_size=degree,
+            moe_ep_size=1,
+            gemm_quant_mode=matrices,
+            moe_quant_mode=experts,
+            kvcache_quant_mode="fp8" if query.kv_cache_dtype == "fp8" else "bfloat16",
+            fmha_quant_mode="bfloat16",
+        )
+    decode = engine.decode_step_per_op(8, 1023, 2)
+    prefill, _ = engine.run_static_per_op(batch_size=1, isl=1024, osl=2, mode="static_ctx")
+    total = engine.predict_decode_latency(8, 1023, 2)
+    if abs(sum(op[1] for op in decode) - total) > 1e-3 * total:
+        raise ValueError("its parts of a decode step do not add up to the whole")
+
+    def kernels(operators: Sequence[tuple[str, float, float, str]], phase: str) -> tuple[_Kernel, ...]:
+        named = (
+            _Kernel(name.removeprefix(phase), place, source)
+            for place, (name, _, _, source) in enumerate(operators)
+        )
+        return tuple(kernel for kernel in named if keep(kernel.name))
+
+    return _Layers(engine, kernels(decode, "generation_"), kernels(prefill, "context_"))
+
+
+def _origin(layers: Sequence[_Layers]) -> KernelOrigin:
+    found = {kernel.name: kernel.source for each in layers for kernel in each.decode}
+    prefill = {kernel.name: kernel.source for each in layers for kernel in each.prefill}
+    found["prefill attention"] = prefill["attention"]
+    return KernelOrigin(
+        package=PACKAGE,
+        package_version=version(PACKAGE),
+        licence="Apache-2.0",
+        made=datetime.now(UTC).date().isoformat(),
+        kernels=found,
+    )
+
+
+def _rows(layers: Sequence[_Layers]) -> RowsTable:
+    def of(wanted: Callable[[str], bool]) -> tuple[float, ...]:
+        # The head runs for the batch, everything else for the tokens.
+        return tuple(_seconds(sum(each.decode_ms(wanted, n, 1, n) for each in layers)) for n in TOKENS)
+
+    return RowsTable(
+        tokens=TOKENS,
+        seconds=of(lambda name: name not in _COLLECTIVES and name not in ("attention", "logits_gemm")),
+        collectives=of(lambda name: name in _COLLECTIVES),
+        head=of(lambda name: name == "logits_gemm"),
+    )
+
+
+def _decode_attention(layers: Sequence[_Layers], n_running: int, kv: int) -> float:
+    """Milliseconds."""
+    return sum(each.decode_ms(lambda name: name == "attention", n_running, kv) for each in layers)
+
+
+def pieces(tokens: float, mean_context: float) -> tuple[float, int, int]:
+    """(rollouts, new tokens of each, past tokens of each) that stand for tokens at a mean context.
+
+    Whole rollouts where no past is needed to reach it, else pieces of at most 512 tokens.
+    """
+    if tokens >= 2.0 * mean_context:
+        new = round(2.0 * mean_context)
+        return tokens / new, new, 0
+    new = round(min(tokens, _PIECE))
+    return tokens / new, new, round(mean_context - new / 2.0)
+
+
+def _prefill_attention(layers: Sequence[_Layers], tokens: float, mean_context: float) -> float:
+    """Milliseconds; between whole numbers of rollouts it is linear."""
+    count, new, past = pieces(tokens, mean_context)
+
+    def of(rollouts: int) -> float:
+        return sum(each.prefill_attention_ms(rollouts, new, past) for each in layers)
+
+    low, high = max(1, floor(count)), max(1, ceil(count))
+    return of(low) if low == high else of(low) + (of(high) - of(low)) * (count - low)
+
+
+def _matrix(milliseconds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    """In seconds."""
+    return tuple(tuple(_seconds(one) for one in row) for row in milliseconds)
+
+
+def _seconds(milliseconds: float) -> float:
+    return float(f"{milliseconds * 1e-3:.{_DIGITS}g}")

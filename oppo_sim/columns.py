@@ -212,6 +212,9 @@ DIFFERENCE: Final = (
 )
 DIFFERENCE_LOW: Final = "difference_low"
 DIFFERENCE_HIGH: Final = "difference_high"
+# Those with draws of the machine (docs/sweep.md says which): the interval of seeds and draws together.
+DIFFERENCE_BOTH_LOW: Final = "difference_both_low"
+DIFFERENCE_BOTH_HIGH: Final = "difference_both_high"
 POINT: Final = "point"  # row number in the points table
 
 # ---- trials of a tuning: one a setting; the columns of a sweep, and these ----------------------------------

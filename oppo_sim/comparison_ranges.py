@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.runs.machine import Machine
-from oppo_sim.runs.ranges import best_shares, both, explained, machine_interval, speedups
+from oppo_sim.runs.ranges import best_shares, explained, range_columns, speedups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,28 +52,14 @@ def ranges_of(
         faster = speedups(per_rollout[baselines.get(label, label)], per_rollout[label])
         found = explained(terms, faster)
         point = points[label]
-        steps = machine_interval([sum(seconds) / len(seconds) for seconds in per_step[label]])
-        ends = machine_interval(faster)
         rollouts = point[c.SPEEDUP_LOW], point[c.SPEEDUP_HIGH]
-        low, high = both(point[c.SPEEDUP], rollouts, ends)
-        widest = next(iter(found), None)
-        rows.append(
-            {
-                c.STEP_S_MACHINE_LOW: steps[0],
-                c.STEP_S_MACHINE_HIGH: steps[1],
-                c.SPEEDUP_MACHINE_LOW: ends[0],
-                c.SPEEDUP_MACHINE_HIGH: ends[1],
-                c.SPEEDUP_BOTH_LOW: low,
-                c.SPEEDUP_BOTH_HIGH: high,
-                c.P_BEST: best.get(label, nan),
-                c.MACHINE_WIDEST: widest,
-                c.MACHINE_WIDEST_SHARE: nan if widest is None else found[widest],
-            }
-        )
+        steps = [sum(seconds) / len(seconds) for seconds in per_step[label]]
+        columns = range_columns(point[c.SPEEDUP], rollouts, faster, steps, found)
+        rows.append({**columns, c.P_BEST: best.get(label, nan)})
         if found:
             shares[label] = found
-    columns = pd.DataFrame(rows, index=table.index).astype({c.MACHINE_WIDEST: "object"})
-    return Ranges(machine, runs, columns, shares)
+    frame = pd.DataFrame(rows, index=table.index).astype({c.MACHINE_WIDEST: "object"})
+    return Ranges(machine, runs, frame, shares)
 
 
 def _by_draw(runs: "pd.DataFrame", labels: Sequence[str], column: str) -> dict[str, list[list[float]]]:

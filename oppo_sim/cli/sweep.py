@@ -52,6 +52,11 @@ VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int
     type=click.IntRange(1, 10_000),
     help="Seeds of every point, from the scenario's on.  [default: 5]",
 )
+@options.draws(
+    None,
+    "Draws of what is unknown about the machine's seconds, for points that could be the best. 0: the costs"
+    " are exact.  [default: 32]",
+)
 @options.STEPS
 @options.OVERRIDES
 @click.option("--objective", type=click.Choice(["time", "speedup"]),

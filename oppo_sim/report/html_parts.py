@@ -30,6 +30,7 @@ from oppo_sim.report.points import Points, heat_axes, is_grid
 from oppo_sim.report.ranges import MACHINE_ENDS
 from oppo_sim.report.style import FAINT, IDLE, INK
 from oppo_sim.run_folder import write_png
+from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.ranges import geometric_mean, told_apart
 from oppo_sim.runs.statistics import alike
 from oppo_sim.scenario.yaml_text import dump_yaml
@@ -338,6 +339,7 @@ def sweep_command(record: Mapping[str, Any]) -> str:
         words += ["--samples", str(spec["samples"]), "--sampler-seed", str(spec["sampler_seed"])]
         words += ["--sobol"] if spec["sampler"] == "sobol" else []
     words += ["--seeds", str(spec["seeds"])]
+    words += ["--draws", str(spec["draws"])] if spec.get("draws", DEFAULT_DRAWS) != DEFAULT_DRAWS else []
     words += ["--steps", str(spec["steps"])] if spec.get("steps") is not None else []
     words += ["--objective", str(spec["objective"])] if spec.get("objective") != "time" else []
     words += ["--stop-dominated"] if spec.get("stop_dominated") else []

@@ -35,6 +35,7 @@ from oppo_sim.report.labels import (
     value_text,
 )
 from oppo_sim.report.points import FAILED, STOPPED, Points, SweepFolder, read_sweep
+from oppo_sim.report.ranges import machine_sentence, widest_sentence
 from oppo_sim.report.sweep_figures import HEAT, figures_of
 
 _MOST_REASONS: Final = 20
@@ -113,7 +114,8 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
     )
     if np.isfinite(of(c.SPEEDUP)):
         ends = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
-        first += f", {times_faster(of(c.SPEEDUP), *ends, _baseline(sweep))}"
+        together = of(c.SPEEDUP_BOTH_LOW), of(c.SPEEDUP_BOTH_HIGH)
+        first += f", {times_faster(of(c.SPEEDUP), *ends, _baseline(sweep), together)}"
     price = [
         f"{label} {measured_label(of(column), measure_of(column).kind)}"
         for column, label in _PRICES
@@ -122,10 +124,27 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
     return (
         f"{first}.",
         *([f"Its price: {joined(price)}."] if price else []),
+        *_machine(sweep, best),
         *_flatness(points, best, len(sweep.record["seeds"])),
         *_worst(points, best),
         *_left_out(points),
     )
+
+
+def _machine(sweep: SweepFolder, best: int) -> list[str]:
+    """What intervals of the machine rest on, and how probably the best is the best."""
+    sentence = machine_sentence(sweep.record)
+    found = [f"{_capital(sentence)}."] if sentence else []
+    table = sweep.points.table
+    if sweep.points.has(c.P_BEST):
+        count = counted(int(table[c.P_BEST].notna().sum()), "configuration")
+        share = format_percent(float(table[c.P_BEST].iloc[best]))
+        widest = widest_sentence(table.iloc[[best]], "best")
+        found.append(
+            f"Of the {count} that could be the best, this one is in {share} of the"
+            f" draws{'; ' if widest else ''}{widest}."
+        )
+    return found
 
 
 def _baseline(sweep: SweepFolder) -> str:
@@ -135,14 +154,14 @@ def _baseline(sweep: SweepFolder) -> str:
 
 def _flatness(points: Points, best: int, seeds: int) -> list[str]:
     """What the region says: how far each field may move without a difference that shows."""
-    if seeds < 2:
+    drawn = points.has(c.P_BEST)
+    over = "paired seeds and draws of the machine" if drawn else "paired seeds"
+    if seeds < 2 and not drawn:
         return ["With one seed nothing says how sure this is: sweep with more seeds."]
     rows = sorted(points.region | {best})
     if len(rows) == 1:
         return (
-            ["Every other configuration is slower over paired seeds (5 % level)."]
-            if len(points.table) > 1
-            else []
+            [f"Every other configuration is slower over {over} (5 % level)."] if len(points.table) > 1 else []
         )
     inside = Points(points.table.iloc[rows].reset_index(drop=True), points.axes)
     spans = []
@@ -155,7 +174,7 @@ def _flatness(points: Points, best: int, seeds: int) -> list[str]:
             )
     within = f": {joined(spans)}" if spans else ""
     return [
-        f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over paired seeds (5 %"
+        f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over {over} (5 %"
         f" level){within}."
     ]
 

@@ -15,6 +15,7 @@ MACHINE_ENDS: Final = frozenset(
         c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH,
         c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH,
         c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+        c.DIFFERENCE_BOTH_LOW, c.DIFFERENCE_BOTH_HIGH,
         c.MACHINE_WIDEST_SHARE,
     )
 )  # fmt: skip
@@ -35,11 +36,12 @@ def ends_text(low: float, high: float) -> str:
     return f"[{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def widest_sentence(table: "pd.DataFrame") -> str:
-    """Which unknown widens each speed-up most; empty where none does. ``table``: index = policies."""
+def widest_sentence(table: "pd.DataFrame", name: str = "") -> str:
+    """Which unknown widens each speed-up most; empty where none does. ``table``: index = policies, or one row
+    that goes by ``name``."""
     by_term: dict[str, list[str]] = {}
     for policy, term, share in zip(
-        table.index, table[c.MACHINE_WIDEST], table[c.MACHINE_WIDEST_SHARE], strict=True
+        [name] if name else table.index, table[c.MACHINE_WIDEST], table[c.MACHINE_WIDEST_SHARE], strict=True
     ):
         if isinstance(term, str) and share >= _LEAST_SHARE:
             by_term.setdefault(term, []).append(f"{policy} {share:.0%}".replace("%", " %"))

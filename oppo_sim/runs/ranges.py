@@ -4,8 +4,9 @@ everything that is compared, so that what all of it shares cancels."""
 from collections.abc import Mapping, Sequence
 from math import exp, isfinite, log, nan
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from oppo_sim import columns as c
 from oppo_sim.runs.statistics import ratio_interval
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 TOLD_DRAWS: Final = 8
 """Draws from which on several terms are told apart."""
 _EQUAL: Final = 1e-12
+
+_Name = TypeVar("_Name", str, int)
 
 Ends = tuple[float, float]
 """Low and high; NaN: there is no interval."""
@@ -55,6 +58,13 @@ def speedups(base: Sequence[Sequence[float]], here: Sequence[Sequence[float]]) -
     ]
 
 
+def freed(drawn: Sequence[float], point: Sequence[float]) -> list[float]:
+    """Ratios by draw, each with one of the seeds in turn, freed of what that seed does: over the ratio of the
+    seed at the point, times the mean (geometric) over the seeds there."""
+    mean = geometric_mean(point)
+    return [ratio / point[number % len(point)] * mean for number, ratio in enumerate(drawn)]
+
+
 def told_apart(point: Sequence[float], drawn: Sequence[float]) -> bool:
     """The ratios of two results, by seed at the point and by draw, differ from 1 by more than the 95 %
     interval of seeds and draws together."""
@@ -65,7 +75,7 @@ def told_apart(point: Sequence[float], drawn: Sequence[float]) -> bool:
     return low > 1.0 or high < 1.0
 
 
-def best_shares(seconds: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
+def best_shares(seconds: Mapping[_Name, Sequence[Sequence[float]]]) -> dict[_Name, float]:
     """Probability of each to be the best: the share of draws × seeds in which it takes the least; equal ones
     share. ``seconds``: by name, one row a draw, one value a seed."""
     won = dict.fromkeys(seconds, 0.0)
@@ -100,6 +110,33 @@ def explained(terms: "pd.DataFrame", values: Sequence[float]) -> dict[str, float
     shares = varied.rank().corrwith(ranks) ** 2
     ordered = shares.sort_values(ascending=False, kind="stable")
     return {str(name): float(share) for name, share in ordered.items()}
+
+
+def range_columns(
+    speedup: float,
+    rollouts: Ends,
+    faster: Sequence[float],
+    steps: Sequence[float],
+    shares: Mapping[str, float],
+) -> dict[str, float | str | None]:
+    """Columns of a row that rest on draws of the machine, but for who is the best.
+
+    ``speedup`` and ``rollouts``: on the machine as given, with the interval of the seeds; ``faster`` and
+    ``steps``: speed-up and seconds a step by draw; ``shares``: as ``explained``.
+    """
+    machine = machine_interval(faster)
+    together, step_ends = both(speedup, rollouts, machine), machine_interval(steps)
+    widest = next(iter(shares), None)
+    return {
+        c.STEP_S_MACHINE_LOW: step_ends[0],
+        c.STEP_S_MACHINE_HIGH: step_ends[1],
+        c.SPEEDUP_MACHINE_LOW: machine[0],
+        c.SPEEDUP_MACHINE_HIGH: machine[1],
+        c.SPEEDUP_BOTH_LOW: together[0],
+        c.SPEEDUP_BOTH_HIGH: together[1],
+        c.MACHINE_WIDEST: widest,
+        c.MACHINE_WIDEST_SHARE: nan if widest is None else shares[widest],
+    }
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.runs.execute import Executor
+from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
@@ -24,6 +25,7 @@ def run_sweep(
     sampler: str = "random",
     sampler_seed: int = 0,
     seeds: int = 5,
+    draws: int = DEFAULT_DRAWS,
     steps: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     objective: str = "time",
@@ -44,6 +46,8 @@ def run_sweep(
         random: field → interval such as ``"64..1024:log:int"``, or a list of choices; ``samples`` draws of
             all of them together.
         sampler: ``random`` or ``sobol``; ``sampler_seed`` seeds either.
+        draws: of what is unknown about the machine, for the points that could be the best (docs/sweep.md); 0:
+            the machine is taken as given.
         overrides: field → one value for all points.
         objective: ``time`` (seconds a trained rollout) or ``speedup`` (over each point's own baseline).
         stop_dominated: give no further seeds to points that are significantly worse than the best so far
@@ -71,6 +75,7 @@ def run_sweep(
             "random": _plain_axes(random),
             "samples": samples,
             "sampler": sampler,
+            "draws": draws,
             "sampler_seed": sampler_seed,
             "seeds": seeds,
             "steps": steps,

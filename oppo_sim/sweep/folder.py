@@ -132,7 +132,7 @@ def best_record(sweep: Sweep) -> dict[str, Any]:
         "best": best,
         "region": {
             "points": list(sweep.region),
-            "told_apart": len(plan.seeds) > 1,
+            "told_apart": len(plan.seeds) > 1 or c.P_BEST in table.columns,
             "values": {field: _range(rows[field]) for field in plan.fields} if len(rows) else {},
         },
     }
@@ -157,6 +157,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "region": list(sweep.region),
         "seeds": list(plan.seeds),
         "steps": steps[0] if len(steps) == 1 else steps,
+        **({"machine": sweep.machine.record()} if sweep.machine.sentence else {}),
         "engines": dict(sweep.engines),
         "baselines": dict(Counter(point.baseline_label for point in plan.runnable).most_common()),
         "failures": [

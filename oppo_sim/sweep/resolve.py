@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oppo_sim.comparison import baseline_of
+from oppo_sim.costs.context import CostContext
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE, SHIPPED
 from oppo_sim.runs.evaluate import checked_request
+from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
-from oppo_sim.scenario.build import policy_settings_of
+from oppo_sim.scenario.build import cost_context, policy_settings_of
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
@@ -41,18 +43,32 @@ class Resolved:
     warnings: tuple[str, ...]
     bound_only: bool = False
     """Its policy knows what no real run can: in the tables, never the best."""
+    machine: Machine = EXACT
+    """What is unknown about its machine."""
+
+    def on_draw(self, number: int, seed: int) -> tuple[RunRequest, RunRequest]:
+        """Run and baseline on a draw of the machine; as given where nothing is unknown."""
+        run, baseline = self.request.at(seed), self.baseline.at(seed)
+        if not self.machine.draws:
+            return run, baseline
+        terms = self.machine.draws[number % len(self.machine.draws)]
+        return run.on(terms), baseline.on(terms)
 
 
 class Resolver:
     """Resolves the points of one sweep; keeps what they share while it does."""
 
-    def __init__(self, scenario: Scenario, *, steps: int | None = None, seeds: int = 1) -> None:
+    def __init__(
+        self, scenario: Scenario, *, steps: int | None = None, seeds: int = 1, draws: int = 0
+    ) -> None:
         """``steps``: training steps of every run; None: as each point's scenario says. ``seeds``: how many
-        each point will have."""
+        each point will have; ``draws``: of its machine, at most."""
         self._base = scenario
         self._plain = scenario.to_plain()
         self._steps = steps
         self._seeds = seeds
+        self._draws = draws
+        self._machines: dict[tuple[str, CostContext], Machine] = {}
         self._switched: dict[str, dict[str, Any]] = {}
 
     def resolve(self, values: Mapping[str, Any]) -> Resolved:
@@ -67,7 +83,15 @@ class Resolver:
         request, setup = checked_request(scenario, steps=self._steps)
         label, settings = baseline_of(scenario, request.policy)
         baseline = replace(request, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), source="")
-        return Resolved(request, baseline, label, setup.warnings, setup.policy_factory().oracle)
+        oracle, machine = setup.policy_factory().oracle, self._machine(scenario)
+        return Resolved(request, baseline, label, setup.warnings, oracle, machine)
+
+    def _machine(self, scenario: Scenario) -> Machine:
+        """Kept by what it depends on: most points of a sweep share it."""
+        key = scenario.costs.model_dump_json(), cost_context(scenario)
+        if key not in self._machines:
+            self._machines[key] = machine_of(scenario, self._draws)
+        return self._machines[key]
 
     def _scenario(self, values: Mapping[str, Any]) -> Scenario:
         """The base scenario with the values in it.

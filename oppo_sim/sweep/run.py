@@ -13,15 +13,18 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import evaluate, forget
 from oppo_sim.runs.execute import Executor, Runner
+from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.runs.statistics import FIRST_LOOK, dominated, looks_of
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.axes import Axis
+from oppo_sim.sweep.drawing import draw_points
 from oppo_sim.sweep.points import Values, points_of
+from oppo_sim.sweep.ranking import FAILED, OK, STOPPED, PointRuns, Ranking, ranked
 from oppo_sim.sweep.resolve import Resolved, Resolver, refuse_unknown
 from oppo_sim.sweep.spec import SweepSpec
-from oppo_sim.sweep.table import FAILED, OK, STOPPED, PointRuns, Ranking, points_frame, ranked, runs_frame
+from oppo_sim.sweep.table import points_frame, runs_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,11 +102,17 @@ class Sweep:
     best: int | None
     """Row of the best point; None: no point could run."""
     region: tuple[int, ...]
-    """Rows that cannot be told apart from the best over the paired seeds (95 %), the best among them."""
+    """Rows that cannot be told apart from the best over the paired seeds and draws of the machine (95 %), the
+    best among them."""
     engines: Mapping[str, int]
     """Runs by engine, baselines included."""
     failures: tuple[Failure, ...]
     """Most frequent first."""
+
+    @property
+    def machine(self) -> Machine:
+        """What is unknown about the machine of the first point that can run."""
+        return self.plan.runnable[0].machine
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -126,7 +135,7 @@ def plan_sweep(
     axes = spec.axes
     refuse_unknown(scenario, axes)
     points = points_of(spec.grid_axes, spec.sampled_axes, spec.samples, spec.sampler, spec.sampler_seed)
-    resolver = Resolver(scenario, steps=spec.steps, seeds=spec.seeds)
+    resolver = Resolver(scenario, steps=spec.steps, seeds=spec.seeds, draws=spec.draws)
     resolved: list[Resolved | str] = []
     for number, values in enumerate(points, 1):
         try:
@@ -169,7 +178,16 @@ def make_runs(
                 stopped |= dict.fromkeys(out, done)
                 alive = [number for number in alive if number not in out]
                 watch.stopped(len(out) * (len(plan.seeds) - done))
-    return [_point_runs(plan, store, number, stopped.get(number)) for number in range(len(plan.points))]
+        points = [_point_runs(plan, store, number, stopped.get(number)) for number in range(len(plan.points))]
+
+        def make(requests: Sequence[RunRequest]) -> None:
+            wanted = list({request.key: request for request in requests}.values())
+            watch.more(len(wanted))
+            watch.known(len(wanted) - len(store.missing(wanted)))
+            for finished in store.run(wanted, runner):
+                watch.finished(finished)
+
+        return draw_points(points, plan.resolved, plan.spec.objective, make, store.__getitem__)
 
 
 def finish(plan: SweepPlan, points: Sequence[PointRuns]) -> Sweep:
@@ -180,8 +198,7 @@ def finish(plan: SweepPlan, points: Sequence[PointRuns]) -> Sweep:
         raise _none_can_run(failures, len(points))
     ranking: Ranking = ranked(points, plan.spec.objective)
     engines = Counter(
-        run.engine
-        for run in {run.key: run for point in points for run in (*point.runs, *point.baselines)}.values()
+        run.engine for run in {run.key: run for point in points for run in point.all_runs}.values()
     )
     engines.pop("", None)
     return Sweep(
@@ -315,6 +332,9 @@ class _Watch:
     def known(self, count: int) -> None:
         self._done += count
         self._say()
+
+    def more(self, runs: int) -> None:
+        self._total += runs
 
     def stopped(self, runs: int) -> None:
         self._total -= runs

@@ -13,6 +13,7 @@ from oppo_sim.report.labels import (
     settings_label,
     value_label,
 )
+from oppo_sim.report.ranges import ends_text, has_ranges, widest_sentence
 from oppo_sim.sweep.run import Sweep
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
     shown = Table(
         title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", min_width=min(len(title), 100)
     )
+    drawn = has_ranges(table)
     for name in plan.fields:
         shown.add_column(Text(field_label(name)), justify="right", overflow="fold")
     for head in (
@@ -46,6 +48,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
         "length bias",
         "deferred",
         "KV peak",
+        *(["P(best)"] if drawn else []),
         "",
     ):
         shown.add_column(Text(head), justify="right", no_wrap=True)
@@ -63,6 +66,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
             _percent(row[c.LENGTH_BIAS]),
             f"{row[c.DEFERRED]:.1f}",
             f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
+            *([_share(row[c.P_BEST])] if drawn else []),
             "best" if number == sweep.best else "≈" if number in sweep.region else "",
         ]
         shown.add_row(*(Text(cell) for cell in cells), style="bold" if number == sweep.best else None)
@@ -73,7 +77,9 @@ def notes(sweep: Sweep) -> list[str]:
     """Sentences below the table: the region, stopped and failed points, the engines."""
     found = []
     others = len(sweep.region) - 1
-    if sweep.best is not None and len(sweep.plan.seeds) < 2:
+    drawn = has_ranges(sweep.points)
+    over = "the seeds and the draws of the machine" if drawn else "the seeds"
+    if sweep.best is not None and len(sweep.plan.seeds) < 2 and not drawn:
         found.append(
             "with one seed nothing can be said about which differences are real: give --seeds 2 or more"
         )
@@ -82,10 +88,19 @@ def notes(sweep: Sweep) -> list[str]:
         within = f" ({spans})" if spans else ""
         found.append(
             f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
-            f" the seeds{within}"
+            f" {over}{within}"
         )
     elif sweep.best is not None and len(sweep.points) > 1:
-        found.append("every other point is significantly worse than the best over the seeds")
+        found.append(f"every other point is significantly worse than the best over {over}")
+    if sweep.machine.sentence:
+        found.append(sweep.machine.sentence)
+    if drawn and sweep.best is not None:
+        found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
+        count = int(sweep.points[c.P_BEST].notna().sum())
+        found.append(
+            f"{count:,} point{'s' if count > 1 else ''} that could be the best ran on the draws: speed-up"
+            " [95 %] of seeds and machine; of the others, of the seeds alone"
+        )
     statuses = sweep.statuses
     if statuses["stopped"]:
         found.append(
@@ -134,7 +149,13 @@ def _ratio(row: Any) -> str:
     value, low, high = row[c.SPEEDUP], row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
     if not np.isfinite(value):
         return NOTHING
+    if together := ends_text(row.get(c.SPEEDUP_BOTH_LOW, np.nan), row.get(c.SPEEDUP_BOTH_HIGH, np.nan)):
+        return f"{value:.2f}× {together}"
     return f"{value:.3f}×" + (f" [{low:.3f}, {high:.3f}]" if np.isfinite(low) and np.isfinite(high) else "")
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}".replace("%", " %") if np.isfinite(value) else NOTHING
 
 
 def _percent(value: float) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.machine import DEFAULT_DRAWS, MOST_DRAWS
 from oppo_sim.scenario.load import read_scenario_text, shipped_scenarios
 from oppo_sim.scenario.problems import more_than_one, problems_of
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
@@ -55,6 +56,10 @@ class SweepSpec(BaseModel):
     sampler_seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(0, description="of the draws")
     seeds: Annotated[int, Field(ge=1, le=10_000)] = Field(
         DEFAULT_SEEDS, description="seeds of every point, from the scenario's seed on"
+    )
+    draws: Annotated[int, Field(ge=0, le=MOST_DRAWS)] = Field(
+        DEFAULT_DRAWS,
+        description="draws of what is unknown about the machine, for points that may be the best; 0: none",
     )
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="training steps of a run; null: the scenario's"

@@ -1,32 +1,16 @@
-"""Finished runs as tables: one row a point with intervals over paired seeds, the best point, and those not
-told apart from it."""
+"""Finished runs as tables: one row a point with intervals over paired seeds and draws of the machine."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
-from oppo_sim.runs.request import RunResult
-from oppo_sim.runs.statistics import (
-    SPEEDUP_COLUMNS,
-    STEP_COLUMNS,
-    Totals,
-    alike,
-    compared_row,
-    loss,
-    paired,
-)
-from oppo_sim.sweep.points import Values
+from oppo_sim.runs.statistics import SPEEDUP_COLUMNS, STEP_COLUMNS, compared_row
+from oppo_sim.sweep.ranking import PointRuns, Ranking
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Status = Literal["ok", "failed", "stopped"]
-OK: Final = "ok"
-FAILED: Final = "failed"
-STOPPED: Final = "stopped"
 
 MEANS: Final = (
     c.S_PER_ROLLOUT,
@@ -42,85 +26,20 @@ MEANS: Final = (
 """Totals whose mean over seeds is a column, beside those of a comparison."""
 
 
-@dataclass(frozen=True)
-class PointRuns:
-    """A point and what its seeds gave."""
-
-    values: Values
-    seeds: tuple[int, ...]
-    """Those that it was run with, from the first seed on."""
-    runs: tuple[RunResult, ...]
-    baselines: tuple[RunResult, ...]
-    """Of the same seeds."""
-    stopped: bool = False
-    error: str | None = None
-    """Why nothing was run."""
-    bound_only: bool = False
-    """Its policy knows what no real run can: in the table, never the best."""
-
-    @property
-    def status(self) -> Status:
-        """Failed if a run is missing."""
-        if self.sentence is not None:
-            return FAILED
-        return STOPPED if self.stopped else OK
-
-    @property
-    def sentence(self) -> str | None:
-        """Why it failed: what the first failing seed says."""
-        return self.error or next((run.error for run in self.runs if run.totals is None), None)
-
-    @property
-    def totals(self) -> list[Totals]:
-        """Of a point that did not fail, by seed."""
-        return [run.totals for run in self.runs if run.totals is not None]
-
-    def losses(self, objective: str) -> list[float]:
-        """What the point is ranked by, seed by seed; empty where it failed or its baseline did (objective
-        ``speedup``)."""
-        if self.sentence is not None:
-            return []
-        pairs = [(run.totals, base.totals) for run, base in zip(self.runs, self.baselines, strict=True)]
-        if objective == "speedup" and any(base is None for _, base in pairs):
-            return []
-        return [loss(totals, base, objective) for totals, base in pairs if totals is not None]
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Which point is best, and how sure that is."""
-
-    best: int | None
-    """Row of the points table; None: no point ran all its seeds."""
-    region: tuple[int, ...]
-    """Rows whose paired difference from the best is not significant (5 %), the best among them, ascending."""
-    differences: dict[int, tuple[float, float, float]]
-    """Row → relative difference from the best with its 95 % interval; 0.02: 2 % worse."""
-
-
-def ranked(points: Sequence[PointRuns], objective: str) -> Ranking:
-    """Find the best point: least mean loss among those that ran all their seeds."""
-    losses = {number: found for number, point in enumerate(points) if (found := point.losses(objective))}
-    complete = [number for number in losses if points[number].status == OK]
-    real = [number for number in complete if not points[number].bound_only]
-    if not complete:
-        return Ranking(None, (), {})
-    best = min(real or complete, key=lambda number: (fmean(losses[number]), number))
-    differences = {number: paired(found, losses[best]) for number, found in losses.items()}
-    region = [number for number in complete if alike(losses[number], losses[best])]
-    return Ranking(best, tuple(region), differences)
-
-
 def points_frame(points: Sequence[PointRuns], fields: Sequence[str], ranking: Ranking) -> "pd.DataFrame":
     """The points table: fields, measures, difference from the best, seeds, engine, status, error; one row a
     point, in order."""
     import pandas as pd
 
-    rows = [_row(point, ranking.differences.get(number)) for number, point in enumerate(points)]
-    measures = pd.DataFrame(rows, columns=_columns())
+    rows = [
+        _row(point, ranking.differences.get(number)) | ranking.drawn.get(number, {})
+        for number, point in enumerate(points)
+    ]
+    measures = pd.DataFrame(rows, columns=[*_columns(), *(DRAWN_COLUMNS if ranking.drawn else ())])
     axes = {field: field_column([point.values.get(field) for point in points]) for field in fields}
     frame = pd.concat([pd.DataFrame(axes), measures], axis=1)
-    return frame.astype({c.SEEDS: "int64", c.ENGINE: "string", c.STATUS: "string", c.ERROR: "string"})
+    kinds = {c.SEEDS: "int64", c.ENGINE: "string", c.STATUS: "string", c.ERROR: "string"}
+    return frame.astype(kinds | ({c.MACHINE_WIDEST: "string"} if ranking.drawn else {}))
 
 
 def runs_frame(points: Sequence[PointRuns]) -> "pd.DataFrame":
@@ -188,6 +107,14 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
     return row
 
 
+DRAWN_COLUMNS: Final = (
+    c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH,
+    c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH,
+    c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+    c.DIFFERENCE_BOTH_LOW, c.DIFFERENCE_BOTH_HIGH,
+    c.P_BEST, c.MACHINE_WIDEST, c.MACHINE_WIDEST_SHARE,
+)  # fmt: skip
+"""Of points with draws of the machine."""
 _DIFFERENCES = (c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH)
 
 

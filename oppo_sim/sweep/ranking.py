@@ -1,0 +1,171 @@
+"""Finished points: what their seeds and draws gave, which is best, and which cannot be told apart from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Final, Literal
+
+from oppo_sim import columns as c
+from oppo_sim.runs.machine import EXACT, Machine
+from oppo_sim.runs.ranges import (
+    best_shares,
+    both,
+    explained,
+    freed,
+    machine_interval,
+    range_columns,
+    told_apart,
+)
+from oppo_sim.runs.request import RunResult
+from oppo_sim.runs.statistics import Totals, alike, loss, paired, ratio_interval
+from oppo_sim.sweep.points import Values
+
+Status = Literal["ok", "failed", "stopped"]
+OK: Final = "ok"
+FAILED: Final = "failed"
+STOPPED: Final = "stopped"
+
+
+@dataclass(frozen=True)
+class PointRuns:
+    """A point and what its seeds gave."""
+
+    values: Values
+    seeds: tuple[int, ...]
+    """Those that it was run with, from the first seed on."""
+    runs: tuple[RunResult, ...]
+    baselines: tuple[RunResult, ...]
+    """Of the same seeds."""
+    stopped: bool = False
+    error: str | None = None
+    """Why nothing was run."""
+    bound_only: bool = False
+    """Its policy knows what no real run can: in the table, never the best."""
+    machine: Machine = EXACT
+    drawn: tuple[RunResult, ...] = ()
+    """On draws of the machine, each with one of the seeds in turn; empty: it was not drawn."""
+    drawn_baselines: tuple[RunResult, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """Failed if a run is missing."""
+        if self.sentence is not None:
+            return FAILED
+        return STOPPED if self.stopped else OK
+
+    @property
+    def sentence(self) -> str | None:
+        """Why it failed: what the first failing seed says."""
+        return self.error or next((run.error for run in self.runs if run.totals is None), None)
+
+    @property
+    def totals(self) -> list[Totals]:
+        """Of a point that did not fail, by seed."""
+        return [run.totals for run in self.runs if run.totals is not None]
+
+    @property
+    def all_runs(self) -> tuple[RunResult, ...]:
+        """Baselines and draws included."""
+        return *self.runs, *self.baselines, *self.drawn, *self.drawn_baselines
+
+    def losses(self, objective: str) -> list[float]:
+        """What the point is ranked by, seed by seed; empty where it failed or its baseline did (objective
+        ``speedup``)."""
+        if self.sentence is not None:
+            return []
+        pairs = [(run.totals, base.totals) for run, base in zip(self.runs, self.baselines, strict=True)]
+        if objective == "speedup" and any(base is None for _, base in pairs):
+            return []
+        return [loss(totals, base, objective) for totals, base in pairs if totals is not None]
+
+    @property
+    def drawn_pairs(self) -> list[tuple[Totals, Totals]]:
+        """Run and baseline, draw by draw; empty where it was not drawn, or something failed on a draw."""
+        both_of = zip(self.drawn, self.drawn_baselines, strict=True)
+        pairs = [
+            (run.totals, base.totals)
+            for run, base in both_of
+            if run.totals is not None and base.totals is not None
+        ]
+        return pairs if len(pairs) == len(self.drawn) else []
+
+    def drawn_losses(self, objective: str) -> list[float]:
+        """What the point is ranked by, draw by draw; empty as ``drawn_pairs``."""
+        return [loss(totals, base, objective) for totals, base in self.drawn_pairs]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which point is best, and how sure that is."""
+
+    best: int | None
+    """Row of the points table; None: no point ran all its seeds."""
+    region: tuple[int, ...]
+    """Rows whose paired difference from the best is not significant (5 %) given seeds and, where a row was
+    drawn, draws; the best among them, ascending."""
+    differences: dict[int, tuple[float, float, float]]
+    """Row → relative difference from the best with its 95 % interval over the seeds; 0.02: 2 % worse."""
+    drawn: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Row that was drawn → its columns that rest on draws."""
+
+
+def ranked(points: Sequence[PointRuns], objective: str) -> Ranking:
+    """Find the best point: least mean loss among those that ran all their seeds, on the machine as given."""
+    losses = {number: found for number, point in enumerate(points) if (found := point.losses(objective))}
+    complete = [number for number in losses if points[number].status == OK]
+    real = [number for number in complete if not points[number].bound_only]
+    if not complete:
+        return Ranking(None, (), {})
+    best = min(real or complete, key=lambda number: (fmean(losses[number]), number))
+    differences = {number: paired(found, losses[best]) for number, found in losses.items()}
+    at_point = {number: _over(found, losses[best]) for number, found in losses.items()}
+    drawn = _drawn_ratios(points, at_point, best, objective)
+    region = [
+        number
+        for number in complete
+        if (
+            not told_apart(at_point[number], drawn[number])
+            if number in drawn
+            else alike(losses[number], losses[best])
+        )
+    ]
+    rows = {number: _drawn_row(points[number], at_point[number], found) for number, found in drawn.items()}
+    real_drawn = {number: points[number].drawn_losses(objective) for number in drawn if number in real}
+    shares = best_shares({number: [[each] for each in found] for number, found in real_drawn.items()})
+    for number, share in shares.items():
+        rows[number][c.P_BEST] = share
+    return Ranking(best, tuple(region), differences, rows)
+
+
+def _drawn_ratios(
+    points: Sequence[PointRuns], at_point: Mapping[int, Sequence[float]], best: int, objective: str
+) -> dict[int, list[float]]:
+    """Row → loss over the best point's, draw by draw, of rows that were drawn; empty where the best was not.
+    ``at_point``: the same seed by seed on the machine as given."""
+    there = points[best].drawn_losses(objective)
+    drawn = {number: points[number].drawn_losses(objective) for number in at_point} if there else {}
+    return {number: freed(_over(found, there), at_point[number]) for number, found in drawn.items() if found}
+
+
+def _drawn_row(point: PointRuns, at_point: Sequence[float], drawn: Sequence[float]) -> dict[str, Any]:
+    given = [
+        base.totals[c.S_PER_ROLLOUT] / run.totals[c.S_PER_ROLLOUT]
+        for run, base in zip(point.runs, point.baselines, strict=True)
+        if run.totals is not None and base.totals is not None
+    ]
+    pairs = point.drawn_pairs
+    faster = freed([base[c.S_PER_ROLLOUT] / run[c.S_PER_ROLLOUT] for run, base in pairs], given)
+    steps = freed([run[c.TIMING_STEP] for run, _ in pairs], [run[c.TIMING_STEP] for run in point.totals])
+    speedup, *rollouts = ratio_interval(given)
+    shares = explained(point.machine.frame(), faster) if len(point.machine.draws) == len(pairs) else {}
+    difference, *ends = ratio_interval(at_point)
+    between = both(difference, (ends[0], ends[1]), machine_interval(drawn))
+    return {
+        **range_columns(speedup, (rollouts[0], rollouts[1]), faster, steps, shares),
+        c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
+        c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,
+    }
+
+
+def _over(here: Sequence[float], there: Sequence[float]) -> list[float]:
+    return [own / other for own, other in zip(here, there, strict=False)]

@@ -1,0 +1,138 @@
+"""Sweeps over draws of the machine: which points are drawn, on what, and what that does to the region."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from oppo_sim import columns as c
+from oppo_sim import compare
+from oppo_sim.cli.main import run
+from oppo_sim.runs import execute as execution
+from oppo_sim.runs.evaluate import evaluate
+from oppo_sim.runs.request import RunRequest, RunResult
+from oppo_sim.sweep import run_sweep
+from oppo_sim.sweep.drawing import GROUP
+from tests.cli_runs import TINY, write_scenario
+from tests.test_comparison_draws import constant, write_drawn
+
+CHUNKS = {"policy.chunk_size": [4, 40]}
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
+    """Every run that is made from here on, in this process."""
+    made: list[RunRequest] = []
+
+    def counted(request: RunRequest) -> RunResult:
+        made.append(request)
+        return evaluate(request)
+
+    monkeypatch.setattr(execution, "evaluate", counted)
+    return made
+
+
+def streaming(folder: Path, draws: str) -> Path:
+    """Scoring is streamed in chunks; a draw says what a scoring batch costs beside its forward."""
+    costs = {**TINY["costs"], "score": {"fixed": 0.0, "per_token": 0.05}, "draws": "draws.csv"}
+    alone = {"max_scoring_tokens": 1}  # every piece is a batch
+    return write_drawn(folder, draws, costs=costs, scoring=alone, policy={"name": "intra", "chunk_size": 8})
+
+
+def test_draws_widen_the_region(tmp_path: Path) -> None:
+    """Small chunks hide more of the scoring, unless a scoring batch has a price of its own."""
+    path = streaming(tmp_path, "score_batch_s\n0\n0\n1\n")
+    seeds_alone = run_sweep(path, grid=CHUNKS, seeds=3, draws=0)
+    drawn = run_sweep(path, grid=CHUNKS, seeds=3)
+    assert seeds_alone.best == drawn.best == 0
+    assert seeds_alone.region == (0,)
+    assert drawn.region == (0, 1)
+    shares = drawn.points[c.P_BEST].tolist()
+    assert shares == pytest.approx([2 / 3, 1 / 3])
+    assert drawn.points[c.DIFFERENCE_BOTH_LOW][1] < 0 < drawn.points[c.DIFFERENCE_LOW][1]
+    assert drawn.points[c.MACHINE_WIDEST].tolist() == ["score_batch_s"] * 2
+
+
+def test_without_draws_the_tables_are_those_of_an_exact_machine(tmp_path: Path) -> None:
+    path = streaming(tmp_path, "score_batch_s\n0\n0.5\n")
+    none = run_sweep(path, grid=CHUNKS, seeds=2, draws=0)
+    exact = run_sweep(path, grid=CHUNKS, seeds=2, overrides={"costs.draws": "none"})
+    pd.testing.assert_frame_equal(none.points, exact.points)
+    assert c.P_BEST not in none.points.columns
+    assert (none.machine.sentence, exact.machine.source) == ("", "given")
+    drawn = run_sweep(path, grid=CHUNKS, seeds=2)
+    before = [name for name in none.points.columns if name != c.ENGINE]
+    pd.testing.assert_frame_equal(none.points[before], drawn.points[before])
+
+
+def test_intervals_are_those_of_a_comparison_where_rollouts_are_all_alike(tmp_path: Path) -> None:
+    path = constant(tmp_path, "decode,training\n1,1\n1,4\n")
+    swept = run_sweep(path, grid={"policy.name": ["one-step-off"]}, seeds=2).points.iloc[0]
+    row = compare(path, ["one-step-off"], seeds=2, attribution=False).table.loc["one-step-off"]
+    for name in (
+        c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH, c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+        c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH, c.MACHINE_WIDEST_SHARE,
+    ):  # fmt: skip
+        assert swept[name] == pytest.approx(row[name]), name
+    assert swept[c.MACHINE_WIDEST] == "training"
+
+
+def test_every_drawn_point_has_the_same_draws_each_with_one_of_the_seeds(
+    tmp_path: Path, simulated: list[RunRequest]
+) -> None:
+    path = streaming(tmp_path, "score_batch_s\n0\n0.1\n0.5\n")
+    run_sweep(path, grid=CHUNKS, seeds=2)
+    drawn: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for request in simulated:
+        if request.terms:
+            drawn.setdefault((request.policy, request.settings), []).append((request.terms, request.seed))
+    assert len(drawn) == 3  # two points and their baseline
+    first = next(iter(drawn.values()))
+    assert [seed for _, seed in first] == [0, 1, 0]
+    assert len({terms for terms, _ in first}) == 3
+    assert all(found == first for found in drawn.values())
+
+
+def test_only_points_that_could_be_the_best_are_drawn(tmp_path: Path) -> None:
+    path = constant(tmp_path, "decode\n1\n1.02\n0.98\n")
+    values: list[Any] = [float(x) for x in range(1, 21)]
+    found = run_sweep(path, grid={"costs.stages.update_actor.fixed": values}, seeds=2)
+    drawn = found.points.index[found.points[c.P_BEST].notna()].tolist()
+    assert drawn == list(range(GROUP))
+    assert found.region == (0,)
+    # All alike: all could be the best, so that all are drawn.
+    same = run_sweep(path, grid={"scoring.max_scoring_tokens": [10_000 + x for x in range(20)]}, seeds=2)
+    assert same.points[c.P_BEST].notna().all()
+    assert len(same.region) == 20
+    assert same.points[c.P_BEST].tolist() == pytest.approx([0.05] * 20)
+
+
+def test_a_folder_of_draws_is_continued_and_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    simulated: list[RunRequest],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    streaming(tmp_path, "score_batch_s\n0\n0.1\n0.5\n")
+    command = ["sweep", "tiny.yaml", "--grid", "policy.chunk_size=4,40", "--seeds", "2", "-o", "out"]
+    options = ["--jobs", "1", "--no-figures"]
+    assert run([*command, *options]) == 0
+    made = len(simulated)
+    assert made == 3 * 2 + 3 * 3
+    printed = capsys.readouterr().out
+    assert "3 fitted draws of the machine (draws.csv)" in printed
+    assert "2 points that could be the best ran on the draws" in printed
+    assert run([*command, *options]) == 0
+    assert len(simulated) == made
+    assert run(["report", "out", "-o", "page.html"]) == 0
+    assert "seeds and draws of the machine" in Path("page.html").read_text()
+
+
+def test_linear_costs_have_no_draws(tmp_path: Path) -> None:
+    found = run_sweep(write_scenario(tmp_path), grid=CHUNKS, seeds=2)
+    assert c.P_BEST not in found.points.columns
+    assert "taken as given" in found.machine.sentence

@@ -1,0 +1,61 @@
+"""Public GPU measurements beside what the simulator says, tier by tier; writes results/ and README.md.
+
+    python experiments/public_gpu/run.py                       # all tiers on develop units
+    python experiments/public_gpu/run.py --part served         # one tier, the rest as stored
+    python experiments/public_gpu/run.py --held-out "reason"   # also scores held-out units, and logs it
+
+Held-out units are scored when a person asks for it, never else.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from page import write_page
+from rows import RESULTS, Row, log_scoring, read_rows, write_rows
+from tiers import engine_rows, kernel_rows, unfitted_rows
+
+PARTS = ("kernels", "served", "steps")
+TIERS_OF = {"kernels": ("kernels",), "served": ("served engine",), "steps": ("stage", "step")}
+
+
+def rows_of(part: str, held_out: bool, folder: Path) -> list[Row]:
+    """The rows of one part; that of the steps also writes the steps themselves, of develop runs."""
+    made: dict[str, Callable[[], list[Row]]] = {
+        "kernels": lambda: list(kernel_rows(held_out)),
+        "served": lambda: list(engine_rows(held_out)),
+        "steps": lambda: _steps(held_out, folder),
+    }
+    return made[part]()
+
+
+def _steps(held_out: bool, folder: Path) -> list[Row]:
+    rows, table = unfitted_rows(held_out, folder)
+    if not held_out:
+        RESULTS.mkdir(exist_ok=True)
+        table.to_csv(RESULTS / "steps.csv", index=False, float_format="%.6g")
+    return rows
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; several times")
+    parser.add_argument("--held-out", metavar="REASON", help="also score held-out units; why, for the log")
+    said = parser.parse_args()
+    parts = said.part or PARTS
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        remade = {tier for part in parts for tier in TIERS_OF[part]}
+        kept = [row for row in read_rows() if row.tier not in remade]
+        write_rows([*kept, *(row for part in parts for row in rows_of(part, False, folder))])
+        if said.held_out:
+            log_scoring([row for part in parts for row in rows_of(part, True, folder)], said.held_out)
+    write_page()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Scenarios of the public runs, from each run's own configuration; no measured second is looked at."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from split import DATA
+
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.traces.importers.importing import import_log
+
+ACTORS = {
+    "qwen1_5b_opd": {
+        # DeepSeek-R1-Distill-Qwen-1.5B: the shape of Qwen2.5-1.5B with an output head of its own.
+        "num_hidden_layers": 28,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "qkv_bias": True,
+    },
+    "qwen2_3b_opd": "Qwen/Qwen2.5-3B-Instruct",
+}
+"""Experiment name of an openagentrl run → the model that its configuration names."""
+TEACHER = "qwen2.5-32b"
+"""Shape of DeepSeek-R1-Distill-Qwen-32B."""
+
+
+def openagentrl(run: str) -> dict[str, Any]:
+    """The scenario of one run, without its trace."""
+    table = pd.read_csv(DATA / "openagentrl_runs.csv.gz").set_index("run")
+    said = table.loc[run]
+    prompts, samples = int(said["data.train_batch_size"]), int(said["rollout.n"])
+    return {
+        "format": "oppo-scenario/1",
+        "name": f"openagentrl-{run}",
+        "rollout_batch_size": prompts * samples,
+        "group_size": samples,
+        "max_prompt_length": int(said["data.max_prompt_length"]),
+        "max_response_length": int(said["data.max_response_length"]),
+        "rollout": {"kv_capacity_tokens": "auto", "max_num_seqs": int(said["rollout.max_num_seqs"])},
+        "training": {
+            "num_ppo_epochs": int(said["actor.ppo_epochs"]),
+            "num_mini_batches": prompts // int(said["actor.ppo_mini_batch_size"]),
+            "micro_batch_tokens": int(said["actor.ppo_max_token_len_per_gpu"]),
+            "ref_micro_batch_tokens": int(said["ref.log_prob_max_token_len_per_gpu"]),
+            "num_gpus": int(said["trainer.n_gpus_per_node"]),
+            "sequence_parallel": int(said["actor.ulysses_sequence_parallel_size"]),
+            "critic": "none",
+            "gradient_checkpointing": bool(said["model.enable_gradient_checkpointing"]),
+            "param_offload": bool(said["actor.fsdp_config.param_offload"]),
+            "optimizer_offload": bool(said["actor.fsdp_config.optimizer_offload"]),
+            "ref_param_offload": bool(said["ref.fsdp_config.param_offload"]),
+        },
+        "costs": {
+            "kind": "roofline",
+            "device": "A800-40",
+            "actor_model": ACTORS[said["trainer.experiment_name"]],
+            "ref_model": TEACHER,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": int(said["rollout.tensor_model_parallel_size"]),
+                "host": host_of(said["rollout.mode"], bool(said["rollout.enforce_eager"])),
+                "gpu_memory_utilization": float(said["rollout.gpu_memory_utilization"]),
+                "sleep_mode": bool(said["rollout.free_cache_engine"]),
+                "max_num_batched_tokens": int(said["rollout.max_num_batched_tokens"]),
+            },
+        },
+        "policy": "sequential",
+    }
+
+
+def gpg(steps: pd.DataFrame) -> dict[str, Any]:
+    """The scenario of the GPG run, without its trace: the command line that its log begins with. Its
+    micro-batches are 16 rollouts, here as many tokens as 16 have on average."""
+    prompts, samples = 1024, 5
+    tokens = int(16 * (steps["prompt_mean"] + steps["response_mean"]).mean())
+    return {
+        "format": "oppo-scenario/1",
+        "name": "gpg",
+        "rollout_batch_size": prompts * samples,
+        "group_size": samples,
+        "max_prompt_length": 1024,
+        "max_response_length": 1024,
+        "rollout": {"num_replicas": 4, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": prompts // 256,
+            "micro_batch_tokens": tokens,
+            "num_gpus": 8,
+            "critic": "none",
+            "ref": False,
+            "gradient_checkpointing": True,
+        },
+        "costs": {
+            "kind": "roofline",
+            "device": "A100-80",
+            "actor_model": "Qwen/Qwen2.5-7B-Instruct",
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": 2,
+                "host": host_of("sync", eager=True),
+                "gpu_memory_utilization": 0.6,
+                "sleep_mode": True,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
+def host_of(mode: str, eager: bool) -> str:
+    """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
+    if eager:
+        return "vllm-eager"
+    return "vllm-async" if mode == "async" else "vllm"
+
+
+def with_trace(scenario: dict[str, Any], log: Path, folder: Path) -> Scenario:
+    """The scenario with lengths rebuilt from its log's figures a step, as `oppo trace import --from verl`
+    rebuilds them; each step replays the rollouts of the same step of the log."""
+    frame, _ = import_log(
+        "verl",
+        log,
+        rows_per_step=scenario["rollout_batch_size"],
+        max_response_length=scenario["max_response_length"],
+    )
+    path = folder / f"{scenario['name']}.parquet"
+    frame.to_parquet(path, index=False)
+    trace = {"path": str(path), "sampling": "by_step"}
+    return Scenario.model_validate({**scenario, "steps": int(frame["step"].nunique()), "trace": trace})

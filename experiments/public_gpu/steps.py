@@ -1,0 +1,80 @@
+"""The stage and step tiers: real RL runs beside what a scenario of their configuration says, step by step.
+
+Measured seconds of a step are without validation. verl's `gen` holds waking the engine and loading the
+weights, so it stands beside simulated `gen` and `update_weights` together.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from logs import write_log
+from scenarios import gpg, openagentrl, with_trace
+from split import held_out, load
+
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import simulate
+
+STAGES = ("gen", "old_log_prob", "ref", "update_actor", "step")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One public run: its steps as measured, and its scenario without a trace."""
+
+    source: str
+    name: str
+    gpu: str
+    framework: str
+    steps: pd.DataFrame
+    scenario: dict[str, Any]
+
+    @property
+    def held_out(self) -> bool:
+        return held_out(self.name)
+
+
+def public_runs() -> list[Run]:
+    """Every run with lengths, in order of their names."""
+    runs = [
+        Run(
+            "openagentrl",
+            str(name),
+            "4 × A800-40",
+            "verl, vLLM server",
+            _measured(steps),
+            openagentrl(str(name)),
+        )
+        for name, steps in load("openagentrl_steps").groupby("run")
+    ]
+    steps = _measured(load("verl_gpg_fsdp_steps"))
+    return [*runs, Run("gpg", "gpg_fsdp", "8 × A100-80 or A800-80", "verl, vLLM eager", steps, gpg(steps))]
+
+
+def _measured(steps: pd.DataFrame) -> pd.DataFrame:
+    """Without validation in the step."""
+    tested = steps["testing_s"].fillna(0.0)
+    return (
+        steps.assign(step_s=steps["step_s"] - tested, testing_s=0.0)
+        .sort_values("step")
+        .reset_index(drop=True)
+    )
+
+
+def scenario_of(run: Run, folder: Path) -> Scenario:
+    """The run's scenario with its lengths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return with_trace(run.scenario, write_log(run.steps, folder / f"{run.name}.jsonl"), folder)
+
+
+def unfitted(run: Run, folder: Path) -> pd.DataFrame:
+    """One row a step: `predicted_<stage>` and `measured_<stage>` seconds."""
+    simulated = simulate(scenario_of(run, folder), keep_rollouts=False).steps
+    found = pd.DataFrame({"run": run.name, "step": run.steps["step"]})
+    for stage in STAGES:
+        if f"{stage}_s" in run.steps:
+            found[f"measured_{stage}"] = run.steps[f"{stage}_s"]
+            found[f"predicted_{stage}"] = simulated[f"timing_s/{stage}"]
+    found["predicted_gen"] += simulated["timing_s/update_weights"]
+    return found

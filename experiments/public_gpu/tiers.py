@@ -1,0 +1,74 @@
+"""Rows of the page, tier by tier."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from kernels import all_reduce_rows, layer_rows
+from rows import Row, row_of
+from served import DEVICES, served_rows, splitwise_rows
+from steps import STAGES, Run, public_runs, unfitted
+
+from oppo_sim.errors import OppoError
+
+GPUS = {"a100": "A100-80", "a40": "A40", "h100": "H100"}
+ROOFLINE, COMPOSED = "roofline", "composed"
+SMALL_RUNS = ("20251130_191019", "20251201_212417", "20251203_192700")
+"""Develop runs of few steps, which are simulated again in the tests."""
+
+
+def kernel_rows(held_out: bool, kinds: tuple[str, ...] = (ROOFLINE,)) -> Iterator[Row]:
+    """Layers by device and stage; all-reduces."""
+    for kind in kinds:
+        layers = layer_rows(kind, held_out)
+        for (device, stage), part in layers.groupby(["device", "stage"]):
+            what = f"a layer, {stage}"
+            yield row_of(
+                "kernels", "vidur", what, GPUS[str(device)], "PyTorch kernels", f"unfitted, {kind}", part
+            )
+    rows = all_reduce_rows(ROOFLINE, held_out)
+    for machine, part in rows.groupby("machine"):
+        gpu = "DGX A100" if machine == "a100_dgx" else "DGX H100"
+        yield row_of("kernels", "vidur", "all-reduce", gpu, "NCCL", "unfitted, roofline", part)
+
+
+def engine_rows(held_out: bool, kinds: tuple[str, ...] = (ROOFLINE,)) -> Iterator[Row]:
+    """Time per output token by backend, model and device."""
+    for kind in kinds:
+        way = f"unfitted, {kind}"
+        rows = served_rows(kind, held_out)
+        for (backend, model, system), part in rows.groupby(["backend", "model_path", "system"]):
+            name = str(model).rsplit("/", 1)[-1]
+            gpu = str(system).split("_", maxsplit=1)[0].upper()
+            yield row_of("served engine", "served_fp8_tpot", name, gpu, str(backend), way, part)
+        vllm = rows[rows["backend"] == "vllm"]
+        yield row_of("served engine", "served_fp8_tpot", "all of vLLM", "H100, H200", "vllm", way, vllm)
+    split = splitwise_rows(ROOFLINE, held_out)
+    for (gpu, stage), part in split.groupby([split["unit"].str.split("/").str[1], "stage"]):
+        name = DEVICES[str(gpu)]
+        yield row_of(
+            "served engine", "splitwise", str(stage), name, "vLLM of 2023", "unfitted, roofline", part
+        )
+
+
+def unfitted_rows(held_out: bool, folder: Path, only: tuple[str, ...] = ()) -> tuple[list[Row], pd.DataFrame]:
+    """Stages and steps of every run with the scenario of its own configuration; and the steps themselves."""
+    found, tables = [], []
+    for run in _runs(held_out, only):
+        table = unfitted(run, folder)
+        tables.append(table)
+        found += [_stage_row(run, stage, table) for stage in STAGES if f"measured_{stage}" in table]
+    return found, pd.concat(tables, ignore_index=True)
+
+
+def _runs(held_out: bool, only: tuple[str, ...]) -> list[Run]:
+    runs = [run for run in public_runs() if run.held_out == held_out and (not only or run.name in only)]
+    if not runs:
+        raise OppoError(f"no run of the split is among {', '.join(only)}")
+    return runs
+
+
+def _stage_row(run: Run, stage: str, table: pd.DataFrame) -> Row:
+    pairs = pd.DataFrame({"predicted": table[f"predicted_{stage}"], "measured": table[f"measured_{stage}"]})
+    tier = "step" if stage == "step" else "stage"
+    return row_of(tier, f"{run.source} {run.name}", stage, run.gpu, run.framework, "unfitted", pairs)

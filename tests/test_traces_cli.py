@@ -13,6 +13,7 @@ from oppo_sim.cli.main import run
 from oppo_sim.cli.trace import trace
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import TRACE, open_run_folder
+from oppo_sim.traces.recorded import split_trace, write_recorded_run
 from oppo_sim.traces.schema import check_frame, content_hash
 from oppo_sim.traces.storage import load_trace, save_trace
 
@@ -107,6 +108,12 @@ def test_show_what_a_real_run_made(lengths: Path, tmp_path: Path) -> None:
     folder = open_run_folder(tmp_path / "run")
     folder.write_frame(TRACE, load_trace(lengths))
     folder.finish({})
+    shown = json.loads(call("show", tmp_path / "run", "--json").stdout)
+    assert shown["content_sha256"] == content_hash(load_trace(lengths))
+
+
+def test_show_a_recorded_run(lengths: Path, tmp_path: Path) -> None:
+    write_recorded_run(tmp_path / "run", {}, *split_trace(load_trace(lengths)))
     shown = json.loads(call("show", tmp_path / "run", "--json").stdout)
     assert shown["content_sha256"] == content_hash(load_trace(lengths))
 

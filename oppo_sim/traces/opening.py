@@ -27,10 +27,14 @@ class OpenedTrace:
 
 
 def load_path(path: Path) -> "pd.DataFrame":
-    """The rollouts of a trace file, or those that a real run made, by its folder. Raises OppoError, also
-    where a file of the folder was changed after the run."""
+    """The rollouts of a trace file, those that a real run made, by its folder, or a recorded run's. Raises
+    OppoError, also where a file of the folder was changed after the run."""
     if path.is_dir():
         from oppo_sim.run_folder import TRACE, read_run_folder
+        from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
+
+        if (path / WORKLOAD).is_file():
+            return read_recorded_run(path).as_trace()
 
         run = read_run_folder(path)
         run.verify()

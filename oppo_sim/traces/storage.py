@@ -52,7 +52,7 @@ def save_trace(frame: pd.DataFrame, path: str | Path, *, overwrite: bool = False
     table = pa.Table.from_pandas(good, preserve_index=False).replace_schema_metadata({FORMAT_KEY: FORMAT})
     with new_file(path, overwrite=overwrite) as partial:
         if kind == ".parquet":
-            pq.write_table(table, partial, compression="zstd", compression_level=9)
+            write_parquet(table, partial)
         else:
             _write_csv(table, partial, compressed=kind == ".csv.gz")
 
@@ -65,6 +65,11 @@ def suffix_of(path: Path) -> str:
     raise OppoError(
         f"{path} is no trace file by its name: it must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
     )
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Zstandard-compressed Parquet."""
+    pq.write_table(table, path, compression="zstd", compression_level=9)
 
 
 def read_parquet(path: Path, format_key: bytes, known_format: str) -> pa.Table:

@@ -56,6 +56,6 @@ def provenance(scenario: Scenario, setup: Setup) -> dict[str, Any]:
         "warmup_steps": scenario.warmup_steps,
         "trace": dict(setup.replay.provenance),
         "trace_sha256": setup.replay.content_hash,
-        "costs": dict(setup.costs.provenance),
+        "costs": {**setup.costs.provenance, "evidence": dict(setup.costs.evidence)},
         "versions": versions(),
     }

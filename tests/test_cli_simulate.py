@@ -168,7 +168,7 @@ def test_the_table_goes_to_standard_output_and_notes_to_standard_error(oppo: Opp
     )
     assert "update_actor" in printed.out
     assert (
-        "costs: linear (not measured: a prediction from assumed costs); trace: synthetic, lognormal"
+        "costs: linear (gen, prefill, host, reward, training, phases: given by the scenario); trace: synthetic, lognormal"
         in printed.out
     )
     assert printed.out.endswith("wrote run\n")

@@ -10,6 +10,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.cli.main import EXIT_INTERRUPTED
+from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import (
     ATTRIBUTION,
@@ -105,12 +106,12 @@ def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:
 
 
 def show_provenance(manifest: Mapping[str, Any]) -> None:
-    """One line that says whether anybody measured the costs, and the warnings."""
+    """One line that says how well the seconds of each stage are known, and the warnings."""
     costs = manifest["costs"]
-    measured = "measured" if costs.get("measured") else "not measured: a prediction from assumed costs"
+    known = evidence_text(costs.get("evidence", {})) or "costs of unknown origin"
     trace = manifest["trace"]
     named = trace.get("name") or trace.get("path") or f"synthetic, {trace['synth']['distribution']}"
-    click.echo(f"costs: {costs.get('kind')} ({measured}); trace: {named}")
+    click.echo(f"costs: {costs.get('kind')} ({known}); trace: {named}")
     show_warnings(manifest)
 
 

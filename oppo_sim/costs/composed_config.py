@@ -1,12 +1,13 @@
 """The ``costs:`` section of kind ``composed``: measured kernels, beside the parts of a roofline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from oppo_sim.costs.composed_engine import ComposedEngine, ComposedPrefill
 from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.interface import Costs, PrefillCost
 from oppo_sim.costs.kernel_devices import KernelSource
 from oppo_sim.costs.kernel_lookup import FoundTable, table_for
@@ -23,7 +24,11 @@ class ComposedCostConfig(ShapedCosts):
 
     kind: Literal["composed"]
     kernels: KernelSource = KernelSource()
-    evidence: ClassVar[str] = "measured kernels, put together; the host's part and training are assumed"
+
+    @property
+    def evidence(self) -> Mapping[str, Evidence]:
+        reward: Evidence = "given" if self.reward_model.kind == "verifier" else "composed"
+        return all_of("assumed", gen="composed", prefill="composed", reward=reward)
 
     def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
         tables: dict[str, FoundTable] = {}

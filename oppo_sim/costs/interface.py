@@ -1,6 +1,7 @@
 """What the simulator asks of a cost model. Seconds, tokens, bytes throughout."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -192,3 +193,5 @@ class Costs:
     contention_factor: float | None = None
     """Measured interference of activities that run together; None: not measured."""
     phases: Phases = NO_PHASES
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    """How well the seconds of each place are known (``evidence.PLACES``)."""

@@ -1,10 +1,12 @@
 """The ``costs:`` section of kind ``linear``: coefficients as the scenario gives them."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from oppo_sim.costs.context import CostContext, stages_run, unused_fields
 from oppo_sim.costs.demands import Demands, demand_of
+from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearPrefill, LinearStage, LinearTraining
 from oppo_sim.costs.section import CostSection
@@ -52,7 +54,10 @@ class LinearCostConfig(CostSection):
     """The reference model over the same batch; asked for by ``training.stream_ref``."""
     stages: LinearStages = LinearStages()
     demands: Demands = Demands()
-    evidence: ClassVar[str] = "coefficients that the scenario gives"
+
+    @property
+    def evidence(self) -> Mapping[str, Evidence]:
+        return all_of("given")
 
     def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
         training = context.training

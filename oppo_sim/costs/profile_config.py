@@ -1,12 +1,15 @@
 """The ``costs:`` section of kind ``profile``: measured tables, from a file or the package."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
+from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.costs.roofline_config import RooflineCostConfig
@@ -25,7 +28,11 @@ class ProfileCostConfig(CostSection):
     """Instead of ``path``: of a shipped profile, such as ``h200/qwen2.5-7b+1.5b/torch``."""
     roofline_training: RooflineCostConfig | None = None
     """The training part and the weight sync by a roofline instead, where training was not measured."""
-    evidence: ClassVar[str] = "a profile that was measured; the steps themselves were simulated"
+
+    @property
+    def evidence(self) -> Mapping[str, Evidence]:
+        trained: Evidence = "measured" if self.roofline_training is None else "assumed"
+        return all_of("measured", phases="assumed", **dict.fromkeys(TRAINING_STAGES, trained))
 
     @model_validator(mode="after")
     def _one_source(self) -> "ProfileCostConfig":

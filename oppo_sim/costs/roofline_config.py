@@ -1,5 +1,6 @@
 """The ``costs:`` section of kind ``roofline``: model shapes, devices and what they achieve."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from oppo_sim.costs.build_roofline import (
 )
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import Device, find_device
+from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.models import ModelShape, find_model
@@ -46,6 +48,14 @@ class ShapedCosts(CostSection):
     rollout: RolloutEngine = RolloutEngine()
     training: TrainingDevices = TrainingDevices()
     pads_batches: ClassVar[bool] = True
+
+    @property
+    def evidence(self) -> Mapping[str, Evidence]:
+        return all_of("assumed", reward="given" if self.reward_model.kind == "verifier" else "assumed")
+
+    @property
+    def rollout_host(self) -> str | None:
+        return self.rollout.host if isinstance(self.rollout.host, str) else "own"
 
     @property
     def streamable(self) -> bool:
@@ -139,7 +149,6 @@ class RooflineCostConfig(ShapedCosts):
     """Seconds from shapes and datasheets. Nothing in it is measured."""
 
     kind: Literal["roofline"]
-    evidence: ClassVar[str] = "datasheets and assumed efficiencies, which nobody measured"
 
 
 def _plain(sections: dict[str, Strict]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What the ``costs:`` section of every kind has: its answers, and terms on its seconds."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,9 +10,13 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from oppo_sim.costs.adjusted import adjusted
 from oppo_sim.costs.context import CostContext, stages_run
+from oppo_sim.costs.evidence import Evidence, of_stages, under_terms
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.strict import Strict
-from oppo_sim.costs.terms import CostTerms
+from oppo_sim.costs.terms import CostTerms, read_draws
+
+EXACT = "none"
+"""In ``costs.draws``: nothing is unknown."""
 
 
 class CostSection(Strict, ABC):
@@ -22,8 +28,6 @@ class CostSection(Strict, ABC):
     """What is unknown about the terms: a CSV file of draws, relative to the scenario's folder; ``none``: they
     are exact; null: the priors of the kind."""
 
-    evidence: ClassVar[str]
-    """Where its seconds come from, for advice: "seconds come from …"."""
     pads_batches: ClassVar[bool] = False
     """It knows what padded rows cost."""
 
@@ -35,10 +39,31 @@ class CostSection(Strict, ABC):
         what and by how much), for a profile that cannot be read or lacks a table that the scenario needs.
         """
 
+    @property
+    @abstractmethod
+    def evidence(self) -> Mapping[str, Evidence]:
+        """Where the seconds of ``build`` come from, by ``evidence.PLACES``."""
+
+    @property
+    def rollout_host(self) -> str | None:
+        """Host preset of the rollout engine, ``own`` for overheads given inline; None: no such thing."""
+        return None
+
     def costs(self, context: CostContext, base_dir: Path | None = None) -> Costs:
-        """What ``build`` gives, under ``terms``. Raises OppoError as it does."""
-        built = self.build(context, base_dir)
+        """What ``build`` gives, under ``terms``. Raises OppoError as it does, and for a file of draws that
+        cannot be used."""
+        known = self.stage_evidence(context, base_dir)
+        built = replace(self.build(context, base_dir), evidence=known)
         return adjusted(built, self.terms, stages_run(context.training), context.nominal_batch)
+
+    def stage_evidence(self, context: CostContext, base_dir: Path | None = None) -> dict[str, Evidence]:
+        """``evidence`` of what takes time in a scenario, under terms and draws. Raises OppoError for a file
+        of draws that cannot be used."""
+        given, fitted = set(self.terms.changed()), set[str]()
+        if self.draws is not None and self.draws != EXACT:
+            drawn = read_draws((base_dir or Path()) / self.draws, self.terms)
+            fitted = given.union(*(draw.changed() for draw in drawn))
+        return of_stages(under_terms(self.evidence, given, fitted), stages_run(context.training))
 
     @model_serializer(mode="wrap")
     def _kind_first(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

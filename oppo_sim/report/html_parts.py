@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppo_sim import columns as c
+from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.files import file_errors
 from oppo_sim.report.labels import (
     MEASURES,
@@ -204,16 +205,11 @@ def times_faster(
 
 
 def cost_source(costs: Mapping[str, Any]) -> str:
-    """Where a simulation's seconds come from."""
-    kind = costs.get("kind", "unknown")
-    measured = costs.get("measured")
-    if not measured:
-        return f"Predicted: simulated seconds from assumed costs ({kind}); nothing here was measured."
+    """Where a simulation's seconds come from, stage by stage."""
+    kind, measured = costs.get("kind", "unknown"), costs.get("measured")
     on = measured.get("hardware") if isinstance(measured, Mapping) else None
-    return (
-        f"Predicted: simulated seconds, from costs ({kind}) that were"
-        f" measured{f' on {value_label(on)}' if on else ''}."
-    )
+    known = evidence_text(costs.get("evidence", {})) or "not said by its manifest"
+    return f"Predicted: simulated seconds. Costs ({kind}){f', on {value_label(on)}' if on else ''}: {known}."
 
 
 def trace_name(trace: Mapping[str, Any]) -> str:

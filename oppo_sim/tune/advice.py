@@ -5,9 +5,11 @@ from math import isfinite
 from typing import Any
 
 from oppo_sim import columns as c
+from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
+from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.tune.check import AS_GIVEN
@@ -221,7 +223,8 @@ def robust_sentences(
 
 def caveats(scenario: Scenario, chosen: Setting) -> list[str]:
     """What these numbers are not."""
-    found = [f"All of this is predicted, not measured: seconds come from {scenario.costs.evidence}."]
+    known = evidence_text(scenario.costs.stage_evidence(cost_context(scenario), scenario.base_dir))
+    found = [f"All of this is predicted, not measured. Its seconds: {known}."]
     policy = policy_class(chosen.policy, scenario.base_dir)
     if policy.carries or policy.schedule != "synchronous":
         found.append(

@@ -1,0 +1,108 @@
+"""What is believed of the terms of costs before anything was measured: one table, each row with its source.
+
+A factor is log-normal with median 1, unless the row says otherwise; seconds are log-normal with the median of
+the row. ``sigma`` is the standard deviation of the logarithm: 95 % lie within a factor exp(±1.96 · sigma).
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from oppo_sim.costs.evidence import Evidence
+from oppo_sim.costs.terms import SECONDS
+
+
+class Prior(NamedTuple):
+    """A log-normal belief about one term."""
+
+    term: str
+    median: float
+    sigma: float
+    """Of the logarithm."""
+    source: str
+
+    @property
+    def unit(self) -> str:
+        """``s``, or ``factor``."""
+        return "s" if self.term in SECONDS else "factor"
+
+
+class Row(NamedTuple):
+    """A prior and where it holds."""
+
+    term: str
+    where: str
+    """Evidence of the place below; a host preset; ``colocated`` or ``any`` for phases."""
+    median: float
+    sigma: float
+    source: str
+
+
+_AIC = "kernel tables of aiconfigurator-core against composed sums"
+_VERL = "verl steps, jianghoucheng/Agent_On_Policy_Distillation (4 × A800)"
+_GPG = "verl steps, diqiuzhuanzhuan/verldata (8 × A100-80)"
+_SERVED = "served time per token, ai-dynamo/aiconfigurator silicon_sample.csv"
+_PROFILE = "repeats of a calibration"
+
+TABLE: Final = (
+    Row("decode", "measured", 1.0, 0.05, _PROFILE),
+    Row("decode", "composed", 1.0, 0.06, f"{_AIC}: 3 to 5 % on H100, H200 and L40S"),
+    Row("decode", "assumed", 1.0, 0.18, f"{_AIC}: a roofline is 3 to 19 % off"),
+    Row("prefill", "measured", 1.0, 0.05, _PROFILE),
+    Row("prefill", "composed", 1.0, 0.1, f"{_AIC}: 7 to 19 %"),
+    Row("prefill", "assumed", 1.0, 0.2, f"{_AIC}: 7 to 19 %"),
+    Row("score", "measured", 1.0, 0.05, _PROFILE),
+    Row("score", "composed", 1.0, 0.1, "as prefill"),
+    Row("score", "assumed", 1.0, 0.2, "as prefill"),
+    Row("host", "measured", 1.0, 0.05, _PROFILE),
+    Row("host", "vllm", 1.0, 0.6, f"{_SERVED}: 32 µs a rollout, where an open loop has 4"),
+    Row("host", "vllm-eager", 1.0, 0.6, f"{_GPG}, launches of hundreds of µs a layer"),
+    Row("host", "vllm-async", 1.0, 0.6, f"{_VERL}: 72 µs a rollout and iteration"),
+    Row("host", "sglang", 1.0, 0.6, _SERVED),
+    Row("host", "generate", 1.0, 0.6, "assumed"),
+    Row("host", "own", 1.0, 0.6, "assumed"),
+    *(
+        Row(stage, *known)
+        for stage in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+        for known in (
+            ("measured", 1.0, 0.05, _PROFILE),
+            ("assumed", 1.0, 0.3, f"assumed; {_VERL}: 9 to 21 % off after fitting nothing"),
+        )
+    ),
+    Row("update_weights", "measured", 1.0, 0.05, _PROFILE),
+    Row("update_weights", "assumed", 1.0, 0.5, "assumed: frameworks differ by how weights travel"),
+    Row("gen_phase_s", "colocated", 5.0, 1.0, f"{_GPG}: 8 to 33 s, resharding 4.6 s; {_VERL}: seconds"),
+    Row("other_s", "any", 0.2, 1.0, f"{_VERL}: 0.04 to 0.27 s; {_GPG}: 0.15 to 0.3 s"),
+)
+"""Edited here and nowhere else."""
+
+_PLACE_OF: Final = {"decode": "gen", "score": "reward", "gen_phase_s": "phases", "other_s": "phases"}
+
+
+def priors_of(
+    evidence: Mapping[str, Evidence], host: str | None = None, sleeps: bool = False
+) -> tuple[Prior, ...]:
+    """Priors of the terms on a cost model, in the table's order.
+
+    ``evidence``: of its places (a missing one takes no time and has no prior; what is given is exact);
+    ``host``: preset of the rollout engine, ``own`` for overheads given inline; ``sleeps``: the engine gives
+    its memory to training and is woken for every phase.
+    """
+    return tuple(
+        Prior(row.term, row.median, row.sigma, row.source)
+        for row in TABLE
+        if row.where in _known(row.term, evidence, host, sleeps)
+    )
+
+
+def _known(term: str, evidence: Mapping[str, Evidence], host: str | None, sleeps: bool) -> tuple[str, ...]:
+    """Rows of a term that hold."""
+    kind = evidence.get(_PLACE_OF.get(term, term))
+    if kind is None:
+        return ()
+    if term == "host" and kind == "assumed":
+        return (host or "own",)
+    if kind == "assumed" and term == "gen_phase_s":
+        return ("colocated",) if sleeps else ()
+    if kind == "assumed" and term == "other_s":
+        return ("any",)
+    return (kind,)

@@ -1,0 +1,141 @@
+"""How well seconds are known, what is believed of them before anything is measured, and draws of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oppo_sim.cli.main import run
+from oppo_sim.costs.context import StagesRun
+from oppo_sim.costs.evidence import PLACES, all_of, evidence_text, of_stages, under_terms
+from oppo_sim.costs.priors import TABLE, priors_of
+from oppo_sim.costs.terms import FACTORS, CostTerms
+from oppo_sim.costs.uncertainty import machine_draws, machine_priors
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import build_setup, cost_context
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import simulate
+from tests.cli_runs import TINY, write_scenario
+
+
+def draws(scenario: Scenario, count: int, seed: int = 0) -> tuple[CostTerms, ...]:
+    return machine_draws(scenario.costs, cost_context(scenario), count, seed, scenario.base_dir)
+
+
+def linear(folder: Path, **costs: Any) -> Scenario:
+    return load_scenario(write_scenario(folder, costs={**TINY["costs"], **costs}))
+
+
+def test_evidence_in_words() -> None:
+    assert (
+        evidence_text(all_of("given"))
+        == "gen, prefill, host, reward, training, phases: given by the scenario"
+    )
+    mixed = all_of("assumed", gen="composed", prefill="composed", ref="fitted")
+    assert evidence_text(mixed) == (
+        "gen, prefill: composed of measured kernels; ref: fitted to your log; host, reward, old_log_prob,"
+        " values, adv, update_critic, update_actor, update_weights, phases: assumed"
+    )
+    assert evidence_text({}) == ""
+
+
+def test_what_a_fitted_term_changes_is_fitted() -> None:
+    found = under_terms(
+        all_of("assumed"), ["decode", "other_s"], ["decode", "rollout_iteration_s", "values_s"]
+    )
+    assert {place for place in PLACES if found[place] == "fitted"} == {"gen", "host", "values"}
+    assert found["phases"] == "given"
+    assert "values" not in of_stages(found, StagesRun(True, True, False, False))
+
+
+def test_a_scenario_says_its_evidence_and_so_does_every_manifest(tmp_path: Path) -> None:
+    built = build_setup(load_scenario("h200-single"))
+    assert set(built.costs.evidence.values()) == {"assumed"}
+    plain = linear(tmp_path)
+    assert set(build_setup(plain).costs.evidence.values()) == {"given"}
+    (tmp_path / "draws.csv").write_text("decode,update_actor_s\n1.1,3\n1.2,4\n")
+    fitted = linear(tmp_path, draws="draws.csv")
+    manifest: Any = simulate(fitted, policy="sequential").manifest
+    known = manifest["costs"]["evidence"]
+    assert (known["gen"], known["update_actor"], known["prefill"]) == ("fitted", "fitted", "given")
+
+
+def test_the_terminal_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", "h200-single", "--steps", "12", "-o", str(tmp_path / "run"), "--no-figures"]
+    assert run(arguments) == 0
+    said = capsys.readouterr().out
+    assert "costs: roofline (gen, prefill, host, reward, training, phases: assumed)" in said
+
+
+def test_a_missing_file_of_draws_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(OppoError, match=r"draws\.csv does not exist"):
+        build_setup(linear(tmp_path, draws="draws.csv"))
+
+
+def test_every_row_of_the_priors_has_a_source_and_a_width() -> None:
+    for row in TABLE:
+        assert row.source
+        assert 0 < row.sigma <= 3
+        assert row.median > 0
+        assert row.median == 1.0 or row.term not in FACTORS
+        assert row.term in CostTerms.model_fields
+    assert len({(row.term, row.where) for row in TABLE}) == len(TABLE)
+
+
+def test_what_is_better_known_has_a_narrower_prior() -> None:
+    def sigma(kind: str) -> float:
+        found = priors_of({"gen": kind})  # type: ignore[dict-item]
+        assert [prior.term for prior in found] == ["decode"]
+        return found[0].sigma
+
+    assert sigma("measured") < sigma("composed") < sigma("assumed")
+    assert priors_of(all_of("given")) == ()
+
+
+def test_an_engine_that_never_sleeps_is_not_woken() -> None:
+    def terms(*overrides: str) -> set[str]:
+        scenario = load_scenario("h200x8-vllm", overrides)
+        return {prior.term for prior in machine_priors(scenario.costs, cost_context(scenario))}
+
+    assert "gen_phase_s" in terms("placement.training=rollout")
+    assert "gen_phase_s" not in terms("placement.training=separate")
+    assert "gen_phase_s" not in terms("placement.training=rollout", "costs.rollout.host=generate")
+    assert "other_s" in terms()
+    assert "values" not in terms("training.critic=none")
+
+
+def test_a_draw_depends_on_its_number_and_the_seed_alone() -> None:
+    scenario = load_scenario("h200-single")
+    many = draws(scenario, 20)
+    assert draws(scenario, 5) == many[:5]
+    assert len(set(many)) == 20
+    assert draws(scenario, 5, seed=1) != many[:5]
+
+
+def test_draws_have_the_width_of_their_prior() -> None:
+    scenario = load_scenario("h200-single")
+    many = draws(scenario, 2000)
+    for prior in machine_priors(scenario.costs, cost_context(scenario)):
+        logs = np.log([getattr(draw, prior.term) for draw in many])
+        assert fmean(logs) == pytest.approx(np.log(prior.median), abs=4 * prior.sigma / 2000**0.5)
+        assert pstdev(logs) == pytest.approx(prior.sigma, rel=0.08)
+    apart = np.corrcoef([[draw.decode for draw in many], [draw.host for draw in many]])[0, 1]
+    assert abs(apart) < 0.08
+
+
+def test_draws_lie_around_what_the_scenario_gives() -> None:
+    given = load_scenario("h200-single", ["costs.terms={decode: 2.0, other_s: 10}"])
+    plain = load_scenario("h200-single")
+    for mine, theirs in zip(draws(given, 5), draws(plain, 5), strict=True):
+        assert mine.decode == pytest.approx(2.0 * theirs.decode)
+        assert mine.other_s == pytest.approx(10.0 * theirs.other_s / 0.2)
+
+
+def test_exact_and_given_costs_have_no_draws(tmp_path: Path) -> None:
+    assert draws(load_scenario("h200-single", ["costs.draws=none"]), 5) == ()
+    assert draws(linear(tmp_path), 5) == ()

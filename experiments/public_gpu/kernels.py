@@ -12,6 +12,8 @@ import pandas as pd
 from served import Engine, engine_costs
 from split import load
 
+from oppo_sim.costs.interpolate import linear
+
 DEVICES = {"a100": "A100-80", "h100": "H100", "a40": "A40", "a100_dgx": "A100-80", "h100_dgx": "H100"}
 SHAPES: dict[str, tuple[int, int, int, int]] = {
     "CodeLlama-34b-Instruct-hf": (8192, 22016, 64, 8),
@@ -48,7 +50,11 @@ def _forward(kind: str, device: str, model: str, shards: int, degree: int, layer
 
 
 def layer_seconds(kind: str, device: str, model: str, shards: int, tokens: int, degree: int = 1) -> float:
-    """Seconds of one layer for `tokens` tokens that attend to nothing."""
+    """Seconds of one layer for `tokens` tokens that attend to nothing. Of a composed model the table of rows,
+    since its attention has no column for tokens without context."""
+    if kind == "composed":
+        rows = _forward(kind, device, model, shards, degree, LAYERS).table.rows
+        return linear(rows.tokens, rows.seconds, tokens) / LAYERS
     two, one = (
         _forward(kind, device, model, shards, degree, count).prefill_time(tokens, 0.0)
         for count in (2 * LAYERS, LAYERS)

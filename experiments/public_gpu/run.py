@@ -1,10 +1,10 @@
 """Public GPU measurements beside what the simulator says, tier by tier; writes results/ and README.md.
 
     python experiments/public_gpu/run.py                       # all tiers on develop units
-    python experiments/public_gpu/run.py --part served         # one tier, the rest as stored
+    python experiments/public_gpu/run.py --part served         # one part, the rest as stored
     python experiments/public_gpu/run.py --held-out "reason"   # also scores held-out units, and logs it
 
-Held-out units are scored when a person asks for it, never else.
+Held-out units are scored when a person asks for it, never else. Part `composed` needs the extra `kernels`.
 """
 
 import argparse
@@ -14,10 +14,9 @@ from pathlib import Path
 
 from page import write_page
 from rows import RESULTS, Row, log_scoring, read_rows, write_rows
-from tiers import engine_rows, kernel_rows, unfitted_rows
+from tiers import composed_rows, engine_rows, kernel_rows, unfitted_rows
 
-PARTS = ("kernels", "served", "steps")
-TIERS_OF = {"kernels": ("kernels",), "served": ("served engine",), "steps": ("stage", "step")}
+PARTS = ("kernels", "served", "composed", "steps")
 
 
 def rows_of(part: str, held_out: bool, folder: Path) -> list[Row]:
@@ -25,6 +24,7 @@ def rows_of(part: str, held_out: bool, folder: Path) -> list[Row]:
     made: dict[str, Callable[[], list[Row]]] = {
         "kernels": lambda: list(kernel_rows(held_out)),
         "served": lambda: list(engine_rows(held_out)),
+        "composed": lambda: list(composed_rows(held_out)),
         "steps": lambda: _steps(held_out, folder),
     }
     return made[part]()
@@ -49,9 +49,9 @@ def main() -> None:
     parts = said.part or PARTS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        remade = {tier for part in parts for tier in TIERS_OF[part]}
-        kept = [row for row in read_rows() if row.tier not in remade]
-        write_rows([*kept, *(row for part in parts for row in rows_of(part, False, folder))])
+        made = {row.key: row for part in parts for row in rows_of(part, False, folder)}
+        kept = {} if set(parts) == set(PARTS) else {row.key: row for row in read_rows()}
+        write_rows((kept | made).values())
         if said.held_out:
             log_scoring([row for part in parts for row in rows_of(part, True, folder)], said.held_out)
     write_page()

@@ -57,6 +57,7 @@ class Engine:
     device: str
     tensor_parallel: int
     host: str
+    """A preset; bare: the device alone, every batch computed as it is."""
     dtype: str = "bf16"
     kv_cache_dtype: str = "auto"
     engine: str = "vllm"
@@ -66,7 +67,7 @@ def engine_costs(engine: Engine) -> Costs:
     """Seconds of the engine, as a scenario with these settings has them."""
     rollout = {
         "tensor_parallel": engine.tensor_parallel,
-        "host": engine.host,
+        "host": {} if engine.host == "bare" else engine.host,
         "dtype": engine.dtype,
         "kv_cache_dtype": engine.kv_cache_dtype,
     }

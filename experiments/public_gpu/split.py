@@ -23,6 +23,7 @@ UNIT_COLUMNS = {
     "splitwise_vllm2023": ("model", "hardware", "tensor_parallel"),
     "vidur_layers": ("device", "model", "tp"),
     "vidur_all_reduce": ("machine", "num_workers"),
+    "package_points": ("device", "model", "tp"),
 }
 """Source → the columns that name its unit."""
 

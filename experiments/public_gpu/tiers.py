@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 from kernels import all_reduce_rows, layer_rows
+from package_points import point_rows
 from rows import Row, row_of
 from served import DEVICES, served_rows, splitwise_rows
 from steps import STAGES, Run, public_runs, unfitted
@@ -13,42 +14,59 @@ from oppo_sim.errors import OppoError
 
 GPUS = {"a100": "A100-80", "a40": "A40", "h100": "H100"}
 ROOFLINE, COMPOSED = "roofline", "composed"
+KINDS = (ROOFLINE, COMPOSED)
+SHIPPED_TABLES = ("A100-80", "H100", "H200")
+"""Devices whose tables of the points' models are shipped, so that no extra is needed."""
 SMALL_RUNS = ("20251130_191019", "20251201_212417", "20251203_192700")
 """Develop runs of few steps, which are simulated again in the tests."""
 
 
-def kernel_rows(held_out: bool, kinds: tuple[str, ...] = (ROOFLINE,)) -> Iterator[Row]:
-    """Layers by device and stage; all-reduces."""
-    for kind in kinds:
-        layers = layer_rows(kind, held_out)
-        for (device, stage), part in layers.groupby(["device", "stage"]):
-            what = f"a layer, {stage}"
-            yield row_of(
-                "kernels", "vidur", what, GPUS[str(device)], "PyTorch kernels", f"unfitted, {kind}", part
-            )
+def kernel_rows(held_out: bool) -> Iterator[Row]:
+    """Kernels of whole forwards by device and stage; layers and all-reduces as vidur profiled them."""
+    for kind in KINDS:
+        points = point_rows(kind, held_out, SHIPPED_TABLES if kind == COMPOSED else ())
+        for (device, stage), part in points.groupby(["device", "stage"]):
+            way = f"unfitted, {kind}"
+            yield row_of("kernels", "aiconfigurator-core", str(stage), str(device), "vLLM kernels", way, part)
+    layers = layer_rows(ROOFLINE, held_out)
+    for (device, stage), part in layers.groupby(["device", "stage"]):
+        what, gpu = f"a layer, {stage}", GPUS[str(device)]
+        yield row_of("kernels", "vidur", what, gpu, "PyTorch kernels", "unfitted, roofline", part)
     rows = all_reduce_rows(ROOFLINE, held_out)
     for machine, part in rows.groupby("machine"):
         gpu = "DGX A100" if machine == "a100_dgx" else "DGX H100"
         yield row_of("kernels", "vidur", "all-reduce", gpu, "NCCL", "unfitted, roofline", part)
 
 
-def engine_rows(held_out: bool, kinds: tuple[str, ...] = (ROOFLINE,)) -> Iterator[Row]:
+def composed_rows(held_out: bool) -> Iterator[Row]:
+    """What needs tables that are not shipped (extra `kernels`): vidur's layers and the engines."""
+    layers = layer_rows(COMPOSED, held_out, ("a100", "h100"))
+    for (device, stage), part in layers.groupby(["device", "stage"]):
+        what, gpu = f"a layer, {stage}", GPUS[str(device)]
+        yield row_of("kernels", "vidur", what, gpu, "PyTorch kernels", "unfitted, composed", part)
+    yield from _served(COMPOSED, held_out)
+
+
+def engine_rows(held_out: bool) -> Iterator[Row]:
     """Time per output token by backend, model and device."""
-    for kind in kinds:
-        way = f"unfitted, {kind}"
-        rows = served_rows(kind, held_out)
-        for (backend, model, system), part in rows.groupby(["backend", "model_path", "system"]):
-            name = str(model).rsplit("/", 1)[-1]
-            gpu = str(system).split("_", maxsplit=1)[0].upper()
-            yield row_of("served engine", "served_fp8_tpot", name, gpu, str(backend), way, part)
-        vllm = rows[rows["backend"] == "vllm"]
-        yield row_of("served engine", "served_fp8_tpot", "all of vLLM", "H100, H200", "vllm", way, vllm)
+    yield from _served(ROOFLINE, held_out)
     split = splitwise_rows(ROOFLINE, held_out)
     for (gpu, stage), part in split.groupby([split["unit"].str.split("/").str[1], "stage"]):
         name = DEVICES[str(gpu)]
         yield row_of(
             "served engine", "splitwise", str(stage), name, "vLLM of 2023", "unfitted, roofline", part
         )
+
+
+def _served(kind: str, held_out: bool) -> Iterator[Row]:
+    way = f"unfitted, {kind}"
+    rows = served_rows(kind, held_out)
+    for (backend, model, system), part in rows.groupby(["backend", "model_path", "system"]):
+        name = str(model).rsplit("/", 1)[-1]
+        gpu = str(system).split("_", maxsplit=1)[0].upper()
+        yield row_of("served engine", "served_fp8_tpot", name, gpu, str(backend), way, part)
+    vllm = rows[rows["backend"] == "vllm"]
+    yield row_of("served engine", "served_fp8_tpot", "all of vLLM", "H100, H200", "vllm", way, vllm)
 
 
 def unfitted_rows(held_out: bool, folder: Path, only: tuple[str, ...] = ()) -> tuple[list[Row], pd.DataFrame]:

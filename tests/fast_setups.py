@@ -151,6 +151,11 @@ def costs_of(case: Case, kind: str) -> Costs:
         parallel_inference=case.parallel_inference,
         stream_ref=case.batch > 2,
         offload=case.parallel_inference,
+        gradient_checkpointing=not case.parallel_inference,
+        param_offload=not case.parallel_inference,
+        optimizer_offload=case.batch > 2 and not case.parallel_inference,
+        ref_param_offload=not case.parallel_inference,
+        sequence_parallel=2 if case.batch > 1 else 1,
         num_gpus=2,
     )
     context = CostContext(case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training)

@@ -16,7 +16,7 @@ from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.interface import BatchShape, Costs, Demand, Work
-from oppo_sim.costs.memory import training_state_bytes
+from oppo_sim.costs.memory import StateBytes, training_state
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
@@ -173,6 +173,7 @@ EXACT = TrainingDevices(
     adv_fixed_s=1.0,
     adv_per_token_s=0.5,
 )
+STATE = StateBytes(parameters=30.0, gradients=30.0, optimizer=40.0)
 SMALL = BatchShape((2, 2), (2, 2))  # 8 tokens, 16 pairs
 
 
@@ -183,8 +184,8 @@ def tiny_training(
     micro_batch: int = 8,
     batch: BatchShape = SMALL,
 ) -> RooflineTraining:
-    model = TrainedModel(TINY, True, micro_batch, micro_batch, 100.0)
-    critic = TrainedModel(TINY, False, micro_batch, micro_batch, 100.0)
+    model = TrainedModel(TINY, True, micro_batch, micro_batch, STATE)
+    critic = TrainedModel(TINY, False, micro_batch, micro_batch, STATE)
     return RooflineTraining(model, model, critic, device, EXACT, training, num_gpus, 2000.0, batch)
 
 
@@ -279,7 +280,7 @@ def test_work_counts_forward_and_backward() -> None:
 def test_weight_sync_at_the_published_calibration_point() -> None:
     # 10B parameters in 16 bits: 15 minutes by full export, 20 seconds by online refit.
     def seconds(sync: FullExport | OnlineRefit | SharedWeights) -> float:
-        model = TrainedModel(TINY, True, 8, 8, 0.0)
+        model = TrainedModel(TINY, True, 8, 8)
         device = DEVICES["A100-80"]
         return (
             RooflineTraining(
@@ -309,7 +310,7 @@ def test_state_bytes_follow_zero() -> None:
     # ZeRO's example: 7.5B parameters on 64 devices with Adam: 120 GB, 31.4 GB with the optimizer sharded, 1.9
     # GB with everything.
     sizes = [
-        training_state_bytes(7_500_000_000, "adamw", sharding, 64, 1) / 1e9
+        training_state(7_500_000_000, "adamw", sharding, 64, 1).total / 1e9
         for sharding in ("none", "optimizer", "full")
     ]
     assert sizes == pytest.approx([120, 31.4, 1.875], rel=0.001)
@@ -505,7 +506,11 @@ configs = st.builds(
     TrainingConfig,
     num_ppo_epochs=st.integers(1, 4),
     num_mini_batches=st.integers(1, 4),
-    selective_recompute=st.booleans(),
+    gradient_checkpointing=st.booleans(),
+    param_offload=st.booleans(),
+    optimizer_offload=st.booleans(),
+    ref_param_offload=st.booleans(),
+    sequence_parallel=st.sampled_from([1, 2]),
     sharding=st.sampled_from(["full", "optimizer"]),
     critic=st.sampled_from(["separate", "value_head", "none"]),
     old_log_prob=st.sampled_from(["behaviour", "recompute"]),

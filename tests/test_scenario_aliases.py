@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from oppo_sim.costs.roofline_parts import RolloutEngine
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import scenario_from_plain
@@ -107,6 +108,68 @@ def test_a_name_of_another_framework_is_translated_and_said(text: str, path: str
     assert any(path in sentence for sentence in scenario.translations)
 
 
+VERL = """
+format: oppo-scenario/1
+rollout_batch_size: 512
+max_prompt_length: 2048
+max_response_length: 8096
+trace: {name: math_rl_llama3b_amc_aime}
+training: {num_gpus: 4, critic: none}
+placement: {training: rollout}
+costs: {kind: roofline, device: A800-80, actor_model: qwen2.5-3b, reward_model: {kind: verifier}}
+"""
+
+
+def verl(rollout: str) -> Scenario:
+    return scenario_from_plain(
+        parse_yaml(f"{VERL}actor_rollout_ref: {{{rollout}}}", "f.yaml"), where="f.yaml"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rollout", "host"),
+    [
+        ("mode: async, enforce_eager: false, name: vllm", "vllm-async"),
+        ("mode: sync, enforce_eager: true", "vllm-eager"),
+        ("name: sglang", "sglang"),
+        ("name: hf", "generate"),
+        ("mode: sync, name: vllm, enforce_eager: false", "vllm"),
+    ],
+)
+def test_an_engines_settings_choose_the_host_preset(rollout: str, host: str) -> None:
+    scenario = verl(f"rollout: {{{rollout}}}")
+    assert scenario.costs.rollout.host == host  # type: ignore[union-attr]
+    assert len(scenario.translations) == rollout.count(":")
+
+
+def test_an_engine_setting_that_stands_for_nothing_known_is_refused() -> None:
+    with pytest.raises(
+        OppoError, match=r"rollout\.name is 'tgi' but must be one of vllm, sglang, hf; or give"
+    ):
+        verl("rollout: {name: tgi}")
+    with pytest.raises(OppoError, match=r"disagrees with costs\.rollout\.host"):
+        verl("rollout: {mode: async, enforce_eager: true}")
+
+
+def test_the_memory_settings_of_verl_are_read() -> None:
+    scenario = verl(
+        "rollout: {tensor_model_parallel_size: 4, gpu_memory_utilization: 0.6, free_cache_engine: true},"
+        " model: {enable_gradient_checkpointing: true},"
+        " actor: {ulysses_sequence_parallel_size: 4, ppo_max_token_len_per_gpu: 10144,"
+        " fsdp_config: {param_offload: true, optimizer_offload: true}},"
+        " ref: {log_prob_max_token_len_per_gpu: 40576, fsdp_config: {param_offload: true}}"
+    )
+    training = scenario.training
+    assert training.gradient_checkpointing
+    assert training.sequence_parallel == 4
+    assert (training.micro_batch_tokens, training.ref_micro_batch_tokens) == (10144, 40576)
+    assert training.param_offload
+    assert training.optimizer_offload
+    assert training.ref_param_offload
+    assert scenario.costs.rollout.sleep_mode  # type: ignore[union-attr]
+    assert scenario.costs.rollout.tensor_parallel == 4  # type: ignore[union-attr]
+
+
 def test_what_was_translated_is_said_word_by_word() -> None:
     scenario = read("train_batch_size: 112\nover_sampling_batch_size: 120\npartial_rollout: true")
     assert scenario.translations == (
@@ -198,8 +261,10 @@ def test_settings_of_a_policy_of_ones_own_are_left_alone() -> None:
 def test_every_alias_leads_to_a_field_that_exists_or_is_a_checked_statement() -> None:
     statements = {"policy.partial_rollout", "policy.max_staleness_strategy"}
     settings_of_policies = {"policy.overcommit", "policy.chunk_size", "policy.max_staleness"}
+    engines = {f"costs.rollout.{name}" for name in RolloutEngine.model_fields}
     for alias in ALIASES.values():
         section, _, field = alias.target.partition(".")
         inner = getattr(Scenario.model_fields[section].annotation, "model_fields", {})
-        assert alias.target in statements | settings_of_policies or not field or field in inner
+        known = statements | settings_of_policies | engines
+        assert alias.target in known or not field or field in inner
         assert alias.target not in statements or alias.convert is not None

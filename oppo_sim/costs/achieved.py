@@ -54,10 +54,12 @@ _ACHIEVED = {
     "A100-80": _A100,
     "A800-40": _A100,
     "A800-80": _A100,
+    "A100-80-PCIe": _A100,
     "A30": _A100,
     "H100": _H100,
     "H800": _H100,
     "H20": _H100,
+    "H100-PCIe": _H100,
     "H200": _H200,
     "GH200": _H200,
     "GH200-144": _H200,
@@ -72,8 +74,8 @@ _ACHIEVED = {
     "L40S": _L40S,
     "RTX-PRO-6000": Achieved(gemm=0.82, attention=0.68, memory=0.93, layer_latency_s=3.2e-5),
 }
-"""Devices without a table of their own have that of the same architecture (A800, A30: A100; H800, H20: H100;
-GH200: H200; L4, L20: L40S)."""
+"""Devices without a table of their own have that of the same architecture (A800, A30, PCIe cards: A100; H800,
+H20, PCIe cards: H100; GH200: H200; L4, L20: L40S)."""
 
 
 def _by_degree(*pairs: tuple[float, float]) -> dict[int, Collective]:

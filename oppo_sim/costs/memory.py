@@ -1,5 +1,7 @@
 """What lies in device memory, in bytes for one device."""
 
+from typing import NamedTuple
+
 from oppo_sim.costs.device import Dtype, value_bytes, weight_value_bytes
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.training_config import Optimizer, Sharding
@@ -13,8 +15,8 @@ OPTIMIZER_TRAFFIC_PER_PARAM: dict[Optimizer, float] = {"adamw": 28.0, "adamw_8bi
 """Bytes an optimizer step moves: gradient and 16-bit weights once, fp32 state read and written."""
 
 _WEIGHT_AND_GRADIENT = 4.0
-_LOGIT_BYTES = 10.0
-"""Of a logit in training: in 16 bits, in fp32, and its fp32 gradient."""
+_LOGIT_BYTES = 8.0
+"""Of a logit in training beside its own: in fp32, and its fp32 gradient; half of it in a forward alone."""
 
 
 def gigabytes(size: float) -> str:
@@ -33,27 +35,45 @@ def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
     return layers + value_bytes(dtype) * (model_parameters(shape, has_head) - shape.layer_params)
 
 
-def training_state_bytes(
+class StateBytes(NamedTuple):
+    """Of a trained model on one device. What is offloaded is one of these."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def training_state(
     parameters: int, optimizer: Optimizer, sharding: Sharding, num_gpus: int, tensor_parallel: int
-) -> float:
-    """Weights and gradients in 16 bits and optimizer state, (2 + 2 + K)·P, divided as in ZeRO, §5."""
-    state = STATE_BYTES_PER_PARAM[optimizer]
-    if sharding == "full":
-        return (_WEIGHT_AND_GRADIENT + state) * parameters / num_gpus
+) -> StateBytes:
+    """Weights and gradients in 16 bits and optimizer state, (2 + 2 + K)·P, divided as in ZeRO, §5.
+
+    FSDP holds the same bytes as weights and gradients in 32 bits and moments, (4 + 4 + K − 4)·P; so does
+    training in 32 bits, whose weights are the master weights.
+    """
+    state = STATE_BYTES_PER_PARAM[optimizer] * parameters
+    half = _WEIGHT_AND_GRADIENT / 2.0 * parameters
     if sharding == "optimizer":
-        return _WEIGHT_AND_GRADIENT * parameters / tensor_parallel + state * parameters / num_gpus
-    return (_WEIGHT_AND_GRADIENT + state) * parameters / tensor_parallel
+        return StateBytes(half / tensor_parallel, half / tensor_parallel, state / num_gpus)
+    shards = num_gpus if sharding == "full" else tensor_parallel
+    return StateBytes(2.0 * half / shards, 2.0 * half / shards, (state - 2.0 * half) / shards)
 
 
-def gathered_bytes(shape: ModelShape, sharding: Sharding, tensor_parallel: int) -> float:
-    """Weights and gradients of the two largest units that a fully sharded model has assembled at once."""
+def gathered_bytes(
+    shape: ModelShape, sharding: Sharding, tensor_parallel: int, dtype: Dtype = "bf16", gradients: bool = True
+) -> float:
+    """Weights (and gradients) of the two largest units that a fully sharded model has assembled at once."""
     if sharding != "full":
         return 0.0
     unit = max(shape.layer_params / shape.num_hidden_layers, shape.lm_head_params)
-    return 2.0 * _WEIGHT_AND_GRADIENT * unit / tensor_parallel
+    return 2.0 * value_bytes(dtype) * (2.0 if gradients else 1.0) * unit / tensor_parallel
 
 
-def layer_activation_bytes(shape: ModelShape) -> float:
+def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
     """Activations that one layer keeps for its backward, a token.
 
     Counted as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
@@ -68,23 +88,40 @@ def layer_activation_bytes(shape: ModelShape) -> float:
         used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
         used += shape.shared_expert_intermediate_size
         mlp = max(used, mlp if shape.num_dense_layers else 0)
-    return (
-        8.0 * shape.hidden_size
-        + 4.0 * (shape.query_width + shape.kv_width)
-        + (8.0 if shape.gated_mlp else 4.0) * mlp
+    values = (
+        4.0 * shape.hidden_size
+        + 2.0 * (shape.query_width + shape.kv_width)
+        + (4.0 if shape.gated_mlp else 2.0) * mlp
     )
+    return values * value_bytes(dtype)
 
 
 def training_activation_bytes(
-    shape: ModelShape, has_head: bool, tensor_parallel: int, recompute_factor: float
+    shape: ModelShape,
+    has_head: bool,
+    tensor_parallel: int,
+    recompute_factor: float = 1.0,
+    checkpointing: bool = False,
+    dtype: Dtype = "bf16",
 ) -> float:
-    """Of one token through all layers and the head, with sequence parallelism beside tensor parallelism."""
-    head = _LOGIT_BYTES * shape.vocab_size if has_head else 0.0
-    layers = shape.num_hidden_layers * layer_activation_bytes(shape) * recompute_factor
-    return (layers + head) / tensor_parallel
+    """Of one token through all layers and the head, with sequence parallelism beside tensor parallelism.
+
+    With ``checkpointing`` each layer keeps its input, and one at a time all the rest.
+    """
+    one = layer_activation_bytes(shape, dtype)
+    layers = shape.num_hidden_layers * one * recompute_factor
+    if checkpointing:
+        layers = shape.num_hidden_layers * shape.hidden_size * value_bytes(dtype) + one
+    return (layers + _logits(shape, has_head, dtype, _LOGIT_BYTES)) / tensor_parallel
 
 
-def inference_activation_bytes(shape: ModelShape, has_head: bool, tensor_parallel: int) -> float:
+def inference_activation_bytes(
+    shape: ModelShape, has_head: bool, tensor_parallel: int, dtype: Dtype = "bf16"
+) -> float:
     """Of one token of a forward without backward: one layer at a time, and the head."""
-    head = _LOGIT_BYTES * shape.vocab_size if has_head else 0.0
-    return (layer_activation_bytes(shape) + head) / tensor_parallel
+    head = _logits(shape, has_head, dtype, _LOGIT_BYTES / 2.0)
+    return (layer_activation_bytes(shape, dtype) + head) / tensor_parallel
+
+
+def _logits(shape: ModelShape, has_head: bool, dtype: Dtype, beside: float) -> float:
+    return (value_bytes(dtype) + beside) * shape.vocab_size if has_head else 0.0

@@ -29,6 +29,8 @@ class Rates(NamedTuple):
     attention: float
     memory: float
     all_reduce: Collective
+    all_to_all: Collective
+    """Between sequence-parallel devices; bytes that one device sends."""
 
 
 class Group(NamedTuple):
@@ -56,6 +58,8 @@ class Split:
     dtype: Dtype
     kv_bytes: float
     rates: Rates
+    sequence_parallel: int = 1
+    """Devices among which the tokens of a sequence lie; each runs its own."""
 
     @property
     def weight_bytes_per_param(self) -> float:
@@ -79,12 +83,14 @@ def achievable_rates(
     OppoError for a dtype the device lacks."""
     activations = device.bf16_flops if dtype == "fp8" else device.flops(dtype)
     found = achieved(device, shares)
+    link = device.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
     return Rates(
         gemm=device.flops(dtype) * found.gemm,
         head=activations * found.gemm,
         attention=activations * found.attention,
         memory=device.hbm_bytes_per_s * found.memory,
         all_reduce=all_reduce(device, shares, degree, link_bytes_per_s),
+        all_to_all=Collective(found.collective_latency_s, link * found.link),
     )
 
 
@@ -161,13 +167,22 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
 
 
 def collectives_seconds(split: Split, rows: float) -> float:
-    """Two all-reduces a layer of ``rows`` hidden vectors."""
-    if split.tensor_parallel == 1:
-        return 0.0
-    size = rows * split.shape.hidden_size * split.activation_bytes
-    latency_s, bytes_per_s = split.rates.all_reduce
-    one = latency_s + size / bytes_per_s
-    return 2 * split.shape.num_hidden_layers * one
+    """Between the devices of one replica or rank: two all-reduces a layer of ``rows`` hidden vectors with
+    tensor parallelism, four all-to-alls with sequence parallelism (queries, keys, values, attention output:
+    Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few)."""
+    shape, seconds = split.shape, 0.0
+    if split.tensor_parallel > 1:
+        latency_s, bytes_per_s = split.rates.all_reduce
+        size = rows * shape.hidden_size * split.activation_bytes
+        seconds += 2 * shape.num_hidden_layers * (latency_s + size / bytes_per_s)
+    if split.sequence_parallel > 1:
+        latency_s, bytes_per_s = split.rates.all_to_all
+        degree = split.sequence_parallel
+        kv_width = max(shape.kv_heads, degree) * shape.head_size
+        size = rows * 2.0 * (shape.query_width + kv_width) * split.activation_bytes
+        sent = size / split.tensor_parallel * (degree - 1) / degree
+        seconds += shape.num_hidden_layers * (4 * latency_s + sent / bytes_per_s)
+    return seconds
 
 
 class Terms(NamedTuple):

@@ -6,21 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from oppo_sim.costs.build_roofline import (
-    Devices,
-    Models,
-    Parts,
-    kv_capacity,
-    rollout_engine,
-    scoring_worker,
-    training_group,
-)
-from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.build_roofline import rollout_engine, scoring_worker, training_group
+from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.devices import Device, find_device
 from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.roofline_memory import Devices, Models, Parts, kv_capacity
 from oppo_sim.costs.roofline_parts import (
     DeviceRef,
     ModelRef,
@@ -66,7 +59,7 @@ class ShapedCosts(CostSection):
         self._check(models, context)
         parts = Parts(self.rollout, self.reward_model, self.training, models, devices, context)
         actor = rollout_engine(parts)
-        capacity = kv_capacity(parts, actor)
+        capacity = kv_capacity(parts, actor.split.kv_bytes_per_token)
         training = training_group(parts)
         derived = {
             "actor_kv_capacity_tokens": capacity,
@@ -115,14 +108,15 @@ class ShapedCosts(CostSection):
     def _devices(self, context: CostContext) -> Devices:
         wanted = context.training.num_gpus
         number = context.num_replicas * self.rollout.tensor_parallel if wanted is None else wanted
-        degree = context.training.tensor_parallel
+        training = context.training
+        degree, name = training.tensor_parallel * training.sequence_parallel, "tensor_parallel"
+        if training.sequence_parallel > 1:
+            name += " times sequence_parallel"
         if number % degree:
-            raise OppoError(
-                f"training: tensor_parallel {degree} does not divide {number} GPUs; set training.num_gpus"
-            )
+            raise OppoError(f"training: {name} {degree} does not divide {number} GPUs; set training.num_gpus")
         sections = self.rollout, self.reward_model, self.training
-        rollout, scoring, training = (self._device(section.device) for section in sections)
-        return Devices(rollout, scoring, training, number)
+        rollout, scoring, trained_on = (self._device(section.device) for section in sections)
+        return Devices(rollout, scoring, trained_on, number)
 
     def _check(self, models: Models, context: CostContext) -> None:
         """Raises OppoError for a weight sync or a tensor-parallel degree that cannot be."""
@@ -131,17 +125,27 @@ class ShapedCosts(CostSection):
                 "training: weight_sync kind shared needs training on the rollout devices; colocate it or take"
                 " online_refit"
             )
-        for shape, name, degree in (
-            (models.actor, "rollout", self.rollout.tensor_parallel),
-            (models.actor, "training", context.training.tensor_parallel),
-            (models.critic, "training", context.training.tensor_parallel),
-            (models.reward or models.ref, "reward_model", self.reward_model.tensor_parallel),
+        trained = [models.actor, models.critic, *([models.ref] if stages_run(context.training).ref else ())]
+        split, degree = "tensor_parallel", context.training.tensor_parallel
+        if context.training.sequence_parallel > 1:
+            split, degree = (
+                "tensor_parallel times sequence_parallel",
+                degree * context.training.sequence_parallel,
+            )
+        for shape, name, divided, parts in (
+            (models.actor, "rollout", "tensor_parallel", self.rollout.tensor_parallel),
+            *((shape, "training", split, degree) for shape in trained),
+            (
+                models.reward or models.ref,
+                "reward_model",
+                "tensor_parallel",
+                self.reward_model.tensor_parallel,
+            ),
         ):
             heads = shape.num_attention_heads
-            if heads % degree:
+            if heads % parts:
                 raise OppoError(
-                    f"costs: {name}: tensor_parallel {degree} does not divide the {heads} attention heads;"
-                    " change it"
+                    f"costs: {name}: {divided} {parts} does not divide the {heads} attention heads; change it"
                 )
 
 

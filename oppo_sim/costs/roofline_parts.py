@@ -24,6 +24,9 @@ class RolloutEngine(Strict):
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     host: HostRef = "vllm"
     gpu_memory_utilization: Share = 0.9
+    sleep_mode: bool = False
+    """The engine's weights leave the device memory while training runs (vLLM's sleep mode, verl's
+    ``free_cache_engine``), like the KV cache always does. The seconds of waking are in ``gen_phase_s``."""
     max_num_batched_tokens: Count = 8192
     """Tokens of one forward at most, for the activation memory set aside."""
     achievable: Achievable = Achievable()

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from oppo_sim.costs.achieved import Achieved, achieved
 from oppo_sim.costs.context import stages_run
-from oppo_sim.costs.device import Device
+from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.formulas import added, micro_batches, stage_seconds
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
-from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, model_parameters
+from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, StateBytes, model_parameters
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
@@ -24,16 +24,20 @@ from oppo_sim.costs.operators import (
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.training_config import TrainingConfig
 
+_NO_STATE = StateBytes(0.0, 0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model of the training group; micro-batches in tokens of a rank, ``state_bytes`` of a device."""
+    """A model of the training group; micro-batches in tokens of a device, bytes of a device."""
 
     shape: ModelShape
     has_head: bool
     training_micro_batch: int
     inference_micro_batch: int
-    state_bytes: float
+    state: StateBytes = _NO_STATE
+    streamed_bytes: float = 0.0
+    """Brought in for every micro-batch, layer by layer, beside the arithmetic."""
 
     @property
     def parameters(self) -> int:
@@ -43,6 +47,8 @@ class TrainedModel:
 class _Stage(NamedTuple):
     model: TrainedModel
     plan: StagePlan
+    recomputed: float = 0.0
+    """Forwards of a micro-batch that are run again, which take the device and are no work."""
 
 
 _ADV = 3
@@ -81,7 +87,10 @@ class RooflineTraining:
     @property
     def peak(self) -> Peak | None:
         """Datasheet rates of all training devices together."""
-        return Peak(self.device.bf16_flops * self.num_gpus, self.device.hbm_bytes_per_s * self.num_gpus)
+        return Peak(
+            self.device.flops(self.training.dtype) * self.num_gpus,
+            self.device.hbm_bytes_per_s * self.num_gpus,
+        )
 
     @property
     def parallel_inference(self) -> bool:
@@ -169,6 +178,8 @@ class RooflineTraining:
 
     @property
     def _data_parallel(self) -> int:
+        """Ranks that tokens are divided among and weights are gathered from. Sequence-parallel devices count
+        as such: each runs its share of the tokens of a sequence."""
         return self.num_gpus // self.training.tensor_parallel
 
     @cached_property
@@ -182,14 +193,35 @@ class RooflineTraining:
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
             shares, link = self.devices.achievable, self.devices.link_bytes_per_s
-            rates = achievable_rates(self.device, "bf16", shares, self.training.tensor_parallel, link)
-            self._splits[id(model)] = Split(model.shape, self.training.tensor_parallel, "bf16", 2.0, rates)
+            degree, dtype = self.training.tensor_parallel, self.training.dtype
+            self._splits[id(model)] = Split(
+                model.shape,
+                degree,
+                dtype,
+                value_bytes(dtype),
+                achievable_rates(self.device, dtype, shares, degree, link),
+                self.training.sequence_parallel,
+            )
         return self._splits[id(model)]
 
     def _gather_seconds(self, model: TrainedModel) -> float:
-        """Ring all-gather (or reduce-scatter) of 16-bit weights over d ranks, (d−1)/d through the link."""
-        ranks = self._data_parallel
-        return 2.0 * model.parameters / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
+        """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the link."""
+        ranks, size = self._data_parallel, value_bytes(self.training.dtype) * model.parameters
+        return size / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
+
+    def _host_link(self) -> float:
+        return self.device.host_link_bytes_per_s * self._achieved.link
+
+    def _out_and_in(self, size: float) -> float:
+        return 2.0 * size / self._host_link()
+
+    def _moved(self, state: StateBytes) -> float:
+        """What an update brings in from host memory."""
+        training = self.training
+        if training.offload:
+            return state.total
+        moved = state.parameters if training.param_offload else 0.0
+        return moved + (state.optimizer if training.optimizer_offload else 0.0)
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
@@ -208,8 +240,13 @@ class RooflineTraining:
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
-        overhead = self.devices.micro_batch_overhead_s
-        return _Stage(model, StagePlan(model.inference_micro_batch, gather_s=gather, overhead_s=overhead))
+        plan = StagePlan(
+            model.inference_micro_batch,
+            gather_s=gather + model.streamed_bytes / self._host_link(),
+            overhead_s=self.devices.micro_batch_overhead_s,
+            offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
+        )
+        return _Stage(model, plan)
 
     def _update(self, model: TrainedModel) -> _Stage:
         """All epochs: per mini-batch its micro-batches (a backward is two forwards) and an optimizer step."""
@@ -218,24 +255,24 @@ class RooflineTraining:
         sharded = training.sharding == "full"
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
-        host_link = self.device.host_link_bytes_per_s * self._achieved.link
-        offload = 2.0 * model.state_bytes / host_link if training.offload else 0.0
+        recomputed = 1.0 if training.gradient_checkpointing else 0.0
+        speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
         plan = StagePlan(
             model.training_micro_batch,
             mini_batches=training.num_mini_batches,
             steps=training.num_ppo_epochs * training.num_mini_batches,
             passes=3.0,
-            speed=self.devices.recompute_speed_factor if training.selective_recompute else 1.0,
+            speed=3.0 / (3.0 + recomputed) * speed,
             # Gathers for forward and backward and the reduce-scatter of the gradients run beside the
             # arithmetic.
             gather_s=3.0 * gather if sharded else 0.0,
-            overhead_s=3.0 * self.devices.micro_batch_overhead_s,
+            overhead_s=(3.0 + recomputed) * self.devices.micro_batch_overhead_s,
             reduction_s=0.0 if sharded else 2.0 * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,
-            offload_s=offload,
+            offload_s=self._out_and_in(self._moved(model.state)),
         )
-        return _Stage(model, plan)
+        return _Stage(model, plan, recomputed)
 
     def _part(self, stage: _Stage, batch: BatchShape) -> _Part:
         """A stage of a batch."""
@@ -257,10 +294,11 @@ class RooflineTraining:
             plan.offload_s,
         )
         passes = plan.passes * count * plan.steps
+        run = (plan.passes + stage.recomputed) * count * plan.steps
         return _Part(
             seconds,
-            passes * one.arithmetic_s,
-            passes * one.memory_s + plan.steps * plan.optimizer_s,
+            run * one.arithmetic_s,
+            run * one.memory_s + plan.steps * plan.optimizer_s,
             passes * one.flops,
             passes * one.bytes + plan.steps * plan.optimizer_bytes,
         )

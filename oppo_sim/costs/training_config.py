@@ -10,6 +10,7 @@ OldLogProb = Literal["behaviour", "recompute"]
 Critic = Literal["separate", "value_head", "none"]
 Optimizer = Literal["adamw", "adamw_8bit", "sgd"]
 Sharding = Literal["full", "optimizer", "none"]
+TrainingDtype = Literal["bf16", "fp16", "tf32", "float32"]
 
 
 class FullExport(Strict):
@@ -58,15 +59,30 @@ class TrainingConfig(Strict):
     num_ppo_epochs: Count = 4
     num_mini_batches: Count = 1
     """Optimizer steps an epoch."""
+    dtype: TrainingDtype = "bf16"
+    """Of weights and activations in forward and backward; optimizer states are in 32 bits whatever it is."""
     micro_batch_tokens: Literal["auto"] | Count = "auto"
-    """Tokens one data-parallel rank runs at once; ``auto``: as many as fit into the device memory."""
+    """Tokens that each device of a sequence-parallel group brings to a micro-batch (verl's
+    ``ppo_max_token_len_per_gpu``); ``auto``: as many as fit into the device memory."""
+    log_prob_micro_batch_tokens: Count | None = None
+    """Likewise in ``old_log_prob`` and ``values``; None: ``micro_batch_tokens``."""
+    ref_micro_batch_tokens: Count | None = None
+    """Likewise in ``ref``."""
     selective_recompute: bool = False
     """Half the activation memory for a fifth of the training speed."""
+    gradient_checkpointing: bool = False
+    """Layers keep their inputs alone and are run again in the backward: one more forward."""
     optimizer: Optimizer = "adamw"
     sharding: Sharding = "full"
     """``full``: FSDP or ZeRO-3; ``optimizer``: ZeRO-1; ``none``: plain data parallelism."""
     offload: bool = False
     """Weights, gradients and optimizer state wait in host memory during generation (colocated training)."""
+    param_offload: bool = False
+    """The weights of actor and critic are in host memory but for the stages that run them (verl's FSDP)."""
+    optimizer_offload: bool = False
+    """Their optimizer states are in host memory but for their updates."""
+    ref_param_offload: bool = False
+    """The reference model's weights are in host memory; each micro-batch brings them in layer by layer."""
     old_log_prob: OldLogProb = "recompute"
     parallel_inference: bool = False
     """``old_log_prob``, ``ref`` and ``values`` run beside each other, each on devices of its own."""
@@ -79,15 +95,30 @@ class TrainingConfig(Strict):
     num_gpus: Count | None = None
     """None: as many as the rollout replicas have."""
     tensor_parallel: Count = 1
+    sequence_parallel: Count = 1
+    """Devices that share the tokens of a sequence, heads divided in attention (Ulysses)."""
     weight_sync: WeightSync = OnlineRefit()
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingConfig":
         if self.stream_ref and not self.ref:
             raise ValueError("stream_ref: true needs ref: true; there is no reference model to stream")
-        if self.num_gpus is not None and self.num_gpus % self.tensor_parallel:
+        degree, name = self.tensor_parallel * self.sequence_parallel, "tensor_parallel"
+        if self.sequence_parallel > 1:
+            name += f" {self.tensor_parallel} times sequence_parallel"
+        if self.num_gpus is not None and self.num_gpus % degree:
             raise ValueError(
-                f"num_gpus {self.num_gpus} is not a multiple of tensor_parallel {self.tensor_parallel};"
-                " change either"
+                f"num_gpus {self.num_gpus} is not a multiple of {name}"
+                f" {self.sequence_parallel if self.sequence_parallel > 1 else degree}; change either"
+            )
+        if self.selective_recompute and self.gradient_checkpointing:
+            raise ValueError(
+                "selective_recompute and gradient_checkpointing are two ways to keep fewer activations:"
+                " choose one"
+            )
+        if self.offload and (self.param_offload or self.optimizer_offload):
+            raise ValueError(
+                "offload: true moves weights, gradients and optimizer states together: leave out"
+                " param_offload and optimizer_offload, or offload"
             )
         return self

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED
+from oppo_sim.scenario import engine_names
 from oppo_sim.scenario.schema import DEFAULT_POLICY
 from oppo_sim.scenario.yaml_text import show_value
 
@@ -47,6 +48,8 @@ Convert = Callable[[str, Any, Facts], Any]
 """(alias, given value, facts) → value of the target."""
 NOTHING = object()
 """Answer of a conversion whose alias only states what holds anyway."""
+DEFAULT = object()
+"""Answer of a conversion whose value is what a scenario says without it."""
 
 
 class Alias(NamedTuple):
@@ -170,6 +173,11 @@ def _waits(alias: str, value: Any, facts: Facts) -> object:
     return NOTHING
 
 
+def _engine_host(alias: str, value: Any, facts: Facts) -> object:
+    preset = engine_names.host_preset(alias, value)
+    return DEFAULT if preset is None else preset
+
+
 def _same(target: str, *names: str) -> dict[str, Alias]:
     return dict.fromkeys(names, Alias(target))
 
@@ -283,6 +291,10 @@ ALIASES: Mapping[str, Alias] = {
             "rollout_batch_size / (prompts × group_size), which must divide it",
         ),
     ),
+    **{name: Alias(target) for target, names in engine_names.SAME.items() for name in names},
+    **dict.fromkeys(
+        engine_names.HOST_NAMES, Alias(engine_names.HOST, _engine_host, "the host preset it stands for")
+    ),
 }
 _ORDER = {name: position for position, name in enumerate(ALIASES)}
 
@@ -313,6 +325,11 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
         if value is NOTHING:
             result.sentences.append(
                 f"{item.given}: {show_value(item.value)} agrees with policy '{policy_name(merged)}'"
+            )
+            continue
+        if value is DEFAULT:
+            result.sentences.append(
+                f"{item.given}: {show_value(item.value)} is what {target} stands for without it"
             )
             continue
         _put(result, item, target, value)

@@ -1,0 +1,280 @@
+"""Whether what a scenario asks for fits the memory of its devices, and how many tokens fit beside it."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from oppo_sim.costs.context import CostContext, stages_run
+from oppo_sim.costs.device import Device
+from oppo_sim.costs.memory import (
+    StateBytes,
+    gathered_bytes,
+    gigabytes,
+    inference_activation_bytes,
+    layer_activation_bytes,
+    model_parameters,
+    training_activation_bytes,
+    training_state,
+    weight_bytes,
+)
+from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier
+from oppo_sim.errors import OppoError
+
+_WORTH_NAMING = 0.05e9
+"""Bytes that a switch has to save to be named."""
+
+
+class Item(NamedTuple):
+    """Something that takes device memory."""
+
+    name: str
+    bytes: float
+
+
+class Models(NamedTuple):
+    """Shapes; ``reward`` is None for a verifier."""
+
+    actor: ModelShape
+    ref: ModelShape
+    critic: ModelShape
+    reward: ModelShape | None
+
+
+class Devices(NamedTuple):
+    rollout: Device
+    scoring: Device
+    training: Device
+    num_training: int
+
+
+class Parts(NamedTuple):
+    """A roofline section with its models and devices found, and the scenario that it is for."""
+
+    rollout: RolloutEngine
+    reward_model: RewardModel | Verifier
+    group: TrainingDevices
+    models: Models
+    devices: Devices
+    context: CostContext
+
+
+class _Need(NamedTuple):
+    """What is to lie in one device at a time; ``least`` bytes beside the items."""
+
+    items: list[Item]
+    least: float
+
+    @property
+    def total(self) -> float:
+        return sum(item.bytes for item in self.items) + self.least
+
+
+def state_bytes(parts: Parts, shape: ModelShape, has_head: bool) -> StateBytes:
+    """Of a trained model, on each device of the training group."""
+    training, number = parts.context.training, parts.devices.num_training
+    parameters, degree = model_parameters(shape, has_head), training.tensor_parallel
+    return training_state(parameters, training.optimizer, training.sharding, number, degree)
+
+
+def ref_bytes(parts: Parts) -> float:
+    """The reference model's weights, on each device of the training group."""
+    training = parts.context.training
+    shards = parts.devices.num_training if training.sharding == "full" else training.tensor_parallel
+    return weight_bytes(parts.models.ref, training.dtype, True) / shards
+
+
+def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
+    """Tokens of KV cache of a replica: what weights, activations and co-located models leave.
+
+    Raises OppoError if that is not one token.
+    """
+
+    def need(parts: Parts) -> _Need:
+        rollout, context = parts.rollout, parts.context
+        activations = rollout.max_num_batched_tokens * layer_activation_bytes(
+            parts.models.actor, rollout.dtype
+        )
+        items = [*_rollout_items(parts), Item("activations", activations / rollout.tensor_parallel)]
+        if context.colocated_training and not context.training.offload:
+            items += _training_items(parts)
+        if context.colocated_scoring:
+            items += _scoring_items(parts)
+        return _Need(items, kv_bytes_per_token)
+
+    share = parts.rollout.gpu_memory_utilization
+    left = _left(
+        "rollout",
+        parts,
+        parts.devices.rollout,
+        share,
+        need,
+        "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device",
+    )
+    return math.floor(left / kv_bytes_per_token)
+
+
+def check_scoring(parts: Parts) -> None:
+    """Raises OppoError if the weights of a scoring worker do not fit."""
+    if _scoring_items(parts):
+        share, cure = parts.reward_model.gpu_memory_utilization, "raise reward_model.tensor_parallel"
+        _left(
+            "scoring",
+            parts,
+            parts.devices.scoring,
+            share,
+            lambda parts: _Need(_scoring_items(parts), 0.0),
+            cure + " or take a larger device",
+        )
+
+
+def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, backward: bool) -> int:
+    """Tokens of a micro-batch on one device: as set, else as many as fit beside what the training group
+    holds then. ``name``: actor, critic or reference.
+
+    Raises OppoError if not all of it fits or a micro-batch cannot hold the longest rollout.
+    """
+    wanted, field = _wanted(parts, name, backward)
+    context, training = parts.context, parts.context.training
+    longest = context.max_prompt_length + context.max_response_length
+    if isinstance(wanted, int) and wanted * training.sequence_parallel < longest:
+        times = (
+            f" times sequence_parallel {training.sequence_parallel}" if training.sequence_parallel > 1 else ""
+        )
+        raise OppoError(
+            f"training: {field} {wanted}{times} is less than the longest rollout "
+            f"(max_prompt_length + max_response_length = {longest}); raise it"
+        )
+
+    def least(parts: Parts) -> int:
+        return wanted if isinstance(wanted, int) else -(-longest // parts.context.training.sequence_parallel)
+
+    def need(parts: Parts) -> _Need:
+        items = _training_items(parts, name)
+        if parts.context.colocated_training:  # the KV cache is released while training runs
+            items += [] if parts.rollout.sleep_mode else _rollout_items(parts)
+            if parts.context.colocated_scoring:
+                items += _scoring_items(parts)
+        training, degree = parts.context.training, parts.context.training.tensor_parallel
+        gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, name != "reference")
+        per_token = _activation_bytes(parts, shape, has_head, backward)
+        return _Need([*items, Item("gathered layers", gathered)], least(parts) * per_token)
+
+    per_token, stage = _activation_bytes(parts, shape, has_head, backward), "" if backward else ", forward"
+    left = _left(
+        f"training ({name}{stage}, one micro-batch of {least(parts)} tokens with"
+        f" {gigabytes(least(parts) * per_token)} of activations)",
+        parts,
+        parts.devices.training,
+        parts.group.memory_utilization,
+        need,
+        (f"lower training.{field}, " if isinstance(wanted, int) else "")
+        + "raise training.tensor_parallel or num_gpus, or shorten the responses",
+    )
+    return wanted if isinstance(wanted, int) else math.floor(left / per_token)
+
+
+def _wanted(parts: Parts, name: str, backward: bool) -> tuple[int | str, str]:
+    training = parts.context.training
+    own, field = training.log_prob_micro_batch_tokens, "log_prob_micro_batch_tokens"
+    if name == "reference":
+        own, field = training.ref_micro_batch_tokens, "ref_micro_batch_tokens"
+    if backward or own is None:
+        return training.micro_batch_tokens, "micro_batch_tokens"
+    return own, field
+
+
+def _activation_bytes(parts: Parts, shape: ModelShape, has_head: bool, backward: bool) -> float:
+    """Of a token on one device."""
+    training, degree = parts.context.training, parts.context.training.tensor_parallel
+    forward = inference_activation_bytes(shape, has_head, degree, training.dtype)
+    if not backward:
+        return forward
+    factor = parts.group.recompute_memory_factor if training.selective_recompute else 1.0
+    checkpointing = training.gradient_checkpointing
+    kept = training_activation_bytes(shape, has_head, degree, factor, checkpointing, training.dtype)
+    return max(kept, forward)
+
+
+def _scoring_items(parts: Parts) -> list[Item]:
+    """Weights that a scoring worker holds on each of its devices."""
+    models, items = parts.models, []
+    dtype, degree = parts.reward_model.dtype, parts.reward_model.tensor_parallel
+    if models.reward is not None:
+        items.append(Item("reward model weights", weight_bytes(models.reward, dtype, False) / degree))
+    if parts.context.training.stream_ref:
+        items.append(Item("reference weights", weight_bytes(models.ref, dtype, True) / degree))
+    return items
+
+
+def _training_items(parts: Parts, running: str = "") -> list[Item]:
+    """What the training group keeps on each of its devices while it runs a model, or none (between steps)."""
+    training, models = parts.context.training, parts.models
+    trained = [("actor", models.actor, True)]
+    if training.critic == "separate":
+        trained.append(("critic", models.critic, False))
+    items = []
+    for name, shape, has_head in trained:
+        state, here = state_bytes(parts, shape, has_head), name == running
+        kept = 0.0 if training.param_offload and not here else state.parameters + state.gradients
+        kept += 0.0 if training.optimizer_offload and not here else state.optimizer
+        items.append(Item(f"{name} training state", kept))
+    if stages_run(training).ref and not training.parallel_inference and not training.ref_param_offload:
+        items.append(Item("reference weights", ref_bytes(parts)))
+    return items
+
+
+def _rollout_items(parts: Parts) -> list[Item]:
+    size = weight_bytes(parts.models.actor, parts.rollout.dtype, True)
+    return [Item("rollout weights", size / parts.rollout.tensor_parallel)]
+
+
+def _left(
+    place: str, parts: Parts, device: Device, utilization: float, need: Callable[[Parts], _Need], cure: str
+) -> float:
+    """Bytes of a device beside the items. Raises OppoError if that is less than the least, naming every item
+    and what each switch would save."""
+    asked, usable = need(parts), utilization * device.hbm_bytes
+    left = usable - sum(item.bytes for item in asked.items)
+    if left <= 0 or left < asked.least:
+        listed = ", ".join(f"{item.name} {gigabytes(item.bytes)}" for item in asked.items)
+        short = gigabytes(asked.least - left)
+        raise OppoError(
+            f"costs: {place} does not fit {device.name}: {listed}, of {gigabytes(usable)} usable; {short}"
+            f" short; {cure}{_savings(parts, need)}"
+        )
+    return left
+
+
+_TRAINING_SWITCHES: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("gradient_checkpointing", {"gradient_checkpointing": True, "selective_recompute": False}),
+    ("selective_recompute", {"selective_recompute": True, "gradient_checkpointing": False}),
+    ("sharding: full", {"sharding": "full"}),
+    ("offload", {"offload": True, "param_offload": False, "optimizer_offload": False}),
+    ("param_offload", {"param_offload": True}),
+    ("optimizer_offload", {"optimizer_offload": True}),
+    ("ref_param_offload", {"ref_param_offload": True}),
+    ("sequence_parallel: 2", {"sequence_parallel": 2}),
+    ("sequence_parallel: 4", {"sequence_parallel": 4}),
+    ("sequence_parallel: 8", {"sequence_parallel": 8}),
+)
+
+
+def _savings(parts: Parts, need: Callable[[Parts], _Need]) -> str:
+    """What each switch that is off would save here, most first."""
+    training, now = parts.context.training, need(parts).total
+    found = []
+    for name, change in _TRAINING_SWITCHES:
+        degree = training.tensor_parallel * int(change.get("sequence_parallel", training.sequence_parallel))
+        heads = [shape.num_attention_heads for shape in parts.models[:3]]
+        uneven = any(number % degree for number in (parts.devices.num_training, *heads))
+        if uneven or (training.offload and name in ("param_offload", "optimizer_offload")):
+            continue
+        context = CostContext(**{**vars(parts.context), "training": training.model_copy(update=dict(change))})
+        found.append((now - need(parts._replace(context=context)).total, f"training.{name}"))
+    rollout = parts.rollout.model_copy(update={"sleep_mode": True})
+    found.append((now - need(parts._replace(rollout=rollout)).total, "costs.rollout.sleep_mode"))
+    worth = sorted((each for each in found if each[0] > _WORTH_NAMING), reverse=True)
+    if not worth:
+        return ""
+    return "; of the switches, " + ", ".join(f"{name} saves {gigabytes(saved)}" for saved, name in worth)

@@ -1,0 +1,51 @@
+"""What verl and TRL call the settings of engines and of training memory."""
+
+from typing import Any
+
+from oppo_sim.errors import OppoError
+
+_VERL = "actor_rollout_ref"
+
+SAME: dict[str, tuple[str, ...]] = {
+    "costs.rollout.tensor_parallel": (
+        f"{_VERL}.rollout.tensor_model_parallel_size",
+        "vllm_tensor_parallel_size",
+    ),
+    "costs.rollout.gpu_memory_utilization": (
+        f"{_VERL}.rollout.gpu_memory_utilization",
+        "vllm_gpu_memory_utilization",
+    ),
+    "costs.rollout.max_num_batched_tokens": (f"{_VERL}.rollout.max_num_batched_tokens",),
+    "costs.rollout.sleep_mode": (f"{_VERL}.rollout.free_cache_engine", "vllm_enable_sleep_mode"),
+    "training.gradient_checkpointing": (f"{_VERL}.model.enable_gradient_checkpointing",),
+    "training.sequence_parallel": (f"{_VERL}.actor.ulysses_sequence_parallel_size",),
+    "training.param_offload": (f"{_VERL}.actor.fsdp_config.param_offload",),
+    "training.optimizer_offload": (f"{_VERL}.actor.fsdp_config.optimizer_offload",),
+    "training.ref_param_offload": (f"{_VERL}.ref.fsdp_config.param_offload",),
+    "training.micro_batch_tokens": (f"{_VERL}.actor.ppo_max_token_len_per_gpu",),
+    "training.log_prob_micro_batch_tokens": (f"{_VERL}.rollout.log_prob_max_token_len_per_gpu",),
+    "training.ref_micro_batch_tokens": (f"{_VERL}.ref.log_prob_max_token_len_per_gpu",),
+}
+"""Our field → names of the same value elsewhere."""
+
+HOST = "costs.rollout.host"
+HOST_NAMES = (f"{_VERL}.rollout.enforce_eager", f"{_VERL}.rollout.mode", f"{_VERL}.rollout.name")
+"""Settings that choose a host preset."""
+
+_PRESETS: dict[str, dict[Any, str | None]] = {
+    "enforce_eager": {True: "vllm-eager", False: None},
+    "mode": {"async": "vllm-async", "sync": None},
+    "name": {"vllm": None, "sglang": "sglang", "hf": "generate"},
+}
+
+
+def host_preset(alias: str, value: Any) -> str | None:
+    """The host preset that a setting stands for; None: it chooses none beside the default.
+
+    Raises OppoError for a value that stands for none.
+    """
+    known = _PRESETS[alias.rpartition(".")[2]]
+    if isinstance(value, bool | str) and value in known:
+        return known[value]
+    choices = ", ".join(str(each).lower() for each in known)
+    raise OppoError(f"{alias} is {value!r} but must be one of {choices}; or give {HOST} yourself")

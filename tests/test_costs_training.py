@@ -1,0 +1,263 @@
+"""Training as frameworks configure it: recomputation, sequence parallelism, offload, dtypes, memory; by hand."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from oppo_sim.costs.achieved import Achievable
+from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.device import Device
+from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.costs.memory import (
+    StateBytes,
+    inference_activation_bytes,
+    training_activation_bytes,
+    training_state,
+)
+from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.roofline_config import RooflineCostConfig
+from oppo_sim.costs.roofline_parts import TrainingDevices
+from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
+from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.errors import OppoError
+
+TINY = ModelShape(
+    num_hidden_layers=1,
+    hidden_size=8,
+    intermediate_size=16,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    vocab_size=32,
+)
+TOY = Device(
+    name="toy",
+    hbm_bytes=1e9,
+    hbm_bytes_per_s=1e15,
+    bf16_flops=1000.0,
+    float32_flops=100.0,
+    link_bytes_per_s=1e15,
+    host_link_bytes_per_s=1.0,
+    source="test",
+)
+EXACT = TrainingDevices(
+    achievable=Achievable(
+        gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.0, layer_latency_s=0.0
+    ),
+    micro_batch_overhead_s=0.25,
+    adv_fixed_s=0.0,
+    adv_per_token_s=0.0,
+)
+STATE = StateBytes(parameters=30.0, gradients=30.0, optimizer=40.0)
+SMALL = BatchShape((2, 2), (2, 2))  # 8 tokens, 16 pairs
+FORWARD = 9.728 + 4.096
+"""Layers 2·576·8, attention 4·8·16 and head 2·256·8 operations at 1,000 a second."""
+
+
+def tiny(
+    training: TrainingConfig, device: Device = TOY, num_gpus: int = 1, micro: int = 8, streamed: float = 0.0
+) -> RooflineTraining:
+    model = TrainedModel(TINY, True, micro, micro, STATE)
+    ref = TrainedModel(TINY, True, micro, micro, streamed_bytes=streamed)
+    return RooflineTraining(model, ref, model, device, EXACT, training, num_gpus, 2000.0, SMALL)
+
+
+def config(**fields: Any) -> TrainingConfig:
+    return TrainingConfig(**{"num_ppo_epochs": 1, "critic": "none", **fields})
+
+
+def test_gradient_checkpointing_is_one_more_forward_and_no_more_work() -> None:
+    plain, again = (tiny(config(gradient_checkpointing=flag)) for flag in (False, True))
+    assert plain.stage_times(SMALL).update_actor == pytest.approx(3 * (FORWARD + 0.25))
+    assert again.stage_times(SMALL).update_actor == pytest.approx(4 * (FORWARD + 0.25))
+    assert again.work(SMALL) == plain.work(SMALL)
+    # All of a stage but its overheads is arithmetic, the forward that is run again too: 1 + 1 + 4 forwards.
+    assert again.demand().arithmetic == pytest.approx(6 * FORWARD / (6 * (FORWARD + 0.25)))
+
+
+def test_sequence_parallel_devices_share_the_tokens_and_exchange_heads() -> None:
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0})
+    apart = tiny(config(sharding="none"), slow, 2).stage_times(SMALL)
+    assert apart.ref == pytest.approx(FORWARD / 2 + 0.25)
+    shared = tiny(config(sharding="none", sequence_parallel=2), slow, 2).stage_times(SMALL)
+    # 4 tokens on each device, 8 columns of queries and of outputs, 2 · 8 of keys and values (one head repeated
+    # for the second device), 2 bytes, half of which leaves the device: 128 bytes.
+    assert shared.ref == pytest.approx(FORWARD / 2 + 12.8 + 0.25)
+    assert shared.update_actor - apart.update_actor == pytest.approx(3 * 12.8)
+
+
+def test_offloaded_parts_cross_the_host_link_out_and_in() -> None:
+    kept = tiny(config()).stage_times(SMALL)
+    weights = tiny(config(param_offload=True)).stage_times(SMALL)
+    both = tiny(config(param_offload=True, optimizer_offload=True)).stage_times(SMALL)
+    whole = tiny(config(offload=True)).stage_times(SMALL)
+    assert weights.old_log_prob - kept.old_log_prob == pytest.approx(2 * 30)
+    assert weights.update_actor - kept.update_actor == pytest.approx(2 * 30)
+    assert both.update_actor - kept.update_actor == pytest.approx(2 * 70)
+    assert both.old_log_prob == weights.old_log_prob
+    assert weights.ref == kept.ref
+    assert whole.update_actor - kept.update_actor == pytest.approx(2 * 100)
+    assert whole.old_log_prob == kept.old_log_prob
+
+
+def test_an_offloaded_reference_comes_in_with_every_micro_batch_beside_the_arithmetic() -> None:
+    hidden, seen = (tiny(config(), streamed=size).stage_times(SMALL).ref for size in (10.0, 50.0))
+    assert hidden == pytest.approx(FORWARD + 0.25)
+    assert seen == pytest.approx(50 + 0.25)
+    assert tiny(config(), micro=4, streamed=50.0).stage_times(SMALL).ref == pytest.approx(2 * 50.25)
+
+
+def test_float32_training_runs_at_its_own_rate_and_gathers_twice_the_bytes() -> None:
+    full = tiny(config(dtype="float32")).stage_times(SMALL)
+    assert full.ref == pytest.approx(10 * FORWARD + 0.25)
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0, "bf16_flops": 1e15, "float32_flops": 1e15})
+    gathers = [tiny(config(dtype=dtype), slow, 2).stage_times(SMALL).ref for dtype in ("bf16", "float32")]
+    assert gathers == pytest.approx([111.2 + 0.25, 222.4 + 0.25])
+
+
+def test_state_has_three_parts() -> None:
+    assert training_state(1000, "adamw", "full", 4, 1) == pytest.approx((1000, 1000, 2000))
+    assert training_state(1000, "adamw_8bit", "full", 4, 1) == pytest.approx((1000, 1000, 500))
+    assert training_state(1000, "sgd", "none", 4, 2) == pytest.approx((2000, 2000, 0))
+    assert training_state(1000, "adamw", "optimizer", 4, 2) == pytest.approx((1000, 1000, 3000))
+
+
+def test_activations_of_a_token_by_hand() -> None:
+    # One layer: 4·8 + 2·(8 + 4) + 4·16 = 120 values; 32 logits of their own 16 or 32 bits, and 8 bytes beside.
+    assert training_activation_bytes(TINY, True, 1) == 120 * 2 + 32 * 10
+    assert training_activation_bytes(TINY, True, 1, dtype="float32") == 120 * 4 + 32 * 12
+    assert inference_activation_bytes(TINY, True, 1) == 120 * 2 + 32 * 6
+    two = TINY.model_copy(update={"num_hidden_layers": 2})
+    # Inputs of both layers and one whole layer.
+    assert training_activation_bytes(two, False, 1, checkpointing=True) == 2 * 8 * 2 + 120 * 2
+
+
+# ---- real runs ---------------------------------------------------------------------------------------------
+
+
+VERL = {
+    "num_ppo_epochs": 1,
+    "num_mini_batches": 2,
+    "critic": "none",
+    "num_gpus": 4,
+    "sequence_parallel": 4,
+    "gradient_checkpointing": True,
+    "param_offload": True,
+    "optimizer_offload": True,
+    "ref_param_offload": True,
+    "micro_batch_tokens": 10_144,
+    "ref_micro_batch_tokens": 40_576,
+}
+"""An open verl run: GRPO of a 3B model with a 32B teacher as reference on four A800."""
+
+
+def verl(device: str = "A800-80", **changes: Any) -> Costs:
+    section = {
+        "kind": "roofline",
+        "device": device,
+        "actor_model": "qwen2.5-3b",
+        "ref_model": "qwen2.5-32b",
+        "reward_model": {"kind": "verifier"},
+        "rollout": {
+            "tensor_parallel": 4,
+            "host": "vllm-async",
+            "gpu_memory_utilization": 0.6,
+            "sleep_mode": True,
+        },
+    }
+    training = TrainingConfig(**{**VERL, **changes})
+    context = CostContext(1, 1, 512, 2048, 8096, training, colocated_training=True, colocated_scoring=True)
+    return RooflineCostConfig.model_validate(section).build(context)
+
+
+def test_a_run_with_a_teacher_of_32_billion_is_accepted_at_its_settings() -> None:
+    costs = verl()
+    assert costs.actor_kv_capacity_tokens is not None
+    assert costs.actor_kv_capacity_tokens > 1_000_000
+    derived = costs.provenance["derived"]
+    assert isinstance(derived, dict)
+    assert derived["actor_micro_batch_tokens"] == 10_144
+    # 512 rollouts of 330 + 1,000 tokens: the reference model has ten times the parameters of the actor.
+    times = costs.training.stage_times(BatchShape((330,) * 512, (1000,) * 512))
+    assert 4 < times.ref / times.old_log_prob < 12
+    assert 3 < times.update_actor / times.old_log_prob < 5
+
+
+def test_the_memory_of_a_device_of_40_gb_is_too_small_for_it() -> None:
+    with pytest.raises(
+        OppoError, match=r"reference, forward, one micro-batch of 40576 tokens.*A800-40.*lower"
+    ):
+        verl("A800-40")
+
+
+def paper(device: str, **changes: Any) -> Costs:
+    """PPO of a 7B model with a value head on two nodes of four A100, responses to 8,192 tokens."""
+    training = TrainingConfig(**{"num_gpus": 8, "critic": "value_head", **changes})
+    section = {
+        "kind": "roofline",
+        "device": device,
+        "actor_model": "qwen2.5-7b",
+        "reward_model": {"kind": "model", "model": "qwen2.5-7b"},
+        "rollout": {"host": "generate"},
+    }
+    context = CostContext(8, 1, 112, 1024, 8192, training, colocated_training=True)
+    return RooflineCostConfig.model_validate(section).build(context)
+
+
+def test_a_refusal_names_what_each_switch_would_save() -> None:
+    with pytest.raises(OppoError) as refused:
+        paper("A100-80")
+    text = str(refused.value)
+    assert "training (actor, one micro-batch of 9216 tokens" in text
+    # 28 layers of 117,760 bytes less 28 inputs and one layer, 9,216 tokens.
+    layer, tokens = 8 * 3584 + 4 * (3584 + 512) + 8 * 18944, 9216
+    saved = tokens * (27 * layer - 28 * 2 * 3584) / 1e9
+    assert f"training.gradient_checkpointing saves {saved:.1f} GB" in text
+    assert "costs.rollout.sleep_mode saves 15.2 GB" in text
+    assert "sequence_parallel: 8" not in text  # does not divide 28 heads
+    assert "param_offload saves" in text.replace("ref_param_offload", "param_offload")
+    # What it names helps.
+    assert paper("A100-80", gradient_checkpointing=True).actor_kv_capacity_tokens
+    assert paper("A100-80", sequence_parallel=4).actor_kv_capacity_tokens
+
+
+def test_a_refusal_of_generation_names_what_training_could_leave() -> None:
+    with pytest.raises(OppoError, match=r"rollout does not fit.*training\.offload saves .*optimizer_offload"):
+        paper("A100-40", gradient_checkpointing=True, sharding="none")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"selective_recompute": True, "gradient_checkpointing": True}, "choose one"),
+        ({"offload": True, "param_offload": True}, "leave out"),
+        ({"num_gpus": 6, "sequence_parallel": 4}, "num_gpus 6 is not a multiple of"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainingConfig(**fields)
+
+
+def test_a_micro_batch_is_of_a_sequence_parallel_group() -> None:
+    with pytest.raises(OppoError, match=r"micro_batch_tokens 2000 times sequence_parallel 4 is less than"):
+        verl(micro_batch_tokens=2000)
+    with pytest.raises(
+        OppoError, match=r"ref_micro_batch_tokens 2000 times sequence_parallel 4 is less than"
+    ):
+        verl(ref_micro_batch_tokens=2000)
+    with pytest.raises(OppoError, match="times sequence_parallel 3 does not divide the 16 attention heads"):
+        verl(sequence_parallel=3, num_gpus=6)
+
+
+def test_sleep_and_offload_leave_room_for_larger_micro_batches() -> None:
+    def tokens(**changes: Any) -> int:
+        derived = verl(micro_batch_tokens="auto", **changes).provenance["derived"]
+        assert isinstance(derived, dict)
+        return int(derived["actor_micro_batch_tokens"])
+
+    assert tokens() > tokens(ref_param_offload=False) > 10_144
+    teacher = 2.0 * find_model("qwen2.5-32b").parameters / 4
+    per_token = training_activation_bytes(find_model("qwen2.5-3b"), True, 1, checkpointing=True)
+    assert tokens() - tokens(ref_param_offload=False) == pytest.approx(teacher / per_token, abs=2)

@@ -6,6 +6,7 @@ why.
     run.steps, run.rollouts, run.summary          # pandas frames
     table = oppo_sim.compare("paper-stackexchange-7b", ["intra", "inter", "oppo"], seeds=5).table
     best = oppo_sim.run_sweep("paper-stackexchange-7b", grid={"policy.overcommit": "0:32:+8"}).points
+    fitted = oppo_sim.run_fit("train.log", "mine.yaml")          # costs from a training log, with draws
     trace, provenance = oppo_sim.import_log("auto", "rollout_dumps")
 
 Names are imported when they are first used, so that ``import oppo_sim`` costs nothing.
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oppo_sim.comparison import Comparison, compare
     from oppo_sim.errors import OppoError
+    from oppo_sim.fit.call import run_fit
+    from oppo_sim.fit.reading import read_step_log
     from oppo_sim.policies.interface import Batch, Policy, PoolView, StepPlan, StepReport
     from oppo_sim.policies.registry import SHIPPED as POLICIES
     from oppo_sim.scenario.load import load_scenario, shipped_scenarios
@@ -39,10 +42,12 @@ _HOME = {
     "StepPlan": "oppo_sim.policies.interface",
     "StepReport": "oppo_sim.policies.interface",
     "compare": "oppo_sim.comparison",
+    "run_fit": "oppo_sim.fit.call",
     "import_log": "oppo_sim.traces.importers.importing",
     "load_scenario": "oppo_sim.scenario.load",
     "load_trace": "oppo_sim.traces.storage",
     "open_trace": "oppo_sim.traces.opening",
+    "read_step_log": "oppo_sim.fit.reading",
     "run_sweep": "oppo_sim.sweep.call",
     "save_trace": "oppo_sim.traces.storage",
     "shipped_scenarios": "oppo_sim.scenario.load",
@@ -65,6 +70,8 @@ __all__ = [
     "load_scenario",
     "load_trace",
     "open_trace",
+    "read_step_log",
+    "run_fit",
     "run_sweep",
     "save_trace",
     "shipped_scenarios",

@@ -113,6 +113,21 @@ MBU_SCORING: Final = "perf/mbu/scoring"
 KV_PEAK_TOKENS: Final = "kv/peak_tokens"  # highest of any replica
 KV_PREEMPTIONS: Final = "kv/preemptions"
 
+# ---- step logs of other frameworks, beside the columns of step rows ----------------------------------------
+STEP_TESTING_S: Final = timing("testing")  # validation, inside the step
+STEP_SAVE_S: Final = timing("save_checkpoint")  # inside the step
+PROMPT_LENGTH_MAX: Final = "prompt_length/max"
+LENGTH_STD: Final = "response_length/std"
+LENGTH_MEDIAN: Final = "response_length/median"
+TOKENS_TOTAL: Final = "tokens/total"  # prompt and response, of all rollouts that the step generated
+TOKENS_CUMULATIVE: Final = "tokens/cumulative"  # the same, added up since the run began
+PER_TOKEN_UPDATE_MS: Final = "timing_per_token_ms/update_actor"  # milliseconds a token trained
+ROLLOUTS_TRAINED: Final = "rollouts/trained"
+SLOWEST_LENGTH: Final = "slowest/response_length"  # of the rollout that finished last
+SLOWEST_TOOL_S: Final = "slowest/tool_calls_s"  # seconds it waited for tools
+TURNS_MAX: Final = "num_turns/max"  # messages of the rollout with the most; 2 without tools
+COLD_START: Final = "cold_start"  # the first step of a run, or after a restart
+
 # ---- rollout rows ------------------------------------------------------------------------------------------
 ROLLOUT_ID: Final = "rollout_id"
 GROUP_ID: Final = "group_id"

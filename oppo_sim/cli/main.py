@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "compare": Subcommand("oppo_sim.cli.compare", "Run several policies on the same rollouts, side by side."),
     "sweep": Subcommand("oppo_sim.cli.sweep", "Simulate many configurations of a scenario and rank them."),
     "tune": Subcommand("oppo_sim.cli.tune", "Find the best policy and knobs under constraints."),
+    "fit": Subcommand("oppo_sim.cli.fit", "Fit the costs of a scenario to your training logs."),
     "report": Subcommand("oppo_sim.cli.report", "Make a one-file HTML report of run folders."),
     "run": Subcommand("oppo_real.cli.run", "Make one real run of a scenario on real engines."),
     "calibrate": Subcommand("oppo_real.cli.calibrate", "Measure real engines and write a cost profile."),

@@ -20,6 +20,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import refuse_existing, whole_file
 from oppo_sim.plain_json import plain
 from oppo_sim.report.html_comparison import comparison_chapter
+from oppo_sim.report.html_fit import fit_chapter
 from oppo_sim.report.html_parts import Chapter, joined, safe_stem
 from oppo_sim.report.html_run import TIMELINE, run_chapter, side_by_side
 from oppo_sim.report.html_sweep import sweep_chapter
@@ -35,6 +36,7 @@ _RUNS: Final[dict[str, Callable[[FinishedRun, str], Chapter]]] = {
     "simulated": run_chapter,
     "measured": run_chapter,
     "validation": validation_chapter,
+    "fit": fit_chapter,
 }
 _SINGLE_RUNS: Final = ("simulated", "measured")
 

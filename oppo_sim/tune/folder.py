@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,6 +11,7 @@ from oppo_sim import columns as c
 from oppo_sim.files import whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
+from oppo_sim.scenario.relocate import relocated
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
@@ -150,52 +150,8 @@ def _cost_column(tuned: Tuned) -> str:
 
 # ---- the chosen setting as a scenario file that can be run from the folder it lies in ----------------------
 
-_MODELS = ("actor_model", "ref_model", "critic_model")
-
 
 def best_yaml(best: Scenario, folder: Path, comments: Sequence[str]) -> str:
     """The scenario with defaults and paths that start in ``folder``; ``comments`` stand on top."""
     head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
     return head + dump_yaml(relocated(best.to_plain(), best.base_dir, folder))
-
-
-def relocated(plain: dict[str, Any], base_dir: Path | None, folder: Path) -> dict[str, Any]:
-    """The plain scenario with paths that start in ``base_dir`` made to start in ``folder``."""
-    base = base_dir or Path()
-
-    def moved(text: str) -> str:
-        return text if Path(text).is_absolute() else Path(os.path.relpath(base / text, folder)).as_posix()
-
-    def if_there(text: Any) -> Any:
-        return moved(text) if isinstance(text, str) and (base / text).exists() else text
-
-    def policy(name: str) -> str:
-        path, colon, class_name = name.rpartition(":")
-        return f"{moved(path)}:{class_name}" if colon and path.endswith(".py") else name
-
-    result = dict(plain)
-    if plain["trace"].get("path") is not None:
-        result["trace"] = {**plain["trace"], "path": moved(plain["trace"]["path"])}
-    costs = dict(plain["costs"])
-    if costs.get("path") is not None:
-        costs["path"] = moved(costs["path"])
-    for name in _MODELS:
-        if name in costs:
-            costs[name] = if_there(costs[name])
-    reward = costs.get("reward_model")
-    if isinstance(reward, dict) and "model" in reward:
-        costs["reward_model"] = {**reward, "model": if_there(reward["model"])}
-    result["costs"] = costs
-    result["policy"] = {**plain["policy"], "name": policy(plain["policy"]["name"])}
-    result["policies"] = {policy(name): settings for name, settings in plain["policies"].items()}
-    if isinstance(plain.get("real"), dict):
-        result["real"] = _each_text(plain["real"], if_there)
-    return result
-
-
-def _each_text(value: Any, change: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _each_text(item, change) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_each_text(item, change) for item in value]
-    return change(value) if isinstance(value, str) and ("/" in value or value.endswith(".json")) else value

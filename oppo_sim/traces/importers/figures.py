@@ -1,6 +1,6 @@
 """The figures of a log a step, gathered from its files under the names that drawing uses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from oppo_sim.traces.importers.metric_files import read_metrics
 from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.reading import Reading
 
-_PREFIXES: Final = ("", "train/", "training/", "metrics/")
+PREFIXES: Final = ("", "train/", "training/", "metrics/")
 
 
 def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str, str]) -> dict[str, float]:
@@ -19,17 +19,27 @@ def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str,
     result = {}
     for each in fields_of(names):
         target = each.name
-        wanted = [prefix + name for name in getattr(names, target) for prefix in _PREFIXES]
-        for name in [given[target]] if target in given else wanted:
-            if (found := _there(name, figures)) is not None:
-                result[target] = figures[found]
-                break
+        value = (
+            first_figure(figures, (given[target],))
+            if target in given
+            else first_figure(figures, getattr(names, target), PREFIXES)
+        )
+        if value is not None:
+            result[target] = value
     return result
 
 
-def _there(name: str, figures: Mapping[str, float]) -> str | None:
-    # TensorBoard writes the / of a name as _ in the names of exported files.
-    return next((each for each in (name, name.replace("/", "_")) if each in figures), None)
+def first_figure(
+    figures: Mapping[str, float], names: Sequence[str], prefixes: Sequence[str] = ("",)
+) -> float | None:
+    """The first of ``names`` that is there, behind any of ``prefixes``; None if none is."""
+    for name in names:
+        for prefix in prefixes:
+            # TensorBoard writes the / of a name as _ in the names of exported files.
+            for each in (prefix + name, (prefix + name).replace("/", "_")):
+                if each in figures:
+                    return figures[each]
+    return None
 
 
 def figures_by_step(

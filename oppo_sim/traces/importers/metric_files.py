@@ -62,7 +62,11 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
         if len(raw) > _MOST_LINE:
             continue
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
-        pairs = {name: float(value) for name, value in _PAIR.findall(line)}
+        # The last number of a line without its end may have lost digits, as where a run was stopped.
+        whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
+        pairs = {
+            match.group(1): float(match.group(2)) for match in _PAIR.finditer(line) if match.end() <= whole
+        }
         figures = {name: value for name, value in pairs.items() if math.isfinite(value)}
         if not any("/" in name or "length" in name or "len" in name for name in figures):
             continue

@@ -1,0 +1,175 @@
+"""``oppo fit``: costs from training logs, or from a few known numbers."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from oppo_sim.cli import options
+from oppo_sim.errors import OppoError
+
+if TYPE_CHECKING:
+    from oppo_sim.fit.reading import StepLog
+    from oppo_sim.scenario.schema import Scenario
+
+
+@click.command(
+    epilog=(
+        "Example: oppo fit train.log --scenario mine.yaml -o fit/, then oppo compare fit/scenario.yaml."
+        " Without a log: oppo fit --scenario mine.yaml --observe timing_s/step=171 --observe"
+        " utilization/inference=0.45..0.55"
+    )
+)
+@click.argument("logs", nargs=-1, type=options.PATH)
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    required=True,
+    help="Scenario of the run: a YAML file or a shipped name. One for all logs, or one a log in their order.",
+)
+@click.option(
+    "--from", "framework", default="auto", help="Framework of the logs: verl, trl, openrlhf, slime, …"
+)
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="COLUMN=NAME",
+    help="What the log calls a figure, such as timing_s/gen=my_gen_time; may be repeated.",
+)
+@click.option("--unit", type=click.Choice(["auto", "s", "ms"]), default="auto", help="Of the logged seconds.")
+@click.option(
+    "--lengths",
+    multiple=True,
+    metavar="TRACE",
+    help="Trace with a step column that has the rollouts' lengths (oppo trace import), one a log.",
+)
+@click.option(
+    "--fit-steps",
+    type=click.IntRange(3),
+    help="Steps of each log that are fitted before its rest is judged. Default: the first two thirds.",
+)
+@click.option(
+    "--judge", "judged", multiple=True, type=options.PATH, help="Log of another run, to be predicted only."
+)
+@click.option(
+    "--judge-scenario",
+    "judge_scenarios",
+    multiple=True,
+    help="Its scenario. One for all, or one a --judge. Default: that of the fitted logs.",
+)
+@click.option(
+    "--observe",
+    "observed",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=(
+        "Without a log: a number that is known, VALUE also as 160..180 or 171±5. NAME: timing_s/STAGE or"
+        " timing_s/step (seconds), share/STAGE (of the step), utilization/inference, tokens_per_s,"
+        " rollouts_per_s."
+    ),
+)
+@click.option("--draws", type=click.IntRange(20, 10_000), default=400, help="Draws of the costs to write.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the draws.")
+@options.output("Folder to write. Default: runs/SCENARIO-fit; never overwritten.")
+@options.FORCE
+@options.FIGURES
+@options.JSON
+def command(
+    logs: tuple[Path, ...],
+    scenarios: tuple[str, ...],
+    framework: str,
+    fields: tuple[str, ...],
+    unit: str,
+    lengths: tuple[str, ...],
+    fit_steps: int | None,
+    judged: tuple[Path, ...],
+    judge_scenarios: tuple[str, ...],
+    observed: tuple[str, ...],
+    draws: int,
+    seed: int,
+    output: Path | None,
+    force: bool,
+    figures: bool,
+    as_json: bool,
+) -> int:
+    """Fit the costs of a scenario to the training LOGS of runs of one cluster, and say how far they can be
+    trusted.
+
+    Writes a folder with scenario.yaml (simulate, compare, sweep and tune take it as it is), draws.csv (what
+    stays unknown), fit.json, report.html and figures.
+    """
+    from oppo_sim.fit.call import fit_to_folder, observe_to_folder
+    from oppo_sim.fit.show import show_fit
+    from oppo_sim.scenario.load import load_scenario
+
+    if bool(logs) == bool(observed):
+        raise click.UsageError("give training logs, or --observe without any log")
+    loaded = [load_scenario(each) for each in scenarios]
+    folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
+    options.refuse_taken(folder, force)
+    if observed:
+        if judged or fit_steps or lengths or fields:
+            raise click.UsageError(
+                "--judge, --fit-steps, --lengths and --field are for logs, not for --observe"
+            )
+        if len(loaded) > 1:
+            raise click.UsageError("--observe takes one --scenario")
+        with options.progress_bar(f"{loaded[0].name}: simulated draws", 1, as_json) as (bar, task):
+            record = observe_to_folder(
+                loaded[0], observed, folder, draws=draws, seed=seed, force=force, figures=figures,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )  # fmt: skip
+    else:
+        pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario")
+        others = [load_scenario(each) for each in judge_scenarios] or loaded[:1]
+        ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
+        with options.progress_bar(loaded[0].name, 3, as_json) as (bar, task):
+
+            def progress(what: str) -> None:
+                bar.update(task, description=f"{loaded[0].name}: {what}", advance=1)
+
+            record = fit_to_folder(
+                pairs, ahead, folder, fit_steps=fit_steps, draws=draws, seed=seed, force=force,
+                figures=figures, progress=progress,
+            )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(record, indent=1))
+    else:
+        show_fit(record, folder)
+    return 0
+
+
+def _pairs(
+    logs: tuple[Path, ...],
+    scenarios: "list[Scenario]",
+    framework: str,
+    fields: tuple[str, ...],
+    unit: str,
+    lengths: tuple[str, ...],
+    option: str,
+) -> "list[tuple[StepLog, Scenario]]":
+    from oppo_sim.fit.sources import open_log
+
+    if len(scenarios) not in (1, len(logs)):
+        raise OppoError(
+            f"there are {len(logs)} logs and {len(scenarios)} scenarios: give {option} once, or once a log"
+        )
+    if lengths and len(lengths) != len(logs):
+        raise OppoError(f"there are {len(logs)} logs and {len(lengths)} --lengths: give one a log")
+    named = dict(_field(each) for each in fields)
+    each = scenarios * len(logs) if len(scenarios) == 1 else scenarios
+    traces = lengths or (None,) * len(logs)
+    return [
+        (open_log(log, framework, fields=named, unit=unit, lengths=trace), scenario)
+        for log, scenario, trace in zip(logs, each, traces, strict=True)
+    ]
+
+
+def _field(text: str) -> tuple[str, str]:
+    column, equals, name = text.partition("=")
+    if not (equals and column.strip() and name.strip()):
+        raise OppoError(f"--field {text} is not of the form COLUMN=NAME, such as timing_s/gen=my_gen_time")
+    return column.strip(), name.strip()

@@ -1,0 +1,148 @@
+"""Steps of a scenario's sequential baseline under any terms: quickly for thousands of draws at once, and
+simulated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from oppo_sim.columns import (
+    COLD_START,
+    STAGES,
+    STEP,
+    TIMING_STEP,
+    TOKENS_TRAINED,
+    TRAINING_STAGES,
+    UTILIZATION_INFERENCE,
+    timing,
+)
+from oppo_sim.costs.context import stages_run
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fast.choose import run_columns
+from oppo_sim.fit.features import Features, build_features
+from oppo_sim.fit.model import stage_seconds, terms_of
+from oppo_sim.fit.reading import StepLog
+from oppo_sim.scenario.build import Parts, build_parts, build_setup
+from oppo_sim.scenario.schema import Scenario
+
+Floats = npt.NDArray[np.float64]
+
+STEPS: Final = 3
+"""Steps looked at, after the first."""
+TOKENS_PER_S: Final = "tokens_per_s"
+ROLLOUTS_PER_S: Final = "rollouts_per_s"
+_PARALLEL: Final = ("old_log_prob", "ref", "values")
+
+
+def known_names() -> list[str]:
+    """Quantities of a baseline."""
+    shares = (f"share/{stage}" for stage in STAGES)
+    return [*map(timing, (*STAGES, "step")), *shares, UTILIZATION_INFERENCE, TOKENS_PER_S, ROLLOUTS_PER_S]
+
+
+class Baseline:
+    """Quantities by name (``known_names``), means over the steps after the first."""
+
+    def __init__(self, scenario: Scenario, names: Sequence[str]) -> None:
+        """Raises OppoError for what the scenario refuses."""
+        costs = scenario.costs.model_copy(update={"terms": CostTerms(), "draws": None})
+        self._scenario = scenario.model_copy(update={"costs": costs, "warmup_steps": 0})
+        self._names = names
+        self._parts = build_parts(self._scenario)
+        self._features, self._response_tokens = _replica_features(self._scenario, self._parts)
+        run = stages_run(scenario.training)._asdict()
+        self._stages = [stage for stage in STAGES if run.get(stage, True)]
+        found = terms_of(self._stages, self._features)
+        self.terms = [name for name in found if name in CostTerms.model_fields]
+        """Unknowns that its seconds depend on."""
+
+    def estimated(self, terms: Mapping[str, Floats]) -> Floats:
+        """Draws × names, without a simulation: what a KV cache that overflows costs is an average."""
+        replicas, scenario = self._features, self._scenario
+        first = replicas[0]
+        each = [stage_seconds("gen", features, terms) for features in replicas]
+        seconds = {stage: stage_seconds(stage, first, terms) for stage in self._stages if stage != "gen"}
+        seconds["gen"] = np.max(np.broadcast_arrays(*each), axis=0)
+        whole = sum((seconds[s] for s in self._stages if s not in _PARALLEL), np.zeros(1))
+        beside = [seconds[stage] for stage in self._stages if stage in _PARALLEL]
+        if scenario.training.parallel_inference and beside:
+            whole = whole + np.max(np.broadcast_arrays(*beside), axis=0)
+        else:
+            whole = whole + sum(beside, np.zeros(1))
+        workers = self._parts.machine.num_workers if scenario.placement.scoring == "separate" else 0
+        busy = sum(each, np.zeros(1)) + workers * seconds["reward"]
+        inference = (len(each) + workers) * (seconds["gen"] + seconds["reward"])
+        if not workers:
+            busy = busy + len(each) * seconds["reward"]
+        total = whole.mean(axis=1)
+        quantities = {
+            TIMING_STEP: total,
+            UTILIZATION_INFERENCE: (busy / inference).mean(axis=1),
+            ROLLOUTS_PER_S: scenario.rollout_batch_size / total,
+            TOKENS_PER_S: self._response_tokens / total,
+        }
+        for stage in STAGES:
+            mean = seconds[stage].mean(axis=1) if stage in seconds else np.zeros(len(total))
+            quantities |= {timing(stage): mean, f"share/{stage}": mean / total}
+        return np.column_stack([np.broadcast_to(quantities[name], total.shape) for name in self._names])
+
+    def simulated(self, terms: CostTerms) -> list[float]:
+        """The same from a run of the simulator."""
+        costs = self._scenario.costs.model_copy(update={"terms": terms})
+        scenario = self._scenario.model_copy(update={"costs": costs})
+        parts = build_parts(scenario, self._parts.replay)
+        setup = build_setup(scenario, policy="sequential", steps=STEPS + 1, parts=parts)
+        frame = run_columns(setup).frame().iloc[1:]
+        whole = float(frame[TIMING_STEP].sum())
+        found = []
+        for name in self._names:
+            if name.startswith("share/"):
+                found.append(float(frame[timing(name.removeprefix("share/"))].sum()) / whole)
+            elif name == TOKENS_PER_S:
+                found.append(float(frame[TOKENS_TRAINED].sum()) / whole)
+            elif name == ROLLOUTS_PER_S:
+                found.append(scenario.rollout_batch_size * len(frame) / whole)
+            else:
+                found.append(float(frame[name].mean()))
+        return found
+
+
+def _replica_features(scenario: Scenario, parts: Parts) -> tuple[list[Features], float]:
+    """Of the steps after the first, one for each replica with its own rollouts; stages are of the whole
+    batch in each. And the response tokens of a step, mean."""
+    import pandas as pd
+
+    batch, replay = scenario.rollout_batch_size, parts.replay
+    cursor = replay.cursor()
+    rows = [[cursor.draw(step * batch + place, step) for place in range(batch)] for step in range(STEPS + 1)][
+        1:
+    ]
+    replicas = parts.machine.num_replicas
+    alone = replace(parts, machine=replace(parts.machine, num_replicas=1))
+    whole: list[Features] = []
+    for replica in range(min(replicas, batch)):
+        mine = {step: dealt[replica::replicas] for step, dealt in enumerate(rows)}
+        log = StepLog(
+            name=scenario.name,
+            frame=pd.DataFrame({STEP: list(mine), COLD_START: False}),
+            framework="oppo",
+            covers={},
+            lengths={step: [replay.response_lengths[row] for row in dealt] for step, dealt in mine.items()},
+            prompts={step: [replay.prompt_lengths[row] for row in dealt] for step, dealt in mine.items()},
+        )
+        whole.append(build_features(log, scenario, parts=alone)[0])
+    everyone = StepLog(
+        name=scenario.name,
+        frame=pd.DataFrame({STEP: list(range(STEPS)), COLD_START: False}),
+        framework="oppo",
+        covers={},
+        lengths={step: [replay.response_lengths[row] for row in dealt] for step, dealt in enumerate(rows)},
+        prompts={step: [replay.prompt_lengths[row] for row in dealt] for step, dealt in enumerate(rows)},
+    )
+    full, _ = build_features(everyone, scenario, parts=parts)
+    shared = {name: getattr(full, name) for name in ("stages", "score", "score_batches", "tokens")}
+    assert set(full.stages) == set(TRAINING_STAGES)
+    tokens = sum(replay.response_lengths[row] for dealt in rows for row in dealt) / STEPS
+    return [replace(features, **shared) for features in whole], tokens

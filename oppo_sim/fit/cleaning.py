@@ -1,0 +1,123 @@
+"""Seconds that cannot be: other units, zeros, negative ones, stages longer than their step."""
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from oppo_sim.columns import (
+    COLD_START,
+    LENGTH_MEAN,
+    PER_TOKEN_UPDATE_MS,
+    PROMPT_LENGTH_MEAN,
+    ROLLOUTS_TRAINED,
+    STEP,
+    STEP_SAVE_S,
+    STEP_TESTING_S,
+    TIMING_STEP,
+    TOKENS_CUMULATIVE,
+    TOKENS_TOTAL,
+    timing,
+)
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.segments import Gathered
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNITS: Final = ("auto", "s", "ms")
+_THOUSAND: Final = 1000.0
+_FAR: Final = 100.0
+"""A value so many times its column's median, and near it when divided by a thousand, is in milliseconds."""
+_LONGER: Final = 1.05
+
+
+def cleaned(
+    gathered: Gathered, covers: dict[str, tuple[str, ...]], unit: str, where: str
+) -> "tuple[pd.DataFrame, list[str]]":
+    """The table, and what a user should know of it. Raises OppoError if no step has usable seconds."""
+    import pandas as pd
+
+    if unit not in UNITS:
+        raise OppoError(f"--unit {unit} is not known: give one of {', '.join(UNITS)}")
+    steps = sorted(gathered.rows)
+    frame = pd.DataFrame([gathered.rows[step] for step in steps], dtype=np.float64)
+    frame.insert(0, STEP, steps)
+    frame[COLD_START] = frame[COLD_START].fillna(0.0).astype(bool) if COLD_START in frame else False
+    seconds = [
+        column for column in (*covers, TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S) if column in frame.columns
+    ]
+    if not any(column in covers or column == TIMING_STEP for column in seconds):
+        raise OppoError(f"{where} holds lengths but no seconds of any stage: give a log with timings")
+    notes = _in_seconds(frame, seconds, unit, gathered)
+    _derive(frame)
+    frame = _without_impossible(frame, seconds, gathered)
+    if frame.empty:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in gathered.left_out.most_common(3))
+        raise OppoError(f"no step of {where} can be used: {reasons}")
+    return frame.reset_index(drop=True), notes
+
+
+def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: Gathered) -> list[str]:
+    if unit == "ms":
+        frame[columns] = frame[columns] / _THOUSAND
+        return []
+    if unit == "s":
+        return []
+    notes = []
+    whole = frame[TIMING_STEP].median() if TIMING_STEP in frame else float("nan")
+    for column in columns:
+        typical = frame[column].median()
+        if whole > 0 and typical > _LONGER * whole and typical / _THOUSAND <= _LONGER * whole:
+            frame[column] = frame[column] / _THOUSAND
+            notes.append(
+                f"{column} was taken as milliseconds: it is longer than its step (--unit s to refuse)"
+            )
+    for column in columns:
+        typical = frame[column].median()
+        if not typical > 0:
+            continue
+        ratio = frame[column] / typical
+        odd = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
+        if odd.any() and 2 * int(odd.sum()) < len(frame):
+            frame.loc[odd, column] /= _THOUSAND
+            gathered.left_out[f"{column} in milliseconds among seconds: divided by 1,000"] += int(odd.sum())
+    return notes
+
+
+def _derive(frame: "pd.DataFrame") -> None:
+    """Rollouts trained and tokens of the step, from what is logged beside them."""
+    update = timing("update_actor")
+    if {PER_TOKEN_UPDATE_MS, update, LENGTH_MEAN, PROMPT_LENGTH_MEAN} <= set(frame.columns):
+        tokens = frame[update] * _THOUSAND / frame[PER_TOKEN_UPDATE_MS]
+        each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
+        frame[ROLLOUTS_TRAINED] = (tokens / each).round()
+    if TOKENS_CUMULATIVE in frame and TOKENS_TOTAL not in frame:
+        frame[TOKENS_TOTAL] = frame[TOKENS_CUMULATIVE].diff().where(lambda each: each > 0)
+
+
+def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gathered) -> "pd.DataFrame":
+    inside = [column for column in columns if column not in (STEP_TESTING_S, STEP_SAVE_S)]
+    negative = (frame[columns] < 0).any(axis=1)
+    if negative.any():
+        gathered.left_out["step with negative seconds"] += int(negative.sum())
+    nothing = ~negative & (frame[[c for c in (timing("gen"), TIMING_STEP) if c in frame]] == 0).any(axis=1)
+    if nothing.any():
+        gathered.left_out["step whose generation or whole took zero seconds"] += int(nothing.sum())
+    empty = ~negative & ~nothing & frame[inside].isna().all(axis=1)
+    if empty.any():
+        gathered.left_out["step without any seconds"] += int(empty.sum())
+    kept = frame[~(negative | nothing | empty)].copy()
+    for column in inside:
+        zero = kept[column] == 0
+        if zero.any() and not zero.all():
+            kept.loc[zero, column] = np.nan
+            gathered.left_out[f"{column} of zero seconds"] += int(zero.sum())
+        if column != TIMING_STEP and TIMING_STEP in kept:
+            longer = kept[column] > _LONGER * kept[TIMING_STEP]
+            if longer.any() and not longer.all():
+                kept.loc[longer, column] = np.nan
+                gathered.left_out[f"{column} longer than its step"] += int(longer.sum())
+        missing = kept[column].isna()
+        if missing.any() and not missing.all():
+            gathered.left_out[f"step without {column}"] += int(missing.sum())
+    return kept.dropna(axis=1, how="all")

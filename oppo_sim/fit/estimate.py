@@ -1,0 +1,220 @@
+"""From logs and their scenarios to draws of the costs, judged on steps that were not fitted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.features import Features, build_features
+from oppo_sim.fit.identify import OddStep, Told, odd_steps, told_terms
+from oppo_sim.fit.judging import Judgement, judge
+from oppo_sim.fit.model import Measurement, measurements_of
+from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
+from oppo_sim.fit.priors import Prior, priors_for
+from oppo_sim.fit.reading import StepLog
+from oppo_sim.scenario.schema import Scenario
+
+FEWEST = 3
+"""Steps below which nothing is held back."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """A log with what the model needs of it."""
+
+    log: StepLog
+    scenario: Scenario
+    features: Features
+    members: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors of a log on steps that were not fitted."""
+
+    log: str
+    fitted_steps: int
+    held_steps: int
+    judgements: tuple[Judgement, ...]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What ``oppo fit`` found."""
+
+    parts: tuple[LogPart, ...]
+    held_out: tuple[HeldOut, ...]
+    """The last steps of each fitted log, from the first ones of all."""
+    judged: tuple[HeldOut, ...]
+    """Other runs, from all steps of the fitted ones."""
+    told: tuple[Told, ...]
+    odd: tuple[OddStep, ...]
+    posterior: Posterior
+    """Given all steps."""
+    point: CostTerms
+    draws: tuple[CostTerms, ...]
+    wait_s: float
+    """Mean seconds a step for which the last rollout waited for tools: part of ``gen_phase_s``."""
+    notes: tuple[str, ...] = ()
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By log, what was left out and how often."""
+
+    @property
+    def fitted_terms(self) -> int:
+        """Unknowns of the costs."""
+        return len(self.posterior.terms)
+
+
+def fit_logs(
+    logs: Sequence[tuple[StepLog, Scenario]],
+    judged: Sequence[tuple[StepLog, Scenario]] = (),
+    *,
+    fit_steps: int | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    progress: Progress = lambda _what: None,
+) -> FitResult:
+    """Fit the logs together.
+
+    Args:
+        fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
+        judged: runs that are not fitted, judged by what was.
+        draws: of the written costs.
+
+    Raises OppoError for a log and a scenario that cannot be of one run, and for logs without a step to fit.
+    """
+    if not logs:
+        raise OppoError("there is no log to fit: give at least one")
+    progress("lengths and the cost model's seconds of every step")
+    parts = [_part(log, scenario, number, seed) for number, (log, scenario) in enumerate(logs)]
+    others = [
+        _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
+    ]
+    priors = priors_for([part.scenario for part in parts])
+    notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
+    held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
+    progress("all steps")
+    fitted = [(part.features, part.members) for part in parts]
+    posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
+    ahead = []
+    for part in others:
+        found = judge(fitted, part.features, part.members, posterior, seen=False, seed=seed)
+        steps = sum(len(features) for features, _ in fitted)
+        ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
+    wait = float(np.mean(np.concatenate([part.features.wait for part in parts])))
+    terms = cost_draws(posterior, parts, wait, seed)
+    return FitResult(
+        parts=tuple(parts),
+        held_out=tuple(held),
+        judged=tuple(ahead),
+        told=tuple(told_terms(posterior, priors)),
+        odd=tuple(
+            odd
+            for number, part in enumerate(parts)
+            for odd in odd_steps(part.log, number, part.features, part.members, posterior)
+        ),
+        posterior=posterior,
+        point=mean_terms(terms),
+        draws=tuple(terms),
+        wait_s=wait,
+        notes=tuple(notes),
+        left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
+    )
+
+
+def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
+    # Terms that the scenario has already would be fitted twice: these replace them.
+    costs = scenario.costs.model_copy(update={"terms": CostTerms(), "draws": None})
+    features, kept = build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
+    members = tuple(measurements_of(kept, number, features))
+    if not members:
+        raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")
+    _refuse_units(log, members, features)
+    return LogPart(kept, scenario, features, members)
+
+
+def _refuse_units(log: StepLog, members: Sequence[Measurement], features: Features) -> None:
+    """Seconds that are hundreds of times what the cost model says are none."""
+    for member in members:
+        if member.stages[0] == "gen" and len(member.seconds):
+            base = features.decode[0, features.decode.shape[1] // 2] + features.prefill
+            ratio = float(np.nanmedian(member.seconds / base))
+            if ratio > 300:
+                raise OppoError(
+                    f"{log.name}: {member.column} is {ratio:,.0f} times what the scenario's costs say: is it"
+                    " in milliseconds (--unit ms)?"
+                )
+
+
+def _held_out(
+    parts: Sequence[LogPart],
+    priors: dict[str, Prior],
+    fit_steps: int | None,
+    draws: int,
+    seed: int,
+    progress: Progress,
+    notes: list[str],
+) -> list[HeldOut]:
+    counts = [fit_steps if fit_steps is not None else (2 * len(part.features) + 2) // 3 for part in parts]
+    kept = [
+        (part, count)
+        for part, count in zip(parts, counts, strict=True)
+        if FEWEST <= count < len(part.features)
+    ]
+    if not kept:
+        notes.append("no steps were held back: too few are left of every log")
+        return []
+    progress("the first steps, to judge the rest")
+    fitted = []
+    for part, count in kept:
+        head = part.features.taken(slice(0, count))
+        members = _cut(part, head, slice(0, count))
+        fitted.append((head, members))
+    posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
+    found = []
+    for part, count in kept:
+        rest = part.features.taken(slice(count, None))
+        members = _cut(part, rest, slice(count, None))
+        judgements = judge(fitted, rest, members, posterior, seen=True, seed=seed)
+        found.append(HeldOut(part.log.name, count, len(rest), tuple(judgements)))
+    return found
+
+
+def _cut(part: LogPart, features: Features, rows: slice) -> list[Measurement]:
+    from dataclasses import replace
+
+    return [replace(member, seconds=member.seconds[rows]) for member in part.members]
+
+
+def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: float, seed: int) -> list[CostTerms]:
+    """The draws as terms of the costs. First steps add up; the wait for tools is part of the phase; where
+    several runs were fitted, a draw is of another run, which differs as they do."""
+    generator = np.random.default_rng([seed, 1])
+    values = {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
+    values["first_step_s"] = (
+        np.sum(list(posterior.first.values()), axis=0) if posterior.first else np.zeros(posterior.size)
+    )
+    members = {member.column: member for part in parts for member in part.members}
+    for column, between in posterior.between.items():
+        factor = np.exp(between * generator.standard_normal(posterior.size))
+        from oppo_sim.fit.model import terms_of
+
+        for name in terms_of(members[column].stages, [part.features for part in parts]):
+            if name in values:
+                values[name] = values[name] * factor
+    if "gen_phase_s" in values:
+        values["gen_phase_s"] = values["gen_phase_s"] + wait_s
+    return [
+        CostTerms(**{name: float(each[number]) for name, each in values.items()})
+        for number in range(posterior.size)
+    ]
+
+
+def mean_terms(draws: Sequence[CostTerms]) -> CostTerms:
+    """Their mean, term by term: seconds are linear in the terms, so its seconds are the mean of theirs."""
+    return CostTerms(
+        **{name: float(np.mean([getattr(draw, name) for draw in draws])) for name in CostTerms.model_fields}
+    )

@@ -1,0 +1,364 @@
+"""What a scenario's own cost model says of every step of a log, in the form in which the unknowns enter.
+
+Generation is linear in its unknowns once the lengths are known (device and host seconds of an iteration
+together through their ratio), a stage is linear in its own: all that the estimation needs of a step is
+computed once.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from oppo_sim.columns import (
+    COLD_START,
+    LENGTH_CLIP_RATIO,
+    LENGTH_MAX,
+    LENGTH_MEAN,
+    LENGTH_MIN,
+    LENGTH_STD,
+    PROMPT_LENGTH_MEAN,
+    ROLLOUTS_TRAINED,
+    SLOWEST_LENGTH,
+    SLOWEST_TOOL_S,
+    STEP,
+    TOKENS_TOTAL,
+    TRAINING_STAGES,
+    TURNS_MAX,
+)
+from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.decoding import AS_IT_IS, seconds_by_host
+from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.running import Stretches, in_slots, padded_batch, slots_of_kv
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.scenario.build import Parts, build_parts
+from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+
+DRAWS: Final = 6
+"""Length distributions drawn a step."""
+TOOL_SHARE: Final = 0.2
+"""Share of a tool's tokens at which phases are summed a second time; they are linear in it."""
+_NO_TOOLS: Final = 2.0
+_MISMATCH: Final = 0.05
+_FORWARDS: Final = ("old_log_prob", "ref", "values")
+
+
+@dataclass(frozen=True)
+class Features:
+    """One entry a step (``steps``); seconds of the cost model as it stands, tokens, counts."""
+
+    steps: npt.NDArray[np.int64]
+    """Step numbers of the log."""
+    cold: npt.NDArray[np.bool_]
+    decode: Floats
+    """Decode seconds of the phase with the host's part times each factor of ``HOST_GRID``: 2 × grid × steps;
+    the second is where ``TOOL_SHARE`` of the tokens of rollouts that were not cut are a tool's."""
+    iterations: Floats
+    """2 × steps; so is the area."""
+    area: Floats
+    """Rollouts × iterations."""
+    prefill: Floats
+    wait: Floats
+    """Seconds for which the last rollout waited for tools."""
+    score: Floats
+    score_batches: Floats
+    stages: dict[str, Floats]
+    """By training stage."""
+    spread: Floats
+    """Relative standard deviation of the decode seconds over the drawn lengths."""
+    longest: Floats
+    """Response tokens of the longest rollout, and tokens of the whole batch: for the naive line."""
+    tokens: Floats
+    tools: bool
+    """Rollouts call tools, whose output counts as response but is not decoded."""
+    has_host: bool
+    """The cost model holds seconds of a host that a factor can change."""
+
+    @property
+    def scores(self) -> bool:
+        """Scoring takes time under the cost model."""
+        return bool(self.score.max() > 0)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def taken(self, rows: npt.NDArray[np.bool_] | slice) -> "Features":
+        """Some of the steps."""
+        values = {
+            name: value[..., rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        stages = {name: value[rows] for name, value in self.stages.items()}
+        return Features(**values, stages=stages, tools=self.tools, has_host=self.has_host)
+
+
+@dataclass(frozen=True)
+class _StepShape:
+    """Lengths of a step: ``draws`` × rollouts generated, and what was trained."""
+
+    responses: npt.NDArray[np.int64]
+    prompts: npt.NDArray[np.int64]
+    trained: BatchShape
+    forward: BatchShape
+    cut: int
+    """``max_response_length``."""
+
+
+def build_features(
+    log: StepLog,
+    scenario: Scenario,
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+    parts: Parts | None = None,
+) -> tuple[Features, StepLog]:
+    """Features of every step that has a mean length, and the log without the others.
+
+    Raises OppoError where the log and the scenario cannot be of the same run, and for what a scenario
+    refuses.
+    """
+    parts = build_parts(scenario) if parts is None else parts
+    kept = _with_lengths(log, scenario)
+    _check_batch(kept, scenario)
+    default_prompt = float(np.mean(parts.replay.prompt_lengths))
+    shapes: list[_StepShape] = []
+    failed: list[int] = []
+    for place, row in enumerate(kept.frame.to_dict("records")):
+        generator = np.random.default_rng([seed, int(row[STEP])])
+        try:
+            shapes.append(_shape(kept, row, scenario, default_prompt, draws, generator))
+        except OppoError:
+            failed.append(place)
+    if not shapes:
+        raise OppoError(
+            f"no step of {log.name} has lengths that {scenario.rollout_batch_size} rollouts can have: is"
+            " rollout_batch_size what the run had?"
+        )
+    kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
+    return _features(kept, shapes, parts), kept
+
+
+def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Features:
+    frame, costs = log.frame, parts.costs
+    wait = _column(frame, SLOWEST_TOOL_S, 0.0)
+    slowest = _column(frame, SLOWEST_LENGTH, np.inf)
+    tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS))
+    owner, phases, prefills = [], [], []
+    for share in (0.0, TOOL_SHARE) if tools else (0.0,):
+        for step, shape in enumerate(shapes):
+            for responses in shape.responses:
+                # The one that finished last ends the phase, though others are longer: a tool made it wait
+                ended = np.minimum(responses, max(1.0, slowest[step]))
+                decoded = np.where(ended < shape.cut, np.maximum(1.0, ended * (1.0 - share)), ended)
+                phase, prefill = _slowest_replica(
+                    np.rint(decoded).astype(np.int64), shape.prompts, parts.machine, costs
+                )
+                owner.append(step)
+                phases.append(phase)
+                prefills.append(prefill)
+    whole = slice(0, sum(len(shape.responses) for shape in shapes))
+    both = (whole, slice(whole.stop, None) if tools else whole)
+    decode = seconds_by_host(costs.actor, phases)
+    mean = _by_step(owner[whole], len(shapes))
+    stages = [_stage_seconds(shape, costs) for shape in shapes]
+    scoring = [_scoring(shape, parts) for shape in shapes]
+    as_it_is = decode[AS_IT_IS][whole]
+    iterations, area = (
+        np.array([getattr(phase, name) for phase in phases]) for name in ("total_iterations", "area")
+    )
+    variance = np.maximum(0.0, mean(as_it_is**2) - mean(as_it_is) ** 2)
+    return Features(
+        steps=frame[STEP].to_numpy(dtype=np.int64),
+        cold=frame[COLD_START].to_numpy(dtype=np.bool_),
+        decode=np.array([[mean(row[part]) for row in decode] for part in both]),
+        iterations=np.array([mean(iterations[part]) for part in both]),
+        area=np.array([mean(area[part]) for part in both]),
+        prefill=mean(np.array(prefills)[whole]),
+        wait=wait,
+        score=np.array([seconds for seconds, _ in scoring]),
+        score_batches=np.array([batches for _, batches in scoring]),
+        stages={stage: np.array([each[stage] for each in stages]) for stage in TRAINING_STAGES},
+        spread=np.sqrt(variance) / mean(as_it_is),
+        longest=np.array([float(shape.responses.max(axis=1).mean()) for shape in shapes]),
+        tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
+        tools=tools,
+        has_host=bool(np.any(decode[-1][whole] > as_it_is * (1 + 1e-9))),
+    )
+
+
+def _by_step(owner: list[int], steps: int) -> Callable[[Floats], Floats]:
+    """Means over the draws of each step."""
+    counts = np.bincount(owner, minlength=steps)
+    return lambda values: np.bincount(owner, weights=values, minlength=steps) / counts
+
+
+def _column(frame: "pd.DataFrame", name: str, missing: float) -> Floats:
+    if name not in frame:
+        return np.full(len(frame), missing)
+    return frame[name].fillna(missing).to_numpy(dtype=np.float64)
+
+
+def _stage_seconds(shape: "_StepShape", costs: Costs) -> dict[str, float]:
+    """Forwards run over all that was generated, updates over what is trained."""
+    forward, trained = costs.training.stage_times(shape.forward), costs.training.stage_times(shape.trained)
+    return {stage: getattr(forward if stage in _FORWARDS else trained, stage) for stage in TRAINING_STAGES}
+
+
+def _with_lengths(log: StepLog, scenario: Scenario) -> StepLog:
+    frame = log.frame
+    if log.lengths is not None:
+        known = frame[STEP].isin(list(log.lengths))
+        reason = "step without a rollout's length"
+    elif LENGTH_MEAN in frame:
+        known = frame[LENGTH_MEAN] >= 1
+        reason = "step without a mean response length"
+    else:
+        raise OppoError(
+            f"{log.name} has no response lengths: name their mean with --field response_length/mean=NAME, or"
+            " give the rollouts' lengths with --lengths"
+        )
+    if not known.any():
+        raise OppoError(f"{log.name} has no step with a mean response length of at least one token")
+    return _left_out(log, np.flatnonzero(~known.to_numpy()).tolist(), reason)
+
+
+def _left_out(log: StepLog, places: list[int], reason: str) -> StepLog:
+    if not places:
+        return log
+    frame = log.frame.drop(log.frame.index[places]).reset_index(drop=True)
+    return replace(log, frame=frame, left_out={**log.left_out, reason: len(places)})
+
+
+def _check_batch(log: StepLog, scenario: Scenario) -> None:
+    """The rollouts that the log itself counts are those of the scenario."""
+    frame, batch = log.frame, scenario.rollout_batch_size
+    if log.lengths is not None:
+        return
+    if ROLLOUTS_TRAINED in frame and (most := frame[ROLLOUTS_TRAINED].max()) > batch * (1 + _MISMATCH):
+        raise OppoError(
+            f"{log.name} trains {most:.0f} rollouts a step, but the scenario's rollout_batch_size is {batch}:"
+            " correct it (prompts a batch × samples a prompt)"
+        )
+    if {TOKENS_TOTAL, PROMPT_LENGTH_MEAN} <= set(frame.columns) and ROLLOUTS_TRAINED not in frame:
+        each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
+        found = float((frame[TOKENS_TOTAL] / each).median())
+        if abs(found / batch - 1) > 4 * _MISMATCH:
+            raise OppoError(
+                f"{log.name} has tokens for about {found:.0f} rollouts a step, but rollout_batch_size of the"
+                f" scenario is {batch}: correct it (prompts a batch × samples a prompt)"
+            )
+
+
+def _shape(
+    log: StepLog,
+    row: Mapping[Hashable, float],
+    scenario: Scenario,
+    default_prompt: float,
+    draws: int,
+    generator: np.random.Generator,
+) -> _StepShape:
+    step, batch = int(row[STEP]), scenario.rollout_batch_size
+    if log.lengths is not None:
+        responses = np.asarray(log.lengths[step], dtype=np.int64)
+        known = None if log.prompts is None else log.prompts.get(step)
+        prompts = np.full(len(responses), round(default_prompt)) if known is None else np.asarray(known)
+        both = BatchShape(tuple(prompts.tolist()), tuple(responses.tolist()))
+        return _StepShape(responses[None, :], prompts, both, both, scenario.max_response_length)
+    prompt = row.get(PROMPT_LENGTH_MEAN, float("nan"))
+    prompt = default_prompt if np.isnan(prompt) else prompt
+    mean, trained = row[LENGTH_MEAN], row.get(ROLLOUTS_TRAINED, float("nan"))
+    trained = batch if np.isnan(trained) else int(min(trained, batch))
+    tokens = row.get(TOKENS_TOTAL, float("nan"))
+    most, slowest = row.get(LENGTH_MAX, float("nan")), row.get(SLOWEST_LENGTH, float("nan"))
+    whole = mean
+    if trained < batch and not np.isnan(tokens):
+        # The figures are of the rollouts that were trained; tokens and the slowest of all.
+        whole = max(1.0, tokens / batch - prompt)
+    most = float(np.nanmax([most, slowest])) if not (np.isnan(most) and np.isnan(slowest)) else most
+    figures = LengthFigures(
+        rollouts=batch,
+        mean=whole,
+        max=_known(most),
+        min=None if trained < batch else _known(row.get(LENGTH_MIN)),
+        clip_ratio=_known(row.get(LENGTH_CLIP_RATIO)),
+        cut=scenario.max_response_length,
+        std=_known(row.get(LENGTH_STD)),
+    )
+    responses = rebuilt_lengths(figures, draws, generator)
+    prompts = np.full(batch, max(0, round(prompt)), dtype=np.int64)
+    both = BatchShape(tuple(prompts.tolist()), tuple(responses[0].tolist()))
+    if trained < batch:
+        part = responses[0][:trained].astype(np.float64)
+        scaled = np.maximum(1, np.rint(part * (mean / part.mean()))).astype(np.int64)
+        update = BatchShape(tuple(prompts[:trained].tolist()), tuple(scaled.tolist()))
+    else:
+        update = both
+    return _StepShape(responses, prompts, update, both, scenario.max_response_length)
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or np.isnan(value) else float(value)
+
+
+def _slowest_replica(
+    responses: npt.NDArray[np.int64],
+    prompts: npt.NDArray[np.int64],
+    machine: MachineSetup,
+    costs: Costs,
+) -> tuple[Stretches, float]:
+    """Stretches and prefill seconds of the replica that ends last; rollouts are dealt out in turn, as the
+    sequential policy does."""
+    found = []
+    for replica in range(min(machine.num_replicas, len(responses))):
+        mine, begun = responses[replica :: machine.num_replicas], prompts[replica :: machine.num_replicas]
+        if machine.batching == "static":
+            rows, width = len(mine), float(begun.max())
+            seconds = costs.actor.prefill_time(rows * width, rows * width * width / 2.0) if width else 0.0
+            found.append((padded_batch(begun, mine), seconds))
+            continue
+        slots = machine.max_num_seqs or len(mine)
+        if machine.kv_capacity_tokens is not None:
+            slots = min(slots, slots_of_kv(begun, mine, machine.kv_capacity_tokens) or slots)
+        phase, batches = in_slots(begun, mine, slots)
+        found.append((phase, sum(_prefill(costs, begun[batch]) for batch in batches)))
+    if len(found) == 1:
+        return found[0]
+    decoding = seconds_by_host(costs.actor, [phase for phase, _ in found])[AS_IT_IS]
+    last = max(range(len(found)), key=lambda replica: decoding[replica] + found[replica][1])
+    return found[last]
+
+
+def _prefill(costs: Costs, prompts: npt.NDArray[np.int64]) -> float:
+    tokens = float(prompts.sum())
+    return costs.actor.prefill_time(tokens, float((prompts**2).sum()) / 2.0) if tokens else 0.0
+
+
+def _scoring(shape: _StepShape, parts: Parts) -> tuple[float, float]:
+    """Seconds and batches of the slowest scoring worker, all rollouts at the end of generation; each goes to
+    the worker with the fewest tokens."""
+    most, workers = parts.machine.max_scoring_tokens, parts.machine.num_workers
+    sizes = [p + r for p, r in zip(shape.forward.prompt_lengths, shape.forward.response_lengths, strict=True)]
+    queues: list[list[int]] = [[] for _ in range(workers)]
+    loads = [0] * workers
+    for size in sizes:
+        worker = loads.index(min(loads))
+        queues[worker].append(size)
+        loads[worker] += size
+    found = []
+    for queue in queues:
+        seconds, batches, tokens, pairs = 0.0, 0, 0, 0.0
+        for size in (*queue, most + 1):
+            if tokens and tokens + size > most:
+                seconds += parts.costs.scorer.prefill_time(float(tokens), pairs)
+                batches, tokens, pairs = batches + 1, 0, 0.0
+            tokens, pairs = tokens + size, pairs + size * size / 2.0
+        found.append((seconds, float(batches)))
+    return max(found)

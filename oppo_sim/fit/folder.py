@@ -1,0 +1,99 @@
+"""A fit in a run folder: the scenario that every command takes as it is, its draws, the record, figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from oppo_sim.costs.terms import SECONDS, CostTerms, write_draws
+from oppo_sim.manifest import versions
+from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.relocate import relocated
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import dump_yaml
+
+SCENARIO: Final = "scenario.yaml"
+DRAWS_FILE: Final = "draws.csv"
+RECORD: Final = "fit.json"
+REPORT: Final = "report.html"
+KIND: Final = "fit"
+
+
+def write_fit(
+    path: Path,
+    scenarios: Sequence[Scenario],
+    draws: Sequence[CostTerms],
+    point: CostTerms,
+    record: Mapping[str, Any],
+    comments: Sequence[str],
+    *,
+    force: bool = False,
+    figures: bool = True,
+) -> Path:
+    """Write the folder; returns the path of its first scenario. Further scenarios are ``scenario-2.yaml`` and
+    so on.
+
+    Raises OppoError for a folder that is taken and a disk that refuses.
+    """
+    folder = open_run_folder(path, force=force)
+    written: list[str] = []
+    texts: list[str] = []
+    for number, scenario in enumerate(scenarios, start=1):
+        name = SCENARIO if number == 1 else f"scenario-{number}.yaml"
+        texts.append(fitted_yaml(scenario, point, path, comments))
+        folder.write_text(name, texts[-1])
+        written.append(name)
+    write_draws(folder.path(DRAWS_FILE), draws)
+    folder.write_json(RECORD, record)
+    if figures:
+        _write_figures(folder, record)
+        folder.write_text(REPORT, _report(record, scenarios[0].name, texts[0]))
+    folder.finish(
+        {
+            "kind": KIND,
+            "scenario": scenarios[0].name,
+            "scenarios": written,
+            "scenario_hash": scenarios[0].content_hash,
+            "versions": versions(),
+            "warnings": list(record.get("notes", ())),
+        }
+    )
+    return path / written[0]
+
+
+def fitted_scenario(scenario: Scenario, point: CostTerms, folder: Path) -> Scenario:
+    """The scenario under the fitted terms, as it lies in ``folder``."""
+    plain = relocated(scenario.to_plain(), scenario.base_dir, folder)
+    plain["costs"] = {**plain["costs"], "terms": _rounded(point), "draws": DRAWS_FILE}
+    return scenario_from_plain(plain, where=SCENARIO, base_dir=folder)
+
+
+def fitted_yaml(scenario: Scenario, point: CostTerms, folder: Path, comments: Sequence[str]) -> str:
+    """The file, ``comments`` on top."""
+    head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
+    plain = fitted_scenario(scenario, point, folder).to_plain()
+    plain["costs"]["terms"] = _rounded(point)
+    return head + dump_yaml(plain)
+
+
+def _rounded(point: CostTerms) -> dict[str, float]:
+    """Six digits: no term is known to more."""
+    return {
+        name: float(f"{value:.6g}")
+        for name, value in point.changed().items()
+        if name not in SECONDS or value > 0
+    }
+
+
+def _write_figures(folder: RunFolder, record: Mapping[str, Any]) -> None:
+    from oppo_sim.report.fit_figures import fit_figures
+
+    for name, figure in fit_figures(record).items():
+        folder.write_figure(f"figures/{name}.png", figure)
+
+
+def _report(record: Mapping[str, Any], name: str, code: str) -> str:
+    from oppo_sim.report.html_fit import chapter_of
+    from oppo_sim.report.html_page import page_html
+
+    return page_html(f"Fit: {name}", [chapter_of(record, name, code, "fit")])

@@ -1,0 +1,160 @@
+"""What a log cannot tell, and which of its steps do not fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP
+from oppo_sim.fit.features import Features, Floats
+from oppo_sim.fit.judging import predict
+from oppo_sim.fit.model import Measurement
+from oppo_sim.fit.posterior import Posterior
+from oppo_sim.fit.priors import Prior
+from oppo_sim.fit.reading import StepLog
+
+_UNTOLD: Final = 0.75
+"""Width of the posterior over the prior's from which on a log tells (next to) nothing of a term."""
+_PARTLY: Final = 0.4
+_FAR: Final = 4.0
+"""Scales from the model at which a step does not fit, if it is off by ``_OFF`` too."""
+_OFF: Final = 0.1
+_OF_STEP: Final = 0.01
+
+_ADVICE: Final = {
+    "decode": "a run whose longest responses differ from step to step, or with another batch size",
+    "host": "a run with another batch size on the same engine",
+    "iteration_s": "steps whose longest response differs while the tokens stay alike",
+    "rollout_iteration_s": "a run with another batch size, or steps with shorter responses",
+    "prefill": "a run with longer prompts, or the engine's own prefill seconds",
+    "gen_phase_s": "a step with very short responses, or the seconds of waking and resharding by themselves",
+    "score": "timing_s/reward of batches of different size",
+    "score_batch_s": "timing_s/reward of batches of different size",
+    "update_weights": "timing_s/update_weights apart from timing_s/gen, for two model sizes",
+    "update_weights_s": "timing_s/update_weights apart from timing_s/gen",
+    "other_s": "timing_s/step beside all stages",
+    "tool_tokens": "response lengths without the tools' output",
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of a term."""
+
+    term: str
+    unit: str
+    prior: tuple[float, float, float]
+    """2.5, 50 and 97.5 percent."""
+    posterior: tuple[float, float, float]
+    width: float
+    """Spread of the logarithms over the prior's: 1 where the log told nothing."""
+    verdict: str
+    """``told``, ``partly`` or ``not told``."""
+    advice: str = ""
+    """What to log, or to run, to tell it."""
+    tied_to: str = ""
+    """Another term with which it is exchanged (correlation beyond 0.8)."""
+
+
+@dataclass(frozen=True)
+class OddStep:
+    """A step whose seconds are not the model's."""
+
+    log: str
+    step: int
+    column: str
+    measured: float
+    predicted: float
+    reason: str
+
+
+def told_terms(posterior: Posterior, priors: Mapping[str, Prior]) -> list[Told]:
+    """Every unknown of a posterior."""
+    return told_of(posterior.terms, priors)
+
+
+def told_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> list[Told]:
+    """Draws of terms against their priors."""
+    found = []
+    for name, values in terms.items():
+        prior = priors[name]
+        width = float(np.log(np.maximum(values, 1e-300)).std() / prior.sigma)
+        verdict = "not told" if width > _UNTOLD else "partly" if width > _PARTLY else "told"
+        tied = _tied(name, terms)
+        low, high = (prior.median * np.exp(z * prior.sigma) for z in (-1.96, 1.96))
+        found.append(
+            Told(
+                term=name,
+                unit=prior.unit,
+                prior=(float(low), prior.median, float(high)),
+                posterior=tuple(np.percentile(values, (2.5, 50, 97.5)).tolist()),
+                width=width,
+                verdict=verdict,
+                advice="" if verdict == "told" else _advice(name),
+                tied_to="" if verdict == "told" else tied,
+            )
+        )
+    return found
+
+
+def _tied(name: str, terms: Mapping[str, Floats]) -> str:
+    own = terms[name]
+    best, which = 0.8, ""
+    for other, values in terms.items():
+        if other == name or own.std() == 0 or values.std() == 0:
+            continue
+        together = abs(float(np.corrcoef(own, values)[0, 1]))
+        if together > best:
+            best, which = together, other
+    return which
+
+
+def _advice(name: str) -> str:
+    stage = name.removesuffix("_s")
+    return _ADVICE.get(name, f"timing_s/{stage} of steps with fewer and with more tokens")
+
+
+def odd_steps(
+    log: StepLog, number: int, features: Features, members: Sequence[Measurement], posterior: Posterior
+) -> list[OddStep]:
+    """Steps that lie far from the model, with what the log says of them; first steps among them."""
+    found = []
+    predictions = predict(features, members, posterior, seen=True)
+    whole = predictions.get(TIMING_STEP)
+    for member in members:
+        if member.column not in predictions or member.share < _OF_STEP:
+            continue
+        prediction = predictions[member.column]
+        scale = np.median(posterior.noise[member.column])
+        first = posterior.first.get(member.column)
+        usual = prediction.predicted - (np.median(first) * features.cold if first is not None else 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = np.log(member.seconds / usual)
+        far = np.isfinite(off) & (np.abs(off) > np.maximum(_FAR * scale, _OFF))
+        if whole is not None:
+            far &= np.abs(member.seconds - usual) > _OF_STEP * np.nan_to_num(whole.measured, nan=0.0)
+        found += [
+            OddStep(
+                log.name,
+                int(features.steps[place]),
+                member.column,
+                float(member.seconds[place]),
+                float(usual[place]),
+                _reason(log, int(place), features, member),
+            )
+            for place in np.flatnonzero(far)
+        ]
+    return sorted(found, key=lambda each: (each.log, each.step, each.column))
+
+
+def _reason(log: StepLog, place: int, features: Features, member: Measurement) -> str:
+    row = log.frame.iloc[place]
+    if features.cold[place]:
+        return "first step of the run, or after a restart"
+    if "gen" in member.stages and features.wait[place] > 0.1 * member.seconds[place]:
+        return f"its last rollout waited {features.wait[place]:.0f} s for tools"
+    for column, what in ((STEP_TESTING_S, "validation"), (STEP_SAVE_S, "a checkpoint")):
+        if column in log.frame and row[column] > 0:
+            return f"{what} ran in this step"
+    return "nothing in the log explains it"

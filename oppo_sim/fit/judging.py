@@ -1,0 +1,195 @@
+"""Predicted against measured seconds of steps that were not fitted, beside two naive predictors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.fit.features import Features
+from oppo_sim.fit.model import Measurement
+from oppo_sim.fit.posterior import BETWEEN, Posterior, member_seconds
+
+Floats = npt.NDArray[np.float64]
+
+INTERVAL: Final = (2.5, 97.5)
+NAIVE: Final = ("mean", "line")
+
+
+class Prediction(NamedTuple):
+    """Seconds by step: measured, predicted (median), and the ends of the 95 % interval."""
+
+    steps: npt.NDArray[np.int64]
+    measured: Floats
+    predicted: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class Error:
+    """Of predicted seconds, relative to the measured; ``median``, ``p90``, ``worst`` of absolute values."""
+
+    steps: int
+    median: float
+    p90: float
+    worst: float
+    """Signed."""
+    worst_step: int
+    bias: float
+    """Median, signed."""
+    coverage: float | None = None
+    """Share of steps within the 95 % interval."""
+    width: float | None = None
+    """Of that interval, median, over the measured seconds."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One metric, or the step."""
+
+    column: str
+    model: Error
+    naive: dict[str, Error]
+    """``mean`` of the fitted steps; ``line`` in the longest response and the tokens, fitted on the same."""
+    prediction: Prediction
+
+
+def predict(
+    features: Features,
+    members: Sequence[Measurement],
+    posterior: Posterior,
+    *,
+    seen: bool,
+    seed: int = 0,
+) -> dict[str, Prediction]:
+    """Each metric, and ``timing_s/step`` where all metrics of a step are known.
+
+    ``seen``: the run is one that was fitted, so its own offset is known; else it may differ as runs do.
+    """
+    generator = np.random.default_rng(seed)
+    found: dict[str, Prediction] = {}
+    whole: list[tuple[Floats, Floats]] = []
+    measured = np.zeros(len(features))
+    for member in members:
+        if member.column not in posterior.noise:
+            continue
+        centre, drawn = _drawn(features, member, posterior, seen, generator)
+        found[member.column] = _prediction(features.steps, member.seconds, centre, drawn)
+        measured = measured + member.seconds
+        whole.append((centre, drawn))
+    if len(whole) == len(members) and whole:
+        found[TIMING_STEP] = _prediction(
+            features.steps,
+            measured,
+            np.sum([centre for centre, _ in whole], axis=0),
+            np.sum([drawn for _, drawn in whole], axis=0),
+        )
+    return found
+
+
+def _drawn(
+    features: Features, member: Measurement, posterior: Posterior, seen: bool, generator: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Draws × steps: of the model, and of what would be measured."""
+    column = member.column
+    centre = member_seconds(member, features, posterior.terms)
+    if column in posterior.first:
+        centre = centre + posterior.first[column][:, None] * features.cold
+    if seen and (column, member.log) in posterior.offsets:
+        centre = centre * np.exp(posterior.offsets[column, member.log])[:, None]
+    between: Floats = np.zeros((1, 1))
+    if not seen:
+        median, sigma = BETWEEN
+        spread = posterior.between.get(
+            column, median * np.exp(sigma * generator.standard_normal(posterior.size))
+        )
+        between = (spread * generator.standard_normal(posterior.size))[:, None]
+    length_spread = features.spread if "gen" in member.stages else np.zeros(1)
+    scale = np.sqrt(posterior.noise[column][:, None] ** 2 + length_spread**2)
+    noise = scale * generator.standard_t(posterior.tail[column][:, None], size=centre.shape)
+    return centre, centre * np.exp(np.clip(between + noise, -3, 3))
+
+
+def _prediction(steps: npt.NDArray[np.int64], measured: Floats, centre: Floats, drawn: Floats) -> Prediction:
+    low, high = np.percentile(drawn, INTERVAL, axis=0)
+    return Prediction(steps, measured, np.median(centre, axis=0), low, high)
+
+
+def judge(
+    fitted: Sequence[tuple[Features, Sequence[Measurement]]],
+    held: Features,
+    held_members: Sequence[Measurement],
+    posterior: Posterior,
+    *,
+    seen: bool,
+    seed: int = 0,
+) -> list[Judgement]:
+    """Errors on steps that were not fitted, the step first."""
+    predictions = predict(held, held_members, posterior, seen=seen, seed=seed)
+    known = [(features, _by_column(members)) for features, members in fitted]
+    found = []
+    for column, prediction in sorted(predictions.items(), key=lambda item: item[0] != TIMING_STEP):
+        rows = [(features, by[column]) for features, by in known if column in by]
+        naive = {}
+        if rows:
+            x = np.concatenate([_line(features) for features, _ in rows])
+            y = np.concatenate([seconds for _, seconds in rows])
+            keep = np.isfinite(y)
+            x, y = x[keep], y[keep]
+            if len(y):
+                coefficients = np.linalg.lstsq(x, y, rcond=None)[0]
+                for name, guess in zip(
+                    NAIVE, (np.full(len(held), y.mean()), _line(held) @ coefficients), strict=True
+                ):
+                    naive[name] = error_of(held.steps, prediction.measured, guess)
+        model = error_of(
+            prediction.steps, prediction.measured, prediction.predicted, prediction.low, prediction.high
+        )
+        if model is not None:
+            found.append(
+                Judgement(column, model, {k: v for k, v in naive.items() if v is not None}, prediction)
+            )
+    return found
+
+
+def _line(features: Features) -> Floats:
+    return np.column_stack((np.ones(len(features)), features.longest, features.tokens))
+
+
+def _by_column(members: Sequence[Measurement]) -> Mapping[str, Floats]:
+    found = {member.column: member.seconds for member in members}
+    if members:
+        found[TIMING_STEP] = np.sum([member.seconds for member in members], axis=0)
+    return found
+
+
+def error_of(
+    steps: npt.NDArray[np.int64],
+    measured: Floats,
+    predicted: Floats,
+    low: Floats | None = None,
+    high: Floats | None = None,
+) -> Error | None:
+    """None without a measured step."""
+    keep = np.isfinite(measured) & (measured > 0)
+    if not keep.any():
+        return None
+    truth, errors = measured[keep], predicted[keep] / measured[keep] - 1.0
+    worst = int(np.argmax(np.abs(errors)))
+    inside = width = None
+    if low is not None and high is not None:
+        inside = float(np.mean((truth >= low[keep]) & (truth <= high[keep])))
+        width = float(np.median((high[keep] - low[keep]) / truth))
+    return Error(
+        steps=int(keep.sum()),
+        median=float(np.median(np.abs(errors))),
+        p90=float(np.percentile(np.abs(errors), 90)),
+        worst=float(errors[worst]),
+        worst_step=int(steps[keep][worst]),
+        bias=float(np.median(errors)),
+        coverage=inside,
+        width=width,
+    )

@@ -1,0 +1,150 @@
+"""Seconds of every metric of a log as a function of the unknowns: which of them it holds, and how.
+
+All unknowns are positive and log-normal a priori: value = median · exp(sigma · z), so that the sampler works
+on standard normal z. Arrays are draws × steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
+from oppo_sim.fit.decoding import HOST_GRID
+from oppo_sim.fit.features import TOOL_SHARE, Features
+from oppo_sim.fit.reading import StepLog
+
+Floats = npt.NDArray[np.float64]
+
+TOOL_TOKENS: Final = "tool_tokens"
+"""The share of response tokens that tools wrote, in rollouts that were not cut; no term of costs."""
+OTHER: Final = "other"
+"""The part of a step outside every stage."""
+_NEGLIGIBLE: Final = 0.005
+"""Share of a step below which a metric's first step is not looked at."""
+_GEN: Final = ("decode", "host", "iteration_s", "rollout_iteration_s", "prefill", "gen_phase_s")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of one metric of one log, and the stages that it holds."""
+
+    column: str
+    stages: tuple[str, ...]
+    log: int
+    """Which log."""
+    seconds: Floats
+    """NaN where it was not logged."""
+    share: float
+    """Of the step, median."""
+
+    @property
+    def first(self) -> str:
+        """The unknown by which its first step is longer; no term of the costs by itself."""
+        return f"first/{self.column}"
+
+
+def measurements_of(log: StepLog, number: int, features: Features) -> list[Measurement]:
+    """The metrics of a log, and what of its steps no metric names.
+
+    Stages that the scenario does not run count nowhere; ``step`` minus all metrics is what it holds beyond
+    them: stages that no metric names, and ``other``.
+    """
+    frame = log.frame
+    whole = frame[TIMING_STEP].to_numpy(dtype=np.float64) if TIMING_STEP in frame else None
+    if whole is not None:
+        for inside in (STEP_TESTING_S, STEP_SAVE_S):
+            if inside in frame:
+                whole = whole - frame[inside].fillna(0.0).to_numpy()
+    running = {"gen", "reward", *(stage for stage, base in features.stages.items() if base.max() > 0)}
+    found: list[Measurement] = []
+    named: set[str] = set()
+    total = np.zeros(len(frame))
+    for column, stages in log.covers.items():
+        seconds = frame[column].to_numpy(dtype=np.float64)
+        total = total + seconds
+        covered = tuple(stage for stage in stages if stage in running) or stages
+        named.update(stages)
+        found.append(Measurement(column, covered, number, seconds, _share(seconds, whole)))
+    if whole is not None:
+        rest = (*sorted(running - named), OTHER)
+        left = whole - total
+        typical = float(np.nanmedian(left)) if np.any(np.isfinite(left)) else float("nan")
+        if np.isfinite(typical) and typical > -0.02 * float(np.nanmedian(whole)):
+            # Seconds that stages overlap by are not below zero.
+            found.append(Measurement(timing(OTHER), rest, number, np.maximum(left, 0.0), _share(left, whole)))
+    return [each for each in found if np.any(np.isfinite(each.seconds))]
+
+
+def _share(seconds: Floats, whole: Floats | None) -> float:
+    if whole is None:
+        return 1.0
+    share = np.nanmedian(seconds / whole) if np.any(np.isfinite(seconds / whole)) else 0.0
+    return float(max(0.0, share))
+
+
+def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
+    """Unknowns of the costs that seconds of these stages depend on."""
+    found: list[str] = []
+    for stage in stages:
+        if stage == "gen":
+            found += [name for name in _GEN if name != "host" or _any(features, "has_host")]
+            found += [TOOL_TOKENS] if any(each.tools for each in features) else []
+        elif stage == "reward":
+            found += ["score", "score_batch_s"] if _any(features, "scores") else ["score_batch_s"]
+        elif stage == OTHER:
+            found.append("other_s")
+        else:
+            runs = not features or any(each.stages[stage].max() > 0 for each in features)
+            found += [stage, f"{stage}_s"] if runs else [f"{stage}_s"]
+    return found
+
+
+def _any(features: Sequence[Features], what: str) -> bool:
+    """Of any log; without one all that can be."""
+    return not features or any(getattr(each, what) for each in features)
+
+
+def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -> Floats:
+    """Draws × steps; ``terms`` by name, each of shape (draws,). First steps are as long as any."""
+
+    def term(name: str, missing: float) -> Floats:
+        return np.atleast_1d(terms[name] if name in terms else np.array(missing))[:, None]
+
+    if stage == "gen":
+        decode, host = term("decode", 1.0), term("host", 1.0)
+        # Negative lengths are none: beyond half of all tokens nothing is known of a tool's share.
+        tools = np.minimum(term(TOOL_TOKENS, 0.0), 0.5) / TOOL_SHARE if features.tools else np.zeros((1, 1))
+        result: Floats = (
+            decode * _at_host(features, (host / decode)[:, 0], tools)
+            + term("iteration_s", 0.0) * _between(features.iterations, tools)
+            + term("rollout_iteration_s", 0.0) * _between(features.area, tools)
+            + term("prefill", 1.0) * features.prefill
+            + term("gen_phase_s", 0.0)
+            + features.wait
+        )
+        return result
+    if stage == "reward":
+        return term("score", 1.0) * features.score + term("score_batch_s", 0.0) * features.score_batches
+    if stage == OTHER:
+        return term("other_s", 0.0) * np.ones(len(features))
+    assert stage in TRAINING_STAGES
+    return term(stage, 1.0) * features.stages[stage] + term(f"{stage}_s", 0.0)
+
+
+def _at_host(features: Features, ratio: Floats, tools: Floats) -> Floats:
+    """Decode seconds with the host's part times each ``ratio`` (draws × steps), between the grid's."""
+    grid = np.array(HOST_GRID)
+    place = np.clip(np.searchsorted(grid, ratio) - 1, 0, len(grid) - 2)
+    weight = ((ratio - grid[place]) / (grid[place + 1] - grid[place]))[:, None]
+    low, high = _between(features.decode[:, place], tools), _between(features.decode[:, place + 1], tools)
+    found: Floats = np.maximum((1.0 - weight) * low + weight * high, 0.0)
+    return found
+
+
+def _between(both: Floats, tools: Floats) -> Floats:
+    """Linear between no tool's tokens and ``TOOL_SHARE`` of them."""
+    found: Floats = both[0] + tools * (both[1] - both[0])
+    return found

@@ -1,0 +1,174 @@
+"""Which metric of a framework's log holds the seconds of which of our stages, and what else is read.
+
+From the projects' own code, 2025 and 2026. A metric may hold several stages (``covers``), and some of them
+only where the log names them nowhere else (``also``): verl's ``gen`` wakes the engine and loads the new
+weights, so it holds ``update_weights`` unless a version logs that apart.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from oppo_sim.columns import (
+    PER_TOKEN_UPDATE_MS,
+    PROMPT_LENGTH_MAX,
+    SLOWEST_LENGTH,
+    SLOWEST_TOOL_S,
+    TOKENS_CUMULATIVE,
+    TOKENS_TOTAL,
+    TURNS_MAX,
+)
+
+
+class Timed(NamedTuple):
+    """A metric of seconds. ``names``: the preferred name first, without prefixes; ``*name`` is an ending."""
+
+    covers: tuple[str, ...]
+    names: tuple[str, ...]
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogNames:
+    """What one framework logs a step."""
+
+    name: str
+    importer: str
+    """Whose length figures it has (``traces.importers``)."""
+    stages: tuple[Timed, ...]
+    step: tuple[str, ...]
+    """The whole step: all of the above, and what no stage names (data, logging)."""
+    testing: tuple[str, ...] = ()
+    """Validation, inside the step."""
+    saving: tuple[str, ...] = ()
+    """Checkpoints, inside the step."""
+    figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further figures by our column."""
+    note: str = ""
+    """What its stages hold, for the documentation and the report."""
+
+
+_VERL: Final = LogNames(
+    name="verl",
+    importer="verl",
+    stages=(
+        Timed(("gen",), ("timing_s/gen",), also=("update_weights",)),
+        Timed(("reward",), ("timing_s/reward",)),
+        Timed(("old_log_prob",), ("timing_s/old_log_prob",)),
+        Timed(("ref",), ("timing_s/ref",)),
+        Timed(("values",), ("timing_s/values",)),
+        Timed(("adv",), ("timing_s/adv",)),
+        Timed(("update_critic",), ("timing_s/update_critic",)),
+        Timed(("update_actor",), ("timing_s/update_actor",)),
+        Timed(("update_weights",), ("timing_s/update_weights",)),
+    ),
+    step=("timing_s/step", "perf/time_per_step"),
+    testing=("timing_s/testing",),
+    saving=("timing_s/save_checkpoint",),
+    figures={
+        TOKENS_TOTAL: ("perf/total_num_tokens",),
+        PROMPT_LENGTH_MAX: ("prompt_length/max",),
+        SLOWEST_LENGTH: ("timing_s/agent_loop/slowest/response_length",),
+        SLOWEST_TOOL_S: ("timing_s/agent_loop/slowest/tool_calls",),
+        TURNS_MAX: ("num_turns/max",),
+        PER_TOKEN_UPDATE_MS: ("timing_per_token_ms/update_actor",),
+    },
+    note="gen holds waking the engine, resharding and loading weights; step holds validation and checkpoints",
+)
+
+_OPENRLHF: Final = LogNames(
+    name="openrlhf",
+    importer="openrlhf",
+    stages=(
+        Timed(("gen",), ("timing/generation",)),
+        Timed(("reward", "old_log_prob", "ref", "values", "adv"), ("timing/make_experience",)),
+        Timed(("update_critic", "update_actor"), ("timing/ppo_train", "timing/policy_train")),
+        Timed(("update_weights",), ("timing/broadcast",)),
+    ),
+    step=("timing/step_total",),
+    note="make_experience holds scoring and every forward; ppo_train trains critic and actor",
+)
+
+_SLIME: Final = LogNames(
+    name="slime",
+    importer="slime",
+    stages=(
+        Timed(("gen", "reward"), ("perf/rollout_time",)),
+        Timed(("old_log_prob",), ("perf/log_probs_time",)),
+        Timed(("ref",), ("perf/ref_log_probs_time",)),
+        Timed(("update_actor",), ("perf/actor_train_time",)),
+        Timed(("update_weights",), ("perf/update_weights_time",)),
+    ),
+    step=("perf/step_time",),
+    saving=("perf/save_model_time",),
+    note="rollout_time holds rewards: they are computed as rollouts finish",
+)
+
+_NEMO: Final = LogNames(
+    name="nemo_rl",
+    importer="nemo_rl",
+    stages=(
+        Timed(("gen",), ("timing/train/generation", "timing/train/exposed_generation")),
+        Timed(("reward",), ("timing/train/reward_calculation",)),
+        Timed(("old_log_prob", "ref"), ("timing/train/policy_and_reference_logprobs",)),
+        Timed(("old_log_prob",), ("timing/train/policy_logprobs",)),
+        Timed(("ref",), ("timing/train/reference_logprobs",)),
+        Timed(("adv",), ("timing/train/advantage_calculation",)),
+        Timed(("update_critic",), ("timing/train/value_training",)),
+        Timed(("update_actor",), ("timing/train/policy_training",)),
+        Timed(("update_weights",), ("timing/train/prepare_for_generation/total", "timing/train/weight_sync")),
+    ),
+    step=("timing/train/total_step_time",),
+    testing=("timing/validation/total_validation_time",),
+    saving=("timing/train/checkpointing",),
+    figures={TOKENS_TOTAL: ("total_num_tokens",)},
+    note="prepare_for_generation holds waking the engine and the refit of its weights",
+)
+
+_ROLL: Final = LogNames(
+    name="roll",
+    importer="roll",
+    stages=(
+        Timed(("gen", "reward"), ("time/step_generate", "time/step_rollout")),
+        Timed(("ref", "values"), ("time/ref_log_probs_values",)),
+        Timed(("old_log_prob",), ("time/old_log_probs",)),
+        Timed(("adv",), ("time/compute_advantage", "time/adv")),
+        Timed(("update_critic", "update_actor"), ("time/step_train",)),
+        Timed(("update_weights",), ("time/step_model_update",)),
+    ),
+    step=("time/step_total",),
+    testing=("time/val_step",),
+    note="step_generate holds rewards: they are computed as rollouts finish",
+)
+
+_SKYRL: Final = LogNames(
+    name="skyrl",
+    importer="skyrl",
+    stages=(
+        Timed(("gen", "reward"), ("timing/generate",)),
+        Timed(("old_log_prob", "ref", "values"), ("timing/fwd_logprobs_values_reward",)),
+        Timed(("adv",), ("timing/compute_advantages_and_returns",)),
+        Timed(("update_critic",), ("timing/critic_train",)),
+        Timed(("update_actor",), ("timing/policy_train",)),
+        Timed(("update_critic", "update_actor"), ("timing/train_critic_and_policy",)),
+        Timed(("update_weights",), ("timing/sync_weights", "timing/sync_weights_to_inference_engines")),
+    ),
+    step=("timing/step",),
+    testing=("timing/eval",),
+    saving=("timing/save_checkpoints",),
+    note="generate holds rewards; fwd_logprobs_values_reward every forward",
+)
+
+_TRL: Final = LogNames(
+    name="trl",
+    importer="trl",
+    stages=(
+        Timed(("gen",), ("*.vLLM.generate", "*.transformers.generate", "*.generate")),
+        Timed(("reward",), ("*._calculate_rewards",)),
+        Timed(("update_weights",), ("*._move_model_to_vllm", "*.sync_weights")),
+    ),
+    step=("step_time",),
+    figures={TOKENS_CUMULATIVE: ("num_tokens",)},
+    note="most logs name the whole step alone; generation where profiling is reported (wandb)",
+)
+
+FRAMEWORKS: Final[tuple[LogNames, ...]] = (_VERL, _OPENRLHF, _SLIME, _NEMO, _ROLL, _SKYRL, _TRL)

@@ -1,0 +1,212 @@
+"""Costs from a few known numbers instead of a log: draws of the priors, kept by how well a simulated baseline
+agrees.
+
+Fewer numbers than unknowns is the usual case, so the answer is a distribution. Draws are made given the
+numbers of a baseline that is computed stage by stage; each is then simulated, and weighted by how much better
+or worse the simulated one agrees (importance sampling).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.baseline import Baseline, known_names
+from oppo_sim.fit.estimate import mean_terms
+from oppo_sim.fit.identify import Told, told_of
+from oppo_sim.fit.priors import priors_for
+from oppo_sim.fit.record import FORMAT
+from oppo_sim.fit.sampling import sampled
+from oppo_sim.scenario.schema import Scenario
+
+Floats = npt.NDArray[np.float64]
+
+_RELATIVE: Final = 0.03
+_ABSOLUTE: Final = 0.02
+"""What a number without a range is taken to be known to: relative, of a share absolute."""
+_EDGE: Final = 0.05
+"""Softness of a range's ends, of its width."""
+_FEW: Final = 50.0
+_SWEEPS: Final = 2000
+_CANDIDATES: Final = 2
+"""Simulated, for each draw that is kept."""
+
+_NUMBER: Final = r"([-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)"
+_RANGE: Final = re.compile(rf"\s*{_NUMBER}\s*(?:(\.\.|±|\+-)\s*{_NUMBER}\s*)?")
+
+
+class Observation(NamedTuple):
+    """A number that is known of a run: ``low`` to ``high``, with soft ends."""
+
+    text: str
+    name: str
+    low: float
+    high: float
+    spread: float
+    """Standard deviation beyond the ends."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What agreed with the observations."""
+
+    observations: tuple[Observation, ...]
+    draws: tuple[CostTerms, ...]
+    point: CostTerms
+    told: tuple[Told, ...]
+    before: Floats
+    """The observed quantities under the prior, draws × observations."""
+    after: Floats
+    """Simulated under the draws that were kept."""
+    effective: float
+    """Draws that the weights are worth."""
+    simulated: int
+    scenario: Scenario
+    notes: tuple[str, ...]
+
+
+def read_observation(text: str) -> Observation:
+    """``NAME=171``, ``NAME=160..180`` or ``NAME=171±5``. Raises OppoError."""
+    name, equals, value = text.partition("=")
+    name = name.strip()
+    if not equals or name not in known_names():
+        listed = ", ".join(known_names())
+        raise OppoError(f"--observe {text}: '{name}' is not known; give NAME=VALUE with one of {listed}")
+    match = _RANGE.fullmatch(value)
+    try:
+        if match is None:
+            raise ValueError
+        first = float(match.group(1))
+        second = None if match.group(3) is None else float(match.group(3))
+    except ValueError:
+        raise OppoError(
+            f"--observe {text}: '{value.strip()}' is no number and no range: give 171, 160..180 or 171±5"
+        ) from None
+    share = not name.startswith("timing_s/") and not name.endswith("_per_s")
+    low = high = first
+    if second is None:
+        spread = _ABSOLUTE if share else _RELATIVE * first
+    elif match.group(2) == "..":
+        high, spread = second, _EDGE * (second - first)
+    else:
+        spread = second
+    if not (0 <= low <= high and spread > 0) or (share and high > 1):
+        what = "a share from 0 to 1" if share else "a number above 0, or a range that rises"
+        raise OppoError(f"--observe {text}: {value.strip()} cannot be; give {what}")
+    return Observation(text, name, low, high, spread)
+
+
+def observe(
+    scenario: Scenario,
+    observed: Sequence[str],
+    *,
+    draws: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Observed:
+    """Draws of the costs that agree with what was observed of the sequential baseline.
+
+    Raises OppoError for an unknown name, a value that cannot be, and where nothing agrees.
+    """
+    observations = tuple(read_observation(text) for text in observed)
+    baseline = Baseline(scenario, [one.name for one in observations])
+    priors = priors_for([scenario])
+    names = baseline.terms
+    median = np.array([priors[name].median for name in names])
+    sigma = np.array([priors[name].sigma for name in names])
+    generator = np.random.default_rng(seed)
+
+    def terms(z: Floats) -> Mapping[str, Floats]:
+        values = median * np.exp(sigma * np.clip(z, -8, 8))
+        return {name: values[:, place] for place, name in enumerate(names)}
+
+    def log_density(z: Floats) -> Floats:
+        total: Floats = -0.5 * (z * z).sum(axis=1) + _agreement(baseline.estimated(terms(z)), observations)
+        return total
+
+    before = baseline.estimated(terms(generator.standard_normal((4000, len(names)))))
+    count = _CANDIDATES * draws
+    z = sampled(log_density, len(names), count, _SWEEPS, generator)
+    values = terms(z)
+    found = [CostTerms(**{name: float(each[row]) for name, each in values.items()}) for row in range(draws)]
+    seen = []
+    for number, each in enumerate(found):
+        progress(number, count)
+        seen.append(baseline.simulated(each))
+    after = np.array(seen)
+    logs = _agreement(after, observations) - _agreement(baseline.estimated(values), observations)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    effective = float(1.0 / (weights**2).sum())
+    chosen = generator.choice(count, size=draws, p=weights)
+    _refuse_unmet(observations, before, after[chosen])
+    kept = tuple(found[row] for row in chosen)
+    notes = (
+        (f"the draws are worth {effective:.0f} independent ones: observe less, or wider ranges",)
+        if effective < _FEW
+        else ()
+    )
+    told = told_of({name: each[chosen] for name, each in values.items()}, priors)
+    return Observed(
+        observations,
+        kept,
+        mean_terms(kept),
+        tuple(told),
+        before,
+        after[chosen],
+        effective,
+        count,
+        scenario,
+        notes,
+    )
+
+
+def _refuse_unmet(observations: Sequence[Observation], before: Floats, after: Floats) -> None:
+    for place, one in enumerate(observations):
+        middle = float(np.median(after[:, place]))
+        if not one.low - 4 * one.spread <= middle <= one.high + 4 * one.spread:
+            low, high = np.percentile(before[:, place], (2.5, 97.5))
+            raise OppoError(
+                f"no costs agree with {one.text}: the priors give {low:.3g} to {high:.3g} here, and"
+                f" {middle:.3g} is nearest beside the other observations; is it the scenario of that run?"
+            )
+
+
+def _agreement(values: Floats, observations: Sequence[Observation]) -> Floats:
+    """Log of how well quantities (draws × observations) agree: nothing is lost inside a range, a normal's
+    loss outside."""
+    total = np.zeros(len(values))
+    for place, one in enumerate(observations):
+        each = values[:, place]
+        beyond = np.maximum(np.maximum(one.low - each, each - one.high), 0.0) / one.spread
+        total = total - 0.5 * beyond**2
+    return total
+
+
+def observe_record(result: Observed) -> dict[str, Any]:
+    """As ``fit_record``."""
+    return {
+        "format": FORMAT,
+        "from": "observations",
+        "scenario": result.scenario.name,
+        "scenario_hash": result.scenario.content_hash,
+        "observed": [
+            {
+                **one._asdict(),
+                "prior": np.percentile(result.before[:, place], (2.5, 50, 97.5)).tolist(),
+                "posterior": np.percentile(result.after[:, place], (2.5, 50, 97.5)).tolist(),
+            }
+            for place, one in enumerate(result.observations)
+        ],
+        "simulated_baselines": result.simulated,
+        "effective_draws": result.effective,
+        "point": result.point.changed(),
+        "draws": len(result.draws),
+        "terms": [asdict(told) for told in result.told],
+        "notes": list(result.notes),
+    }

@@ -1,0 +1,214 @@
+"""Draws of the unknowns given the seconds of one or several logs.
+
+Metrics that share no unknown are independent and drawn apart. Seconds are log-Student-t around the model, so
+that a step that does not fit pulls little; what no stage names (``other``) likewise around its seconds. The
+spread of the rebuilt lengths adds to a step's scale. Several runs differ by an offset each, drawn with them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln
+
+from oppo_sim.fit.features import Features
+from oppo_sim.fit.model import Measurement, stage_seconds, terms_of
+from oppo_sim.fit.priors import Prior
+from oppo_sim.fit.sampling import sampled
+
+Floats = npt.NDArray[np.float64]
+
+DRAWS: Final = 400
+_SWEEPS: Final = (200, 60)
+"""Of the sampler: any, and a coordinate; the first half is burn-in."""
+_LEAST_S: Final = 1e-4
+"""Seconds below which differences are not looked at."""
+_NOISE: Final = (0.02, 1.0)
+"""Median and sigma of a metric's relative scale."""
+_TAIL: Final = (4.0, 0.5)
+"""Of the degrees of freedom beyond 1."""
+BETWEEN: Final = (0.015, 0.8)
+"""Of the standard deviation of runs' offsets."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Draws of everything unknown; arrays of one length."""
+
+    terms: dict[str, Floats]
+    """Terms of the costs by name."""
+    first: dict[str, Floats]
+    """Seconds by which a first step is longer, by column."""
+    noise: dict[str, Floats]
+    """Relative scale by column."""
+    tail: dict[str, Floats]
+    """Degrees of freedom by column."""
+    between: dict[str, Floats]
+    """Standard deviation of the offsets of runs, by column."""
+    offsets: dict[tuple[str, int], Floats]
+    """Of each run, by column and log."""
+
+    @property
+    def size(self) -> int:
+        return len(next(iter(self.noise.values())))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Measurements that share unknowns, and the names of the coordinates."""
+
+    members: tuple[Measurement, ...]
+    terms: tuple[str, ...]
+
+
+def draw_posterior(
+    logs: Sequence[tuple[Features, Sequence[Measurement]]],
+    priors: Mapping[str, Prior],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Posterior:
+    """``draws`` draws given all logs. Raises OppoError for an unknown without a prior."""
+    features = [each for each, _ in logs]
+    groups = _groups([each for _, found in logs for each in found], features)
+    result = Posterior({}, {}, {}, {}, {}, {})
+    for number, group in enumerate(groups):
+        _draw_group(group, features, priors, draws, np.random.default_rng([seed, number]), result)
+    return result
+
+
+def _groups(members: Sequence[Measurement], features: Sequence[Features]) -> list[_Group]:
+    found: list[tuple[list[Measurement], list[str]]] = []
+    for member in members:
+        mine = terms_of(member.stages, features)
+        joined = [each for each in found if set(each[1]) & set(mine) or member.column == each[0][0].column]
+        merged = ([m for each in joined for m in each[0]] + [member], [t for each in joined for t in each[1]])
+        merged[1].extend(name for name in mine if name not in merged[1])
+        found = [each for each in found if each not in joined] + [merged]
+    return [_Group(tuple(group), tuple(dict.fromkeys(names))) for group, names in found]
+
+
+class _Space:
+    """Coordinates z of a group: terms, then what the metrics themselves need."""
+
+    def __init__(self, group: _Group, features: Sequence[Features], priors: Mapping[str, Prior]) -> None:
+        self.names: list[str] = []
+        self.median: list[float] = []
+        self.sigma: list[float] = []
+        for name in group.terms:
+            self._add(name, priors[name].median, priors[name].sigma)
+        columns = list(dict.fromkeys(member.column for member in group.members))
+        self.columns = columns
+        for column in columns:
+            same = [member for member in group.members if member.column == column]
+            self._add(f"noise/{column}", *_NOISE)
+            self._add(f"tail/{column}", *_TAIL)
+            if any(features[member.log].cold.any() and member.share >= 0.005 for member in same):
+                typical = float(np.nanmedian(np.concatenate([member.seconds for member in same])))
+                self._add(f"first/{column}", max(0.1 * typical, _LEAST_S), 1.5)
+            if len(same) > 1:
+                self._add(f"between/{column}", *BETWEEN)
+                for member in same:
+                    self._add(f"offset/{column}/{member.log}", 1.0, 1.0)
+
+    def _add(self, name: str, median: float, sigma: float) -> None:
+        self.names.append(name)
+        self.median.append(median)
+        self.sigma.append(sigma)
+
+    def values(self, z: Floats) -> dict[str, Floats]:
+        """By name, each (draws,); offsets stay standard normal."""
+        values = np.array(self.median) * np.exp(np.array(self.sigma) * np.clip(z, -12, 12))
+        found = {name: values[:, place] for place, name in enumerate(self.names)}
+        return found | {
+            name: z[:, place] for place, name in enumerate(self.names) if name.startswith("offset/")
+        }
+
+
+def _draw_group(
+    group: _Group,
+    features: Sequence[Features],
+    priors: Mapping[str, Prior],
+    draws: int,
+    generator: np.random.Generator,
+    result: Posterior,
+) -> None:
+    space = _Space(group, features, priors)
+    rows = [_usable(member, features[member.log], space) for member in group.members]
+
+    def log_density(z: Floats) -> Floats:
+        values = space.values(z)
+        total: Floats = -0.5 * (z * z).sum(axis=1)
+        for member, used in zip(group.members, rows, strict=True):
+            total = total + _log_likelihood(member, used, values)
+        return np.where(np.isfinite(total), total, -np.inf)
+
+    sweeps = _SWEEPS[0] + _SWEEPS[1] * len(space.names)
+    values = space.values(sampled(log_density, len(space.names), draws, sweeps, generator))
+    result.terms.update({name: values[name] for name in group.terms})
+    for column in space.columns:
+        result.noise[column] = values[f"noise/{column}"]
+        result.tail[column] = 1.0 + values[f"tail/{column}"]
+        if f"first/{column}" in values:
+            result.first[column] = values[f"first/{column}"]
+        if f"between/{column}" in values:
+            result.between[column] = values[f"between/{column}"]
+            for member in group.members:
+                if member.column == column:
+                    offset = values[f"offset/{column}/{member.log}"] * values[f"between/{column}"]
+                    result.offsets[column, member.log] = offset
+
+
+@dataclass(frozen=True)
+class _Used:
+    """The steps of a measurement that count."""
+
+    features: Features
+    seconds: Floats
+    """Logarithms."""
+    spread: Floats
+    cold: Floats | None
+
+
+def _usable(member: Measurement, features: Features, space: _Space) -> _Used:
+    first = f"first/{member.column}" in space.names
+    keep = np.isfinite(member.seconds)
+    if not first:
+        keep &= ~features.cold
+    if not keep.any():
+        keep = np.isfinite(member.seconds)
+    spread = features.spread[keep] if "gen" in member.stages else np.zeros(int(keep.sum()))
+    used = features.taken(keep)
+    seconds = np.log(np.maximum(member.seconds[keep], 0.0) + _LEAST_S)
+    return _Used(used, seconds, spread, used.cold.astype(np.float64) if first else None)
+
+
+def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Floats]) -> Floats:
+    predicted = member_seconds(member, used.features, values)
+    if used.cold is not None:
+        predicted = predicted + values[f"first/{member.column}"][:, None] * used.cold
+    centre = np.log(predicted + _LEAST_S)
+    offset = values.get(f"offset/{member.column}/{member.log}")
+    if offset is not None:
+        centre = centre + (offset * values[f"between/{member.column}"])[:, None]
+    noise, tail = values[f"noise/{member.column}"][:, None], 1.0 + values[f"tail/{member.column}"][:, None]
+    scale = np.sqrt(noise**2 + used.spread**2)
+    residual = (used.seconds - centre) / scale
+    density = (
+        gammaln((tail + 1) / 2)
+        - gammaln(tail / 2)
+        - 0.5 * np.log(tail * np.pi)
+        - np.log(scale)
+        - (tail + 1) / 2 * np.log1p(residual**2 / tail)
+    )
+    total: Floats = density.sum(axis=1)
+    return total
+
+
+def member_seconds(member: Measurement, features: Features, terms: Mapping[str, Floats]) -> Floats:
+    """Seconds of all its stages, draws × steps."""
+    parts = [stage_seconds(stage, features, terms) for stage in member.stages]
+    total: Floats = np.sum(np.broadcast_arrays(*parts), axis=0) if len(parts) > 1 else parts[0]
+    return total

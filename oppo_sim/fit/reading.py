@@ -1,0 +1,242 @@
+"""The steps of a training log under our column names: stage seconds, length statistics, tokens.
+
+What cannot be used is left out and counted; what makes no log at all is an error of one sentence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from oppo_sim.columns import (
+    LENGTH_CLIP_RATIO,
+    LENGTH_MAX,
+    LENGTH_MEAN,
+    LENGTH_MEDIAN,
+    LENGTH_MIN,
+    LENGTH_STD,
+    PROMPT_LENGTH_MEAN,
+    STAGES,
+    STEP,
+    STEP_SAVE_S,
+    STEP_TESTING_S,
+    TIMING_STEP,
+    timing,
+)
+from oppo_sim.errors import OppoError
+from oppo_sim.files import sha256_of
+from oppo_sim.fit.names import FRAMEWORKS, LogNames
+from oppo_sim.fit.segments import Gathered, gather
+from oppo_sim.traces.importers.detecting import files_of, matching, shown_name
+from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
+from oppo_sim.traces.importers.formats import find_importer
+from oppo_sim.traces.importers.metric_files import PATTERNS, Figures, read_metrics
+from oppo_sim.traces.importers.options import ImportOptions
+from oppo_sim.traces.importers.reading import Reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LENGTH_FIGURES: Final = {
+    "mean": LENGTH_MEAN,
+    "max": LENGTH_MAX,
+    "min": LENGTH_MIN,
+    "median": LENGTH_MEDIAN,
+    "std": LENGTH_STD,
+    "clip_ratio": LENGTH_CLIP_RATIO,
+    "prompt_mean": PROMPT_LENGTH_MEAN,
+}
+SECONDS_OF_STEP: Final = (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)
+
+Covers = dict[str, tuple[str, ...]]
+"""Stages that a column of seconds holds."""
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """The steps of one run."""
+
+    name: str
+    frame: "pd.DataFrame"
+    """One row a step, by step number; columns of ``oppo_sim.columns``, NaN where a step lacks a figure."""
+    framework: str
+    covers: Covers
+    note: str = ""
+    """What the framework's stages hold."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Steps, cells or lines left out, by reason."""
+    notes: tuple[str, ...] = ()
+    files: tuple[dict[str, object], ...] = ()
+    """Name, bytes and SHA-256 of each file read."""
+    lengths: "Mapping[int, Sequence[int]] | None" = None
+    """Response lengths of every rollout by step, where they are known."""
+    prompts: "Mapping[int, Sequence[int]] | None" = None
+
+    def head(self, steps: int) -> "StepLog":
+        """Its first steps."""
+        return replace(self, frame=self.frame.iloc[:steps])
+
+    def tail(self, steps: int) -> "StepLog":
+        """What follows its first steps."""
+        return replace(self, frame=self.frame.iloc[steps:])
+
+
+def read_step_log(
+    path: str | Path,
+    framework: str = "auto",
+    *,
+    fields: Mapping[str, str] | None = None,
+    unit: str = "auto",
+) -> StepLog:
+    """Read a log file, or a folder of them.
+
+    Args:
+        framework: one of ``FRAMEWORKS``, or ``auto``.
+        fields: the log's name of a metric by our column, such as ``{"timing_s/gen": "my_gen_time"}``.
+        unit: ``s``, ``ms``, or ``auto``: seconds, but columns and single values a thousand times too large
+            are taken as milliseconds, and counted.
+
+    Raises OppoError for a file that cannot be read, or holds no seconds of any step.
+    """
+    root = Path(path)
+    given = dict(fields or {})
+    _check_fields(given)
+    files = [file for file in files_of(root) if root.is_file() or matching([file], PATTERNS)]
+    reading = Reading(ImportOptions(), None)
+    records: list[tuple[Path, list[Figures]]] = [(file, list(read_metrics(file, reading))) for file in files]
+    names = _framework(framework, records, given, root)
+    gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
+    gathered.left_out.update(reading.left_out)
+    return step_log(root, names, gathered, [file for file, found in records if found], unit)
+
+
+def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Path], unit: str) -> StepLog:
+    """The table of what was gathered. Raises OppoError if no step has seconds."""
+    from oppo_sim.fit.cleaning import cleaned
+
+    covers = _covers(names, {column for row in gathered.rows.values() for column in row})
+    frame, notes = cleaned(gathered, covers, unit, str(root))
+    return StepLog(
+        name=root.name,
+        frame=frame,
+        framework=names.name,
+        covers={column: stages for column, stages in covers.items() if column in frame},
+        note=names.note,
+        left_out=dict(gathered.left_out),
+        notes=(*gathered.notes, *notes),
+        files=tuple(
+            {"name": shown_name(file, root), "bytes": file.stat().st_size, "sha256": sha256_of(file)}
+            for file in files
+        ),
+    )
+
+
+def _check_fields(given: Mapping[str, str]) -> None:
+    known = {
+        *map(timing, STAGES[:-1]),
+        *SECONDS_OF_STEP,
+        *LENGTH_FIGURES.values(),
+        *(column for each in FRAMEWORKS for column in each.figures),
+        STEP,
+    }
+    for column in given:
+        stages = column.removeprefix("timing_s/").split("+")
+        if column not in known and not (column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1])):
+            raise OppoError(
+                f"--field {column}={given[column]}: there is no column '{column}'; give one of"
+                f" {', '.join(sorted(known))}, or stages that a metric holds together, as"
+                " timing_s/old_log_prob+ref"
+            )
+
+
+def _framework(
+    wanted: str, records: Sequence[tuple[Path, list[Figures]]], given: Mapping[str, str], root: Path
+) -> LogNames:
+    by_name = {each.name: each for each in FRAMEWORKS}
+    if wanted.replace("-", "_").lower() in by_name:
+        return by_name[wanted.replace("-", "_").lower()]
+    if wanted != "auto":
+        raise OppoError(
+            f"there is no framework '{wanted}' whose seconds are known: give one of {', '.join(by_name)}, or"
+            " auto, and --field for names of your own"
+        )
+    counts = {
+        each.name: sum(len(_seconds(figures, each)) for _, found in records for _, figures in found)
+        for each in FRAMEWORKS
+    }
+    best = max(counts, key=lambda name: counts[name])
+    if counts[best]:
+        return by_name[best]
+    if any(column.startswith("timing_s/") for column in given):
+        return LogNames("own names", "generic", (), ())
+    if not any(found for _, found in records):
+        raise OppoError(f"{root} holds no figures of any step: is it the log of a training run?")
+    raise OppoError(
+        f"{root} names no seconds of a stage that are known here ({', '.join(by_name)}): name them with"
+        " --field timing_s/gen=NAME"
+    )
+
+
+def _covers(names: LogNames, present: set[str]) -> Covers:
+    """Stages of each column of seconds that is there."""
+    covers: Covers = {}
+    apart = {stage for stage in STAGES if timing(stage) in present}
+    for timed in names.stages:
+        column = timing("+".join(timed.covers))
+        if column in present and column not in covers:
+            covers[column] = (*timed.covers, *(stage for stage in timed.also if stage not in apart))
+    for column in sorted(present - covers.keys()):
+        stages = tuple(column.removeprefix("timing_s/").split("+"))
+        if column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1]):
+            covers[column] = stages
+    # A metric of several stages counts only where its parts are not named.
+    single = {stages[0] for column, stages in covers.items() if "+" not in column}
+    return {
+        column: stages for column, stages in covers.items() if "+" not in column or not set(stages) <= single
+    }
+
+
+def _seconds(figures: Mapping[str, float], names: LogNames) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for timed in names.stages:
+        column = timing("+".join(timed.covers))
+        value = _figure(figures, timed.names)
+        if value is not None and column not in found:
+            found[column] = value
+    for column, wanted in zip(SECONDS_OF_STEP, (names.step, names.testing, names.saving), strict=True):
+        if (value := _figure(figures, wanted)) is not None:
+            found[column] = value
+    return found
+
+
+def _known(record: Figures, names: LogNames, given: Mapping[str, str]) -> tuple[int | None, dict[str, float]]:
+    """The figures of a line under our names."""
+    step, figures = record
+    found = _seconds(figures, names)
+    importer = None if names.importer == "generic" else find_importer(names.importer).metrics
+    if importer is not None:
+        lengths = chosen(figures, importer, {})
+        found |= {LENGTH_FIGURES[name]: value for name, value in lengths.items() if name in LENGTH_FIGURES}
+    for column, wanted in names.figures.items():
+        if (value := _figure(figures, wanted)) is not None:
+            found[column] = value
+    for column, name in given.items():
+        if (value := first_figure(figures, (name,))) is None:
+            continue
+        if column == STEP:
+            step = int(value)
+        else:
+            found[column] = value
+    return step, found
+
+
+def _figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:
+    plain = [name for name in names if not name.startswith("*")]
+    value = first_figure(figures, plain, PREFIXES)
+    if value is not None:
+        return value
+    for ending in (name[1:] for name in names if name.startswith("*")):
+        found = [figure for name, figure in figures.items() if name.endswith(ending)]
+        if found:
+            return sum(found)
+    return None

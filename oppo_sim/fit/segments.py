@@ -1,0 +1,116 @@
+"""Lines of a log gathered by step: repeated steps, restarts, and a second run in the same file."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from oppo_sim.columns import COLD_START
+from oppo_sim.errors import OppoError
+
+_COUNTED: Final = "the log has no steps, so its lines were counted from 0"
+
+Line = tuple[int | None, Mapping[str, float]]
+
+
+@dataclass
+class Gathered:
+    """Figures by step."""
+
+    rows: dict[int, dict[str, float]]
+    left_out: "Tally[str]" = field(default_factory=Tally)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Part(NamedTuple):
+    """Steps that follow one another."""
+
+    rows: dict[int, dict[str, float]]
+
+    @property
+    def first(self) -> int:
+        return min(self.rows)
+
+    @property
+    def last(self) -> int:
+        return max(self.rows)
+
+
+def gather(files: Sequence[Sequence[Line]], where: str) -> Gathered:
+    """One table of all files of one run; later figures of a step count. Raises OppoError if there are none.
+
+    A step number that falls is a restart: what the first attempt logged from there on is replaced. One that
+    falls back to the first step or before it begins another run: the longest is used.
+    """
+    result = Gathered({})
+    bare: set[int] = set()
+    for lines in files:
+        parts = _parts(lines, result)
+        if not parts:
+            continue
+        bare |= {step for step, figures in lines if step is not None and not figures}
+        for step, row in _one_run(parts, result).items():
+            known = result.rows.setdefault(step, {})
+            repeated = set(row) & set(known) - {COLD_START}
+            if repeated:
+                result.left_out["step logged twice, in two files: the later one counts"] += 1
+            known.update(row)
+    if result.rows and (cut := {step for step in bare if min(result.rows) <= step} - result.rows.keys()):
+        result.left_out["step whose line names no seconds and no lengths, as one that was cut off"] += len(
+            cut
+        )
+    if not result.rows:
+        raise OppoError(f"{where} holds no seconds and no lengths of any step: is it the right file?")
+    return result
+
+
+def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
+    parts: list[_Part] = []
+    last: int | None = None
+    counted = 0
+    for named, figures in lines:
+        if not figures:
+            continue
+        step = counted if named is None else named
+        if named is None and _COUNTED not in result.notes:
+            result.notes.append(_COUNTED)
+        counted = step + 1
+        if last is None or step < last:
+            parts.append(_Part({step: {COLD_START: 1.0}}))
+        rows = parts[-1].rows
+        row = rows.setdefault(step, {})
+        if set(row) & set(figures):
+            result.left_out["step logged twice: the later figures count"] += 1
+        row.update(figures)
+        last = step
+    return parts
+
+
+def _one_run(parts: Sequence[_Part], result: Gathered) -> dict[int, dict[str, float]]:
+    runs: list[list[_Part]] = []
+    for part in parts:
+        if runs and part.first > runs[-1][0].first:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    merged = []
+    for run in runs:
+        rows: dict[int, dict[str, float]] = {}
+        for part in run:
+            replaced = [step for step in rows if step >= part.first]
+            for step in replaced:
+                del rows[step]
+            if replaced:
+                result.left_out["step repeated after a restart: the later one counts"] += len(replaced)
+            rows.update(part.rows)
+        if len(run) > 1:
+            again = ", ".join(str(part.first) for part in run[1:])
+            result.notes.append(f"the run was restarted at step {again}")
+        merged.append(rows)
+    longest = max(merged, key=len)
+    if len(merged) > 1:
+        result.left_out["step of another run in the same file"] += sum(map(len, merged)) - len(longest)
+        result.notes.append(
+            f"the file holds {len(merged)} runs, of which the longest was used: give each a file to use all"
+        )
+    return longest

@@ -1,0 +1,106 @@
+"""What a fit is given: a training log, a folder of one of our own runs, or a log beside its rollouts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oppo_sim.columns import (
+    COLD_START,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    STAGES,
+    STEP,
+    TIMING_STEP,
+    TRAINED_STEP,
+    timing,
+)
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.model import OTHER
+from oppo_sim.fit.reading import StepLog, read_step_log
+from oppo_sim.run_folder import MANIFEST, read_run_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_STEPS = "steps.parquet"
+_ROLLOUTS = "rollouts.parquet"
+
+
+def open_log(
+    path: str | Path,
+    framework: str = "auto",
+    *,
+    fields: Mapping[str, str] | None = None,
+    unit: str = "auto",
+    lengths: str | None = None,
+) -> StepLog:
+    """A log for a fit. ``lengths``: a trace (name or path) with a ``step`` column, whose rollouts are the
+    log's. Raises OppoError for what cannot be read, or has no seconds."""
+    root = Path(path)
+    if (root / MANIFEST).is_file():
+        if fields or framework != "auto":
+            raise OppoError(f"{root} is a run folder of this tool: leave --from and --field out")
+        log = _own_run(root)
+    else:
+        log = read_step_log(root, framework, fields=fields, unit=unit)
+    return log if lengths is None else _with_trace(log, lengths)
+
+
+def _own_run(root: Path) -> StepLog:
+    """A run that ``oppo run`` or ``oppo simulate`` wrote."""
+    run = read_run_folder(root)
+    if _STEPS not in run.files:
+        raise OppoError(
+            f"{root} holds a {run.manifest.get('kind')}, not the steps of one run: name a run's folder"
+        )
+    frame = run.frame(_STEPS)
+    policy = run.manifest.get("policy")
+    if policy not in (None, "sequential"):
+        raise OppoError(f"{root} is a run of policy '{policy}', whose stages overlap: fit a sequential run")
+    seconds = [
+        timing(stage)
+        for stage in STAGES
+        if stage != OTHER and timing(stage) in frame and (frame[timing(stage)] > 0).any()
+    ]
+    frame = frame.copy()
+    frame[COLD_START] = frame[STEP] == frame[STEP].min()
+    numeric = [name for name in frame if frame[name].dtype.kind in "ifb"]
+    frame = frame[numeric].astype(dict.fromkeys((*seconds, TIMING_STEP), "float64"))
+    responses = prompts = None
+    if _ROLLOUTS in run.files:
+        rollouts = run.frame(_ROLLOUTS, [TRAINED_STEP, RESPONSE_LENGTH, PROMPT_LENGTH])
+        if len(rollouts):
+            responses = _by_step(rollouts, TRAINED_STEP, RESPONSE_LENGTH)
+            prompts = _by_step(rollouts, TRAINED_STEP, PROMPT_LENGTH)
+    return StepLog(
+        name=root.name,
+        frame=frame,
+        framework="oppo",
+        covers={column: (column.removeprefix("timing_s/"),) for column in seconds},
+        note=f"a {run.manifest.get('kind')} run of this tool; every stage by itself",
+        files=({"name": _STEPS, **run.manifest["files"][_STEPS]},),
+        lengths=responses,
+        prompts=prompts,
+    )
+
+
+def _by_step(rollouts: "pd.DataFrame", step: str, name: str) -> dict[int, list[int]]:
+    known = rollouts[rollouts[name].notna()]
+    steps, values = known[step].astype(int).to_numpy(), known[name].astype(int).to_numpy()
+    return {int(number): values[steps == number].tolist() for number in np.unique(steps)}
+
+
+def _with_trace(log: StepLog, lengths: str) -> StepLog:
+    from oppo_sim.traces.opening import open_trace
+
+    frame = open_trace(lengths).frame
+    if STEP not in frame or frame[STEP].isna().all():
+        raise OppoError(
+            f"--lengths {lengths} has no step column, so its rollouts belong to no step: import one that has"
+        )
+    responses, prompts = _by_step(frame, STEP, RESPONSE_LENGTH), _by_step(frame, STEP, PROMPT_LENGTH)
+    whole = {step: each for step, each in prompts.items() if len(each) == len(responses[step])}
+    return replace(log, lengths=responses, prompts=whole or None)

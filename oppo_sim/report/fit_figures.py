@@ -1,0 +1,136 @@
+"""Figures of a fit, from its record: measured against predicted by step, residuals, errors, what was told."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.report.style import (
+    FAINT,
+    INK,
+    TRAINED,
+    bar_figure,
+    legend_below,
+    new_figure,
+    set_title,
+    stage_colour,
+    whole_numbers,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_LOGS: Final = 4
+_FEW_STEPS: Final = 1
+
+
+def fit_figures(record: Mapping[str, Any]) -> "dict[str, Figure]":
+    """By file-name stem; those for which the record has numbers."""
+    found: dict[str, Figure] = {}
+    logs = [each for each in record.get("steps", ()) if _columns(each)]
+    if logs:
+        found["measured_predicted"] = steps_figure(logs[:_MOST_LOGS])
+        found["residuals"] = residuals_figure(logs[:_MOST_LOGS])
+    if record.get("held_out") or record.get("judged"):
+        found["errors"] = errors_figure([*record["held_out"], *record["judged"]])
+    if record.get("terms"):
+        found["terms"] = terms_figure(record["terms"])
+    return found
+
+
+def steps_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Seconds by step: measured points over the predicted line and its 95 % interval; a row a log."""
+    figure, axes = new_figure([2.4] * len(logs), below=0.3)
+    for axis, log in zip(axes, logs, strict=True):
+        for column in _shown(log):
+            part, colour = log["columns"][column], stage_colour(_stage(column))
+            colour = INK if column == TIMING_STEP else colour
+            steps = part["steps"]
+            axis.fill_between(steps, part["low"], part["high"], color=colour, alpha=0.18, linewidth=0)
+            axis.plot(
+                steps, part["predicted"], color=colour, linewidth=1.2, label=f"{_stage(column)}, predicted"
+            )
+            axis.plot(
+                steps, part["measured"], ".", color=colour, markersize=4, label=f"{_stage(column)}, measured"
+            )
+        axis.set_ylim(bottom=0)
+        axis.set_ylabel("seconds")
+        whole_numbers(axis.xaxis)
+        set_title(axis, str(log["log"]))
+    axes[-1].set_xlabel("step of the log")
+    legend_below(figure, axes[0].get_legend_handles_labels()[0], columns=4)
+    return figure
+
+
+def residuals_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Predicted over measured, minus 1, by step; a row a log."""
+    figure, axes = new_figure([2.0] * len(logs), below=0.3)
+    for axis, log in zip(axes, logs, strict=True):
+        axis.axhline(0.0, color=FAINT, linewidth=0.8)
+        for column in _shown(log):
+            part = log["columns"][column]
+            measured = np.array(part["measured"], dtype=np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                off = 100.0 * (np.array(part["predicted"]) / measured - 1.0)
+            colour = INK if column == TIMING_STEP else stage_colour(_stage(column))
+            axis.plot(
+                part["steps"], off, ".-", color=colour, linewidth=0.6, markersize=4, label=_stage(column)
+            )
+        axis.set_ylabel("off by, %")
+        whole_numbers(axis.xaxis)
+        set_title(axis, str(log["log"]))
+    axes[-1].set_xlabel("step of the log")
+    legend_below(figure, axes[0].get_legend_handles_labels()[0])
+    return figure
+
+
+def errors_figure(held: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Median and 90th percentile of the error of whole steps that were not fitted, beside naive ones."""
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    for each in held:
+        errors = each["errors"].get(TIMING_STEP) or next(iter(each["errors"].values()), None)
+        if errors is not None:
+            rows += [(f"{each['log']}: {kind.replace('_', ' ')}", errors[kind]) for kind in errors]
+    figure, axis = bar_figure([name if len(name) < 60 else f"…{name[-58:]}" for name, _ in rows])
+    for place, (name, error) in enumerate(rows):
+        colour = TRAINED if name.endswith("model") else FAINT
+        axis.plot([100 * error["median"], 100 * error["p90"]], [place, place], color=colour, linewidth=2)
+        axis.plot(100 * error["median"], place, "o", color=colour, markersize=6)
+        axis.plot(100 * error["p90"], place, "|", color=colour, markersize=11, markeredgewidth=2)
+    axis.set_xscale("symlog", linthresh=10)
+    axis.set_xlim(left=0)
+    axis.set_xlabel("error of steps that were not fitted, %: median (●) to 90th percentile (|)")
+    return figure
+
+
+def terms_figure(terms: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Each term's 95 % interval before and after, over the prior's median."""
+    figure, axis = bar_figure([f"{each['term']} ({each['verdict']})" for each in terms])
+    for place, each in enumerate(terms):
+        middle = each["prior"][1]
+        before, after = (np.maximum(np.array(each[name]) / middle, 1e-4) for name in ("prior", "posterior"))
+        axis.plot(before[[0, 2]], [place, place], color=FAINT, linewidth=5, alpha=0.5, solid_capstyle="butt")
+        axis.plot(after[[0, 2]], [place, place], color=TRAINED, linewidth=2)
+        axis.plot(after[1], place, "o", color=TRAINED, markersize=4)
+    axis.axvline(1.0, color=FAINT, linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_xlabel("over the prior's median: 95 % before (grey) and after (blue)")
+    return figure
+
+
+def _columns(log: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = log["columns"]
+    return found
+
+
+def _shown(log: Mapping[str, Any]) -> list[str]:
+    """The step, and metrics of at least two percent of it."""
+    columns = log["columns"]
+    typical = {name: float(np.nanmedian(part["measured"])) for name, part in columns.items()}
+    most = max(typical.values())
+    return [name for name in columns if typical[name] >= 0.02 * most]
+
+
+def _stage(column: str) -> str:
+    return column.removeprefix("timing_s/")

@@ -1,0 +1,60 @@
+"""What a fit computes of a step is what the simulator simulates."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fit.baseline import Baseline, known_names
+from tests.fit_logs import COSTS, fit_scenario
+
+ROOFLINE: dict[str, Any] = {
+    "kind": "roofline",
+    "device": "H100",
+    "actor_model": "qwen2.5-1.5b",
+    "reward_model": {"kind": "model", "model": "qwen2.5-0.5b"},
+}
+CASES: list[tuple[dict[str, Any], float]] = [
+    ({}, 1e-9),
+    ({"rollout": {"num_replicas": 3}, "scoring": {"num_workers": 2, "max_scoring_tokens": 4000}}, 1e-9),
+    ({"rollout": {"max_num_seqs": 20}}, 1e-9),
+    ({"rollout": {"batching": "static"}}, 1e-9),
+    ({"training": {"parallel_inference": True}, "costs": {**COSTS}}, 1e-9),
+    ({"costs": ROOFLINE, "rollout": {"num_replicas": 2}, "rollout_batch_size": 32}, 1e-6),
+    ({"costs": {**ROOFLINE, "rollout": {"host": "generate"}}, "rollout_batch_size": 16}, 0.03),
+]
+NAMES = [name for name in known_names() if name != "utilization/inference"]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_estimated_quantities_are_the_simulated_ones(case: int) -> None:
+    changes, tolerance = CASES[case]
+    baseline = Baseline(fit_scenario(**changes), NAMES)
+    generator = np.random.default_rng(case)
+    for _ in range(3):
+        terms = {name: float(np.exp(0.4 * generator.standard_normal())) for name in baseline.terms}
+        terms = {name: value * (0.001 if "iteration" in name else 1.0) for name, value in terms.items()}
+        estimated = baseline.estimated({name: np.array([value]) for name, value in terms.items()})[0]
+        assert estimated == pytest.approx(baseline.simulated(CostTerms(**terms)), rel=tolerance, abs=1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.3, 3.0), st.floats(0.0, 0.01), st.floats(0.0, 20.0))
+def test_a_kv_cache_that_overflows_is_estimated_on_average(
+    decode: float, iteration: float, phase: float
+) -> None:
+    scenario = fit_scenario(rollout={"kv_capacity_tokens": 8000})
+    baseline = Baseline(scenario, ["timing_s/gen"])
+    terms = CostTerms(decode=decode, iteration_s=iteration, gen_phase_s=phase)
+    values = {name: np.array([getattr(terms, name)]) for name in baseline.terms}
+    assert baseline.estimated(values)[0] == pytest.approx(baseline.simulated(terms), rel=0.15)
+
+
+def test_utilization_counts_replicas_and_workers() -> None:
+    baseline = Baseline(fit_scenario(rollout={"num_replicas": 2}), ["utilization/inference"])
+    terms = CostTerms(score=20.0)
+    values = {name: np.array([getattr(terms, name)]) for name in baseline.terms}
+    assert baseline.estimated(values)[0] == pytest.approx(baseline.simulated(terms), rel=0.02)

@@ -1,0 +1,213 @@
+"""Training logs as tables of steps: every framework, and logs that are not as they should be."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oppo_sim
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.reading import StepLog, read_step_log
+from tests.import_cases import write_lines
+
+BASE = {
+    "timing_s/gen": 20.0,
+    "timing_s/ref": 4.0,
+    "timing_s/update_actor": 10.0,
+    "timing_s/step": 36.0,
+    "response_length/mean": 500.0,
+    "response_length/max": 1000.0,
+    "prompt_length/mean": 100.0,
+}
+
+
+def console(path: Path, steps: list[tuple[int, dict[str, float]]], end: str = "\n") -> Path:
+    lines = [
+        " - ".join([f"step:{step}", *(f"{name}:{value}" for name, value in {**BASE, **changed}.items())])
+        for step, changed in steps
+    ]
+    path.write_text("\n".join(lines) + end, encoding="utf-8")
+    return path
+
+
+def reasons(log: StepLog) -> str:
+    return "; ".join(f"{count} {reason}" for reason, count in log.left_out.items())
+
+
+def refused(path: Path, **options: object) -> str:
+    with pytest.raises(OppoError) as caught:
+        read_step_log(path, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_verl_console_log_gives_our_columns(tmp_path: Path) -> None:
+    path = console(
+        tmp_path / "a.log", [(1, {}), (2, {"timing_s/gen": 22.5}), (10, {"timing_s/testing": 50.0})]
+    )
+    for log in (read_step_log(path), read_step_log(path, "verl")):
+        assert log.framework == "verl"
+        assert log.frame["step"].tolist() == [1, 2, 10]
+        assert log.frame["timing_s/gen"].tolist() == [20.0, 22.5, 20.0]
+        assert log.frame["cold_start"].tolist() == [True, False, False]
+        assert log.covers["timing_s/gen"] == ("gen", "update_weights")
+        assert log.frame["timing_s/testing"].notna().tolist() == [False, False, True]
+
+
+def test_numpy_values_and_gzip_read_alike(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", [(1, {}), (2, {})])
+    wrapped = path.read_text().replace("timing_s/gen:20.0", "timing_s/gen:np.float64(20.0)")
+    (tmp_path / "b.log.gz").write_bytes(gzip.compress(wrapped.encode()))
+    one, two = read_step_log(path).frame, read_step_log(tmp_path / "b.log.gz").frame
+    assert one.equals(two)
+
+
+def test_what_was_trained_is_known_from_seconds_a_token(tmp_path: Path) -> None:
+    per_token = 10.0 * 1000 / (48 * 600)
+    log = read_step_log(console(tmp_path / "a.log", [(1, {"timing_per_token_ms/update_actor": per_token})]))
+    assert log.frame["rollouts/trained"].tolist() == [48]
+
+
+FRAMEWORKS: list[tuple[str, dict[str, float], str, tuple[str, ...]]] = [
+    ("openrlhf", {"timing/make_experience": 5.0, "rollout/response_length_mean": 9.0}, "timing_s/reward+old_log_prob+ref+values+adv", ("reward", "old_log_prob", "ref", "values", "adv")),
+    ("slime", {"perf/rollout_time": 5.0, "rollout/response_len/mean": 9.0}, "timing_s/gen+reward", ("gen", "reward")),
+    ("nemo_rl", {"timing/train/policy_and_reference_logprobs": 5.0, "train/mean_gen_tokens_per_sample": 9.0}, "timing_s/old_log_prob+ref", ("old_log_prob", "ref")),
+    ("roll", {"time/step_train": 5.0, "token/response_length/mean": 9.0}, "timing_s/update_critic+update_actor", ("update_critic", "update_actor")),
+    ("skyrl", {"timing/sync_weights": 5.0, "generate/avg_num_tokens": 9.0}, "timing_s/update_weights", ("update_weights",)),
+    ("trl", {"profiling/Time taken: GRPOTrainer.vLLM.generate": 5.0, "completions/mean_length": 9.0, "step_time": 8.0}, "timing_s/gen", ("gen",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(FRAMEWORKS)))
+def test_each_framework_is_recognised_by_its_names(case: int, tmp_path: Path) -> None:
+    name, figures, column, stages = FRAMEWORKS[case]
+    log = read_step_log(
+        write_lines(tmp_path / "history.jsonl", [{"_step": 3, **figures}, {"_step": 4, **figures}])
+    )
+    assert log.framework == name
+    assert log.frame[column].tolist() == [5.0, 5.0]
+    assert log.covers[column] == stages
+    assert log.frame["response_length/mean"].tolist() == [9.0, 9.0]
+
+
+def test_a_folder_of_csv_exports_is_one_run(tmp_path: Path) -> None:
+    for name in ("timing_s/gen", "response_length/mean"):
+        text = f'"Step","run - {name}"\n1,5\n2,6\n'
+        (tmp_path / f"{name.replace('/', '_')}.csv").write_text(text)
+    log = read_step_log(tmp_path)
+    assert log.frame["timing_s/gen"].tolist() == [5.0, 6.0]
+    assert not log.left_out
+
+
+def test_names_of_ones_own(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path / "m.jsonl",
+        [{"step": 1, "my_gen": 5.0, "len": 40.0}, {"step": 2, "my_gen": 6.0, "len": 41.0}],
+    )
+    assert "--field timing_s/gen=NAME" in refused(path)
+    log = read_step_log(path, fields={"timing_s/gen": "my_gen", "response_length/mean": "len"})
+    assert log.covers == {"timing_s/gen": ("gen",)}
+    assert "there is no column 'timing_s/generation'" in refused(
+        path, fields={"timing_s/generation": "my_gen"}
+    )
+    assert "no framework 'vrl'" in refused(path, framework="vrl")
+
+
+def test_a_repeated_step_counts_once(tmp_path: Path) -> None:
+    log = read_step_log(console(tmp_path / "a.log", [(1, {}), (2, {}), (2, {"timing_s/gen": 21.0}), (3, {})]))
+    assert log.frame["step"].tolist() == [1, 2, 3]
+    assert log.frame["timing_s/gen"].tolist() == [20.0, 21.0, 20.0]
+    assert "1 step logged twice" in reasons(log)
+
+
+def test_a_restart_replaces_what_it_repeats(tmp_path: Path) -> None:
+    steps = [*range(1, 8), *range(5, 11)]
+    log = read_step_log(console(tmp_path / "a.log", [(step, {}) for step in steps]))
+    assert log.frame["step"].tolist() == list(range(1, 11))
+    assert log.frame[log.frame["cold_start"]]["step"].tolist() == [1, 5]
+    assert "3 step repeated after a restart" in reasons(log)
+    assert log.notes == ("the run was restarted at step 5",)
+
+
+def test_of_two_runs_in_a_file_the_longest_counts(tmp_path: Path) -> None:
+    steps = [*range(1, 4), *range(1, 9)]
+    log = read_step_log(console(tmp_path / "a.log", [(step, {}) for step in steps]))
+    assert log.frame["step"].tolist() == list(range(1, 9))
+    assert "3 step of another run" in reasons(log)
+    assert any("2 runs" in note for note in log.notes)
+
+
+def test_a_cut_line_is_used_without_its_last_number(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", [(1, {}), (2, {}), (3, {})])
+    text = path.read_text()
+    path.write_text(text[: text.rindex("timing_s/ref:4.0") + len("timing_s/ref:4")])
+    log = read_step_log(path)
+    assert log.frame["timing_s/gen"].tolist() == [20.0, 20.0, 20.0]
+    assert np.isnan(log.frame["timing_s/ref"].iloc[2])
+    assert "1 step without timing_s/ref" in reasons(log)
+    bare = console(tmp_path / "b.log", [(1, {}), (2, {}), (3, {})])
+    bare.write_text(bare.read_text() + "step:4 - val/score/mean:0.25 - val/length/ma\n")
+    assert "1 step whose line names no seconds" in reasons(read_step_log(bare))
+
+
+def test_seconds_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
+    steps: list[tuple[int, dict[str, float]]] = [(step, {}) for step in range(1, 8)]
+    steps[2] = (3, {"timing_s/gen": -1.0})
+    steps[3] = (4, {"timing_s/gen": 0.0})
+    steps[4] = (5, {"timing_s/ref": 0.0})
+    steps[5] = (6, {"timing_s/ref": 400.0})
+    log = read_step_log(console(tmp_path / "a.log", steps))
+    assert log.frame["step"].tolist() == [1, 2, 5, 6, 7]
+    assert log.frame["timing_s/ref"].isna().tolist() == [False, False, True, True, False]
+    assert "1 step with negative seconds" in reasons(log)
+    assert "1 step whose generation or whole took zero seconds" in reasons(log)
+    assert "1 timing_s/ref of zero seconds" in reasons(log)
+    assert "1 timing_s/ref longer than its step" in reasons(log)
+
+
+def test_milliseconds_among_seconds_are_found(tmp_path: Path) -> None:
+    some = console(
+        tmp_path / "some.log", [(step, {"timing_s/gen": 2e4} if step == 3 else {}) for step in range(1, 8)]
+    )
+    log = read_step_log(some)
+    assert log.frame["timing_s/gen"].tolist() == [20.0] * 7
+    assert "1 timing_s/gen in milliseconds" in reasons(log)
+    column = console(tmp_path / "column.log", [(step, {"timing_s/gen": 2e4}) for step in range(1, 5)])
+    log = read_step_log(column)
+    assert log.frame["timing_s/gen"].tolist() == [20.0] * 4
+    assert any("milliseconds" in note for note in log.notes)
+    every = {name: 1000 * value for name, value in BASE.items() if name.startswith("timing_s/")}
+    log = read_step_log(console(tmp_path / "all.log", [(1, every), (2, every)]), unit="ms")
+    assert log.frame["timing_s/step"].tolist() == [36.0, 36.0]
+
+
+def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty.log").write_text("")
+    assert "no figures of any step" in refused(tmp_path / "empty.log")
+    assert "does not exist" in refused(tmp_path / "missing.log")
+    lengths = write_lines(tmp_path / "l.jsonl", [{"step": 1, "response_length/mean": 5.0}])
+    assert "names no seconds" in refused(lengths)
+    bad = console(tmp_path / "bad.log", [(1, {"timing_s/gen": -1.0})])
+    assert "no step" in refused(bad)
+    packed = tmp_path / "cut.log.gz"
+    packed.write_bytes(gzip.compress(b"step:1 - timing_s/gen:5.0\n" * 50)[:40])
+    assert "not a whole gzip file" in refused(packed)
+
+
+def test_a_trainer_state_is_read(tmp_path: Path) -> None:
+    rows = [
+        {"step": s, "step_time": 8.0, "completions/mean_length": 90.0, "num_tokens": 1000 * s}
+        for s in (1, 2, 3)
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    log = read_step_log(tmp_path / "trainer_state.json")
+    assert log.framework == "trl"
+    assert log.frame["timing_s/step"].tolist() == [8.0] * 3
+    assert log.frame["tokens/total"].tolist()[1:] == [1000.0, 1000.0]
+
+
+def test_from_python_it_is_a_data_frame(tmp_path: Path) -> None:
+    frame = oppo_sim.read_step_log(console(tmp_path / "a.log", [(1, {}), (2, {})])).frame
+    assert frame["timing_s/step"].mean() == 36.0

@@ -1,0 +1,169 @@
+"""Known terms come back from simulated logs, within intervals that hold as often as they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.estimate import fit_logs
+from oppo_sim.fit.priors import PRIORS
+from oppo_sim.fit.sources import open_log
+from oppo_sim.simulation import simulate
+from tests.fit_logs import TRUTH, fit_scenario, verl_log
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return verl_log(tmp_path_factory.mktemp("log") / "verl.log", fit_scenario(), TRUTH)
+
+
+def test_terms_come_back_within_their_intervals(small: Path) -> None:
+    result = run_fit(small, fit_scenario())
+    missed = 0
+    for told in result.told:
+        low, _, high = told.posterior
+        truth = max(getattr(TRUTH, told.term), PRIORS[told.term].median / 1000)
+        assert low - (high - low) <= truth <= high + (high - low), told
+        missed += not (low <= truth <= high) and getattr(TRUTH, told.term) > 0
+    assert missed <= 2
+    assert result.point.ref == pytest.approx(0.8, rel=0.05)
+    assert result.point.old_log_prob == pytest.approx(1.5, rel=0.1)
+    assert result.point.update_actor == pytest.approx(1.2, rel=0.2)
+    verdicts = {told.term: told.verdict for told in result.told}
+    assert verdicts["ref"] == "told"
+    assert verdicts["update_weights"] != "not told"
+
+
+def test_held_out_steps_are_predicted_within_intervals(small: Path) -> None:
+    (held,) = run_fit(small, fit_scenario(), fit_steps=15).held_out
+    assert (held.fitted_steps, held.held_steps) == (15, 9)
+    step = next(each for each in held.judgements if each.column == TIMING_STEP)
+    assert step.model.median < 0.02
+    assert step.model.p90 < 0.05
+    assert step.model.coverage is not None
+    assert step.model.coverage >= 0.8
+    assert step.model.p90 < step.naive["mean"].p90
+
+
+def test_intervals_hold_as_often_as_they_say(tmp_path: Path) -> None:
+    """Over small cases with terms drawn from the priors; a binomial of 0.95 leaves 0.85 to 1 over 100 steps."""
+    generator = np.random.default_rng(5)
+    inside = total = 0
+    for case in range(6):
+        drawn = {
+            name: PRIORS[name].median * float(np.exp(PRIORS[name].sigma * generator.standard_normal()))
+            for name in ("decode", "ref", "old_log_prob", "update_actor", "gen_phase_s", "other_s")
+        }
+        log = verl_log(
+            tmp_path / f"{case}.log",
+            fit_scenario(seed=case),
+            CostTerms(**drawn),
+            noise=0.03,
+            seed=case,
+            steps=20,
+        )
+        (held,) = run_fit(log, fit_scenario(), fit_steps=10, draws=200).held_out
+        for each in held.judgements:
+            assert each.model.coverage is not None
+            inside += round(each.model.coverage * each.model.steps)
+            total += each.model.steps
+    assert total > 300
+    assert 0.88 <= inside / total <= 1.0
+
+
+def test_runs_of_one_cluster_are_fitted_together_and_predict_another(tmp_path: Path) -> None:
+    def other(batch: int) -> tuple[Path, object]:
+        scenario = fit_scenario(rollout_batch_size=batch)
+        return verl_log(tmp_path / f"{batch}.log", scenario, TRUTH, seed=batch, steps=12), scenario
+
+    pairs = [other(64), other(96)]
+    log, scenario = other(160)
+    result = run_fit([path for path, _ in pairs], [each for _, each in pairs], judge=[(log, scenario)])  # type: ignore[list-item, misc]
+    (judged,) = result.judged
+    step = next(each for each in judged.judgements if each.column == TIMING_STEP)
+    assert step.model.p90 < 0.06
+    assert step.model.p90 < step.naive["mean"].p90 / 2
+    assert len(result.held_out) == 2
+
+
+def test_a_first_step_and_one_that_stalls_are_named(tmp_path: Path) -> None:
+    terms = TRUTH.then(CostTerms(first_step_s=40.0))
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "a.log", scenario, terms, extra={14: {"timing_s/ref": 4.0}})
+    result = run_fit(log, scenario)
+    odd = {(each.step, each.column): each.reason for each in result.odd}
+    assert "first step" in odd[1, "timing_s/gen"]
+    assert (14, "timing_s/ref") in odd
+    assert result.point.first_step_s == pytest.approx(40, rel=0.15)
+    assert result.point.ref == pytest.approx(0.8, rel=0.05)
+
+
+def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
+    scenario = fit_scenario()
+    plain = run_fit(verl_log(tmp_path / "plain.log", scenario, TRUTH, noise=0.005), scenario, draws=200)
+    text = (tmp_path / "plain.log").read_text().splitlines()
+    waits = [0.0 if number % 3 else 5.0 for number in range(len(text))]
+    changed = []
+    for line, wait in zip(text, waits, strict=True):
+        for name in ("gen", "step"):
+            before = float(line.split(f"timing_s/{name}:np.float64(")[1].split(")")[0])
+            line = line.replace(f"timing_s/{name}:np.float64({before})", f"timing_s/{name}:{before + wait}")  # noqa: PLW2901
+        changed.append(f"{line} - timing_s/agent_loop/slowest/tool_calls:{wait}")
+    (tmp_path / "tools.log").write_text("\n".join(changed) + "\n")
+    waited = run_fit(tmp_path / "tools.log", scenario, draws=200)
+    assert waited.wait_s == pytest.approx(np.mean(waits))
+    assert waited.point.decode == pytest.approx(plain.point.decode, rel=0.15)
+    assert waited.point.gen_phase_s == pytest.approx(plain.point.gen_phase_s + waited.wait_s, rel=0.25)
+
+
+def test_lengths_of_every_rollout_are_taken_where_they_are_known(tmp_path: Path) -> None:
+    scenario = fit_scenario(steps=8)
+    costs = scenario.costs.model_copy(update={"terms": TRUTH})
+    from oppo_sim.scenario.build import build_setup
+    from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
+
+    setup = build_setup(scenario.model_copy(update={"costs": costs}))
+    request = SimulationRequest(setup, "sequential", tmp_path / "run", False, (0, 0), True, False)
+    simulate_to_folder(request, lambda _done: None)
+    log = open_log(tmp_path / "run")
+    assert log.lengths is not None
+    result = fit_logs([(log, scenario)], fit_steps=5)
+    (held,) = result.held_out
+    assert all(each.model.worst < 0.02 for each in held.judgements if each.column != "timing_s/adv")
+
+
+def test_a_policy_that_overlaps_is_refused(tmp_path: Path) -> None:
+    from oppo_sim.scenario.build import build_setup
+    from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
+
+    setup = build_setup(fit_scenario(steps=3), policy="intra")
+    simulate_to_folder(
+        SimulationRequest(setup, "intra", tmp_path / "run", False, (0, 0), True, False), lambda _done: None
+    )
+    with pytest.raises(OppoError, match="overlap"):
+        open_log(tmp_path / "run")
+
+
+def test_the_same_fit_gives_the_same_draws(small: Path) -> None:
+    one, two = (run_fit(small, fit_scenario(), draws=50, fit_steps=12) for _ in range(2))
+    assert one.draws == two.draws
+
+
+def test_a_batch_that_the_run_did_not_have_is_refused(small: Path) -> None:
+    with pytest.raises(OppoError, match="rollout_batch_size of the scenario is 32"):
+        run_fit(small, fit_scenario(rollout_batch_size=32))
+
+
+def test_the_fitted_costs_give_the_seconds_of_the_run(small: Path) -> None:
+    result = run_fit(small, fit_scenario())
+    scenario = fit_scenario()
+    seconds = []
+    for terms in (result.point, TRUTH):
+        costs = scenario.costs.model_copy(update={"terms": terms})
+        run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", seed=7, steps=12)
+        seconds.append(run.steps[TIMING_STEP].to_numpy()[1:].mean())
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.03)

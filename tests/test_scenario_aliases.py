@@ -7,6 +7,7 @@ import pytest
 from oppo_sim.costs.roofline_parts import RolloutEngine
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.aliases import ALIASES
+from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
@@ -168,6 +169,7 @@ def test_the_memory_settings_of_verl_are_read() -> None:
     assert training.ref_param_offload
     assert scenario.costs.rollout.sleep_mode  # type: ignore[union-attr]
     assert scenario.costs.rollout.tensor_parallel == 4  # type: ignore[union-attr]
+    assert build_setup(scenario).costs.actor_kv_capacity_tokens
 
 
 def test_what_was_translated_is_said_word_by_word() -> None:

@@ -9,15 +9,26 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final
 
-from oppo_sim.columns import FINISH_REASON, RESPONSE_LENGTH, ROLLOUT_COLUMNS, TRAINED_STEP, RolloutRow
+from oppo_sim.columns import (
+    FINISH_REASON,
+    RESPONSE_LENGTH,
+    ROLLOUT_COLUMNS,
+    STEP_S_MACHINE_HIGH,
+    STEP_S_MACHINE_LOW,
+    TRAINED_STEP,
+    RolloutRow,
+)
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import run_manifest
+from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.runs.machine import EXACT, Machine, step_seconds
+from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import Setup
 from oppo_sim.simulation import ProgressSink, check_timeline, run_setup
 
@@ -101,6 +112,7 @@ def run_record(run: StoredRun) -> str:
             "steps": len(run.steps),
             "warmup_steps": run.warmup_steps,
             "interrupted": run.interrupted,
+            **({"machine": plain(run.manifest["machine"])} if "machine" in run.manifest else {}),
             "summary": summary_record(run.summary),
         },
         indent=1,
@@ -148,6 +160,8 @@ class SimulationRequest:
     timeline: tuple[int, int] | None = None
     rollouts: bool = True
     figures: bool = True
+    machine: Machine = EXACT
+    """Draws on which the mean step is looked at, too."""
 
 
 class RolloutTableSink:
@@ -261,13 +275,21 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
         markers=markers,
         interrupted=interrupted,
     )
+    manifest = run_manifest(setup, request.policy, engine=engine_of(setup))
+    if request.machine.sentence and not interrupted:
+        manifest["machine"] = _machine_record(setup, request.machine)
     return finish_run(
         folder,
         output,
-        run_manifest(setup, request.policy, engine=engine_of(setup)),
+        manifest,
         timeline=request.timeline,
         figures=request.figures,
     )
+
+
+def _machine_record(setup: Setup, machine: Machine) -> dict[str, Any]:
+    low, high = machine_interval(step_seconds(setup, machine))
+    return {**machine.record(), STEP_S_MACHINE_LOW: low, STEP_S_MACHINE_HIGH: high}
 
 
 def _lengths(path: Path) -> "pd.DataFrame":

@@ -200,6 +200,24 @@ def test_a_page_tells_both_intervals(oppo: Oppo, tmp_path: Path) -> None:
     assert "95 %, machine" in page or "dashed of the machine" in page
 
 
+def test_a_run_has_a_range_of_its_mean_step_where_draws_are_wanted(oppo: Oppo, tmp_path: Path) -> None:
+    constant(tmp_path, "training\n1\n4\n")
+    arguments = ("simulate", "tiny.yaml", "--no-figures", "--no-rollouts")
+    plain = oppo(*arguments, "-o", "plain")
+    assert "draws of the machine" not in plain.out
+    assert "machine" not in read_run_folder("plain").manifest
+    drawn = oppo(*arguments, "--draws", "8", "-o", "drawn")
+    # 14 s and 26 s.
+    ends = 14.0 * (26 / 14) ** 0.025, 14.0 * (26 / 14) ** 0.975
+    record = read_run_folder("drawn").manifest["machine"]
+    assert (record[c.STEP_S_MACHINE_LOW], record[c.STEP_S_MACHINE_HIGH]) == pytest.approx(ends)
+    assert "mean step on 2 draws of the machine: 14.2 s to 25.6 s (95 %)" in drawn.out
+    for name in ("steps.parquet", "summary.json"):
+        assert Path("plain", name).read_bytes() == Path("drawn", name).read_bytes()
+    found = json.loads(oppo(*arguments, "--draws", "8", "-o", "json", "--json").out)
+    assert found["machine"][c.STEP_S_MACHINE_LOW] == pytest.approx(ends[0])
+
+
 # ---- where it runs -----------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,7 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         )
         table_console().print(run_summary_table(kept, title, unit))
         if simulated:
+            show_step_range(run.manifest)
             show_provenance(run.manifest)
         done = f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""
         click.echo(f"wrote {run.folder}{done}")
@@ -71,6 +72,17 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         err=True,
     )
     return EXIT_INTERRUPTED
+
+
+def show_step_range(manifest: Mapping[str, Any]) -> None:
+    """What the mean step is on draws of the machine, where they were wanted."""
+    record = manifest.get("machine", {})
+    low, high = (record.get(name, float("nan")) for name in (c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH))
+    if np.isfinite((low, high)).all():
+        ends = f"{format_seconds(low)} to {format_seconds(high)}"
+        click.echo(f"mean step on {record['draws']} draws of the machine: {ends} (95 %)")
+    if sentence := machine_sentence(manifest):
+        click.echo(sentence)
 
 
 def show_comparison(

@@ -12,6 +12,7 @@ from oppo_sim.cli import options
 @options.POLICY
 @options.STEPS
 @options.SEED
+@options.draws(0, "Draws of what is unknown about the machine's seconds, for a range of the mean step.")
 @options.OVERRIDES
 @options.OUTPUT
 @options.FORCE
@@ -24,6 +25,7 @@ def command(
     policy: str | None,
     steps: int | None,
     seed: int | None,
+    draws: int,
     overrides: tuple[str, ...],
     output: Path | None,
     force: bool,
@@ -39,6 +41,7 @@ def command(
     keeps the steps already done.
     """
     from oppo_sim.cli.present import show_run
+    from oppo_sim.runs.machine import machine_of
     from oppo_sim.scenario.build import build_setup, policy_settings_of
     from oppo_sim.scenario.load import load_scenario
     from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
@@ -52,7 +55,9 @@ def command(
     options.refuse_taken(folder, force)
     first = min(setup.warmup_steps, setup.steps - 1)
     shown = timeline or (first, min(first + 2, setup.steps - 1))
-    request = SimulationRequest(setup, name, folder, force, shown, rollouts, figures)
+    request = SimulationRequest(
+        setup, name, folder, force, shown, rollouts, figures, machine_of(loaded, draws)
+    )
     with options.progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
         written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
     return show_run(written, as_json)

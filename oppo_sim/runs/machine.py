@@ -1,13 +1,14 @@
 """The machines that a scenario's costs may stand for: draws of what is unknown about its seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import EXACT as EXACT_DRAWS
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.errors import OppoError
-from oppo_sim.scenario.build import cost_context
+from oppo_sim.scenario.build import Setup, cost_context
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -72,6 +73,20 @@ def machine_of(scenario: Scenario, count: int) -> Machine:
         "ranges use priors of the machine, nothing was fitted: `oppo fit` on a log of 20 steps would narrow"
         " them",
     )
+
+
+def step_seconds(setup: Setup, machine: Machine) -> list[float]:
+    """Mean seconds of a step after the warm-up of a built run, on every draw of its machine. Raises OppoError
+    for a run that cannot go on."""
+    from oppo_sim.fast.choose import run_summary
+
+    scenario, found = setup.scenario, []
+    for terms in machine.draws:
+        section = on_machine(scenario, terms).costs
+        costs = section.costs(cost_context(scenario), scenario.base_dir)
+        summary, _ = run_summary(replace(setup, costs=costs))
+        found.append(summary.columns[TIMING_STEP].mean)
+    return found
 
 
 def on_machine(scenario: Scenario, terms: CostTerms) -> Scenario:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from oppo_sim.cli.tune import EXIT_INFEASIBLE
-from tests.cli_runs import Oppo, assert_refused, start_oppo, write_scenario
+from tests.cli_runs import TINY, Oppo, assert_refused, start_oppo, write_scenario
 
 SMALL = ("--trials", "6", "--seeds", "2", "--fresh-seeds", "3", "--jobs", "1")
 
@@ -55,10 +55,10 @@ def test_a_search_writes_its_folder_and_says_what_to_set(oppo: Oppo, tmp_path: P
 
 def test_regrets_are_drawn_and_listed(oppo: Oppo, tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    worlds = ("--drift", "1.5", "--cost-uncertainty", "0.2", "--cost-worlds", "2", "--robust", "worst")
-    printed = oppo(
-        "tune", write_scenario(tmp_path), "--policies", "oppo,inter", *worlds, *SMALL, "-o", folder
-    )
+    worlds = ("--drift", "1.5", "--cost-worlds", "2", "--robust", "worst")
+    (tmp_path / "draws.csv").write_text("decode,score\n1.2,0.9\n0.8,1.3\n")
+    drawn = write_scenario(tmp_path, costs={**TINY["costs"], "draws": "draws.csv"})
+    printed = oppo("tune", drawn, "--policies", "oppo,inter", *worlds, *SMALL, "-o", folder)
     assert printed.code == 0, printed.err
     assert "least worst regret over 4 worlds" in printed.out
     assert (folder / "figures" / "regret.png").read_bytes().startswith(b"\x89PNG")

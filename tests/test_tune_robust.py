@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ import pytest
 from oppo_sim import columns as c
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.machine import on_machine
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 from oppo_sim.tune.trials import together
-from oppo_sim.tune.worlds import WorldSpec, build_worlds, drawn_factors, with_terms
-from tests.tuning import SEEDS, choices, cost_of, scenario, search
+from oppo_sim.tune.worlds import WorldSpec, build_worlds
+from tests.tuning import CHEAP_SCORE, SEEDS, choices, cost_of, scenario, search
 
 PREFILL_MATTERS = {
     "kind": "linear",
@@ -24,6 +24,11 @@ PREFILL_MATTERS = {
     "prefill": {"per_token": 0.01},
     "stages": {"update_actor": {"fixed": 0.1}},
 }
+DRAWS = """decode,prefill,score,training
+5.284,0.008,5.163,0.508
+1.03,0.806,1.232,2.716
+1.168,12.809,3.845,6.603
+"""
 OVERCOMMITS = (0, 1, 2, 4, 8, 16)
 
 
@@ -47,8 +52,9 @@ def _regrets(given: Scenario, spec: WorldSpec, seeds: range) -> dict[int, list[f
 def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_path: Path, how: Any) -> None:
     # Carrying rollouts costs a prefill: where that is dear, a large overcommit that is best as given is a
     # mistake.
-    given = scenario(tmp_path, costs=PREFILL_MATTERS, steps=30)
-    spec = WorldSpec(cost_uncertainty=2.0, cost_worlds=3)
+    (tmp_path / "draws.csv").write_text(DRAWS)
+    given = scenario(tmp_path, costs={**PREFILL_MATTERS, "draws": "draws.csv"}, steps=30)
+    spec = WorldSpec(cost_worlds=3)
     knobs = (choices("policy.overcommit", *OVERCOMMITS), choices("policy.max_deferrals", None))
     found = search(given, policies=("inter",), space=knobs, trials=12, worlds=spec, robust=how)
     known = _regrets(given, spec, range(SEEDS))
@@ -64,6 +70,17 @@ def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_pa
         [one["nominal"] for one in worlds], how
     )
     assert any(f"overcommit {nominal}" in sentence for sentence in found.advice["sections"]["Robustness"])
+
+
+def test_worlds_are_the_first_draws_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "draws.csv").write_text("decode,score\n1.2,0.9\n0.8,1.3\n")
+    given = scenario(tmp_path, costs={**CHEAP_SCORE, "draws": "draws.csv"})
+    first, second = build_worlds(given, WorldSpec(cost_worlds=2))[1:]
+    assert first.name == "machine 1: decode × 1.20, score × 0.90"
+    assert second.scenario.costs.terms == CostTerms(decode=0.8, score=1.3)
+    assert build_worlds(given, WorldSpec(cost_worlds=1))[1].scenario == first.scenario
+    with pytest.raises(OppoError, match="only 2 draws are known"):
+        build_worlds(given, WorldSpec(cost_worlds=3))
 
 
 def test_bounds_hold_in_every_world(tmp_path: Path) -> None:
@@ -102,15 +119,6 @@ def test_other_traces_and_longer_lengths_are_worlds(tmp_path: Path) -> None:
     assert means[1] > 3 * means[0]
 
 
-def test_factors_are_drawn_once_and_for_all() -> None:
-    assert drawn_factors(0, 1, 0.1) == drawn_factors(0, 1, 0.1)
-    assert len({drawn_factors(0, number, 0.1)["decode"] for number in range(20)}) == 20
-    assert set(drawn_factors(0, 3, 0.0).values()) == {1.0}
-    spread = [drawn_factors(5, number, 0.1)["decode"] for number in range(400)]
-    assert 0.98 < sum(spread) / len(spread) < 1.03
-    assert exp(-0.45) < min(spread) < max(spread) < exp(0.45)
-
-
 @pytest.mark.parametrize(
     ("activity", "column"), [("decode", "gen"), ("score", "reward"), ("training", "update_actor")]
 )
@@ -122,7 +130,7 @@ def test_a_factor_multiplies_the_seconds_of_its_activity(tmp_path: Path, activit
         "stages": {"update_actor": {"fixed": 0.5, "per_token": 0.001}},
     }
     given = scenario(tmp_path, costs=costs)
-    changed = with_terms(given, CostTerms(**{activity: 1.5}))
+    changed = on_machine(given, CostTerms(**{activity: 1.5}))
     before, after = (
         simulate(each, policy="sequential", policy_settings={}).steps for each in (given, changed)
     )
@@ -140,13 +148,13 @@ def test_factors_multiply_whole_stages_of_a_roofline() -> None:
         ("training", "update_weights"),
         ("score", "reward"),
     ):
-        changed = with_terms(given, CostTerms(**{activity: 1.25}))
+        changed = on_machine(given, CostTerms(**{activity: 1.25}))
         after = simulate(changed, policy="sequential", policy_settings={}).steps
         assert after[c.timing(column)].to_numpy() == pytest.approx(
             1.25 * before[c.timing(column)].to_numpy(), rel=1e-6
         )
         assert after[c.timing("gen")].to_numpy() == pytest.approx(before[c.timing("gen")].to_numpy())
-    slower = with_terms(given, CostTerms(decode=1.25, host=1.25))
+    slower = on_machine(given, CostTerms(decode=1.25, host=1.25))
     ratio = (
         simulate(slower, policy="sequential", policy_settings={}).steps[c.timing("gen")]
         / before[c.timing("gen")]
@@ -161,6 +169,7 @@ def test_factors_multiply_whole_stages_of_a_roofline() -> None:
         ({"traces": ("math_gsm8k",)}, "did you mean"),
         ({"traces": ("math_gsm8k_gpt3", "math_gsm8k_gpt3")}, "twice"),
         ({"cost_profiles": (Path("missing.json"),)}, "cannot read the cost profile"),
+        ({"cost_worlds": 2}, "cost_worlds 2 asks for as many draws .* the machine is taken as given"),
     ],
 )
 def test_worlds_that_cannot_be(tmp_path: Path, spec: dict[str, Any], words: str) -> None:
@@ -169,7 +178,7 @@ def test_worlds_that_cannot_be(tmp_path: Path, spec: dict[str, Any], words: str)
 
 
 @pytest.mark.parametrize(
-    "spec", [{"drifts": (1.0,)}, {"drifts": (-2.0,)}, {"cost_uncertainty": -0.1}, {"cost_worlds": 0}]
+    "spec", [{"drifts": (1.0,)}, {"drifts": (-2.0,)}, {"cost_worlds": -1}, {"cost_worlds": 1001}]
 )
 def test_worlds_that_are_none(spec: dict[str, Any]) -> None:
     with pytest.raises(OppoError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="Paired seeds, from the scenario's seed on.",
 )
 @options.draws(
-    32,
+    options.DEFAULT_DRAWS,
     "Draws of what is unknown about the machine's seconds, each with all seeds. 0: the costs are exact.",
 )
 @options.STEPS

@@ -50,6 +50,10 @@ RAY_ADDRESS = click.option(
 )
 
 
+DEFAULT_DRAWS = 32
+"""As ``runs.machine.DEFAULT_DRAWS``, which is not loaded for help."""
+
+
 def draws(default: int | None, text: str) -> Callable[[Any], Any]:
     """``--draws`` with its help."""
     return click.option("--draws", type=click.IntRange(0, 10_000), default=default, help=text)

@@ -26,7 +26,7 @@ _EPILOG = """\b
 Examples:
   oppo tune h200x8-vllm --max-staleness 2 --max-length-bias 0.01 --kv-capacity auto
   oppo tune h200x8-vllm --policies inter,oppo --space policy.overcommit=0..64 --space rollout.num_replicas=4,8
-  oppo tune h200x8-vllm --drift 0.6 --drift 1.6 --cost-uncertainty 0.1 --robust worst
+  oppo tune h200x8-vllm --drift 0.6 --drift 1.6 --cost-worlds 8 --robust worst
 """
 
 
@@ -79,10 +79,12 @@ help="Bound on how much longer or shorter trained "
     metavar="FACTOR",
     help="Lengths may become so many times as long; may be repeated.",
 )
-@click.option("--cost-uncertainty", type=click.FloatRange(0, 2), default=0.0, show_default=False,
-              metavar="SHARE", help="Costs of decode, prefill, scoring and "
-              "training are known up to so much (0.1: lognormal factors of 10 %).")  # fmt: skip
-@click.option("--cost-worlds", type=click.IntRange(1, 1000), default=8, help="Draws of these factors.")
+@click.option(
+    "--cost-worlds",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Draws of the machine, each a world that the choice must be good for.",
+)
 @click.option("--cost-profile", "cost_profiles", multiple=True, type=options.PATH,
 help="A further measured profile that may "
               "be the true one; may be repeated.")  # fmt: skip
@@ -104,6 +106,10 @@ help="A further measured profile that may "
 @click.option(
     "--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take."
 )
+@options.draws(
+    options.DEFAULT_DRAWS,
+    "Draws of what is unknown about the machine's seconds, for what is reported. 0: the costs are exact.",
+)
 @options.EXECUTOR
 @options.JOBS
 @options.RAY_ADDRESS
@@ -120,7 +126,6 @@ def command(
     traces: tuple[str, ...],
     drifts: tuple[float, ...],
     cost_profiles: tuple[Path, ...],
-    cost_uncertainty: float,
     cost_worlds: int,
     overrides: tuple[str, ...],
     output: Path | None,
@@ -151,7 +156,7 @@ def command(
         policies=None if policies is None else options.names(policies),
         space=tuple(parse_knob(text) for text in space),
         constraints=Constraints(**{field.name: given.pop(field.name) for field in fields(Constraints)}),
-        worlds=WorldSpec(traces, drifts, cost_uncertainty, cost_worlds, cost_profiles),
+        worlds=WorldSpec(traces, drifts, cost_worlds, cost_profiles),
         **given,
     )
     try:
@@ -200,6 +205,7 @@ def _checked_table(tuned: "Tuned") -> "Table":
 
     from oppo_sim import columns as c
     from oppo_sim.report.labels import NOTHING, format_seconds
+    from oppo_sim.report.ranges import ends_text
 
     assert tuned.chosen is not None
     record = tuned.record
@@ -215,6 +221,10 @@ def _checked_table(tuned: "Tuned") -> "Table":
         between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
         least, most = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
         ratio = f" [{least:.2f}, {most:.2f}]" if isfinite(least) else ""
+        if one.ranges:
+            low, high = one.ranges[c.DIFFERENCE_BOTH_LOW], one.ranges[c.DIFFERENCE_BOTH_HIGH]
+            between = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
+            ratio = f" {ends_text(one.ranges[c.SPEEDUP_BOTH_LOW], one.ranges[c.SPEEDUP_BOTH_HIGH])}"
         cells = (
             one.checked.setting.label + ("" if one.checked.number is not None else f" ({one.checked.why})"),
             format_seconds(row[c.STEP_S]),

@@ -1,7 +1,7 @@
 """The advice: what to set, what to expect, how sure that is. First as plain values, then as a page."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from oppo_sim import columns as c
@@ -9,6 +9,7 @@ from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
+from oppo_sim.runs.machine import Machine
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
@@ -65,6 +66,7 @@ def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
         c.DEFERRED: row[c.DEFERRED],
         c.COMPARED_KV_PEAK_TOKENS: row[c.COMPARED_KV_PEAK_TOKENS],
         c.HOURS_PER_10K: row[c.HOURS_PER_10K],
+        **result.ranges,
     }
 
 
@@ -75,7 +77,12 @@ def summary_sentences(
     numbers = expected(chosen, objective)
     runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
     low, high = numbers["speedup_low"], numbers["speedup_high"]
-    between = f" (95 % interval {low:.3f} to {high:.3f})" if isfinite(low) and isfinite(high) else ""
+    between = f"95 % interval {low:.3f} to {high:.3f}" if isfinite(low) and isfinite(high) else ""
+    least, most = (chosen.ranges.get(name, nan) for name in (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH))
+    if isfinite(least) and isfinite(most):
+        alone = f"; of the rollouts alone: {between}" if between else ""
+        between = f"95 % interval of rollouts and machine {least:.2f} to {most:.2f}{alone}"
+    between = f" ({between})" if between else ""
     step = format_seconds(numbers[c.STEP_S])
     return [
         f"Set {chosen.checked.setting.label}.",
@@ -113,7 +120,8 @@ def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds:
     if same:
         shown = "; ".join(f"{one.checked.setting.label} ({_signed(one)})" for one in same[:MOST_ALIKE])
         more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
-        found.append(f"Not told apart from it on these seeds: {shown}{more}.")
+        where = "these seeds and draws of the machine" if chosen.ranges else "these seeds"
+        found.append(f"Not told apart from it on {where}: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
     tried = [one for one in others if one.keeps_bounds and one.checked.why != AS_GIVEN]
     near = [one for one in tried if one.alike or one.relative[0] <= NEAR]
@@ -133,6 +141,26 @@ def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds:
         )
     if not same and not better:
         found.append("Everything else that was checked on fresh seeds is significantly worse.")
+    return found
+
+
+def machine_sentences(chosen: PairedResult, machine: Machine) -> list[str]:
+    """What is unknown about the machine, how probably the choice is the best given that, and which unknown
+    matters most."""
+    found = []
+    if chosen.ranges:
+        found.append(
+            f"Of the settings that ran on {len(machine.draws)} draws of the machine it is the best in"
+            f" {100 * chosen.ranges[c.P_BEST]:.0f} %."
+        )
+    if chosen.ranges.get(c.MACHINE_WIDEST):
+        share = 100 * chosen.ranges[c.MACHINE_WIDEST_SHARE]
+        found.append(
+            f"The unknown that widens its speed-up most is {chosen.ranges[c.MACHINE_WIDEST]} ({share:.0f} %"
+            " of the variance)."
+        )
+    if machine.sentence:
+        found.append(f"{machine.sentence[0].upper()}{machine.sentence[1:]}.")
     return found
 
 

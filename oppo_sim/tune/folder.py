@@ -21,7 +21,16 @@ from oppo_sim.tune.check import Swept
 from oppo_sim.tune.request import broken
 from oppo_sim.tune.search import SearchProblem
 from oppo_sim.tune.space import Space
-from oppo_sim.tune.trials import Trial, Tuned, least_costs, mean_cost, regrets, together
+from oppo_sim.tune.trials import (
+    KnobEffect,
+    PairedResult,
+    Trial,
+    Tuned,
+    least_costs,
+    mean_cost,
+    regrets,
+    together,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +155,41 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
 
 def _cost_column(tuned: Tuned) -> str:
     return next(name for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN) if name in tuned.trials.columns)
+
+
+def plain_result(one: PairedResult) -> dict[str, Any]:
+    """A setting beside the chosen one, for ``tune.json``."""
+    checked = one.checked
+    return {
+        c.TRIAL: checked.number,
+        "why": checked.why,
+        "policy": checked.setting.policy,
+        "knobs": checked.setting.knobs,
+        "baseline": checked.baseline,
+        "by_world": [dict(row) for row in checked.rows],
+        "measures": dict(checked.measures),
+        "violations": dict(checked.violations),
+        "keeps_bounds": one.keeps_bounds,
+        "difference": one.relative[0],
+        "difference_low": one.relative[1],
+        "difference_high": one.relative[2],
+        "alike": one.alike,
+        **one.ranges,
+        "regrets": list(one.regrets),
+    }
+
+
+def plain_effect(effect: KnobEffect) -> dict[str, Any]:
+    """A knob around the choice, for ``tune.json``."""
+    return {
+        "field": effect.field,
+        "chosen": effect.chosen,
+        "within_1_percent": list(effect.flat),
+        "most": effect.most,
+        "share_of_variance": effect.share,
+        "importance": effect.importance,
+        "better": effect.better,
+    }
 
 
 # ---- the chosen setting as a scenario file that can be run from the folder it lies in ----------------------

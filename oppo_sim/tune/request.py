@@ -11,6 +11,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.runs.execute import ExecutorName
+from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.worlds import WorldSpec
@@ -85,8 +86,8 @@ class Constraints:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A search. Its result depends on everything here but ``trials``, ``timeout_s``, where it runs,
-    ``folder``, ``force`` and ``figures``: with more trials or time the same search goes on."""
+    """A search. Its trials depend on everything here but ``trials``, ``timeout_s``, ``draws``, where it runs,
+    ``folder``, ``force`` and ``figures``: with more trials, time or draws the same search goes on."""
 
     scenario: Scenario | str | Path
     folder: Path | None = None
@@ -107,6 +108,8 @@ class TuneRequest:
     """Common to all trials, from the scenario's seed on; None: 5, or 1 where a trace is replayed in order."""
     fresh_seeds: int | None = None
     """Further ones that no trial saw, for what is reported; None: 10, or none for a replay in order."""
+    draws: int = DEFAULT_DRAWS
+    """Of what is unknown about the machine, for what is reported; 0: the machine is taken as given."""
     steps: int | None = None
     """None: the scenario's."""
     sampler_seed: int = 0

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
-from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
+from oppo_sim.runs.machine import EXACT, Machine
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
@@ -26,6 +26,7 @@ from oppo_sim.tune.check import (
     nearest_of,
     sweep_knobs,
 )
+from oppo_sim.tune.drawn import on_draws
 from oppo_sim.tune.frameworks import frameworks, recommended
 from oppo_sim.tune.request import (
     MEASURED_BY,
@@ -42,7 +43,6 @@ from oppo_sim.tune.request import (
 from oppo_sim.tune.search import Ended, SearchProblem, search
 from oppo_sim.tune.space import Space, build_space
 from oppo_sim.tune.trials import (
-    Checked,
     Infeasible,
     Interaction,
     KnobEffect,
@@ -93,7 +93,11 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     steps = scenario.steps if request.steps is None else request.steps
     tell: OnProgress = progress or (lambda stage, done, total, best: None)
     worlds = build_worlds(scenario, request.worlds)
-    resolvers = [Resolver(world.scenario, steps=steps) for world in worlds]
+    # Draws of the machine are of the scenario as given.
+    resolvers = [
+        Resolver(world.scenario, steps=steps, draws=request.draws if number == 0 else 0)
+        for number, world in enumerate(worlds)
+    ]
     known = identity(request, scenario, files.inputs_digest(resolvers))
     with SearchStore(request.folder, known, replace=request.force) as store, Runner(executor) as runner:
         if request.folder is not None and not store.trials:
@@ -160,9 +164,12 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     if chosen is None:
         where = f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again"
         return _nothing_feasible(searched, bench, where)
-    bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.label)
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)
+    bench.on_run = lambda done, total: tell("draws of the machine", done, total, chosen.setting.label)
+    machine, everything = on_draws(bench, problem.cost, everything, best, seeds)
+    best = next(one for one in everything if one.checked is chosen)
+    bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.label)
     others = [one for one in everything if one.checked is not chosen]
     few, setting = seeds[:SENSITIVITY_SEEDS], chosen.setting
     swept = sweep_knobs(problem, bench, chosen, few)
@@ -184,9 +191,12 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
             *words.beside_given(best, others),
         ],
-        "How sure the choice is": words.alike_sentences(
-            best, [one for one in others if one.checked.number is not None], searched.seeds
-        ),
+        "How sure the choice is": [
+            *words.alike_sentences(
+                best, [one for one in others if one.checked.number is not None], searched.seeds
+            ),
+            *words.machine_sentences(best, machine),
+        ],
         "Around the choice": words.knob_sentences(effects, together, searched.space.knobs[setting.policy]),
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
@@ -196,7 +206,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}
         for world, name in enumerate(names)
     ]
-    return _tuned(searched, bench, sections, best, others, swept, effects, together, regrets)
+    return _tuned(searched, bench, sections, best, others, swept, effects, together, regrets, machine=machine)
 
 
 def _tuned(
@@ -210,6 +220,7 @@ def _tuned(
     together: Sequence[Interaction] = (),
     regrets: Sequence[Mapping[str, Any]] = (),
     infeasible: Infeasible | None = None,
+    machine: Machine = EXACT,
 ) -> Tuned:
     """The result in words (``sections``), as values and as tables; ``best`` None: nothing kept all bounds."""
     scenario, folder = searched.scenario, searched.request.folder
@@ -236,9 +247,10 @@ def _tuned(
         }
     record = {
         **_record(searched, bench),
-        "chosen": None if best is None else _plain_result(best),
-        "others": [_plain_result(one) for one in others],
-        "knobs": [_plain_effect(effect) for effect in effects],
+        **({"machine": machine.record()} if machine.sentence else {}),
+        "chosen": None if best is None else files.plain_result(best),
+        "others": [files.plain_result(one) for one in others],
+        "knobs": [files.plain_effect(effect) for effect in effects],
         "interactions": [asdict(one) for one in together],
         "regrets": regrets,
         "infeasible": infeasible and {**vars(infeasible), "nearest": infeasible.nearest.to_plain()},
@@ -350,36 +362,4 @@ def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
         "runs_by_engine": dict(sorted(bench.engines.items())),
         "runners_up": RUNNERS_UP,
         "versions": versions(),
-    }
-
-
-def _plain_result(one: PairedResult) -> dict[str, Any]:
-    checked: Checked = one.checked
-    return {
-        c.TRIAL: checked.number,
-        "why": checked.why,
-        "policy": checked.setting.policy,
-        "knobs": checked.setting.knobs,
-        "baseline": checked.baseline,
-        "by_world": [dict(row) for row in checked.rows],
-        "measures": dict(checked.measures),
-        "violations": dict(checked.violations),
-        "keeps_bounds": one.keeps_bounds,
-        "difference": one.relative[0],
-        "difference_low": one.relative[1],
-        "difference_high": one.relative[2],
-        "alike": one.alike,
-        "regrets": list(one.regrets),
-    }
-
-
-def _plain_effect(effect: KnobEffect) -> dict[str, Any]:
-    return {
-        "field": effect.field,
-        "chosen": effect.chosen,
-        "within_1_percent": list(effect.flat),
-        "most": effect.most,
-        "share_of_variance": effect.share,
-        "importance": effect.importance,
-        "better": effect.better,
     }

@@ -209,10 +209,12 @@ class PairedResult:
     relative: tuple[float, float, float]
     """Cost over the chosen one's, mean over the worlds, minus 1, with its 95 % interval."""
     alike: bool
-    """It cannot be told apart from the chosen one."""
+    """It cannot be told apart from the chosen one, given seeds and, where it was drawn, draws."""
     keeps_bounds: bool
     regrets: tuple[float, ...]
     """World by world, against the best trial that was checked there."""
+    ranges: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that rest on draws of the machine; empty: it was not drawn."""
 
 
 @dataclass(frozen=True)

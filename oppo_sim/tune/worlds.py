@@ -4,16 +4,14 @@ that are not known exactly. And runs of settings in them under seeds."""
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oppo_sim.costs.terms import CostTerms
-from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.evaluate import parts_of, scenario_of
 from oppo_sim.runs.execute import Runner
+from oppo_sim.runs.machine import machine_of, on_machine
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import Parts, build_trace
@@ -42,21 +40,14 @@ class WorldSpec:
     """Shipped traces by name, or trace files."""
     drifts: tuple[float, ...] = ()
     """Factors by which all response lengths may grow in the course of training."""
-    cost_uncertainty: float = 0.0
-    """Standard deviation of the logarithm of the factors on decode, prefill, scoring and training."""
-    cost_worlds: int = 8
-    """Draws of these factors."""
+    cost_worlds: int = 0
+    """Draws of what is unknown about the machine (docs/sweep.md), the first so many."""
     cost_profiles: tuple[Path, ...] = field(default=())
     """Measured profiles that may stand for the scenario's costs, such as resampled ones."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cost_uncertainty <= 2:
-            raise OppoError(
-                f"cost_uncertainty {self.cost_uncertainty} is out of range: give a share from 0 to 2, such"
-                " as 0.1"
-            )
-        if not 1 <= self.cost_worlds <= 1000:
-            raise OppoError(f"cost_worlds {self.cost_worlds} is out of range: give 1 to 1,000")
+        if not 0 <= self.cost_worlds <= 1000:
+            raise OppoError(f"cost_worlds {self.cost_worlds} is out of range: give 0 to 1,000")
         for factor in self.drifts:
             if not 0.01 <= factor <= 100 or factor == 1:
                 raise OppoError(
@@ -69,8 +60,7 @@ class WorldSpec:
         return {
             "traces": list(self.traces),
             "drifts": list(self.drifts),
-            "cost_uncertainty": self.cost_uncertainty,
-            "cost_worlds": self.cost_worlds if self.cost_uncertainty else 0,
+            "cost_worlds": self.cost_worlds,
             "cost_profiles": [path.name for path in self.cost_profiles],
         }
 
@@ -78,7 +68,8 @@ class WorldSpec:
 def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
     """The scenario first, then one world each.
 
-    Raises OppoError for a trace or a profile that cannot be used, and for two worlds of one name.
+    Raises OppoError for a trace or a profile that cannot be used, for two worlds of one name, and for draws
+    of a machine of which nothing is unknown, or fewer are known.
     """
     worlds = [World(NOMINAL, scenario)]
     worlds += [World(f"trace {name}", _with_trace(scenario, name)) for name in spec.traces]
@@ -86,31 +77,12 @@ def build_worlds(scenario: Scenario, spec: WorldSpec) -> tuple[World, ...]:
     for path in spec.cost_profiles:
         costs = {"kind": "profile", "path": str(path.resolve())}
         worlds.append(World(f"costs of {path.stem}", _changed(scenario, {"costs": costs})))
-    if spec.cost_uncertainty:
-        for number in range(spec.cost_worlds):
-            drawn = drawn_factors(scenario.seed, number, spec.cost_uncertainty)
-            name = ", ".join(f"{activity} × {factor:.2f}" for activity, factor in drawn.items())
-            # A decode is slower as a whole, the host's part too.
-            worlds.append(World(name, with_terms(scenario, CostTerms(**drawn, host=drawn["decode"]))))
+    worlds += _drawn(scenario, spec.cost_worlds)
     names = [world.name for world in worlds]
     for name in names:
         if names.count(name) > 1:
             raise OppoError(f"the world '{name}' is there twice: name each trace, profile and drift once")
     return tuple(worlds)
-
-
-def drawn_factors(seed: int, number: int, sigma: float) -> dict[str, float]:
-    """The ``number``-th draw: a factor exp(sigma · N(0, 1)) by activity, each independent of the others."""
-    return {
-        activity: exp(sigma * draw_normal(stream_key(seed, f"tune/cost/{activity}"), number))
-        for activity in ("decode", "prefill", "score", "training")
-    }
-
-
-def with_terms(scenario: Scenario, terms: CostTerms) -> Scenario:
-    """The scenario with ``terms`` upon those of its costs."""
-    both = scenario.costs.terms.then(terms)
-    return _changed(scenario, {"costs": {**scenario.costs.model_dump(mode="json"), "terms": dict(both)}})
 
 
 class Need(NamedTuple):
@@ -216,6 +188,10 @@ class Bench:
         plain = Setting(BASELINE, machine_overrides(setting))
         return self.totals(plain, world, seeds)
 
+    def totals_by_key(self, requests: Sequence[RunRequest]) -> dict[str, Totals]:
+        """Totals of runs by their keys. Raises OppoError for what cannot run."""
+        return {result.key: _totals(result) for result in self.results(requests)}
+
     def results(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """Results in the order of ``requests``, each kept as it comes."""
         missing, done = len(self._store.missing(requests)), 0
@@ -238,6 +214,20 @@ class Bench:
 def _changed(scenario: Scenario, sections: dict[str, Any]) -> Scenario:
     plain = {**scenario.to_plain(), **sections}
     return scenario_from_plain(plain, where=scenario.source, base_dir=scenario.base_dir)
+
+
+def _drawn(scenario: Scenario, count: int) -> list[World]:
+    machine = machine_of(scenario, count)
+    if len(machine.draws) < count:
+        known = f"only {len(machine.draws)} draws are known" if machine.draws else machine.sentence
+        raise OppoError(
+            f"cost_worlds {count} asks for as many draws of the machine, but {known}: give costs.draws a file"
+            " of them, or a smaller number"
+        )
+    return [
+        World(f"machine {number}: {terms}", on_machine(scenario, terms))
+        for number, terms in enumerate(machine.draws, 1)
+    ]
 
 
 def _with_trace(scenario: Scenario, name: str) -> Scenario:

@@ -1,0 +1,134 @@
+"""Settings that were checked, on draws of the machine: what the choice is worth on machines that the costs
+may stand for, and what cannot be told apart from it there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim import columns as c
+from oppo_sim.runs.machine import Machine
+from oppo_sim.runs.ranges import (
+    best_shares,
+    both,
+    explained,
+    freed,
+    machine_interval,
+    range_columns,
+    told_apart,
+)
+from oppo_sim.runs.statistics import ratio_interval
+from oppo_sim.tune.check import relative_costs
+from oppo_sim.tune.trials import Checked, PairedResult
+from oppo_sim.tune.worlds import Bench, Totals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_DRAWN: Final = 16
+"""Trials that are drawn at most, the best first."""
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """A setting and its baseline: on every draw, each with one of the seeds in turn, and as given by seed."""
+
+    drawn: Sequence[tuple[Totals, Totals]]
+    given: Sequence[tuple[Totals, Totals]]
+
+    def costs(self, name: str) -> list[float]:
+        """Of the setting, draw by draw."""
+        return [run[name] for run, _ in self.drawn]
+
+    def faster(self, name: str) -> tuple[list[float], list[float]]:
+        """How many times cheaper than the baseline, by draw and by seed."""
+        drawn, given = ([base[name] / run[name] for run, base in pairs] for pairs in (self.drawn, self.given))
+        return freed(drawn, given), given
+
+    def steps(self) -> list[float]:
+        """Seconds a step, by draw."""
+        drawn, given = ([run[c.TIMING_STEP] for run, _ in pairs] for pairs in (self.drawn, self.given))
+        return freed(drawn, given)
+
+
+def on_draws(
+    bench: Bench, cost: str, found: Sequence[PairedResult], best: PairedResult, seeds: Sequence[int]
+) -> tuple[Machine, list[PairedResult]]:
+    """What is unknown about the machine, and the results with their ranges; as they were where nothing is.
+
+    Drawn are the first ``MOST_DRAWN`` trials of ``found`` that keep all bounds, ``best`` among them, the
+    scenario's own setting and the baseline. ``cost``: the total that is minimised. Raises OppoError for a run
+    that fails on a draw.
+    """
+    machine = bench.resolve(best.checked.setting, 0).machine
+    if not machine.draws:
+        return machine, list(found)
+    trials = [one for one in found if one.checked.number is not None and one.keeps_bounds]
+    wanted = [best, *(one for one in trials if one is not best)][:MOST_DRAWN]
+    wanted += [one for one in found if one.checked.number is None]
+    runs = _made(bench, wanted, seeds, len(machine.draws))
+    plans = [bench.resolve(one.checked.setting, 0) for one in wanted]
+    # The scenario's own setting may be one of the trials: one run, one chance.
+    keys = [plan.request.key for plan in plans]
+    real = {
+        keys[number]: [[value] for value in runs[number].costs(cost)]
+        for number, plan in enumerate(plans)
+        if wanted[number].keeps_bounds and not plan.bound_only
+    }
+    shares = best_shares(real)
+    terms = machine.frame()
+    changed = {
+        id(one): _with_ranges(one, best, runs[number], runs[0], cost, terms, shares.get(keys[number], nan))
+        for number, one in enumerate(wanted)
+    }
+    return machine, [changed.get(id(one), one) for one in found]
+
+
+def _made(bench: Bench, wanted: Sequence[PairedResult], seeds: Sequence[int], count: int) -> list[_Runs]:
+    settings = [one.checked.setting for one in wanted]
+    plans = [bench.resolve(setting, 0) for setting in settings]
+    # Draw by draw: what runs of one draw share is built once.
+    pairs = [[plan.on_draw(draw, seeds[draw % len(seeds)]) for plan in plans] for draw in range(count)]
+    totals = bench.totals_by_key([request for row in pairs for pair in row for request in pair])
+    return [
+        _Runs(
+            [(totals[row[number][0].key], totals[row[number][1].key]) for row in pairs],
+            list(zip(bench.totals(setting, 0, seeds), bench.baseline_totals(setting, 0, seeds), strict=True)),
+        )
+        for number, setting in enumerate(settings)
+    ]
+
+
+def _with_ranges(
+    one: PairedResult,
+    best: PairedResult,
+    runs: _Runs,
+    best_runs: _Runs,
+    cost: str,
+    terms: "pd.DataFrame",
+    share: float,
+) -> PairedResult:
+    faster, given = runs.faster(cost)
+    speedup, *alone = ratio_interval(given)
+    columns: Mapping[str, Any] = range_columns(
+        speedup, (alone[0], alone[1]), faster, runs.steps(), explained(terms, faster)
+    )
+    ratios = relative_costs(one.checked.costs, best.checked.costs)
+    drawn = freed(
+        [here / there for here, there in zip(runs.costs(cost), best_runs.costs(cost), strict=True)],
+        _ratios(one.checked, best.checked),
+    )
+    mean, *ends = ratio_interval(ratios)
+    between = both(mean, (ends[0], ends[1]), machine_interval(drawn))
+    columns = {
+        **columns,
+        c.P_BEST: share,
+        c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
+        c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,
+    }
+    return replace(one, ranges=columns, alike=not told_apart(ratios, drawn))
+
+
+def _ratios(one: Checked, best: Checked) -> list[float]:
+    """Cost over the best's in the scenario as given, seed by seed."""
+    return [here / there for here, there in zip(one.costs[0], best.costs[0], strict=True)]

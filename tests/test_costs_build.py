@@ -552,5 +552,6 @@ def test_documented_sections_are_valid() -> None:
         "linear",
         "linear",
         "roofline",
+        "composed",
         "profile",
     ]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import warnings
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +25,7 @@ from oppo_sim.costs.profile import ProfileRangeWarning, RangeCounter
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.scenario.build import build_parts
-from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 from tests.fast_setups import kernel_table
 
 SHAPE = MODELS["llama-3.2-1b"]
@@ -140,8 +144,36 @@ def test_memory_and_training_are_the_roofline_s() -> None:
     assert said["origin"]["kernels"]["attention"] == "silicon"
 
 
+@pytest.mark.parametrize(
+    ("device", "evidence", "scaled_from"),
+    [("H100", "composed", None), ("A800-80", "composed", "A100-80"), ("H20", "assumed", "H100")],
+)
+def test_kernels_of_another_chip_are_a_guess(device: str, evidence: str, scaled_from: str | None) -> None:
+    found = built(
+        rollout={"device": device, "gpu_memory_utilization": 0.99}, reward_model={"kind": "verifier"}
+    )
+    assert (found.evidence["gen"], found.evidence["host"]) == (evidence, "assumed")
+    assert found.provenance["kernels"]["rollout"]["scaled_from"] == scaled_from
+
+
 def test_a_gap_between_layers_that_is_given_comes_on_top() -> None:
     plain, slow = built(kernels={}), built(kernels={"layer_gap_s": 1e-4})
     layers = plain.actor.roofline.shape.num_hidden_layers
     assert slow.actor.decode_time(8, 8000) - plain.actor.decode_time(8, 8000) == pytest.approx(layers * 1e-4)
     assert slow.scorer.prefill_time(800, 80000) > plain.scorer.prefill_time(800, 80000)
+
+
+def test_shipped_scenarios_need_no_package(tmp_path: Path) -> None:
+    ask = (
+        "import sys; sys.modules['aiconfigurator_core'] = None\n"
+        "from oppo_sim.scenario.build import build_parts\n"
+        "from oppo_sim.scenario.load import load_scenario\n"
+        f"for name in {shipped_scenarios()!r}:\n"
+        "    parts = build_parts(load_scenario(name))\n"
+        "    assert parts.costs.provenance['kind'] == 'composed', name\n"
+        "    parts.costs.actor.decode_time(8, 8000)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", ask], check=True, env={**os.environ, "OPPO_CACHE_DIR": str(tmp_path)}
+    )
+    assert not list(tmp_path.iterdir())

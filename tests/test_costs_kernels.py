@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 import statistics
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from oppo_sim.costs.devices import find_device
 from oppo_sim.costs.interpolate import bilinear, linear
 from oppo_sim.costs.kernel_devices import STAND_INS, SYSTEMS, KernelSource
 from oppo_sim.costs.kernel_lookup import find_table, provide_table, query_of, table_for
-from oppo_sim.costs.kernel_table import KernelQuery, KernelTable, kernel_shape, load_table
+from oppo_sim.costs.kernel_table import SHIPPED_FOLDER, KernelQuery, KernelTable, kernel_shape, load_table
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
@@ -269,3 +270,13 @@ def test_the_command_makes_tables(
     monkeypatch.setattr(kernel_lookup, "SHIPPED_FOLDER", tmp_path / "tables")
     assert run(model) == 0
     assert "shipped" in capsys.readouterr().out
+
+
+def test_shipped_tables_are_what_the_package_says() -> None:
+    script = runpy.run_path(str(Path(__file__).parent.parent / "experiments" / "make_kernel_tables.py"))
+    wanted = script["wanted"]()
+    assert set(wanted) == {path.name for path in SHIPPED_FOLDER.glob("*.json.gz")}
+    for name in random.Random(0).sample(sorted(wanted), 4):
+        shipped, made = load_table(SHIPPED_FOLDER / name), kernels.make_table(wanted[name])
+        undated = made.origin.model_copy(update={"made": shipped.origin.made})
+        assert shipped == made.model_copy(update={"origin": undated})

@@ -219,7 +219,7 @@ def test_extrapolation_is_linear_warned_about_once_and_counted() -> None:
     assert profile.out_of_range == {}
     with pytest.warns(
         ProfileRangeWarning,
-        match=r"decode asked at n_running 256, kv_tokens 256000, outside the measured range",
+        match=r"decode asked at n_running 256, kv_tokens 256000, outside their range",
     ) as caught:
         assert built.actor.decode_time(256, 256_000) == pytest.approx(TRUTH.decode_time(256, 256_000))
         assert built.actor.decode_time(8, 80_000) == pytest.approx(TRUTH.decode_time(8, 80_000))

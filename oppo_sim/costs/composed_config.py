@@ -9,12 +9,13 @@ from oppo_sim.costs.composed_engine import ComposedEngine, ComposedPrefill
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.interface import Costs, PrefillCost
-from oppo_sim.costs.kernel_devices import KernelSource
+from oppo_sim.costs.kernel_devices import KernelSource, own_kernels
 from oppo_sim.costs.kernel_lookup import FoundTable, table_for
 from oppo_sim.costs.kernel_table import KernelTable
 from oppo_sim.costs.profile import RangeCounter
 from oppo_sim.costs.roofline_config import ShapedCosts
 from oppo_sim.costs.roofline_engine import RooflineEngine
+from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, Verifier
 from oppo_sim.costs.scoring import SummedPrefill
 
 
@@ -27,8 +28,13 @@ class ComposedCostConfig(ShapedCosts):
 
     @property
     def evidence(self) -> Mapping[str, Evidence]:
-        reward: Evidence = "given" if self.reward_model.kind == "verifier" else "composed"
-        return all_of("assumed", gen="composed", prefill="composed", reward=reward)
+        def of(section: RolloutEngine | RewardModel | Verifier) -> Evidence:
+            # Another chip's kernels, scaled, are a guess.
+            return "composed" if own_kernels(self._device(section.device), self.kernels) else "assumed"
+
+        rollout = of(self.rollout)
+        reward = "given" if self.reward_model.kind == "verifier" else of(self.reward_model)
+        return all_of("assumed", gen=rollout, prefill=rollout, reward=reward)
 
     def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
         tables: dict[str, FoundTable] = {}

@@ -49,6 +49,10 @@ class ComposedPrefill:
             and inside(forward.mean_context[0], forward.mean_context[-1], context)
         ):
             self.ranges.note(self.counted_as, f"{tokens:g} tokens, mean context {context:g}")
+        return self._seconds(tokens, pairs)
+
+    def _seconds(self, tokens: float, pairs: float) -> float:
+        forward, context = self._forward, pairs / tokens
         device = bilinear(forward.tokens, forward.mean_context, forward.seconds, tokens, context)
         if device <= 0:
             raise OppoError(
@@ -58,7 +62,7 @@ class ComposedPrefill:
         return max(device, self.roofline.launches()) + self.roofline.host.per_iteration_s
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
-        seconds, parts = self.prefill_time(tokens, pairs), self.roofline.prefill_parts(tokens, pairs)
+        seconds, parts = self._seconds(tokens, pairs), self.roofline.prefill_parts(tokens, pairs)
         return Demand(min(1.0, parts.memory_s / seconds), min(1.0, parts.arithmetic_s / seconds))
 
     def prefill_work(self, tokens: float, pairs: float) -> Work | None:
@@ -143,7 +147,9 @@ class ComposedEngine(ComposedPrefill):
         return line
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
-        seconds = self.decode_time(n_running, kv_tokens)
+        knots, (lines, *_) = self._decode(n_running)  # nothing is counted: this is no iteration
+        line = lines[bisect_left(knots, kv_tokens)]
+        seconds = line.fixed + line.per_kv_token * kv_tokens
         memory, per_memory, arithmetic, per_arithmetic = self.roofline.decode_parts(n_running)
         return Demand(
             min(1.0, (memory + per_memory * kv_tokens) / seconds),

@@ -50,6 +50,10 @@ _VERSIONS: Final[dict[KernelEngine, dict[str, str]]] = {
 """By system; "" for all others."""
 
 
+_SAME_CHIP: Final = frozenset({"A100-40", "A100-80-PCIe", "A800-40", "A800-80", "H800", "GH200", "GH200-144"})
+"""Stand-ins are this very chip, with other memory or links."""
+
+
 class KernelSource(Strict):
     """Whose kernels: the engine that ran them while they were measured."""
 
@@ -80,6 +84,11 @@ def measured_device(device: Device, source: KernelSource) -> Device:
             f" kernels.device a measured one to scale by the ratio of datasheets: {', '.join(SYSTEMS)}"
         )
     return find_device(known)
+
+
+def own_kernels(device: Device, source: KernelSource) -> bool:
+    """The kernels were measured on the device, or on its chip: not scaled from another chip's."""
+    return source.device is None and (device.name in SYSTEMS or device.name in _SAME_CHIP)
 
 
 def newest_version(engine: KernelEngine, system: str) -> str:

@@ -31,14 +31,14 @@ from oppo_sim.errors import OppoError
 PACKAGE: Final = "aiconfigurator-core"
 
 _TILES: Final = (*range(32, 129, 16), *range(160, 257, 32), *range(512, 4353, 256))
-_BETWEEN: Final = (20, 24, 320, 384, 448, 6144, 8192, 12288, 16384, 32768, 65536, 131072)
+_BETWEEN: Final = (20, 24, 320, 384, 448, 6144, 8192, 12288, 16384, *(2**k for k in range(15, 22)))
 TOKENS: Final = tuple(sorted((*range(1, 18), *_BETWEEN, *_TILES, *(edge + 1 for edge in _TILES))))
 """Where the package has points of its own: both sides of a tile's edge, where one more token costs a tile."""
-BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+BATCHES: Final = tuple(2**k for k in range(14))
 KV_PER_ROLLOUT: Final = (1, *(2**k - 1 for k in range(5, 18)))
-_TIMES: Final = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
-CHUNKS: Final = (1, 16, 32, 64, 128, 192, 256, 384, *(512 * k for k in _TIMES))
-CONTEXTS: Final = (0.5, 8, 16, 32, *(64 * k for k in sorted((*_TIMES, 48, 96, 512, 1024))))
+_TIMES: Final = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
+CHUNKS: Final = (1, 16, 32, 64, 128, 192, 256, 384, *(512 * k for k in (*_TIMES, 2048, 4096)))
+CONTEXTS: Final = (0.5, 8, 16, 32, *(64 * k for k in sorted((*_TIMES, 48, 96, 2048))))
 
 _PIECE: Final = 512
 """Tokens of a rollout that are computed together where it has a past."""

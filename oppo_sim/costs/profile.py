@@ -48,8 +48,8 @@ class RangeCounter:
         self.counts[table] = before + 1
         if not before:
             message = (
-                f"cost profile: {table} asked at {asked}, outside the measured range; extrapolated linearly"
-                " (counted, said once)"
+                f"cost tables: {table} asked at {asked}, outside their range; extrapolated linearly (counted,"
+                " said once)"
             )
             warnings.warn(message, ProfileRangeWarning, stacklevel=4)
 

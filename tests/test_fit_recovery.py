@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from oppo_sim.columns import TIMING_STEP
+from oppo_sim.costs.priors import log_priors
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import run_fit
 from oppo_sim.fit.estimate import fit_logs
-from oppo_sim.fit.priors import PRIORS
 from oppo_sim.fit.sources import open_log
 from oppo_sim.simulation import simulate
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
+
+PRIORS = log_priors()
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def command(
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
-        with options.progress_bar(f"{loaded[0].name}: simulated draws", 1, as_json) as (bar, task):
+        with options.progress_bar(f"{loaded[0].name}: simulated draws", 2 * draws, as_json) as (bar, task):
             record = observe_to_folder(
                 loaded[0], observed, folder, draws=draws, seed=seed, force=force, figures=figures,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -4,7 +4,7 @@ A factor is log-normal with median 1, unless the row says otherwise; seconds are
 the row. ``sigma`` is the standard deviation of the logarithm: 95 % lie within a factor exp(±1.96 · sigma).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from oppo_sim.costs.evidence import Evidence
@@ -31,7 +31,8 @@ class Row(NamedTuple):
 
     term: str
     where: str
-    """Evidence of the place below; a host preset; ``colocated`` or ``any`` for phases."""
+    """Evidence of the place below; a host preset; ``colocated`` or ``any`` for phases; ``log``: only where a
+    log is there to decide (``log_priors``), ``in place`` if the log's generation holds the weight sync."""
     median: float
     sigma: float
     source: str
@@ -72,6 +73,30 @@ TABLE: Final = (
     Row("update_weights", "assumed", 1.0, 0.5, "assumed: frameworks differ by how weights travel"),
     Row("gen_phase_s", "colocated", 5.0, 1.0, f"{_GPG}: 8 to 33 s, resharding 4.6 s; {_VERL}: seconds"),
     Row("other_s", "any", 0.2, 1.0, f"{_VERL}: 0.04 to 0.27 s; {_GPG}: 0.15 to 0.3 s"),
+    *(
+        Row(factor, "log", 1.0, sigma, "assumed, wide: a log decides")
+        for factor, sigma in (
+            ("decode", 0.35),
+            ("host", 0.7),
+            ("prefill", 0.5),
+            ("score", 0.5),
+            *((stage, 0.4) for stage in ("old_log_prob", "ref", "values", "adv")),
+            *((stage, 0.4) for stage in ("update_critic", "update_actor")),
+            ("update_weights", 0.8),
+        )
+    ),
+    Row("update_weights", "in place", 0.3, 1.2, "assumed: an engine that is resharded converts nothing"),
+    Row("iteration_s", "log", 5e-4, 1.5, f"{_SERVED}: host presets differ by 2 ms an iteration"),
+    Row("rollout_iteration_s", "log", 1e-5, 1.5, f"{_SERVED}: host presets differ by 60 µs a rollout"),
+    Row("score_batch_s", "log", 5e-3, 2.0, "assumed: a request to a server"),
+    Row("gen_phase_s", "log", 2.0, 1.0, f"{_VERL}: seconds"),
+    *(
+        Row(f"{stage}_s", "log", 1.0, 1.2, f"{_VERL}: 1 to 2 s of loading what was offloaded")
+        for stage in ("old_log_prob", "ref", "values", "update_critic", "update_actor")
+    ),
+    Row("adv_s", "log", 0.05, 1.5, f"{_VERL}: 0.06 to 0.2 s"),
+    Row("update_weights_s", "log", 0.3, 1.2, "assumed"),
+    Row("other_s", "log", 0.5, 1.5, f"{_VERL}: 0.04 to 0.27 s; {_GPG}: 0.15 to 0.3 s"),
 )
 """Edited here and nowhere else."""
 
@@ -92,6 +117,22 @@ def priors_of(
         for row in TABLE
         if row.where in _known(row.term, evidence, host, sleeps)
     )
+
+
+def log_priors(known: Iterable[Prior] = (), *, in_place: bool = False) -> dict[str, Prior]:
+    """A prior of every term that a log of measured seconds can tell: ``known`` where they hold, else wide
+    ones."""
+    found = {
+        row.term: Prior(row.term, row.median, row.sigma, row.source) for row in TABLE if row.where == "log"
+    }
+    found |= {prior.term: prior for prior in known}
+    if in_place:
+        found |= {
+            row.term: Prior(row.term, row.median, row.sigma, row.source)
+            for row in TABLE
+            if row.where == "in place"
+        }
+    return found
 
 
 def _known(term: str, evidence: Mapping[str, Evidence], host: str | None, sleeps: bool) -> tuple[str, ...]:

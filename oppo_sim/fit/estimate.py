@@ -1,18 +1,19 @@
 """From logs and their scenarios to draws of the costs, judged on steps that were not fitted."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import Features, build_features
 from oppo_sim.fit.identify import OddStep, Told, odd_steps, told_terms
 from oppo_sim.fit.judging import Judgement, judge
-from oppo_sim.fit.model import Measurement, measurements_of
+from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
-from oppo_sim.fit.priors import Prior, priors_for
+from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.scenario.schema import Scenario
 
@@ -93,7 +94,8 @@ def fit_logs(
     others = [
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
-    priors = priors_for([part.scenario for part in parts])
+    in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
+    priors = priors_for([part.scenario for part in parts], in_place=in_place)
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress("all steps")
@@ -184,8 +186,6 @@ def _held_out(
 
 
 def _cut(part: LogPart, features: Features, rows: slice) -> list[Measurement]:
-    from dataclasses import replace
-
     return [replace(member, seconds=member.seconds[rows]) for member in part.members]
 
 
@@ -200,8 +200,6 @@ def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: float, se
     members = {member.column: member for part in parts for member in part.members}
     for column, between in posterior.between.items():
         factor = np.exp(between * generator.standard_normal(posterior.size))
-        from oppo_sim.fit.model import terms_of
-
         for name in terms_of(members[column].stages, [part.features for part in parts]):
             if name in values:
                 values[name] = values[name] * factor

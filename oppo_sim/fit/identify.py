@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP
+from oppo_sim.costs.priors import Prior
 from oppo_sim.fit.features import Features, Floats
 from oppo_sim.fit.judging import predict
 from oppo_sim.fit.model import Measurement
 from oppo_sim.fit.posterior import Posterior
-from oppo_sim.fit.priors import Prior
+from oppo_sim.fit.priors import TOOL_TOKENS
 from oppo_sim.fit.reading import StepLog
 
 _UNTOLD: Final = 0.75
@@ -86,7 +87,7 @@ def told_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> list[To
         found.append(
             Told(
                 term=name,
-                unit=prior.unit,
+                unit="share" if name == TOOL_TOKENS else prior.unit,
                 prior=(float(low), prior.median, float(high)),
                 posterior=tuple(np.percentile(values, (2.5, 50, 97.5)).tolist()),
                 width=width,

@@ -16,6 +16,8 @@ Floats = npt.NDArray[np.float64]
 
 INTERVAL: Final = (2.5, 97.5)
 NAIVE: Final = ("mean", "line")
+_BEYOND: Final = 0.05
+"""Relative error of the model for a step that lies a factor of e outside those that were fitted; assumed."""
 
 
 class Prediction(NamedTuple):
@@ -63,11 +65,13 @@ def predict(
     posterior: Posterior,
     *,
     seen: bool,
+    beyond: Floats | None = None,
     seed: int = 0,
 ) -> dict[str, Prediction]:
     """Each metric, and ``timing_s/step`` where all metrics of a step are known.
 
     ``seen``: the run is one that was fitted, so its own offset is known; else it may differ as runs do.
+    ``beyond``: how far each step lies outside the steps that were fitted (``distance_beyond``).
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Prediction] = {}
@@ -76,7 +80,7 @@ def predict(
     for member in members:
         if member.column not in posterior.noise:
             continue
-        centre, drawn = _drawn(features, member, posterior, seen, generator)
+        centre, drawn = _drawn(features, member, posterior, seen, beyond, generator)
         found[member.column] = _prediction(features.steps, member.seconds, centre, drawn)
         measured = measured + member.seconds
         whole.append((centre, drawn))
@@ -90,8 +94,28 @@ def predict(
     return found
 
 
+def distance_beyond(fitted: Sequence[Features], held: Features) -> Floats:
+    """Natural logarithms by which a step's longest response, rollouts × iterations and tokens lie outside
+    those of the fitted steps, the largest of them."""
+    found = np.zeros(len(held))
+    known, here = [np.log(_extent(each) + 1.0) for each in fitted], np.log(_extent(held) + 1.0)
+    every = np.concatenate(known, axis=1)
+    for row, seen in zip(here, every, strict=True):
+        found = np.maximum(found, np.maximum(row - seen.max(), seen.min() - row))
+    return found
+
+
+def _extent(features: Features) -> Floats:
+    return np.array([features.iterations[0], features.area[0], features.tokens])
+
+
 def _drawn(
-    features: Features, member: Measurement, posterior: Posterior, seen: bool, generator: np.random.Generator
+    features: Features,
+    member: Measurement,
+    posterior: Posterior,
+    seen: bool,
+    beyond: Floats | None,
+    generator: np.random.Generator,
 ) -> tuple[Floats, Floats]:
     """Draws × steps: of the model, and of what would be measured."""
     column = member.column
@@ -107,6 +131,9 @@ def _drawn(
             column, median * np.exp(sigma * generator.standard_normal(posterior.size))
         )
         between = (spread * generator.standard_normal(posterior.size))[:, None]
+    if beyond is not None:
+        # The same draw for every step: a model that is off beyond what it has seen is off alike.
+        between = between + _BEYOND * beyond * generator.standard_normal((posterior.size, 1))
     length_spread = features.spread if "gen" in member.stages else np.zeros(1)
     scale = np.sqrt(posterior.noise[column][:, None] ** 2 + length_spread**2)
     noise = scale * generator.standard_t(posterior.tail[column][:, None], size=centre.shape)
@@ -128,7 +155,8 @@ def judge(
     seed: int = 0,
 ) -> list[Judgement]:
     """Errors on steps that were not fitted, the step first."""
-    predictions = predict(held, held_members, posterior, seen=seen, seed=seed)
+    beyond = distance_beyond([features for features, _ in fitted], held)
+    predictions = predict(held, held_members, posterior, seen=seen, beyond=beyond, seed=seed)
     known = [(features, _by_column(members)) for features, members in fitted]
     found = []
     for column, prediction in sorted(predictions.items(), key=lambda item: item[0] != TIMING_STEP):

@@ -14,12 +14,11 @@ import numpy.typing as npt
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
 from oppo_sim.fit.decoding import HOST_GRID
 from oppo_sim.fit.features import TOOL_SHARE, Features
+from oppo_sim.fit.priors import TOOL_TOKENS
 from oppo_sim.fit.reading import StepLog
 
 Floats = npt.NDArray[np.float64]
 
-TOOL_TOKENS: Final = "tool_tokens"
-"""The share of response tokens that tools wrote, in rollouts that were not cut; no term of costs."""
 OTHER: Final = "other"
 """The part of a step outside every stage."""
 _NEGLIGIBLE: Final = 0.005

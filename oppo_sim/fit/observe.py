@@ -133,10 +133,10 @@ def observe(
     count = _CANDIDATES * draws
     z = sampled(log_density, len(names), count, _SWEEPS, generator)
     values = terms(z)
-    found = [CostTerms(**{name: float(each[row]) for name, each in values.items()}) for row in range(draws)]
+    found = [CostTerms(**{name: float(each[row]) for name, each in values.items()}) for row in range(count)]
     seen = []
     for number, each in enumerate(found):
-        progress(number, count)
+        progress(number + 1, count)
         seen.append(baseline.simulated(each))
     after = np.array(seen)
     logs = _agreement(after, observations) - _agreement(baseline.estimated(values), observations)

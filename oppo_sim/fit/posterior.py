@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
+from oppo_sim.costs.priors import Prior
 from oppo_sim.fit.features import Features
 from oppo_sim.fit.model import Measurement, stage_seconds, terms_of
-from oppo_sim.fit.priors import Prior
 from oppo_sim.fit.sampling import sampled
 
 Floats = npt.NDArray[np.float64]

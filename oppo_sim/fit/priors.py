@@ -1,38 +1,27 @@
-"""What is believed of the terms before a log is seen."""
+"""What is believed of the unknowns of a fit before its logs are seen: the table of ``costs.priors``, and what
+is no term of costs."""
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
+from oppo_sim.costs.priors import Prior, log_priors
+from oppo_sim.costs.uncertainty import machine_priors
+from oppo_sim.scenario.build import cost_context
+from oppo_sim.scenario.schema import Scenario
 
-class Prior(NamedTuple):
-    term: str
-    median: float
-    sigma: float
-    unit: str
-    source: str
-
-
-_TABLE: Final = [
-    ("decode", 1.0, 0.35, "factor"),
-    ("host", 1.0, 0.7, "factor"),
-    ("iteration_s", 5e-4, 1.5, "s"),
-    ("rollout_iteration_s", 1e-5, 1.5, "s"),
-    ("prefill", 1.0, 0.5, "factor"),
-    ("gen_phase_s", 3.0, 1.0, "s"),
-    ("score", 1.0, 0.5, "factor"),
-    ("score_batch_s", 5e-3, 2.0, "s"),
-    ("other_s", 1.0, 1.5, "s"),
-    *(
-        (s, 1.0, 0.4, "factor")
-        for s in ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
-    ),
-    *((s + "_s", 1.0, 1.2, "s") for s in ("old_log_prob", "ref", "values", "update_critic", "update_actor")),
-    ("tool_tokens", 0.1, 1.0, "share"),
-    ("adv_s", 0.05, 1.5, "s"),
-    ("update_weights", 1.0, 0.8, "factor"),
-    ("update_weights_s", 0.3, 1.2, "s"),
-]
-PRIORS: Final = {row[0]: Prior(*row, "") for row in _TABLE}
+TOOL_TOKENS: Final = "tool_tokens"
+"""The share of response tokens that tools wrote, in rollouts that were not cut; no term of costs."""
+_TOOLS: Final = Prior(TOOL_TOKENS, 0.1, 1.0, "assumed: a tool answers shorter than it is asked")
 
 
-def priors_for(scenarios: object) -> dict[str, Prior]:
-    return dict(PRIORS)
+def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict[str, Prior]:
+    """By name. Of several scenarios the least certain belief holds.
+
+    ``in_place``: the weight sync is inside the log's generation.
+    """
+    known: dict[str, Prior] = {}
+    for scenario in scenarios:
+        for prior in machine_priors(scenario.costs, cost_context(scenario)):
+            before = known.get(prior.term)
+            known[prior.term] = prior if before is None or before.sigma < prior.sigma else before
+    return {**log_priors(known.values(), in_place=in_place), TOOL_TOKENS: _TOOLS}

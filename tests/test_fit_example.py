@@ -1,0 +1,24 @@
+"""The log that comes with the repository, fitted as docs/fit.md says."""
+
+from pathlib import Path
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.fit.call import run_fit
+
+EXAMPLE = Path(__file__).parents[1] / "experiments" / "fit"
+
+
+def test_fifteen_steps_predict_the_rest_of_a_real_run() -> None:
+    result = run_fit(EXAMPLE / "train.log.gz", EXAMPLE / "scenario.yaml", fit_steps=15)
+    (held,) = result.held_out
+    assert held.held_steps == 39
+    step = next(each for each in held.judgements if each.column == TIMING_STEP)
+    assert step.model.median < 0.04
+    assert step.model.p90 < 0.10
+    assert step.model.p90 < step.naive["line"].p90 / 2
+    assert step.model.coverage is not None
+    assert step.model.coverage > 0.9
+    assert result.left_out["train.log.gz"] == {
+        "step whose line names no seconds and no lengths, as one that was cut off": 5
+    }
+    assert {each.step for each in result.odd} >= {1}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from oppo_sim.costs.formulas import inside
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
@@ -117,10 +118,21 @@ class ComposedPrefill:
         return head_groups(self.roofline.split, rows, normalised=True)[1].seconds
 
 
+class _Device(NamedTuple):
+    """Decode of one batch size on the device alone."""
+
+    lines: tuple[Line, ...]
+    within: tuple[float, float] | None
+    """KV tokens at the ends of the table."""
+    demand_seconds: tuple[float, float, float, float]
+
+
 @dataclass(frozen=True)
 class ComposedEngine(ComposedPrefill):
     """Decode, too."""
 
+    _devices: dict[int, _Device] = field(default_factory=dict, repr=False, compare=False)
+    """By batch size; shared with the same engine under another host."""
     _lines: dict[int, tuple[tuple[float, ...], DecodeLines]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -160,7 +172,7 @@ class ComposedEngine(ComposedPrefill):
         return self.roofline.decode_work(n_running, kv_tokens)
 
     def without_padding(self) -> "ComposedEngine":
-        return replace(self, roofline=self.roofline.without_padding())
+        return replace(self, roofline=self.roofline.without_padding(), _devices={})
 
     def with_host(self, factor: float) -> "ComposedEngine":
         return replace(self, roofline=self.roofline.with_host(factor))
@@ -175,11 +187,22 @@ class ComposedEngine(ComposedPrefill):
         return found
 
     def _decode_anew(self, n_running: int) -> tuple[tuple[float, ...], DecodeLines]:
-        """Where lines end, and the lines: rows and collectives of the padded batch; head, sampling and
-        attention of the rollouts that there are."""
-        rows, host = self.table.rows, self.roofline.host
-        padded = self.roofline.padded(n_running)
-        fixed = (
+        """Where lines end, and the lines: the device, no less than the launches, and the rest of the host."""
+        device = self._devices.get(n_running)
+        if device is None:
+            device = self._devices[n_running] = self._device(n_running)
+        host = self.roofline.host
+        added = host.per_iteration_s + host.per_rollout_s * n_running
+        bounded = _at_least(self.roofline.launches(), device.lines)
+        lines = tuple(Line(fixed + added, per_kv_token, until) for fixed, per_kv_token, until in bounded)
+        found = DecodeLines(lines, device.within, device.demand_seconds)
+        return tuple(line.kv_until for line in lines[:-1]), found
+
+    def _device(self, n_running: int) -> _Device:
+        """Rows and collectives of the padded batch; head, sampling and attention of the rollouts that there
+        are."""
+        rows, padded = self.table.rows, self.roofline.padded(n_running)
+        own = (
             self.layer_gap_s * self.roofline.shape.num_hidden_layers
             + linear(rows.tokens, rows.seconds, padded)
             + linear(rows.tokens, rows.collectives, padded)
@@ -187,14 +210,12 @@ class ComposedEngine(ComposedPrefill):
             + self._softmax_s(n_running)
         )
         attention, within, *_ = decode_lines_of(self._attention, n_running, 0.0).found
-        factor = host.kv_traffic_factor
-        device = [Line(fixed + factor * a.fixed, factor * a.per_kv_token, a.kv_until) for a in attention]
-        bounded = _at_least(self.roofline.launches(), device)
-        added = host.per_iteration_s + host.per_rollout_s * n_running
-        lines = tuple(Line(line.fixed + added, line.per_kv_token, line.kv_until) for line in bounded)
-        return tuple(line.kv_until for line in lines[:-1]), DecodeLines(
-            lines, within, self.roofline.decode_parts(n_running)
+        factor = self.roofline.host.kv_traffic_factor
+        lines = tuple(
+            Line(own + factor * fixed, factor * per_kv_token, until)
+            for fixed, per_kv_token, until in attention
         )
+        return _Device(lines, within, self.roofline.decode_parts(n_running))
 
     @cached_property
     def _attention(self) -> DecodeTable:
@@ -213,6 +234,8 @@ class ComposedEngine(ComposedPrefill):
 
 def _at_least(least: float, lines: Sequence[Line]) -> list[Line]:
     """The longer of ``least`` and the lines, split where they cross."""
+    if not least:
+        return list(lines)
     starts = [0.0, *(line.kv_until for line in lines)]
     found: list[Line] = []
     for start, line in zip(starts, lines, strict=False):

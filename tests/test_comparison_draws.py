@@ -19,6 +19,7 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
+from oppo_sim.runs.machine import on_machine
 from oppo_sim.runs.ranges import best_shares, both, explained, machine_interval, told_apart
 from oppo_sim.runs.store import RunStore
 from tests.cli_runs import TINY, Oppo, contents, write_scenario
@@ -298,3 +299,17 @@ def test_terms_are_part_of_a_runs_key_only_where_they_are_drawn(tmp_path: Path) 
     request = plan_comparison(scenario, ["oppo"], 1, None, False).cells[0].request
     drawn = [request.on(CostTerms(decode=factor)) for factor in (1.0, 1.1)]
     assert len({request.key, *(each.key for each in drawn)}) == 3
+
+
+def test_draws_of_a_shipped_scenario_are_those_of_its_priors() -> None:
+    """What draws share is built once: a run on a draw is still that of the scenario with these terms."""
+    scenario = load_scenario("h200-single", ["steps=3", "warmup_steps=0"])
+    ranges = compare(scenario, ["oppo"], seeds=1, draws=3, attribution=False).ranges
+    assert ranges is not None
+    assert ranges.machine.source == "priors"
+    assert "`oppo fit` on a log of 20 steps would narrow them" in ranges.machine.sentence
+    runs = ranges.runs.set_index(["policy", c.DRAW])[c.TIMING_STEP]
+    for number, terms in enumerate(ranges.machine.draws):
+        alone = compare(on_machine(scenario, terms), ["oppo"], seeds=1, draws=0, attribution=False)
+        for policy in ("sequential", "oppo"):
+            assert runs[policy, number] == pytest.approx(alone.table.loc[policy, c.STEP_S], rel=1e-12)

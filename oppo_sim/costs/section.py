@@ -54,7 +54,11 @@ class CostSection(Strict, ABC):
         cannot be used."""
         known = self.stage_evidence(context, base_dir)
         built = replace(self.build(context, base_dir), evidence=known)
-        return adjusted(built, self.terms, stages_run(context.training), context.nominal_batch)
+        return self.under(built, self.terms, context)
+
+    def under(self, built: Costs, terms: CostTerms, context: CostContext) -> Costs:
+        """What ``build`` gave for ``context``, under other terms: many draws share what was built."""
+        return adjusted(built, terms, stages_run(context.training), context.nominal_batch)
 
     def stage_evidence(self, context: CostContext, base_dir: Path | None = None) -> dict[str, Evidence]:
         """``evidence`` of what takes time in a scenario, under terms and draws. Raises OppoError for a file

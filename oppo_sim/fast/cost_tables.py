@@ -66,13 +66,23 @@ def cost_tables(costs: Costs, free_padding: bool, most_running: int) -> CostTabl
 
 
 _kept_tables: dict[tuple[int, bool, int], tuple[Costs, CostTables]] = {}
+_kept_lowered: "dict[tuple[int, bool], tuple[Costs, _Lowered]]" = {}
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _lowered(costs: Costs, free_padding: bool) -> "_Lowered":
-    """The cost models as they say themselves. Raises NotLoweredError."""
+    """The cost models as they say themselves; the last few are kept. Raises NotLoweredError."""
+    key = (id(costs), free_padding)
+    if key not in _kept_lowered:
+        while len(_kept_lowered) >= _KEPT:
+            del _kept_lowered[next(iter(_kept_lowered))]
+        _kept_lowered[key] = (costs, _lowered_anew(costs, free_padding))
+    return _kept_lowered[key][1]
+
+
+def _lowered_anew(costs: Costs, free_padding: bool) -> "_Lowered":
     to = _Lowered()
     actor = costs.actor.without_padding() if free_padding else costs.actor
     to.decode = decode_lines(actor)

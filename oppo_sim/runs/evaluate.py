@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import oppo_sim
+from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.manifest import versions
@@ -21,9 +22,8 @@ from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
-from oppo_sim.runs.machine import on_machine
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
-from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace
+from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace, cost_context
 from oppo_sim.scenario.schema import Scenario, remember_origin
 from oppo_sim.traces.replay import Replay
 
@@ -144,12 +144,17 @@ def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
     )
 
     def build() -> Parts:
-        drawn = scenario
-        if request.terms:
-            drawn = on_machine(scenario, CostTerms(**json.loads(request.terms)))
-        return build_parts(drawn, _kept(_traces, trace, lambda: build_trace(scenario), _KEPT_TRACES))
+        return build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario), _KEPT_TRACES))
 
-    return _kept(_parts, _parts_key(request), build)
+    return _kept(_parts, _parts_key(request), lambda: _drawn(scenario, request) if request.terms else build())
+
+
+def _drawn(scenario: Scenario, request: RunRequest) -> Parts:
+    """The parts on the machine that the request draws: all draws share what does not depend on terms."""
+    given, context = replace(request, terms=""), cost_context(scenario)
+    built = _kept(_built, _parts_key(given), lambda: scenario.costs.build(context, scenario.base_dir))
+    terms = CostTerms(**json.loads(request.terms))
+    return replace(parts_of(scenario, given), costs=scenario.costs.under(built, terms, context))
 
 
 @cache
@@ -181,6 +186,7 @@ def _parts_key(request: RunRequest) -> tuple[str, str | None, str, str]:
 _scenarios: OrderedDict[object, Scenario] = OrderedDict()
 _parts: OrderedDict[object, Parts] = OrderedDict()
 _traces: OrderedDict[object, Replay] = OrderedDict()
+_built: OrderedDict[object, Costs] = OrderedDict()
 _inputs: OrderedDict[object, str] = OrderedDict()
 _sources: OrderedDict[object, str] = OrderedDict()
 
@@ -201,5 +207,5 @@ def _kept(
 
 def forget() -> None:
     """Forget what was kept: a file that a scenario names may have changed since."""
-    for kept in (_scenarios, _parts, _traces, _inputs, _sources):
+    for kept in (_scenarios, _parts, _traces, _built, _inputs, _sources):
         kept.clear()

@@ -80,11 +80,10 @@ def step_seconds(setup: Setup, machine: Machine) -> list[float]:
     for a run that cannot go on."""
     from oppo_sim.fast.choose import run_summary
 
-    scenario, found = setup.scenario, []
+    section, context, found = setup.scenario.costs, cost_context(setup.scenario), []
+    built = section.build(context, setup.scenario.base_dir)
     for terms in machine.draws:
-        section = on_machine(scenario, terms).costs
-        costs = section.costs(cost_context(scenario), scenario.base_dir)
-        summary, _ = run_summary(replace(setup, costs=costs))
+        summary, _ = run_summary(replace(setup, costs=section.under(built, terms, context)))
         found.append(summary.columns[TIMING_STEP].mean)
     return found
 

@@ -169,3 +169,33 @@ def test_the_fitted_costs_give_the_seconds_of_the_run(small: Path) -> None:
         run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", seed=7, steps=12)
         seconds.append(run.steps[TIMING_STEP].to_numpy()[1:].mean())
     assert seconds[0] == pytest.approx(seconds[1], rel=0.03)
+
+
+def test_filtered_groups_are_told_from_tokens_and_seconds_a_token(tmp_path: Path) -> None:
+    """Half of the rollouts are trained: figures of lengths are of those, tokens of all."""
+    scenario = fit_scenario()
+    path = verl_log(tmp_path / "a.log", scenario, TRUTH, noise=0.005)
+    lines = []
+    for line in path.read_text().splitlines():
+        row = dict(
+            pair.split(":np.float64(") for pair in line.removesuffix(")").split(") - ")[1:] if "np" in pair
+        )
+        mean, update = float(row["response_length/mean"]), float(row["timing_s/update_actor"])
+        tokens = 32 * (0.9 * mean + 100)
+        # Of half the tokens: the base is 0.5 + 2e-4 · tokens, the run's terms 1.2 and 2 seconds.
+        shorter = 1.2 * (0.5 + 2e-4 * tokens) + 2.0
+        step = float(row["timing_s/step"]) - update + shorter
+        changed = line.replace(f"mean:np.float64({mean})", f"mean:{0.9 * mean}")
+        changed = changed.replace(f"update_actor:np.float64({update})", f"update_actor:{shorter}")
+        changed = changed.replace(f"step:np.float64({row['timing_s/step']})", f"step:{step}")
+        lines.append(f"{changed} - timing_per_token_ms/update_actor:{1000 * shorter / tokens}")
+    (tmp_path / "b.log").write_text("\n".join(lines) + "\n")
+    log = open_log(tmp_path / "b.log")
+    assert set(log.frame["rollouts/trained"]) == {32}
+    result = run_fit(log, scenario, draws=100)
+    assert result.point.ref == pytest.approx(0.8, rel=0.1)
+    assert result.point.update_actor == pytest.approx(1.2, rel=0.25)
+    assert not any("how many" in note for note in result.notes)
+    without = "\n".join(line.split(" - timing_per_token_ms")[0] for line in lines)
+    (tmp_path / "c.log").write_text(without + "\n")
+    assert any("how many" in note for note in run_fit(tmp_path / "c.log", scenario, draws=50).notes)

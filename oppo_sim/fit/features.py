@@ -49,6 +49,12 @@ TOOL_SHARE: Final = 0.2
 """Share of a tool's tokens at which phases are summed a second time; they are linear in it."""
 _NO_TOOLS: Final = 2.0
 _MISMATCH: Final = 0.05
+_UNTOLD: Final = (
+    "mean lengths are of other rollouts than the tokens of a step, as where groups are filtered, and how many"
+    " were trained is not logged: seconds of updates are taken to be of the whole batch"
+)
+_OTHER_ROLLOUTS: Final = 0.01
+"""Relative difference from which on tokens and mean lengths are not of the same rollouts."""
 _FORWARDS: Final = ("old_log_prob", "ref", "values")
 
 
@@ -110,6 +116,8 @@ class _StepShape:
     forward: BatchShape
     cut: int
     """``max_response_length``."""
+    others: bool = False
+    """The log's length figures are of other rollouts than were generated."""
 
 
 def build_features(
@@ -142,6 +150,8 @@ def build_features(
             f"no step of {log.name} has lengths that {scenario.rollout_batch_size} rollouts can have: is"
             " rollout_batch_size what the run had?"
         )
+    if any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes):
+        kept = replace(kept, notes=(*kept.notes, _UNTOLD))
     kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
     return _features(kept, shapes, parts), kept
 
@@ -279,15 +289,16 @@ def _shape(
     tokens = row.get(TOKENS_TOTAL, float("nan"))
     most, slowest = row.get(LENGTH_MAX, float("nan")), row.get(SLOWEST_LENGTH, float("nan"))
     whole = mean
-    if trained < batch and not np.isnan(tokens):
+    if not np.isnan(tokens) and abs(tokens / batch / (mean + prompt) - 1.0) > _OTHER_ROLLOUTS:
         # The figures are of the rollouts that were trained; tokens and the slowest of all.
         whole = max(1.0, tokens / batch - prompt)
+    others = whole != mean or trained < batch
     most = float(np.nanmax([most, slowest])) if not (np.isnan(most) and np.isnan(slowest)) else most
     figures = LengthFigures(
         rollouts=batch,
         mean=whole,
         max=_known(most),
-        min=None if trained < batch else _known(row.get(LENGTH_MIN)),
+        min=None if others else _known(row.get(LENGTH_MIN)),
         clip_ratio=_known(row.get(LENGTH_CLIP_RATIO)),
         cut=scenario.max_response_length,
         std=_known(row.get(LENGTH_STD)),
@@ -301,7 +312,7 @@ def _shape(
         update = BatchShape(tuple(prompts[:trained].tolist()), tuple(scaled.tolist()))
     else:
         update = both
-    return _StepShape(responses, prompts, update, both, scenario.max_response_length)
+    return _StepShape(responses, prompts, update, both, scenario.max_response_length, others)
 
 
 def _known(value: float | None) -> float | None:

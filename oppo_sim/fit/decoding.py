@@ -27,55 +27,65 @@ def seconds_by_host(engine: EngineCost, phases: Sequence[Stretches]) -> Floats:
     Where host and device add up, three of them tell all; where launches bound the device from below, each is
     summed.
     """
-    ends = {place: _seconds(engine.with_host(HOST_GRID[place]), phases) for place in (0, AS_IT_IS, -1)}
+    ends = {
+        place: Decoding(engine.with_host(HOST_GRID[place])).seconds(phases) for place in (0, AS_IT_IS, -1)
+    }
     grid = np.array(HOST_GRID)
     slope = (ends[-1] - ends[0]) / (grid[-1] - grid[0])
     straight = ends[0] + slope * (grid[AS_IT_IS] - grid[0])
     if np.all(np.abs(straight - ends[AS_IT_IS]) <= _SAME * ends[AS_IT_IS]):
         line: Floats = ends[0] + slope * (grid[:, None] - grid[0])
         return line
-    return np.array([_seconds(engine.with_host(factor), phases) for factor in HOST_GRID])
+    return np.array([Decoding(engine.with_host(factor)).seconds(phases) for factor in HOST_GRID])
 
 
-def _seconds(engine: EngineCost, phases: Sequence[Stretches]) -> Floats:
-    """Σ seconds over the iterations of each phase."""
-    running, iterations, start, growth = (np.concatenate(parts) for parts in zip(*phases, strict=True))
-    counts, place = np.unique(running, return_inverse=True)
-    fixed, slope, until = _lines(engine, counts)
-    growth = np.maximum(growth, 1).astype(np.float64)
-    seconds, done = np.zeros(len(place)), np.zeros(len(place))
-    for line in range(fixed.shape[1]):
-        if np.all(done == iterations):
-            break
-        ends = until[place, line]
-        with np.errstate(invalid="ignore"):
-            reach = np.where(np.isinf(ends), iterations, np.floor((ends - start) / growth) + 1.0)
-        upto = np.clip(reach, done, iterations)
-        count = upto - done
-        kv = start * count + growth * (done + upto - 1.0) * count / 2.0
-        seconds += fixed[place, line] * count + slope[place, line] * kv
-        done = upto
-    owner = np.repeat(np.arange(len(phases)), [len(each.running) for each in phases])
-    total: Floats = np.bincount(owner, weights=seconds, minlength=len(phases)).astype(np.float64)
-    return total
+class Decoding:
+    """An engine's decode lines, each running count asked once."""
 
+    def __init__(self, engine: EngineCost) -> None:
+        self._engine = engine
+        self._known: dict[int, list[tuple[float, float, float]]] = {}
 
-def _lines(engine: EngineCost, counts: npt.NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-    """Lines of every running count: fixed seconds, seconds a KV token, end; counts × lines."""
-    found = [_lines_of(engine, int(running)) for running in counts]
-    most = max(map(len, found))
-    padded = np.array([[*lines, *[lines[-1]] * (most - len(lines))] for lines in found])
-    return padded[:, :, 0], padded[:, :, 1], padded[:, :, 2]
+    def seconds(self, phases: Sequence[Stretches]) -> Floats:
+        """Σ seconds over the iterations of each phase."""
+        running, iterations, start, growth = (np.concatenate(parts) for parts in zip(*phases, strict=True))
+        counts, place = np.unique(running, return_inverse=True)
+        fixed, slope, until = self._lines(counts)
+        growth = np.maximum(growth, 1).astype(np.float64)
+        seconds, done = np.zeros(len(place)), np.zeros(len(place))
+        for line in range(fixed.shape[1]):
+            if np.all(done == iterations):
+                break
+            ends = until[place, line]
+            with np.errstate(invalid="ignore"):
+                reach = np.where(np.isinf(ends), iterations, np.floor((ends - start) / growth) + 1.0)
+            upto = np.clip(reach, done, iterations)
+            count = upto - done
+            kv = start * count + growth * (done + upto - 1.0) * count / 2.0
+            seconds += fixed[place, line] * count + slope[place, line] * kv
+            done = upto
+        owner = np.repeat(np.arange(len(phases)), [len(each.running) for each in phases])
+        total: Floats = np.bincount(owner, weights=seconds, minlength=len(phases)).astype(np.float64)
+        return total
 
+    def _lines(self, counts: npt.NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+        """Lines of every running count: fixed seconds, seconds a KV token, end; counts × lines."""
+        found = [self._lines_of(int(running)) for running in counts]
+        most = max(map(len, found))
+        padded = np.array([[*lines, *[lines[-1]] * (most - len(lines))] for lines in found])
+        return padded[:, :, 0], padded[:, :, 1], padded[:, :, 2]
 
-def _lines_of(engine: EngineCost, running: int) -> list[tuple[float, float, float]]:
-    found: list[tuple[float, float, float]] = []
-    kv = 0.0
-    while len(found) < _MOST_LINES:
-        line = engine.decode_line(running, kv)
-        found.append((line.fixed, line.per_kv_token, line.kv_until))
-        if math.isinf(line.kv_until):
-            return found
-        kv = math.nextafter(max(line.kv_until, kv), math.inf)
-    found[-1] = (*found[-1][:2], math.inf)
-    return found
+    def _lines_of(self, running: int) -> list[tuple[float, float, float]]:
+        if running in self._known:
+            return self._known[running]
+        found: list[tuple[float, float, float]] = []
+        kv = 0.0
+        while len(found) < _MOST_LINES:
+            line = self._engine.decode_line(running, kv)
+            found.append((line.fixed, line.per_kv_token, line.kv_until))
+            if math.isinf(line.kv_until):
+                break
+            kv = math.nextafter(max(line.kv_until, kv), math.inf)
+        found[-1] = (*found[-1][:2], math.inf)
+        self._known[running] = found
+        return found

@@ -30,7 +30,7 @@ from oppo_sim.columns import (
 )
 from oppo_sim.costs.interface import BatchShape, Costs
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.decoding import AS_IT_IS, seconds_by_host
+from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.running import Stretches, in_slots, padded_batch, slots_of_kv
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 DRAWS: Final = 6
-"""Length distributions drawn a step."""
+"""Length distributions drawn a step, at most."""
+_MOST_LENGTHS: Final = 3_000_000
+"""Lengths drawn of a log from which on there are fewer draws a step, at least two."""
 TOOL_SHARE: Final = 0.2
 """Share of a tool's tokens at which phases are summed a second time; they are linear in it."""
 _NO_TOOLS: Final = 2.0
@@ -135,6 +137,7 @@ def build_features(
     """
     parts = build_parts(scenario) if parts is None else parts
     kept = _with_lengths(log, scenario)
+    draws = min(draws, max(2, _MOST_LENGTHS // (len(kept.frame) * scenario.rollout_batch_size)))
     _check_batch(kept, scenario)
     default_prompt = float(np.mean(parts.replay.prompt_lengths))
     shapes: list[_StepShape] = []
@@ -162,6 +165,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Feature
     slowest = _column(frame, SLOWEST_LENGTH, np.inf)
     tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS))
     owner, phases, prefills = [], [], []
+    engine = Decoding(costs.actor)
     for share in (0.0, TOOL_SHARE) if tools else (0.0,):
         for step, shape in enumerate(shapes):
             for responses in shape.responses:
@@ -169,7 +173,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Feature
                 ended = np.minimum(responses, max(1.0, slowest[step]))
                 decoded = np.where(ended < shape.cut, np.maximum(1.0, ended * (1.0 - share)), ended)
                 phase, prefill = _slowest_replica(
-                    np.rint(decoded).astype(np.int64), shape.prompts, parts.machine, costs
+                    np.rint(decoded).astype(np.int64), shape.prompts, parts.machine, costs, engine
                 )
                 owner.append(step)
                 phases.append(phase)
@@ -324,6 +328,7 @@ def _slowest_replica(
     prompts: npt.NDArray[np.int64],
     machine: MachineSetup,
     costs: Costs,
+    engine: Decoding,
 ) -> tuple[Stretches, float]:
     """Stretches and prefill seconds of the replica that ends last; rollouts are dealt out in turn, as the
     sequential policy does."""
@@ -342,7 +347,7 @@ def _slowest_replica(
         found.append((phase, sum(_prefill(costs, begun[batch]) for batch in batches)))
     if len(found) == 1:
         return found[0]
-    decoding = seconds_by_host(costs.actor, [phase for phase, _ in found])[AS_IT_IS]
+    decoding = engine.seconds([phase for phase, _ in found])
     last = max(range(len(found)), key=lambda replica: decoding[replica] + found[replica][1])
     return found[last]
 

@@ -107,3 +107,8 @@ RERUN = "the page is older than the code: run 'python experiments/public_gpu/run
 def test_kernels_and_engines_are_as_the_page_says() -> None:
     assert _same(tiers.kernel_rows(held_out=False)) >= 7, RERUN
     assert _same(tiers.engine_rows(held_out=False)) >= 8, RERUN
+
+
+def test_small_runs_are_as_the_page_says(tmp_path: Path) -> None:
+    made, _ = tiers.unfitted_rows(held_out=False, folder=tmp_path, only=tiers.SMALL_RUNS)
+    assert _same(made) == len(tiers.SMALL_RUNS) * 5, RERUN

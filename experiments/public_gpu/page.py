@@ -12,7 +12,7 @@ from split import FOLDER
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-TIERS = ("kernels", "served engine", "stage", "step")
+TIERS = ("kernels", "served engine", "stage", "step", "ranges")
 TEXT = FOLDER / "text.md"
 """The words of the page; `{tables}`, `{held_out}` and `{scorings}` are filled in."""
 
@@ -20,8 +20,9 @@ TEXT = FOLDER / "text.md"
 def write_page() -> None:
     """README.md and figures."""
     (FOLDER / "README.md").write_text(page_text(), encoding="utf-8")
-    if (steps := RESULTS / "steps.csv").exists():
-        steps_figure(steps, RESULTS / "steps.png")
+    for name in ("steps", "steps_held_out"):
+        if (steps := RESULTS / f"{name}.csv").exists():
+            steps_figure(steps, RESULTS / f"{name}.png")
 
 
 def page_text() -> str:
@@ -50,10 +51,11 @@ def tier_table(tier: str, rows: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> list[str]:
     line = "" if isnan(row.line_p90) else f"{_percent(row.line_median)}, {_percent(row.line_p90)}"
+    sign = "" if isnan(row.sign) else f"{100 * row.sign:+.0f} %"
     mean = "" if isnan(row.mean_p90) else f"{_percent(row.mean_median)}, {_percent(row.mean_p90)}"
     return [
         row.source, row.what, row.gpu, row.framework, row.way, f"{row.n:,}", _percent(row.median),
-        _percent(row.p90), _percent(row.worst), f"{100 * row.sign:+.0f} %", line, mean, str(row.terms or ""),
+        _percent(row.p90), _percent(row.worst), sign, line, mean, str(row.terms or ""),
         "" if isnan(row.coverage) else _percent(row.coverage),
     ]  # fmt: skip
 

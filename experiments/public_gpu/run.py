@@ -14,27 +14,33 @@ from pathlib import Path
 
 from page import write_page
 from rows import RESULTS, Row, log_scoring, read_rows, write_rows
-from tiers import composed_rows, engine_rows, kernel_rows, unfitted_rows
+from tiers import composed_rows, engine_rows, fitted_rows, kernel_rows, range_rows, unfitted_rows
 
-PARTS = ("kernels", "served", "composed", "steps")
+PARTS = ("kernels", "served", "composed", "steps", "fitted", "ranges")
 
 
 def rows_of(part: str, held_out: bool, folder: Path) -> list[Row]:
-    """The rows of one part; that of the steps also writes the steps themselves, of develop runs."""
+    """The rows of one part; those of the steps and ranges also write these."""
     made: dict[str, Callable[[], list[Row]]] = {
         "kernels": lambda: list(kernel_rows(held_out)),
         "served": lambda: list(engine_rows(held_out)),
         "composed": lambda: list(composed_rows(held_out)),
         "steps": lambda: _steps(held_out, folder),
+        "fitted": lambda: fitted_rows(held_out, folder),
+        "ranges": lambda: _ranges(held_out, folder),
     }
     return made[part]()
 
 
+def _ranges(held_out: bool, folder: Path) -> list[Row]:
+    rows, table = range_rows(held_out, folder)
+    table.to_csv(RESULTS / f"ranges{'_held_out' if held_out else ''}.csv", index=False, float_format="%.4g")
+    return rows
+
+
 def _steps(held_out: bool, folder: Path) -> list[Row]:
     rows, table = unfitted_rows(held_out, folder)
-    if not held_out:
-        RESULTS.mkdir(exist_ok=True)
-        table.to_csv(RESULTS / "steps.csv", index=False, float_format="%.6g")
+    table.to_csv(RESULTS / f"steps{'_held_out' if held_out else ''}.csv", index=False, float_format="%.6g")
     return rows
 
 
@@ -47,6 +53,7 @@ def main() -> None:
     parser.add_argument("--held-out", metavar="REASON", help="also score held-out units; why, for the log")
     said = parser.parse_args()
     parts = said.part or PARTS
+    RESULTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = {row.key: row for part in parts for row in rows_of(part, False, folder)}

@@ -5,6 +5,7 @@ mean context is prompt + half the response, and while one of them makes its toke
 replaced once, so that a token takes decode(n, n·context) + (n − 1)/response · prefill(prompt).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,23 +64,22 @@ class Engine:
     engine: str = "vllm"
 
 
-def engine_costs(engine: Engine) -> Costs:
-    """Seconds of the engine, as a scenario with these settings has them."""
+def engine_scenario(engine: Engine) -> Scenario:
+    """A scenario with these settings of the engine; nothing else of it is asked."""
     rollout = {
         "tensor_parallel": engine.tensor_parallel,
         "host": {} if engine.host == "bare" else engine.host,
         "dtype": engine.dtype,
         "kv_cache_dtype": engine.kv_cache_dtype,
     }
+    model = MODELS.get(engine.model, engine.model) if isinstance(engine.model, str) else engine.model
     costs: dict[str, Any] = {
         "kind": engine.kind,
         "device": engine.device,
-        "actor_model": MODELS.get(engine.model, engine.model)
-        if isinstance(engine.model, str)
-        else engine.model,
+        "actor_model": model,
         "reward_model": {"kind": "verifier"},
         "rollout": rollout,
-        "training": {"device": "H200"},  # no training is asked for; it only has to fit
+        "training": {"device": "H200"},  # it only has to fit
     }
     if engine.kind == "composed":
         costs["kernels"] = {"engine": engine.engine}
@@ -92,12 +92,16 @@ def engine_costs(engine: Engine) -> Costs:
         "placement": {"training": "separate"},
         "costs": costs,
     }
-    return build_parts(Scenario.model_validate(scenario)).costs
+    return Scenario.model_validate(scenario)
 
 
-def token_seconds(engine: Engine, concurrency: int, prompt: float, response: float) -> float:
+def engine_costs(engine: Engine) -> Costs:
+    """Seconds of the engine, as a scenario with these settings has them."""
+    return build_parts(engine_scenario(engine)).costs
+
+
+def token_seconds(costs: Costs, concurrency: int, prompt: float, response: float) -> float:
     """Seconds of an output token in the closed loop."""
-    costs = engine_costs(engine)
     capacity = costs.actor_kv_capacity_tokens
     assert capacity is not None
     context = prompt + response / 2
@@ -106,29 +110,41 @@ def token_seconds(engine: Engine, concurrency: int, prompt: float, response: flo
     return decode + (running - 1) / response * costs.actor.prefill_time(prompt, prompt * prompt / 2)
 
 
-def served_rows(kind: str, held_out: bool) -> pd.DataFrame:
-    """`predicted` and `measured` seconds per output token of served_fp8_tpot, one row a measurement."""
+def token_seconds_of(costs: Costs, rows: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Of measurements of one configuration."""
+    asked = rows[["conc", "prompt", "response"]].itertuples(index=False)
+    return np.array([token_seconds(costs, int(clients), *lengths) for clients, *lengths in asked])
+
+
+def served_engines(kind: str, held_out: bool) -> Iterator[tuple[str, Engine, pd.DataFrame]]:
+    """The configurations of served_fp8_tpot: unit, engine, and its rows with mean lengths and `measured`
+    seconds per output token."""
     rows = load("served_fp8_tpot")
-    rows = rows[rows["held_out"] == held_out].copy()
-    predicted = []
-    for row in rows.to_dict("records"):
-        kv = "fp8" if row["model_path"] in FP8_KV else "auto"
-        host = HOSTS[row["backend"]]
+    for unit, part in rows[rows["held_out"] == held_out].groupby("unit"):
+        model, backend = part["model_path"].iloc[0], part["backend"].iloc[0]
         engine = Engine(
-            kind,
-            row["model_path"],
-            DEVICES[row["system"]],
-            int(row["tp_size"]),
-            host,
-            "fp8",
-            kv,
-            row["backend"],
+            kind=kind,
+            model=model,
+            device=DEVICES[part["system"].iloc[0]],
+            tensor_parallel=int(part["tp_size"].iloc[0]),
+            host=HOSTS[backend],
+            dtype="fp8",
+            kv_cache_dtype="fp8" if model in FP8_KV else "auto",
+            engine=backend,
         )
-        factor = INFERENCEMAX_LENGTHS if row["model_path"] == "meta-llama/Llama-3.1-70B" else 1.0
-        lengths = factor * row["isl"], factor * row["osl"]
-        predicted.append(token_seconds(engine, int(row["conc"]), *lengths))
-    rows["predicted"], rows["measured"] = predicted, rows["silicon_tpot_ms"] / 1000
-    return rows
+        factor = INFERENCEMAX_LENGTHS if model == "meta-llama/Llama-3.1-70B" else 1.0
+        lengths = {"prompt": factor * part["isl"], "response": factor * part["osl"]}
+        yield str(unit), engine, part.assign(**lengths, measured=part["silicon_tpot_ms"] / 1000)
+
+
+def served_rows(kind: str, held_out: bool) -> pd.DataFrame:
+    """`predicted` and `measured` seconds per output token, one row a measurement."""
+    return pd.concat(
+        [
+            rows.assign(predicted=token_seconds_of(engine_costs(engine), rows))
+            for _, engine, rows in served_engines(kind, held_out)
+        ]
+    )
 
 
 def splitwise_rows(kind: str, held_out: bool) -> pd.DataFrame:

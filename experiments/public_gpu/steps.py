@@ -41,7 +41,7 @@ def public_runs() -> list[Run]:
         Run(
             "openagentrl",
             str(name),
-            "4 × A800-40",
+            "4 × A800-80",
             "verl, vLLM server",
             _measured(steps),
             openagentrl(str(name)),

@@ -1,11 +1,15 @@
 """Rows of the page, tier by tier."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 import pandas as pd
+from fitted import FIRST, LEAST_REST, first_steps, other_runs
 from kernels import all_reduce_rows, layer_rows
 from package_points import point_rows
+from ranges import DRAWS, range_table, ranges_of_run, ranges_of_served
 from rows import Row, row_of
 from served import DEVICES, served_rows, splitwise_rows
 from steps import STAGES, Run, public_runs, unfitted
@@ -77,6 +81,42 @@ def unfitted_rows(held_out: bool, folder: Path, only: tuple[str, ...] = ()) -> t
         tables.append(table)
         found += [_stage_row(run, stage, table) for stage in STAGES if f"measured_{stage}" in table]
     return found, pd.concat(tables, ignore_index=True)
+
+
+def fitted_rows(held_out: bool, folder: Path) -> list[Row]:
+    """The first steps of every run against its rest, and runs against others of another batch or model.
+
+    Held-out runs are judged by what all develop runs of the cluster gave.
+    """
+    runs = public_runs()
+    asked = [run for run in runs if run.held_out == held_out]
+    found = [row for run in asked if (row := first_steps(run, folder)) is not None]
+    cluster = [run for run in runs if run.source == "openagentrl" and not run.held_out]
+    known = [run for run in cluster if len(run.steps) >= FIRST]
+    if held_out:
+        return found + other_runs(known, [run for run in asked if run.source == "openagentrl"], folder)
+    for batch in sorted({run.scenario["rollout_batch_size"] for run in cluster}):
+        fitted = [run for run in known if run.scenario["rollout_batch_size"] == batch]
+        judged = [run for run in cluster if run not in fitted and len(run.steps) >= LEAST_REST]
+        found += other_runs(fitted, judged, folder)
+    return found
+
+
+def range_rows(held_out: bool, folder: Path) -> tuple[list[Row], pd.DataFrame]:
+    """Whether the ranges of unfitted predictions hold units; and the ranges."""
+    runs = range_table([ranges_of_run(run, folder) for run in public_runs() if run.held_out == held_out])
+    tables = {"RL runs": runs.assign(source="RL runs")}
+    for kind in KINDS:
+        served = range_table([ranges_of_served(kind, held_out)])
+        tables[f"served, {kind}"] = served.assign(source=f"served, {kind}")
+    found = []
+    for source, table in tables.items():
+        what = "stages and step of runs" if source == "RL runs" else "configurations"
+        inside = {"coverage": table["inside"].mean(), "width": (table["high"] - table["low"]).median()}
+        numbers = dict.fromkeys(("median", "p90", "worst", "sign"), nan)
+        row = Row("ranges", source, what, "", "", f"priors, {DRAWS} draws", len(table), **numbers)
+        found.append(replace(row, **{name: float(value) for name, value in inside.items()}))
+    return found, pd.concat(tables.values(), ignore_index=True)
 
 
 def _runs(held_out: bool, only: tuple[str, ...]) -> list[Run]:

@@ -46,6 +46,7 @@ def main(
     """Print the seconds."""
     options = ("--policies", policies, "--seeds", str(seeds), "--steps", str(steps), "--jobs", str(jobs))
     os.environ["OPPO_ENGINE"] = "compiled"
+    load = os.getloadavg()  # on busy cores the seconds say little, and processor time more than it should
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
@@ -69,6 +70,7 @@ def main(
         "steps": steps,
         "runs_on_draws": runs,
         "jobs": jobs,
+        "load_average_before": [round(each, 1) for each in load],
         **{
             f"{name}_{unit}": found[name][unit]
             for name in ("without", "default", "with")

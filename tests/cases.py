@@ -19,7 +19,7 @@ STAGES = ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor
 CARRYING = ("inter", "oppo", "partial-rollout", "april")
 PHASED = ("sequential", "intra", "rollout-overlap", *CARRYING, "tail-batching", "oracle")
 POLICIES = (*PHASED, "one-step-off", "async")
-ASYNCHRONOUS = ("one-step-off", "async", "ahead", "free")
+ASYNCHRONOUS = ("one-step-off", "async", "ahead", "free", "uninterrupted")
 
 Triple = tuple[float, float, float]
 
@@ -198,6 +198,10 @@ def policy_settings(draw: st.DrawFn, policy: str, group_size: int, batch: int) -
         settings["over_issue"] = draw(st.sampled_from([1.0, 1.25, 1.5, 2.0]))
     if policy == "async":
         settings["max_staleness"] = draw(st.integers(0, 3))
+        settings["max_staleness_strategy"] = draw(st.sampled_from(["admission", "wait"]))
+        if settings["max_staleness_strategy"] == "admission":
+            settings["train_order"] = draw(st.sampled_from(["oldest", "scored"]))
+        settings["partial_rollout"] = draw(st.booleans())
     if policy == "oracle":
         settings["window"] = draw(st.integers(1, 3))
     return settings

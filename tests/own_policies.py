@@ -117,7 +117,23 @@ class Free(Overcommitting):
         return [view.rollout_id for view in newest[: self.batch.rollout_batch_size]]
 
 
-OWN = {kind.name: kind for kind in (Overcommitting, Arranging, Selecting, Dropping, Ahead, Free)}
+class Uninterrupted(Arranging):
+    """Asynchronous, in order of scores: updates wait for what has begun, but not for what is held."""
+
+    name = "uninterrupted"
+    schedule = "async"
+    max_deferrals = None
+    train_order = "scored"
+    partial_rollout = False
+
+    def plan(self, pool: PoolView) -> StepPlan:
+        bound = self.batch.rollout_batch_size * (pool.weight_version + 3)
+        return StepPlan(max(0, bound - pool.admitted), 3)
+
+
+OWN = {
+    kind.name: kind for kind in (Overcommitting, Arranging, Selecting, Dropping, Ahead, Free, Uninterrupted)
+}
 
 
 def own_policy(name: str, batch: Batch) -> Policy:

@@ -254,6 +254,28 @@ def test_an_alias_beside_its_equal_is_harmless() -> None:
     assert read("train_batch_size: 112\nrollout_batch_size: 112").rollout_batch_size == 112
 
 
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("policy: async\nin_flight_weight_updates: false", "partial_rollout", False),
+        ("policy: async\nasync_training: {partial_rollout: true}", "partial_rollout", True),
+        ("policy: async\nmax_off_policy_strategy: wait", "max_staleness_strategy", "wait"),
+    ],
+)
+def test_modes_of_async_by_the_names_of_other_frameworks(text: str, field: str, value: object) -> None:
+    assert read(text).policy.settings[field] == value
+
+
+def test_a_setting_of_a_policy_is_no_alias_of_itself() -> None:
+    compared = read("policies: {async: {partial_rollout: false}}")
+    assert compared.policies["async"]["partial_rollout"] is False
+    run = read("policy: {name: async, max_staleness_strategy: wait}")
+    assert run.policy.settings == {"max_staleness_strategy": "wait"}
+    assert compared.translations == run.translations == ()
+    with pytest.raises(OppoError, match="partial_rollout"):
+        read("policy: {name: async, partial_rollout: 'yes'}")
+
+
 def test_settings_of_a_policy_of_ones_own_are_left_alone() -> None:
     scenario = read("policy: {name: 'a.py:A', max_lag: 3, stream_interval: 4}")
     assert scenario.policy.settings == {"max_lag": 3, "stream_interval": 4}

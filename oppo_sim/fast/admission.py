@@ -402,6 +402,24 @@ def order_arrivals(s: State) -> None:
     for i in range(s.arrived):
         finished_in(s)[known + i] = arrived_in(s)[i]
     s.arrived = 0
+    if s.oldest_first:
+        order_by_first_token(s)
+
+
+@compiled
+def order_by_first_token(s: State) -> None:
+    """``Ledger._order_by_first_token``."""
+    keys, finished = keys_in(s), finished_in(s)
+    rising = True
+    for i in range(s.fin):
+        first = finished[i] * s.group_size
+        oldest = np.int64(rollouts_in(s)[first].head)
+        for slot in range(first + 1, first + s.group_size):
+            oldest = min(oldest, np.int64(rollouts_in(s)[slot].head))
+        keys[i] = (oldest << 32) | i
+        rising = rising and (i == 0 or keys[i - 1] < keys[i])
+    if not rising:
+        sort_by_key(keys, finished, s.fin)
 
 
 @compiled

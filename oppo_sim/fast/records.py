@@ -56,10 +56,12 @@ SCHEDULES = ("synchronous", "one-step-off", "async")
 IN_ORDER, RESAMPLE, BY_STEP = range(3)
 SAMPLINGS = ("in_order", "resample", "by_step")
 IDLE, READY, DECODE, PREFILL = range(4)
-BEGIN, ADMIT, PLACE, FIRST_PHASE, PHASE, BUSY, READY_BATCH, SCORE, TRAIN, PAUSE, UPDATE, OTHER = range(12)
+BEGIN, ADMIT, PLACE, FIRST_PHASE, PHASE, BUSY, READY_BATCH, SCORE, TRAIN = range(9)
+PAUSE, DRAIN, UPDATE, OTHER = range(9, 13)
 """Where the process of a run is: before a row, before admission, before placement, generating (a first batch
 of one-step-off, or the step's), waiting for the trainer and for a batch (async), for scores, for training,
-for what comes before the weight update, for that, and for what a step does outside its stages."""
+for what comes before the weight update (async: for a pause, and for rollouts that run to their end), for
+that, and for what a step does outside its stages."""
 LINEAR, TABLE, ROOFLINE, NOTHING = range(4)
 """Kinds of cost."""
 DECODE_RANGE, PREFILL_RANGE, SCORE_RANGE, SCORE_REF_RANGE, TRAINING_RANGE = range(5)
@@ -125,8 +127,9 @@ SETTINGS = _fields(
     "batch group_size replicas workers schedule granularity rounds stream static free_padding clear_kv"
     " limited kv_blocks kv_block_tokens max_num_seqs max_scoring_tokens queue_length scorer_kv_capacity"
     " parallel_inference free_recompute window sampling by_row_rewards has_lines_checked scorer_parts"
-    " knows_actor knows_scorer knows_training asks_plan asks_arrange asks_select asks_drop"
-    " devices contention train_first train_devices train_shared sync_first sync_devices sync_shared"
+    " knows_actor knows_scorer knows_training oldest_first drains"
+    " asks_plan asks_arrange asks_select asks_drop devices contention"
+    " train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
@@ -140,9 +143,9 @@ RUN = _fields(
     " ready_first ready_last least_at least_load active cancelled inbox fin arrived wholes flights free"
     " admitted awaited to_score to_admit next_delta"
     " chunk next_chunk overcommit stop_after max_deferrals answers readmits ending in_settle phase_done"
-    " paused awaiting_batch first_done histogram deferred surplus tokens_in_flight activity activities"
-    " trainer_active waking spending oracle_next shelved tracing traced dirty new dropped dropped_tokens"
-    " decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
+    " paused draining awaiting_batch first_done histogram deferred surplus tokens_in_flight activity"
+    " activities trainer_active waking spending oracle_next shelved tracing traced dirty new dropped"
+    " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
     "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
     " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
 )

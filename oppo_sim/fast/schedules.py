@@ -48,6 +48,7 @@ from oppo_sim.fast.records import (
     BY_BATCH,
     BY_CHUNK,
     DECODE,
+    DRAIN,
     DROP,
     FIRST_PHASE,
     IDLE,
@@ -91,7 +92,16 @@ from oppo_sim.fast.records import (
     wholes_in,
     workers_in,
 )
-from oppo_sim.fast.replica import next_activity, ready, release_kv, replica_ended, stops_now, sync_generated
+from oppo_sim.fast.replica import (
+    enqueue,
+    next_activity,
+    ready,
+    release_kv,
+    remove,
+    replica_ended,
+    stops_now,
+    sync_generated,
+)
 from oppo_sim.fast.rows import close_row
 from oppo_sim.fast.scorer import hand_over, queue_place, settle_scorer
 
@@ -209,6 +219,10 @@ def deliver_round(s: State) -> None:
 def barrier(s: State) -> None:
     """``PhasedRun.all_idle``: the round is over."""
     if s.schedule == ASYNC:
+        if s.draining:
+            rest(s)
+            s.draining = 0
+            s.paused = s.resume = 1
         return  # nothing to generate until the next update admits more
     if not s.rounds:
         s.error = ASK_MODEL
@@ -274,7 +288,7 @@ def settle(s: State) -> None:
 def settle_rest(s: State) -> None:
     """What follows the decisions about generation in an instant."""
     settle_scorer(s)
-    if s.awaiting_batch and s.fin * s.group_size >= s.batch:
+    if s.awaiting_batch and phase_over(s):
         s.awaiting_batch = 0
         s.resume = 1
     if s.dirty:
@@ -604,6 +618,15 @@ def go_on(s: State) -> None:
             if s.schedule == ONE_STEP_OFF and not s.phase_done:
                 return
             s.doing = UPDATE
+            if s.drains:
+                drain(s)
+                s.doing = DRAIN
+                return
+        elif s.doing == DRAIN:
+            if not s.paused:
+                return
+            take_back(s)
+            s.doing = UPDATE
         elif s.doing == UPDATE:
             if s.trainer_active or run_stage(s, s.activities):
                 return
@@ -625,6 +648,32 @@ def go_on(s: State) -> None:
             if s.schedule == ONE_STEP_OFF:
                 keep_generated(s)
             s.doing = BEGIN
+
+
+@compiled
+def drain(s: State) -> None:
+    """``Asynchronous._drain``: what has no token leaves its replica, the rest runs to its end."""
+    for i in range(s.flights):
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            rollout = rollouts_in(s)[slot]
+            if rollout.queued and rollout.generated == 0:
+                remove(s, rollout.replica, slot)
+    s.draining = 1
+    s.paused = 0
+    generate(s)
+
+
+@compiled
+def take_back(s: State) -> None:
+    """``SimulatedPlant.place`` of the next row, for what ``drain`` took off; where the policy arranges,
+    ``place`` does it."""
+    if s.asks_arrange:
+        return
+    for i in range(s.flights):
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            rollout = rollouts_in(s)[slot]
+            if not rollout.queued and not rollout.finished:
+                enqueue(s, rollout.replica, slot)
 
 
 @compiled

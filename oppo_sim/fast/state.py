@@ -312,6 +312,8 @@ def _settings(
         "scorer_kv_capacity": limit(machine.scorer_kv_capacity_tokens),
         "free_recompute": counterfactual.free_recompute,
         "max_deferrals": limit(policy.max_deferrals),
+        "oldest_first": policy.schedule == "async" and policy.train_order == "oldest",
+        "drains": policy.schedule == "async" and not policy.partial_rollout,
         "window": policy.window if isinstance(policy, Oracle) and not asks else 0,
         "sampling": records.SAMPLINGS.index(setup.replay.sampling),
     }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ScoreGranularity = Literal["batch", "rollout", "chunk"]
 StopCheck = Literal["token", "chunk"]
 Schedule = Literal["synchronous", "one-step-off", "async"]
+TrainOrder = Literal["oldest", "scored"]
 
 
 class RolloutView(NamedTuple):
@@ -86,8 +87,9 @@ class PoolView:
 
     @property
     def finished(self) -> tuple[RolloutView, ...]:
-        """Finished, not yet trained: surplus of earlier steps in their order, then by (instant of finish,
-        id); whole groups."""
+        """Finished (under ``async``: scored), not yet trained: surplus of earlier steps in their order, then
+        by (instant, id); under ``train_order`` oldest by version of the first token before that; whole
+        groups."""
         if self._finished is None:
             self._finished = self._make(True)
         return self._finished
@@ -120,9 +122,10 @@ class StepPlan:
     overcommit: int = 0
     """Δ in force, for the report."""
     stop_after: int | None = None
-    """Finished rollouts (surplus included) that end the phase; None: ``rollout_batch_size``."""
+    """Finished rollouts (surplus included) that end the phase; None: ``rollout_batch_size``. Under ``async``:
+    scored ones that let the trainer take its batch."""
     wait_for: frozenset[int] = frozenset()
-    """Rollouts that must have finished too."""
+    """Rollouts that must have finished (under ``async``: been scored) too."""
     readmit: tuple[int, ...] = ()
     """Dropped rollouts to generate again, by id."""
 
@@ -210,8 +213,12 @@ class Policy:
     score_granularity: ScoreGranularity = "batch"
     stop_check: StopCheck = "token"
     max_deferrals: int | None = None
+    # Only read under ``schedule = "async"``:
     max_staleness: int = 1
-    """Only read under ``schedule = "async"``."""
+    train_order: TrainOrder = "oldest"
+    """Of what is scored: by version of the first token (of a group's oldest), or by instant of the score."""
+    partial_rollout: bool = True
+    """A weight update interrupts rollouts, which go on after it; False: it waits until they are done."""
 
     def __init__(self, batch: Batch, settings: "Mapping[str, Any] | PolicySettings | None" = None) -> None:
         """``settings``: an instance of ``Settings`` where the class has them, else a mapping. Raises

@@ -21,6 +21,7 @@ from oppo_sim.policies.interface import (
     StepPlan,
     StepReport,
     StopCheck,
+    TrainOrder,
 )
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.settings import PolicySettings
@@ -58,6 +59,7 @@ def _check_attributes(policy: Policy, name: str) -> None:
         "schedule": get_args(Schedule),
         "score_granularity": get_args(ScoreGranularity),
         "stop_check": get_args(StopCheck),
+        "train_order": get_args(TrainOrder),
     }
     for attribute, values in known.items():
         given = getattr(policy, attribute)
@@ -66,7 +68,7 @@ def _check_attributes(policy: Policy, name: str) -> None:
                 f"policy '{name}' has {attribute} {given!r}, which is none of {', '.join(values)}: mend the"
                 " policy"
             )
-    for attribute in ("oracle", "carries", "recomputes"):
+    for attribute in ("oracle", "carries", "recomputes", "partial_rollout"):
         if not isinstance(getattr(policy, attribute), bool):
             raise OppoError(
                 f"policy '{name}' has {attribute} {getattr(policy, attribute)!r}, which is neither True nor"

@@ -5,7 +5,7 @@ A plain alias is accepted at the top of the file and in the section of its targe
 ``group_size``; a cap on the whole system is divided by the replicas.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -150,6 +150,8 @@ def _carries(alias: str, value: Any, facts: Facts) -> object:
         raise OppoError(
             f"{alias} says nothing to policy '{name}', which decides itself what it carries: remove it"
         )
+    if "partial_rollout" in _settings_of(name):
+        return value
     carries = SHIPPED[name].carries
     fitting = ", ".join(each.name for each in SHIPPED.values() if each.carries == value and not each.oracle)
     if value and not carries:
@@ -167,10 +169,16 @@ def _carries(alias: str, value: Any, facts: Facts) -> object:
 def _waits(alias: str, value: Any, facts: Facts) -> object:
     if value != "wait":
         raise OppoError(
-            f'{alias} is {show_value(value)} but only "wait" is modelled: policy async bounds what it admits'
-            " and drops nothing"
+            f'{alias} is {show_value(value)} but only "wait" is modelled: no asynchronous policy drops what'
+            " is too old"
         )
-    return NOTHING
+    return value if "max_staleness_strategy" in _settings_of(facts.policy_name) else NOTHING
+
+
+def _settings_of(policy: str) -> Container[str]:
+    """Names of the settings of a shipped policy."""
+    kind = SHIPPED.get(policy)
+    return kind.Settings.model_fields if kind is not None and kind.Settings is not None else ()
 
 
 def _engine_host(alias: str, value: Any, facts: Facts) -> object:
@@ -245,7 +253,7 @@ ALIASES: Mapping[str, Alias] = {
     ),
     **dict.fromkeys(
         ("max_staleness_strategy", "max_off_policy_strategy", "trainer.v1.sampler.max_off_policy_strategy"),
-        Alias("policy.max_staleness_strategy", _waits, "wait is what policy async does; drop is refused"),
+        Alias("policy.max_staleness_strategy", _waits, "wait: the same; drop is refused"),
     ),
     **dict.fromkeys(
         (
@@ -256,7 +264,7 @@ ALIASES: Mapping[str, Alias] = {
             "in_flight_weight_updates",
             "inflight_updates",
         ),
-        Alias("policy.partial_rollout", _carries, "a statement, checked against the policy"),
+        Alias("policy.partial_rollout", _carries, "of async; else a statement, checked against the policy"),
     ),
     **_same(
         "rollout.clear_kv_cache_on_weight_sync",
@@ -320,7 +328,9 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
         merged = merge(context or {}, result.data)
         value = item.value
         if alias.convert is not None:
-            value = alias.convert(item.given, item.value, Facts(merged, policy_name(merged)))
+            section, inner = item.target[:2] if len(item.target) > 1 else ("", "")
+            name = inner if section == "policies" else policy_name(merged)
+            value = alias.convert(item.given, item.value, Facts(merged, name))
         target = ".".join(item.target)
         if value is NOTHING:
             result.sentences.append(
@@ -363,10 +373,14 @@ def _take_aliases(data: Plain, canonical: frozenset[str], context: Mapping[str, 
         if key == "policies" and isinstance(value, dict):
             for name in list(value):
                 if name in SHIPPED and isinstance(value[name], dict):
-                    yield from _take_from_section(value[name], "policy", ("policies", name))
+                    yield from _take_from_section(
+                        value[name], "policy", ("policies", name), _settings_of(name)
+                    )
         elif key in canonical:
-            if isinstance(value, dict) and (key != "policy" or policy_name(merge(context, data)) in SHIPPED):
-                yield from _take_from_section(value, key, (key,))
+            policy = policy_name(merge(context, data))
+            if isinstance(value, dict) and (key != "policy" or policy in SHIPPED):
+                own = _settings_of(policy) if key == "policy" else ()
+                yield from _take_from_section(value, key, (key,), own)
         elif key in ALIASES:
             yield _Found(key, key, data.pop(key), tuple(ALIASES[key].target.split(".")))
         elif isinstance(value, dict):
@@ -376,8 +390,13 @@ def _take_aliases(data: Plain, canonical: frozenset[str], context: Mapping[str, 
                 del data[key]
 
 
-def _take_from_section(section: Plain, name: str, place: tuple[str, ...]) -> Iterator[_Found]:
+def _take_from_section(
+    section: Plain, name: str, place: tuple[str, ...], own: Container[str]
+) -> Iterator[_Found]:
+    """``own``: fields that are no aliases there."""
     for key in list(section):
+        if key in own:
+            continue
         for alias in (f"{name}.{key}", key):
             if alias not in ALIASES:
                 continue

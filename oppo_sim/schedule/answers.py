@@ -44,10 +44,8 @@ class Answers:
         waited for."""
         size, batch = self._batch.group_size, self._batch.rollout_batch_size
         free = in_flight - len(stuck) * size
-        if self._policy.schedule == "async":
-            if free < batch:
-                raise self.wrong(f"plan() leaves {free} rollouts in flight and not held, too few for a batch")
-            return
+        if self._policy.schedule == "async" and free < batch:
+            raise self.wrong(f"plan() leaves {free} rollouts in flight and not held, too few for a batch")
         if stop_after < batch:
             raise self.wrong(f"plan() ends the phase at {stop_after} finished, below rollout_batch_size")
         if free < stop_after:

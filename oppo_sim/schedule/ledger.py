@@ -75,6 +75,7 @@ class Ledger(Generic[F]):
         self._answers = Answers(policy, batch)
         self._make_rollout = make_rollout
         self._oracle_length = oracle_length if policy.oracle else None
+        self._oldest_first = policy.schedule == "async" and policy.train_order == "oldest"
         self._arranges = type(policy).arrange is not Policy.arrange
         self._num_replicas = num_replicas
         self.load = [0] * num_replicas
@@ -295,6 +296,16 @@ class Ledger(Generic[F]):
             for _, _, members in by_instant_then_id(self._arrivals):
                 self.finished.extend(members)
             self._arrivals.clear()
+            if self._oldest_first:
+                self._order_by_first_token()
+
+    def _order_by_first_token(self) -> None:
+        oldest: dict[int, int] = {}
+        for rollout in self.finished:
+            assert rollout.head_version is not None
+            group = rollout.group_id
+            oldest[group] = min(oldest.get(group, rollout.head_version), rollout.head_version)
+        self.finished.sort(key=lambda rollout: oldest[rollout.group_id])
 
     def _count_deferrals(self) -> None:
         decoded = {

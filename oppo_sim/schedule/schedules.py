@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from oppo_sim.instants import instant_tolerance
-from oppo_sim.policies.interface import Batch, Policy, StepPlan
+from oppo_sim.policies.interface import Arrangement, Batch, Policy, StepPlan
 from oppo_sim.schedule.batches import WholeBatches
 from oppo_sim.schedule.ledger import Begun, Ledger, PhaseOutcome
 from oppo_sim.schedule.plant import BusyReading, Plant, Signal, StepEnd, Wait
@@ -308,6 +308,8 @@ class Asynchronous(Scheduler[F]):
         self._batches: WholeBatches[F] = WholeBatches(setup.batch)
         self._batch_ready: Signal | None = None
         self._paused = self.plant.signal()
+        self._draining = False
+        """Rollouts that have begun run to their end before the update."""
 
     # ---- what the plant tells ------------------------------------------------------------------------------
 
@@ -330,9 +332,13 @@ class Asynchronous(Scheduler[F]):
 
     def all_idle(self) -> None:
         """Nothing to generate until the next update admits more."""
+        if self._draining:
+            self._draining = False
+            self.plant.rest()
+            self._paused.succeed()
 
     def instant_over(self) -> None:
-        if self._batch_ready and self.ledger.finished_count >= self.setup.batch.rollout_batch_size:
+        if self._batch_ready and self.ledger.phase_over():
             ready, self._batch_ready = self._batch_ready, None
             ready.succeed()
 
@@ -343,7 +349,7 @@ class Asynchronous(Scheduler[F]):
         for step in range(self.setup.steps):
             self._batches.rebase(self._begin_row(step))
             began = plant.now()
-            self._begin_step(step)
+            held = self._begin_step(step).arrangement.hold
             plant.generate(self._plan.chunk_size, None, asleep=False, first=step == 0)
             busy = 0.0
             if step:  # what the trainer does after an update, while generation goes on
@@ -361,6 +367,8 @@ class Asynchronous(Scheduler[F]):
             self._stopping = True
             plant.stop()
             yield self._paused
+            if not self.setup.policy.partial_rollout:
+                yield from self._drain(held)
             stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
             unfinished = ledger.unfinished_count()
             self._close_row(step, stages, batch, (unfinished, ledger.in_flight - unfinished), None)
@@ -368,6 +376,18 @@ class Asynchronous(Scheduler[F]):
             ledger.begin_version()
             self.version += 1
             yield from plant.end_step(step)
+
+    def _drain(self, held: frozenset[int]) -> Wait[None]:
+        """All that rests, has tokens and is not ``held`` runs to its end; what has none waits for the new
+        weights."""
+        plant = self.plant
+        unfinished = self.ledger.unfinished.values()
+        hold = held | {rollout.rollout_id for rollout in unfinished if not rollout.generated}
+        plant.place(Begun(self._plan, [], 0, Arrangement(hold=hold), []))
+        self._paused = plant.signal()
+        self._draining = True
+        plant.generate(self._plan.chunk_size, None, asleep=False, first=False)
+        yield self._paused
 
     def _ready(self, batch: list[F], last_finish: float, taken: float) -> float:
         """When the trainer could have taken the batch, had it been free; ``taken``: it was (seconds)."""

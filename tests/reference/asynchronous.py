@@ -142,6 +142,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
     machine.begin_counting()
     for rollout in members_of(pool.in_flight):
         rollout.decoded_in_step = False
+    must = _must_be_trained(pool, machine.version) if config.wait_for_due else []
     may_be_admitted = config.rollout_batch_size * (machine.version + config.max_staleness + 1)
     machine.place(members_of(pool.admit(may_be_admitted - pool.admitted, step)))
 
@@ -157,7 +158,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
             _send_whole_batches(machine, pool, sent)
         slack = same_instant(world.now - start)
         if training is None and world.now >= free - slack:
-            batch = _scored_batch(pool, start)
+            batch = _scored_batch(pool, start) if all(group.scored for group in must) else []
             if batch:
                 taken_at = world.now
                 training = Training(machine, batch)
@@ -174,6 +175,8 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
         world.advance()
     assert training is not None
     trained = training.trained(machine.version)
+    if not config.interrupts:
+        _let_begun_finish(machine, pool, sent)
     update = _update_weights(machine)
     pool.count_deferrals()
     finished = [group for group in pool.in_flight if group.finished]
@@ -215,12 +218,64 @@ def _send_whole_batches(machine: Machine, pool: Pool, sent: list[Group]) -> None
         unsent = unsent[count:]
 
 
+def _let_begun_finish(machine: Machine, pool: Pool, sent: list[Group]) -> None:
+    """Rollouts with tokens decode until they are done; the others leave their replica until then."""
+    aside = []
+    for replica in machine.replicas:
+        for rollout in replica.unfinished():
+            if rollout.generated == 0:
+                rollout.in_kv = False
+                replica.members.remove(rollout)
+                aside.append((replica, rollout))
+        replica.begin_phase()
+    while True:
+        if machine.config.granularity == "batch":
+            _send_whole_batches(machine, pool, sent)
+        for replica in machine.replicas:
+            if not replica.busy:
+                replica.start_next()
+        machine.scorer.take()
+        if not any(replica.busy for replica in machine.replicas):
+            break
+        machine.world.advance()
+    for replica, rollout in aside:
+        replica.add(rollout)
+
+
+def _first_version(group: Group) -> int:
+    """Of the first token of a group: that of its oldest member."""
+    return min((member.versions[0] for member in group.members if member.versions), default=1 << 60)
+
+
+def _must_be_trained(pool: Pool, version: int) -> list[Group]:
+    """As few of the oldest unscored as let every started group be trained in time: with them in this batch
+    and groups in order of their first version, so many a batch, none is trained too late."""
+    config = pool.config
+    count = config.rollout_batch_size // config.group_size
+    started = [group for group in pool.in_flight if _first_version(group) < version]
+    unscored = sorted(
+        (group for group in started if not group.scored), key=lambda group: (_first_version(group), group.id)
+    )
+    for waited in range(len(unscored) + 1):
+        ready = [group for group in started if group.scored] + unscored[:waited]
+        ready.sort(key=_first_version)
+        left = sorted(_first_version(group) for group in [*ready[count:], *unscored[waited:]])
+        # Batch number ``place // count`` from the next one on trains it at this version:
+        if all(
+            version + 1 + place // count - first <= config.max_staleness for place, first in enumerate(left)
+        ):
+            return unscored[:waited]
+    raise AssertionError("too many rollouts of old versions are in flight")
+
+
 def _scored_batch(pool: Pool, row_start: float) -> list[Group]:
-    """The first B scored, or nothing yet."""
+    """The B scored that are trained next, or nothing yet."""
+    config = pool.config
     scored = [group for group in pool.in_flight if group.scored]
-    count = pool.config.rollout_batch_size // pool.config.group_size
+    count = config.rollout_batch_size // config.group_size
     if len(scored) < count:
         return []
-    return in_order_of_instants(scored, lambda group: group.score_time, lambda group: group.id, row_start)[
-        :count
-    ]
+    ordered = in_order_of_instants(scored, lambda group: group.score_time, lambda group: group.id, row_start)
+    if config.oldest_first:
+        ordered.sort(key=_first_version)
+    return ordered[:count]

@@ -55,6 +55,11 @@ class ReferenceConfig:
     over_issue: float = 1.25
     window: int = 4
     max_staleness: int = 0
+    oldest_first: bool = True
+    wait_for_due: bool = False
+    """(async) nothing staler than max_staleness is trained"""
+    interrupts: bool = True
+    """(async) an update interrupts rollouts; else it waits until those with tokens are done"""
     group_size: int = 1
     clear_kv: bool = True
     batching: str = "continuous"

@@ -67,12 +67,17 @@ ROLLOUTS_DROPPED: Final = "rollouts/dropped"
 PARTIAL_RATIO: Final = (
     "partial/partial_ratio"  # share of the batch whose tokens come from more than one version
 )
-STALENESS_MEAN: Final = "training/off_policy/trajectory_staleness/mean"
-STALENESS_MAX: Final = "training/off_policy/trajectory_staleness/max"
-STALENESS_MIN: Final = "training/off_policy/trajectory_staleness/min"
+# Staleness: updates between the weights of a rollout's first token and those that its update begins with.
+# verl's names: "worst" is of the oldest version among its tokens, without it of the newest.
+STALENESS_MEAN: Final = "training/off_policy/trajectory_staleness_worst/mean"
+STALENESS_MAX: Final = "training/off_policy/trajectory_staleness_worst/max"
+STALENESS_MIN: Final = "training/off_policy/trajectory_staleness_worst/min"
 STALENESS_HISTOGRAM: Final = (
-    "training/off_policy/trajectory_staleness/histogram"  # list: rollouts with staleness 0, 1, 2, …
+    "training/off_policy/trajectory_staleness_worst/histogram"  # list: rollouts with staleness 0, 1, 2, …
 )
+STALENESS_NEWEST_MEAN: Final = "training/off_policy/trajectory_staleness/mean"
+STALENESS_NEWEST_MAX: Final = "training/off_policy/trajectory_staleness/max"
+STALENESS_NEWEST_MIN: Final = "training/off_policy/trajectory_staleness/min"
 SPANS_MEAN: Final = "training/off_policy/trajectory_spans/mean"
 SPANS_MAX: Final = "training/off_policy/trajectory_spans/max"
 OVERCOMMIT: Final = "overcommit"  # Δ in force

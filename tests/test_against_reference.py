@@ -144,6 +144,9 @@ def assert_like_the_reference(case: Case) -> None:
             (c.KV_PREEMPTIONS, step.counters.preemptions),
         ):
             assert row[name] == count, (where, name)
+        newest = [rollout.newest_staleness for rollout in step.trained]
+        assert row[c.STALENESS_NEWEST_MEAN] == pytest.approx(sum(newest) / len(newest)), where
+        assert (row[c.STALENESS_NEWEST_MIN], row[c.STALENESS_NEWEST_MAX]) == (min(newest), max(newest)), where
         for rollout in step.trained:
             mine = rollouts.loc[rollout.id]
             assert (mine["staleness"], mine["span"]) == (rollout.staleness, rollout.span), (where, rollout.id)

@@ -45,7 +45,8 @@ def batch_columns(s: State, row: Any) -> int:
     """Columns of the trained batch; returns its response tokens."""
     size = s.batch
     tokens = prompts = clipped = longest = spans = longest_span = partial = stale = stalest = 0
-    shortest = freshest = np.int64(1 << 62)
+    newest = newest_most = 0
+    shortest = freshest = newest_least = np.int64(1 << 62)
     reward = 0.0
     for i in range(size):
         rollout = rollouts_in(s)[batch_in(s)[i]]
@@ -58,6 +59,9 @@ def batch_columns(s: State, row: Any) -> int:
         age = s.step - rollout.head
         stale += age
         stalest, freshest = max(stalest, age), min(freshest, age)
+        age = s.step - rollout.tail
+        newest += age
+        newest_most, newest_least = max(newest_most, age), min(newest_least, age)
         spans += rollout.span
         longest_span = max(longest_span, np.int64(rollout.span))
         partial += 1 if rollout.span > 1 else 0
@@ -69,9 +73,12 @@ def batch_columns(s: State, row: Any) -> int:
     row.response_length_clip_ratio = clipped / size
     row.prompt_length_mean = prompts / size
     row.partial_partial_ratio = partial / size
-    row.training_off_policy_trajectory_staleness_mean = stale / size
-    row.training_off_policy_trajectory_staleness_max = stalest
-    row.training_off_policy_trajectory_staleness_min = freshest
+    row.training_off_policy_trajectory_staleness_worst_mean = stale / size
+    row.training_off_policy_trajectory_staleness_worst_max = stalest
+    row.training_off_policy_trajectory_staleness_worst_min = freshest
+    row.training_off_policy_trajectory_staleness_mean = newest / size
+    row.training_off_policy_trajectory_staleness_max = newest_most
+    row.training_off_policy_trajectory_staleness_min = newest_least
     row.training_off_policy_trajectory_spans_mean = spans / size
     row.training_off_policy_trajectory_spans_max = longest_span
     row.reward_mean = (

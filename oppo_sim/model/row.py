@@ -97,6 +97,7 @@ class StepRows:
             if rollout.head_version is not None
         ]
         stalest = max(staleness)
+        newest = [facts.weight_version - rollout.tail_version for rollout in batch]
         histogram = [size] if stalest == 0 else [staleness.count(value) for value in range(stalest + 1)]
         spans = [rollout.span for rollout in batch]
         scored = end if facts.last_score is None else facts.last_score
@@ -123,6 +124,9 @@ class StepRows:
         row[c.STALENESS_MAX] = stalest
         row[c.STALENESS_MIN] = min(staleness)
         row[c.STALENESS_HISTOGRAM] = histogram
+        row[c.STALENESS_NEWEST_MEAN] = sum(newest) / size
+        row[c.STALENESS_NEWEST_MAX] = max(newest)
+        row[c.STALENESS_NEWEST_MIN] = min(newest)
         row[c.SPANS_MEAN] = sum(spans) / size
         row[c.SPANS_MAX] = max(spans)
         row[c.OVERCOMMIT] = facts.plan.overcommit

@@ -228,6 +228,7 @@ class TrainedRollout:
     prompt_length: int
     response_length: int
     staleness: int
+    newest_staleness: int
     span: int
     deferrals: int
     finish_time: float

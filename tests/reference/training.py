@@ -72,6 +72,7 @@ class Training:
                 member.prompt_length,
                 member.response_length,
                 version - member.versions[0],
+                version - member.versions[-1],
                 len(set(member.versions)),
                 group.deferrals,
                 member.finish_time if member.finish_time is not None else float("nan"),

@@ -45,6 +45,7 @@ POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("partial-rollout", {"token_budget": 16, "overcommit": 2}),
     ("tail-batching", {}),
     ("async", {"max_staleness": 2}),
+    ("async", {"max_staleness": 2, "max_staleness_strategy": "wait", "partial_rollout": False}),
 )
 
 
@@ -93,6 +94,14 @@ def test_knobs_exist_and_say_what_was_chosen(
             text = json.dumps(line.value)
             again = load_scenario(tmp_path / "tiny.yaml", [f"{key}={text}"])
             assert _value(again, line.field) == _value(given, line.field), (framework, line)
+
+
+def test_updates_that_wait_for_rollouts_are_not_told_to_interrupt_them(tmp_path: Path) -> None:
+    for partial in (True, False):
+        _, found = _told(tmp_path, "async", {"partial_rollout": partial})
+        assert any(line.knob == "--train.partial_rollout_enable" for line in found["OpenRLHF"]) == partial
+        assert any(line.knob == "--partial-rollout" for line in found["slime"]) == partial
+        assert any("always interrupts" in line.meaning for line in found["verl"]) != partial
 
 
 def _value(given: Scenario, field: str) -> Any:

@@ -90,7 +90,9 @@ def recommended(scenario: Scenario, policy: Policy, stalest: float) -> Recommend
         settings,
         overcommit,
         controlled,
-        policy.carries and (refill is None or refill.delta is not None or refill.overcommit > 0),
+        policy.carries
+        and (refill is None or refill.delta is not None or refill.overcommit > 0)
+        and (policy.schedule != "async" or policy.partial_rollout),
         policy.schedule,
         policy.score_granularity,
         fixed_chunk,
@@ -175,7 +177,13 @@ def _verl(it: Recommended) -> list[Line]:
         lines.append(Line(mode, "separate_async", "generation on its own devices, during training"))
     if it.max_staleness is not None:
         lines.append(Line(threshold, it.max_staleness, "bound on staleness", "policy.max_staleness"))
-        lines.append(Line(strategy, "wait", "nothing is dropped here"))
+        what = "nothing is dropped here"
+        if it.settings.get("max_staleness_strategy") != "wait":
+            what += "; it also waits for what is too old there, which max_staleness_strategy: wait simulates"
+        lines.append(Line(strategy, "wait", what))
+        if not it.carries:
+            why = "updates that wait for rollouts: recipe fully_async, async_training.partial_rollout=False"
+            lines.append(_none(f"an update always interrupts rollouts; {why}"))
     elif it.carries and it.max_deferrals is not None:
         what = "nearest to max_deferrals: the highest staleness simulated"
         lines.append(Line(threshold, max(1, it.stalest), what))

@@ -246,7 +246,10 @@ def test_nothing_but_unknowns_can_still_be_drawn() -> None:
     [
         (lambda: g.stage_times_figure(step_frame().drop(columns=c.TIMING_STEP)), "timing_s/step"),
         (lambda: g.in_flight_figure(step_frame().drop(columns=c.ROLLOUTS_SURPLUS)), "rollouts/surplus"),
-        (lambda: g.staleness_figure(step_frame().drop(columns=c.STALENESS_HISTOGRAM)), "staleness_worst/histogram"),
+        (
+            lambda: g.staleness_figure(step_frame().drop(columns=c.STALENESS_HISTOGRAM)),
+            "staleness_worst/histogram",
+        ),
         (lambda: k.step_time_figure(comparison().drop(columns="reward_s")), "reward_s"),
         (lambda: comparison_table(comparison().drop(columns="length_bias")), "length_bias"),
         (lambda: run_summary_table(step_frame(0)), "no rows"),

@@ -54,8 +54,9 @@ def test_what_a_fitted_term_changes_is_fitted() -> None:
 
 
 def test_a_scenario_says_its_evidence_and_so_does_every_manifest(tmp_path: Path) -> None:
-    built = build_setup(load_scenario("h200-single"))
-    assert set(built.costs.evidence.values()) == {"assumed"}
+    shipped = build_setup(load_scenario("h200-single")).costs.evidence
+    assert {place for place in shipped if shipped[place] == "composed"} == {"gen", "prefill", "reward"}
+    assert {shipped[place] for place in ("host", "update_actor", "phases")} == {"assumed"}
     plain = linear(tmp_path)
     assert set(build_setup(plain).costs.evidence.values()) == {"given"}
     (tmp_path / "draws.csv").write_text("decode,update_actor_s\n1.1,3\n1.2,4\n")
@@ -69,7 +70,9 @@ def test_the_terminal_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ["simulate", "h200-single", "--steps", "12", "-o", str(tmp_path / "run"), "--no-figures"]
     assert run(arguments) == 0
     said = capsys.readouterr().out
-    assert "costs: roofline (gen, prefill, host, reward, training, phases: assumed)" in said
+    assert (
+        "costs: composed (gen, prefill, reward: composed of measured kernels; host, training, phases" in said
+    )
 
 
 def test_a_missing_file_of_draws_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -82,7 +85,8 @@ def test_every_row_of_the_priors_has_a_source_and_a_width() -> None:
         assert row.source
         assert 0 < row.sigma <= 3
         assert row.median > 0
-        assert row.median == 1.0 or row.term not in FACTORS
+        # The cost model's own seconds are the middle, but of a sync that it takes for another kind.
+        assert row.median == 1.0 or row.term not in FACTORS or row.where == "in place"
         assert row.term in CostTerms.model_fields
     assert len({(row.term, row.where) for row in TABLE}) == len(TABLE)
 

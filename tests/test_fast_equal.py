@@ -18,6 +18,7 @@ from oppo_sim.costs.profile_engine import ProfileEngine
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import StepColumns, run_columns, run_into, run_summary, why_not
 from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Policy, StepReport
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.build import Setup
@@ -109,6 +110,37 @@ def test_rows_of_rollouts_and_timelines(case: Case, how: Chosen, data: st.DataOb
     for mine, theirs in zip(fast[:2], slow[:2], strict=True):
         pd.testing.assert_frame_equal(mine, theirs, check_exact=True)
     assert fast[2:] == slow[2:]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "simpy"])
+def test_an_asynchronous_trainer_sees_all_that_is_scored_at_its_instant(engine: Any) -> None:
+    none = (0.0, 0.0, 0.0)
+    machine = MachineSetup(max_scoring_tokens=1, clear_kv_cache_on_weight_sync=False)
+    stages = dict.fromkeys(("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"), none)
+    demands = dict.fromkeys(("decode", "prefill", "score", "train", "sync"), (0.0, 0.0))
+    lengths = (1, 1, 1)
+    case = Case(
+        "free",
+        {},
+        1,
+        1,
+        1,
+        lengths,
+        lengths,
+        machine,
+        (0.25, 0.0, 0.0),
+        none,
+        none,
+        stages,
+        0.0,
+        False,
+        demands,
+        (0.0,) * 9,
+    )
+    sink = FrameSink()
+    run_into(setup_of(case, Chosen("linear", "in_order", "series", 0, 0)), sink, engine=engine)
+    # Two rollouts are scored one after the other in no time: the policy picks the newest of both.
+    assert sink.rollouts()[c.ROLLOUT_ID].tolist() == [1]
 
 
 @EXAMPLES

@@ -288,7 +288,7 @@ def settle(s: State) -> None:
 def settle_rest(s: State) -> None:
     """What follows the decisions about generation in an instant."""
     settle_scorer(s)
-    if s.awaiting_batch and phase_over(s):
+    if s.awaiting_batch and phase_over(s) and not event_in_instant(s):
         s.awaiting_batch = 0
         s.resume = 1
     if s.dirty:

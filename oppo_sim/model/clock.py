@@ -71,6 +71,11 @@ class Clock(simpy.Environment):
         while until.callbacks is not None:
             step()
             now = self._now
+            # As ``event_in_instant``, written out: every event asks.
             if queue and queue[0][0] <= now + (TOLERANCE * now if now > 1.0 else TOLERANCE):
                 continue
             settle(now)
+
+    def event_in_instant(self) -> bool:
+        """Something more happens in this instant, such as the end of what takes no time."""
+        return bool(self._queue) and self._queue[0][0] <= self._now + TOLERANCE * max(1.0, self._now)

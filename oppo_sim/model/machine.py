@@ -237,7 +237,7 @@ class Machine:
             if self._ready and not self.stopping and self.generating:
                 self._start_ready(now)
         self.scorer.work(now)
-        if self._every_instant:
+        if self._every_instant and not self.clock.event_in_instant():
             scheduler.instant_over()
         if self._shared:
             self._rerate(now)

@@ -117,7 +117,7 @@ def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
         changed.append(f"{line} - timing_s/agent_loop/slowest/tool_calls:{wait}")
     (tmp_path / "tools.log").write_text("\n".join(changed) + "\n")
     waited = run_fit(tmp_path / "tools.log", scenario, draws=200)
-    assert waited.wait_s == pytest.approx(np.mean(waits))
+    assert waited.wait_s == pytest.approx(np.mean(waits), rel=0.05)
     assert waited.point.decode == pytest.approx(plain.point.decode, rel=0.15)
     assert waited.point.gen_phase_s == pytest.approx(plain.point.gen_phase_s + waited.wait_s, rel=0.25)
 

@@ -102,8 +102,8 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
     ]
     if result.wait_s > 0:
         comments.append(
-            f"gen_phase_s holds {result.wait_s:.3g} s a step for which the last rollout waited for tools"
-            " (mean of the logs)."
+            f"gen_phase_s holds {result.wait_s:.3g} s a step by which waits of the last rollout for tools"
+            " lengthen it (mean of the logs)."
         )
     if "tool_tokens" in result.posterior.terms:
         comments.append(

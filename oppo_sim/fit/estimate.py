@@ -5,18 +5,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.features import Features, build_features
+from oppo_sim.fit.features import Features, Floats, build_features
 from oppo_sim.fit.identify import OddStep, Told, odd_steps, told_terms
 from oppo_sim.fit.judging import Judgement, judge
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
-from oppo_sim.fit.priors import priors_for
+from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.scenario.schema import Scenario
 
+_TYPICAL = 10
+"""Steps from whose seconds the size of a stage is told."""
 FEWEST = 3
 """Steps below which nothing is held back."""
 Progress = Callable[[str], None]
@@ -58,7 +61,8 @@ class FitResult:
     point: CostTerms
     draws: tuple[CostTerms, ...]
     wait_s: float
-    """Mean seconds a step for which the last rollout waited for tools: part of ``gen_phase_s``."""
+    """Mean seconds by which a step is longer because its last rollout waited for tools: part of
+    ``gen_phase_s``."""
     notes: tuple[str, ...] = ()
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     """By log, what was left out and how often."""
@@ -95,7 +99,9 @@ def fit_logs(
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
     in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
-    priors = priors_for([part.scenario for part in parts], in_place=in_place)
+    priors = with_stage_seconds(
+        priors_for([part.scenario for part in parts], in_place=in_place), _typical_seconds(parts)
+    )
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress("all steps")
@@ -106,7 +112,8 @@ def fit_logs(
         found = judge(fitted, part.features, part.members, posterior, seen=False, seed=seed)
         steps = sum(len(features) for features, _ in fitted)
         ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
-    wait = float(np.mean(np.concatenate([part.features.wait for part in parts])))
+    waits = np.concatenate([part.features.wait for part in parts])
+    wait = float(np.mean(waits)) * np.minimum(posterior.terms.get(TOOL_WAIT, np.ones(posterior.size)), 1.0)
     terms = cost_draws(posterior, parts, wait, seed)
     return FitResult(
         parts=tuple(parts),
@@ -121,7 +128,7 @@ def fit_logs(
         posterior=posterior,
         point=mean_terms(terms),
         draws=tuple(terms),
-        wait_s=wait,
+        wait_s=float(wait.mean()),
         notes=tuple(notes),
         left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
     )
@@ -136,6 +143,17 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")
     _refuse_units(log, members, features)
     return LogPart(kept, scenario, features, members)
+
+
+def _typical_seconds(parts: Sequence[LogPart]) -> dict[str, float]:
+    """By training stage that has a metric of its own: median over the first steps of all logs."""
+    found: dict[str, list[float]] = {}
+    for part in parts:
+        for member in part.members:
+            if len(member.stages) == 1 and member.stages[0] in TRAINING_STAGES:
+                known = member.seconds[np.isfinite(member.seconds)][:_TYPICAL]
+                found.setdefault(member.stages[0], []).extend(known.tolist())
+    return {stage: float(np.median(seconds)) for stage, seconds in found.items() if seconds}
 
 
 def _refuse_units(log: StepLog, members: Sequence[Measurement], features: Features) -> None:
@@ -189,7 +207,7 @@ def _cut(part: LogPart, features: Features, rows: slice) -> list[Measurement]:
     return [replace(member, seconds=member.seconds[rows]) for member in part.members]
 
 
-def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: float, seed: int) -> list[CostTerms]:
+def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, seed: int) -> list[CostTerms]:
     """The draws as terms of the costs. First steps add up; the wait for tools is part of the phase; where
     several runs were fitted, a draw is of another run, which differs as they do."""
     generator = np.random.default_rng([seed, 1])

@@ -88,6 +88,8 @@ class Features:
     tokens: Floats
     tools: bool
     """Rollouts call tools, whose output counts as response but is not decoded."""
+    untold: bool
+    """Not all that was generated is trained, and the log does not say how many are."""
     has_host: bool
     """The cost model holds seconds of a host that a factor can change."""
 
@@ -105,7 +107,7 @@ class Features:
             name: value[..., rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
         stages = {name: value[rows] for name, value in self.stages.items()}
-        return Features(**values, stages=stages, tools=self.tools, has_host=self.has_host)
+        return Features(**values, stages=stages, tools=self.tools, untold=self.untold, has_host=self.has_host)
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,11 @@ def build_features(
             f"no step of {log.name} has lengths that {scenario.rollout_batch_size} rollouts can have: is"
             " rollout_batch_size what the run had?"
         )
-    if any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes):
+    untold = any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes)
+    if untold:
         kept = replace(kept, notes=(*kept.notes, _UNTOLD))
     kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
-    return _features(kept, shapes, parts), kept
+    return replace(_features(kept, shapes, parts), untold=untold), kept
 
 
 def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Features:
@@ -204,6 +207,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Feature
         longest=np.array([float(shape.responses.max(axis=1).mean()) for shape in shapes]),
         tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
         tools=tools,
+        untold=False,
         has_host=bool(np.any(decode[-1][whole] > as_it_is * (1 + 1e-9))),
     )
 

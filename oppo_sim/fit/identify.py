@@ -12,7 +12,7 @@ from oppo_sim.fit.features import Features, Floats
 from oppo_sim.fit.judging import predict
 from oppo_sim.fit.model import Measurement
 from oppo_sim.fit.posterior import Posterior
-from oppo_sim.fit.priors import TOOL_TOKENS
+from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
 from oppo_sim.fit.reading import StepLog
 
 _UNTOLD: Final = 0.75
@@ -35,6 +35,7 @@ _ADVICE: Final = {
     "update_weights": "timing_s/update_weights apart from timing_s/gen, for two model sizes",
     "update_weights_s": "timing_s/update_weights apart from timing_s/gen",
     "other_s": "timing_s/step beside all stages",
+    "tool_wait": "steps whose slowest rollout waits for tools, and others",
     "tool_tokens": "response lengths without the tools' output",
 }
 
@@ -87,7 +88,7 @@ def told_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> list[To
         found.append(
             Told(
                 term=name,
-                unit="share" if name == TOOL_TOKENS else prior.unit,
+                unit="share" if name in (TOOL_TOKENS, TOOL_WAIT) else prior.unit,
                 prior=(float(low), prior.median, float(high)),
                 posterior=tuple(np.percentile(values, (2.5, 50, 97.5)).tolist()),
                 width=width,

@@ -10,12 +10,19 @@ import numpy.typing as npt
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.features import Features
 from oppo_sim.fit.model import Measurement
-from oppo_sim.fit.posterior import BETWEEN, Posterior, member_seconds
+from oppo_sim.fit.posterior import Posterior, between_of, member_seconds
 
 Floats = npt.NDArray[np.float64]
 
 INTERVAL: Final = (2.5, 97.5)
 NAIVE: Final = ("mean", "line")
+_DRIFT: Final = 0.005
+_DRIFT_GEN: Final = 0.03
+_DRIFT_TAIL: Final = 3.0
+"""Of a Student-t: by how much the rest of a run differs alike from its first steps. Engines drift, training
+hardly does (verl steps, jianghoucheng/Agent_On_Policy_Distillation and diqiuzhuanzhuan/verldata)."""
+_TRAINED: Final = (0.2, 1.0)
+"""Part of the batch that a run trains, where it is unknown and the run was not fitted."""
 _BEYOND: Final = 0.05
 """Relative error of the model for a step that lies a factor of e outside those that were fitted; assumed."""
 
@@ -126,12 +133,17 @@ def _drawn(
         centre = centre * np.exp(posterior.offsets[column, member.log])[:, None]
     between: Floats = np.zeros((1, 1))
     if not seen:
-        median, sigma = BETWEEN
+        median, sigma = between_of(member)
         spread = posterior.between.get(
             column, median * np.exp(sigma * generator.standard_normal(posterior.size))
         )
         between = (spread * generator.standard_normal(posterior.size))[:, None]
+        if member.untold:
+            centre = centre * generator.uniform(*_TRAINED, size=(posterior.size, 1))
     if beyond is not None:
+        if seen:
+            drift = _DRIFT_GEN if "gen" in member.stages else _DRIFT
+            between = drift * generator.standard_t(_DRIFT_TAIL, size=(posterior.size, 1))
         # The same draw for every step: a model that is off beyond what it has seen is off alike.
         between = between + _BEYOND * beyond * generator.standard_normal((posterior.size, 1))
     length_spread = features.spread if "gen" in member.stages else np.zeros(1)

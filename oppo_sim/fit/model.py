@@ -14,7 +14,7 @@ import numpy.typing as npt
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
 from oppo_sim.fit.decoding import HOST_GRID
 from oppo_sim.fit.features import TOOL_SHARE, Features
-from oppo_sim.fit.priors import TOOL_TOKENS
+from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
 from oppo_sim.fit.reading import StepLog
 
 Floats = npt.NDArray[np.float64]
@@ -23,6 +23,7 @@ OTHER: Final = "other"
 """The part of a step outside every stage."""
 _NEGLIGIBLE: Final = 0.005
 """Share of a step below which a metric's first step is not looked at."""
+_UPDATES: Final = frozenset({"update_critic", "update_actor"})
 _GEN: Final = ("decode", "host", "iteration_s", "rollout_iteration_s", "prefill", "gen_phase_s")
 
 
@@ -38,6 +39,8 @@ class Measurement:
     """NaN where it was not logged."""
     share: float
     """Of the step, median."""
+    untold: bool = False
+    """Of an unknown part of the batch."""
 
     @property
     def first(self) -> str:
@@ -66,7 +69,8 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
         total = total + seconds
         covered = tuple(stage for stage in stages if stage in running) or stages
         named.update(stages)
-        found.append(Measurement(column, covered, number, seconds, _share(seconds, whole)))
+        untold = features.untold and bool(_UPDATES & set(covered))
+        found.append(Measurement(column, covered, number, seconds, _share(seconds, whole), untold))
     if whole is not None:
         rest = (*sorted(running - named), OTHER)
         left = whole - total
@@ -91,6 +95,7 @@ def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
         if stage == "gen":
             found += [name for name in _GEN if name != "host" or _any(features, "has_host")]
             found += [TOOL_TOKENS] if any(each.tools for each in features) else []
+            found += [TOOL_WAIT] if any(each.wait.max() > 0 for each in features) else []
         elif stage == "reward":
             found += ["score", "score_batch_s"] if _any(features, "scores") else ["score_batch_s"]
         elif stage == OTHER:
@@ -122,7 +127,7 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
             + term("rollout_iteration_s", 0.0) * _between(features.area, tools)
             + term("prefill", 1.0) * features.prefill
             + term("gen_phase_s", 0.0)
-            + features.wait
+            + np.minimum(term(TOOL_WAIT, 1.0), 1.0) * features.wait
         )
         return result
     if stage == "reward":

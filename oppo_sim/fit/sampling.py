@@ -22,7 +22,8 @@ def sampled(
 
     best = most_likely(log_density, size, generator)
     walkers = max(64, 6 * size)
-    start = best + 0.3 * generator.standard_normal((walkers, size))
+    # About as wide as the posterior: walkers far out in a narrow one do not find back.
+    start = best + generator.standard_normal((walkers, size)) @ spread_at(log_density, best).T
     moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
     sampler = emcee.EnsembleSampler(walkers, size, log_density, vectorize=True, moves=moves)
     sampler._random = np.random.RandomState(generator.integers(2**31))
@@ -30,6 +31,22 @@ def sampled(
     chain: Floats = sampler.get_chain(discard=sweeps // 2, flat=True)
     chosen: Floats = chain[generator.choice(len(chain), size=draws, replace=len(chain) < draws)]
     return chosen
+
+
+def spread_at(log_density: LogDensity, best: Floats) -> Floats:
+    """A factor L of the covariance L·Lᵀ of the normal distribution that has the density's curvature at its
+    mode; no direction wider than the standard normal."""
+    size, step = len(best), 1e-3
+    pairs = step * (np.eye(size)[:, None, :] + np.eye(size)[None, :, :]).reshape(-1, size)
+    both = (log_density(best + pairs) + log_density(best - pairs)).reshape(size, size) / 2.0
+    alone = (log_density(best + step * np.eye(size)) + log_density(best - step * np.eye(size))) / 2.0
+    centre = float(log_density(best[None, :])[0])
+    curvature = -(both - alone[:, None] - alone[None, :] + centre) / step**2
+    if not np.all(np.isfinite(curvature)):
+        return 0.3 * np.eye(size)
+    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2.0)
+    factor: Floats = vectors / np.sqrt(np.maximum(values, 1.0))
+    return factor
 
 
 def most_likely(log_density: LogDensity, size: int, generator: np.random.Generator) -> Floats:

@@ -1,0 +1,91 @@
+"""What the develop runs taught the fit: large constants, waits that overlap, runs that train part of a batch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.estimate import HeldOut
+from oppo_sim.fit.judging import Judgement
+from oppo_sim.scenario.schema import Scenario
+from tests.fit_logs import TRUTH, fit_scenario, verl_log
+
+
+def _of(held: HeldOut, column: str) -> Judgement:
+    return next(each for each in held.judgements if each.column == column)
+
+
+def _changed(log: Path, to: Path, change: dict[str, list[float]], more: dict[str, list[float]]) -> Path:
+    """The log with seconds multiplied by ``change`` or longer by ``more`` (one a step); ``step`` follows."""
+    lines = []
+    for place, line in enumerate(log.read_text().splitlines()):
+        head, *pairs = line.split(" - ")
+        row = {
+            name: float(value.split("(")[1][:-1]) for name, value in (each.split(":", 1) for each in pairs)
+        }
+        before = sum(row[name] for name in {*change, *more})
+        row |= {name: row[name] * factors[place] for name, factors in change.items()}
+        row |= {name: row[name] + seconds[place] for name, seconds in more.items()}
+        row["timing_s/step"] += sum(row[name] for name in {*change, *more}) - before
+        lines.append(" - ".join((head, *(f"{name}:{value}" for name, value in row.items()))))
+    to.write_text("\n".join(lines) + "\n")
+    return to
+
+
+def test_a_stage_that_is_mostly_constant_is_told_from_a_slow_one(tmp_path: Path) -> None:
+    """60 of some 66 seconds do not depend on tokens; the rest has fewer of these."""
+    terms = TRUTH.then(CostTerms(update_actor_s=58.0))
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "a.log", scenario, terms, noise=0.003)
+    (held,) = run_fit(log, scenario, fit_steps=15).held_out
+    update = _of(held, "timing_s/update_actor").model
+    assert update.p90 < 0.02
+    result = run_fit(log, scenario)
+    assert result.point.update_actor_s == pytest.approx(60.0, rel=0.05)
+
+
+@pytest.mark.parametrize("counted", [0.4, 0.9])
+def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) -> None:
+    scenario = fit_scenario()
+    plain = verl_log(tmp_path / "plain.log", scenario, TRUTH, noise=0.005)
+    waits = [[0.0, 3.0, 8.0][number % 3] for number in range(24)]
+    longer = _changed(plain, tmp_path / "b.log", {}, {"timing_s/gen": [counted * wait for wait in waits]})
+    lines = [
+        f"{line} - timing_s/agent_loop/slowest/tool_calls:{wait}"
+        for line, wait in zip(longer.read_text().splitlines(), waits, strict=True)
+    ]
+    longer.write_text("\n".join(lines) + "\n")
+    result = run_fit(longer, scenario, draws=200)
+    assert np.median(result.posterior.terms["tool_wait"]) == pytest.approx(counted, abs=0.1)
+    assert result.wait_s == pytest.approx(counted * float(np.mean(waits)), rel=0.15)
+
+
+def _half_trained(folder: Path, scenario: Scenario, seed: int) -> Path:
+    """A run that trains 45 % of its rollouts; its lengths are of these, and how many they are is not said."""
+    log = verl_log(folder / f"{seed}-all.log", scenario, TRUTH, seed=seed)
+    path = _changed(log, folder / f"{seed}.log", {"timing_s/update_actor": [0.45] * 24}, {})
+    lines = []
+    for line in path.read_text().splitlines():
+        mean = line.split("response_length/mean:")[1].split(" ")[0]
+        lines.append(line.replace(f"length/mean:{mean}", f"length/mean:{0.9 * float(mean)}"))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_run_that_trains_an_unknown_part_tells_nothing_of_the_others(tmp_path: Path) -> None:
+    scenario = fit_scenario()
+    logs = [
+        _half_trained(tmp_path, scenario, 1),
+        verl_log(tmp_path / "2.log", scenario, TRUTH, seed=2),
+        _half_trained(tmp_path, scenario, 3),
+    ]
+    whole = verl_log(tmp_path / "4.log", scenario, TRUTH, seed=4)
+    result = run_fit(logs, scenario, judge=[(whole, scenario)], draws=200)
+    update = _of(result.judged[0], "timing_s/update_actor").model
+    assert update.p90 < 0.06
+    assert _of(result.judged[0], TIMING_STEP).model.p90 < 0.06
+    part = _of(result.held_out[0], "timing_s/update_actor").model
+    assert part.p90 < 0.08

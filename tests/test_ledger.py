@@ -102,7 +102,7 @@ def test_none_is_admitted_and_none_dropped_if_more_are_in_flight_already() -> No
     for step, admitted in ((0, 8), (1, 0), (2, 4)):
         begun = ledger.begin_step(step, step)
         assert begun.new == admitted
-        for rollout_id in sorted(ledger.unfinished)[: 4 - ledger.finished_count]:
+        for rollout_id in sorted(ledger.unfinished)[: 4 - (ledger.in_flight - len(ledger.unfinished))]:
             finish(ledger, rollout_id, float(step))
         ledger.end_phase(step)
     assert ledger.admitted == 12
@@ -268,7 +268,11 @@ def test_a_group_finishes_with_its_last_member_and_is_trained_whole() -> None:
     for rollout_id, at in ((0, 1.0), (2, 2.0), (4, 3.0), (5, 4.0), (1, 5.0)):
         assert not ledger.phase_over()
         finish(ledger, rollout_id, at)
-    assert (ledger.finished_count, ledger.unfinished_count(), ledger.load) == (4, 2, [1, 0, 0])
+    assert (ledger.in_flight - len(ledger.unfinished), ledger.unfinished_count(), ledger.load) == (
+        4,
+        2,
+        [1, 0, 0],
+    )
     outcome = ledger.end_phase(0)
     assert [flight.rollout_id for flight in outcome.trained] == [4, 5, 0, 1]
     # The member that has finished is deferred with its group.

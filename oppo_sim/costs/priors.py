@@ -84,7 +84,7 @@ TABLE: Final = (
     Row("update_weights", "measured", 1.0, 0.05, _PROFILE),
     Row("update_weights", "assumed", 1.0, 0.8, f"{_VERL}: 0.16 to 0.6 of online_refit's default"),
     Row("gen_phase_s", "colocated", 2.0, 1.0, f"{_VERL}: 0.6 to 1.5 s at 3B; larger models wake longer"),
-    Row("other_s", "any", 0.2, 1.0, f"{_VERL}: 0.04 to 0.27 s; {_GPG}: 0.15 to 0.3 s"),
+    Row("other_s", "any", 0.2, 1.0, f"{_VERL}: 0.04 to 0.27 s"),
     *(
         Row(factor, "log", 1.0, sigma, "assumed, wide: a log decides")
         for factor, sigma in (

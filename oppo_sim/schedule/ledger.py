@@ -90,7 +90,7 @@ class Ledger(Generic[F]):
         self._arrivals: list[tuple[float, int, list[F]]] = []
         self._missing: dict[int, int] = {}  # group id → members that have not finished
         self._awaited: set[int] = set()
-        self._finished_count = 0
+        self._finished_count = 0  # rollouts of whole finished groups, surplus included
         self._stop_after = 0
         self._step = 0
 
@@ -98,11 +98,6 @@ class Ledger(Generic[F]):
     def in_flight(self) -> int:
         """Rollouts admitted, not trained, not dropped."""
         return len(self.unfinished) + self._finished_count
-
-    @property
-    def finished_count(self) -> int:
-        """Rollouts of whole finished groups, surplus included."""
-        return self._finished_count
 
     def unfinished_count(self) -> int:
         """Unfinished rollouts; with groups, members of unfinished groups."""

@@ -89,3 +89,40 @@ def test_a_run_that_trains_an_unknown_part_tells_nothing_of_the_others(tmp_path:
     assert _of(result.judged[0], TIMING_STEP).model.p90 < 0.06
     part = _of(result.held_out[0], "timing_s/update_actor").model
     assert part.p90 < 0.08
+    assert part.coverage is not None
+    assert part.coverage >= 0.8
+
+
+def test_seconds_of_a_part_are_the_run_s_own_and_uncertain_of_another(tmp_path: Path) -> None:
+    scenario = fit_scenario()
+    log = _half_trained(tmp_path, scenario, 1)
+    whole = verl_log(tmp_path / "2.log", scenario, TRUTH, seed=2)
+    result = run_fit(log, scenario, judge=[(whole, scenario)], draws=200)
+    own = _of(result.held_out[0], "timing_s/update_actor").model
+    other = _of(result.judged[0], "timing_s/update_actor").model
+    assert own.p90 < 0.08
+    assert other.coverage is not None
+    assert other.coverage > 0.9
+    assert own.width is not None
+    assert other.width is not None
+    assert other.width > 3 * own.width
+    # The written scenario trains all, in the seconds that the run had.
+    assert result.point.update_actor * 1.2 + result.point.update_actor_s < 0.6 * (1.2 * 1.2 + 2.0) + 2.0
+
+
+def test_intervals_hold_when_engines_drift(tmp_path: Path) -> None:
+    """After twelve steps generation is slower or faster for good, by 2.5 % as a rule."""
+    generator = np.random.default_rng(11)
+    scenario = fit_scenario()
+    inside = total = 0
+    for case in range(5):
+        plain = verl_log(tmp_path / f"{case}.log", scenario, TRUTH, noise=0.02, seed=case)
+        drift = float(np.exp(0.025 * generator.standard_normal()))
+        log = _changed(plain, tmp_path / f"{case}-drift.log", {"timing_s/gen": [1.0] * 12 + [drift] * 12}, {})
+        (held,) = run_fit(log, scenario, fit_steps=12, draws=200).held_out
+        model = _of(held, "timing_s/gen").model
+        assert model.coverage is not None
+        inside += round(model.coverage * model.steps)
+        total += model.steps
+    assert total == 60
+    assert inside / total >= 0.9

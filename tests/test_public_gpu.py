@@ -76,6 +76,8 @@ def test_only_the_first_scoring_of_a_kind_is_shown(tmp_path: Path, monkeypatch: 
     (shown, when), *more = page_rows.first_scorings()
     assert not more and shown.median == pytest.approx(0.1) and when.endswith("first")
     assert len(page_rows.all_scorings()) == 2
+    (again, when), *more = page_rows.later_scorings()
+    assert not more and again.median == pytest.approx(0.0) and when.endswith("later")
     assert header.split(",") == list(csv.DictReader(log.read_text().splitlines()).fieldnames or [])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from rows import RESULTS, Row, all_scorings, first_scorings, read_rows
+from rows import RESULTS, Row, all_scorings, first_scorings, later_scorings, read_rows
 from split import FOLDER
 
 mpl.use("Agg")
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 TIERS = ("kernels", "served engine", "stage", "step", "ranges")
 TEXT = FOLDER / "text.md"
-"""The words of the page; `{tables}`, `{held_out}` and `{scorings}` are filled in."""
+"""The words of the page; `{tables}`, `{held_out}`, `{later}` and `{scorings}` are filled in."""
 
 
 def write_page() -> None:
@@ -31,6 +31,7 @@ def page_text() -> str:
     filled = {
         "{tables}": "\n\n".join(tier_table(tier, read_rows()) for tier in TIERS),
         "{held_out}": held_out_tables(),
+        "{later}": later_tables(),
         "{scorings}": scorings_list(),
     }
     for mark, words in filled.items():
@@ -70,6 +71,17 @@ def held_out_tables() -> str:
     if not rows:
         return "Not scored yet."
     return "\n\n".join(tier_table(tier, rows) for tier in TIERS)
+
+
+def later_tables() -> str:
+    """Scorings after the first, each with its own table."""
+    times = dict.fromkeys(when for _, when in later_scorings())
+    tables = []
+    for when in times:
+        rows = [row for row, then in later_scorings() if then == when]
+        tiers = "\n\n".join(tier_table(tier, rows) for tier in TIERS if any(row.tier == tier for row in rows))
+        tables.append(f"{when}\n\n{tiers}")
+    return "\n\n".join(tables) or "None."
 
 
 def scorings_list() -> str:

@@ -97,6 +97,17 @@ def first_scorings() -> list[tuple[Row, str]]:
     return list(found.values())
 
 
+def later_scorings() -> list[tuple[Row, str]]:
+    """Scorings of keys that had been scored before."""
+    seen: set[tuple[str, ...]] = set()
+    found = []
+    for row, when in all_scorings():
+        if row.key in seen:
+            found.append((row, when))
+        seen.add(row.key)
+    return found
+
+
 def all_scorings() -> list[tuple[Row, str]]:
     """Every scoring, with its date, commit and note."""
     records = csv.DictReader(SCORINGS.read_text(encoding="utf-8").splitlines())

@@ -15,6 +15,9 @@ DATA = FOLDER / "data"
 SPLIT = FOLDER / "split.csv"
 SALT = "public_gpu/1:"
 
+OPENED = frozenset({"gpg_fsdp"})
+"""Held-out units that were looked at after their first scoring: from then on they count as develop units."""
+
 UNIT_COLUMNS = {
     "openagentrl_steps": ("run",),
     "verl_gpg_fsdp_steps": ("run",),

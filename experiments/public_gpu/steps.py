@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from logs import write_log
 from scenarios import gpg, openagentrl, with_trace
-from split import held_out, load
+from split import OPENED, held_out, load
 
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
@@ -32,7 +32,7 @@ class Run:
 
     @property
     def held_out(self) -> bool:
-        return held_out(self.name)
+        return held_out(self.name) and self.name not in OPENED
 
 
 def public_runs() -> list[Run]:

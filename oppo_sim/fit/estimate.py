@@ -221,6 +221,11 @@ def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, s
         for name in terms_of(members[column].stages, [part.features for part in parts]):
             if name in values:
                 values[name] = values[name] * factor
+    if len(parts) == 1:
+        # Simulated, this run trains its whole batch: in the seconds that its part took.
+        for (column, _), offset in posterior.offsets.items():
+            for name in terms_of(members[column].stages, [parts[0].features]):
+                values[name] = values[name] * np.exp(offset)
     if "gen_phase_s" in values:
         values["gen_phase_s"] = values["gen_phase_s"] + wait_s
     return [

@@ -166,7 +166,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Feature
     frame, costs = log.frame, parts.costs
     wait = _column(frame, SLOWEST_TOOL_S, 0.0)
     slowest = _column(frame, SLOWEST_LENGTH, np.inf)
-    tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS))
+    tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS) or np.any(wait > 0))
     owner, phases, prefills = [], [], []
     engine = Decoding(costs.actor)
     for share in (0.0, TOOL_SHARE) if tools else (0.0,):

@@ -125,10 +125,11 @@ def odd_steps(
     predictions = predict(features, members, posterior, seen=True)
     whole = predictions.get(TIMING_STEP)
     for member in members:
-        if member.column not in predictions or member.share < _OF_STEP:
+        kind = posterior.noise_of(member)
+        if kind is None or member.column not in predictions or member.share < _OF_STEP:
             continue
         prediction = predictions[member.column]
-        scale = np.median(posterior.noise[member.column])
+        scale = np.median(posterior.noise[kind])
         first = posterior.first.get(member.column)
         usual = prediction.predicted - (np.median(first) * features.cold if first is not None else 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -23,7 +23,7 @@ _DRIFT_TAIL: Final = 3.0
 hardly does (verl steps, jianghoucheng/Agent_On_Policy_Distillation and diqiuzhuanzhuan/verldata)."""
 _TRAINED: Final = (0.2, 1.0)
 """Part of the batch that a run trains, where it is unknown and the run was not fitted."""
-_BEYOND: Final = 0.05
+_BEYOND: Final = 0.03
 """Relative error of the model for a step that lies a factor of e outside those that were fitted; assumed."""
 
 
@@ -85,7 +85,7 @@ def predict(
     whole: list[tuple[Floats, Floats]] = []
     measured = np.zeros(len(features))
     for member in members:
-        if member.column not in posterior.noise:
+        if posterior.noise_of(member) is None:
             continue
         centre, drawn = _drawn(features, member, posterior, seen, beyond, generator)
         found[member.column] = _prediction(features.steps, member.seconds, centre, drawn)
@@ -147,8 +147,10 @@ def _drawn(
         # The same draw for every step: a model that is off beyond what it has seen is off alike.
         between = between + _BEYOND * beyond * generator.standard_normal((posterior.size, 1))
     length_spread = features.spread if "gen" in member.stages else np.zeros(1)
-    scale = np.sqrt(posterior.noise[column][:, None] ** 2 + length_spread**2)
-    noise = scale * generator.standard_t(posterior.tail[column][:, None], size=centre.shape)
+    kind = posterior.noise_of(member)
+    assert kind is not None
+    scale = np.sqrt(posterior.noise[kind][:, None] ** 2 + length_spread**2)
+    noise = scale * generator.standard_t(posterior.tail[kind][:, None], size=centre.shape)
     return centre, centre * np.exp(np.clip(between + noise, -3, 3))
 
 

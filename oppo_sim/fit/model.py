@@ -43,6 +43,11 @@ class Measurement:
     """Of an unknown part of the batch."""
 
     @property
+    def noise(self) -> str:
+        """Whose spread its steps have: the part of the batch that is trained differs from step to step."""
+        return f"{self.column} of a part" if self.untold else self.column
+
+    @property
     def first(self) -> str:
         """The unknown by which its first step is longer; no term of the costs by itself."""
         return f"first/{self.column}"

@@ -6,7 +6,7 @@ spread of the rebuilt lengths adds to a step's scale. Several runs differ by an 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,11 +29,11 @@ _NOISE: Final = (0.02, 1.0)
 """Median and sigma of a metric's relative scale."""
 _TAIL: Final = (4.0, 0.5)
 """Of the degrees of freedom beyond 1."""
-UNTOLD: Final = 0.7
+_UNTOLD: Final = 0.7
 """Spread of the logarithm of the part of its batch that a run trains, where it is unknown."""
 _BETWEEN: Final = (0.02, 0.7)
-_BETWEEN_GEN: Final = (0.05, 0.6)
-"""Of the standard deviation of runs' offsets; runs of one cluster differ by 3 to 8 % in generation, by 1 % in
+_BETWEEN_GEN: Final = (0.03, 0.6)
+"""Of the standard deviation of runs' offsets; runs of one cluster differ by 1 to 5 % in generation, by 1 % in
 training (verl steps, jianghoucheng/Agent_On_Policy_Distillation, develop runs)."""
 
 
@@ -46,13 +46,18 @@ class Posterior:
     first: dict[str, Floats]
     """Seconds by which a first step is longer, by column."""
     noise: dict[str, Floats]
-    """Relative scale by column."""
+    """Relative scale by ``Measurement.noise``."""
     tail: dict[str, Floats]
-    """Degrees of freedom by column."""
+    """Degrees of freedom, likewise."""
     between: dict[str, Floats]
     """Standard deviation of the offsets of runs, by column."""
     offsets: dict[tuple[str, int], Floats]
     """Of each run, by column and log."""
+
+    def noise_of(self, member: Measurement) -> str | None:
+        """Whose spread holds for a metric, of this run or another; None: it was not fitted."""
+        near = (member.noise, member.column, replace(member, untold=True).noise)
+        return next((kind for kind in near if kind in self.noise), None)
 
     @property
     def size(self) -> int:
@@ -107,14 +112,16 @@ class _Space:
         self.columns = columns
         for column in columns:
             same = [member for member in group.members if member.column == column]
-            self._add(f"noise/{column}", *_NOISE)
-            self._add(f"tail/{column}", *_TAIL)
+            for kind in dict.fromkeys(member.noise for member in same):
+                self._add(f"noise/{kind}", *_NOISE)
+                self._add(f"tail/{kind}", *_TAIL)
             if any(features[member.log].cold.any() and member.share >= 0.005 for member in same):
                 typical = float(np.nanmedian(np.concatenate([member.seconds for member in same])))
                 self._add(f"first/{column}", max(0.1 * typical, _LEAST_S), 1.5)
             if len(same) > 1:
                 self._add(f"between/{column}", *between_of(same[0]))
-                for member in same:
+            for member in same:
+                if len(same) > 1 or member.untold:
                     self._add(f"offset/{column}/{member.log}", 1.0, 1.0)
 
     def _add(self, name: str, median: float, sigma: float) -> None:
@@ -152,17 +159,19 @@ def _draw_group(
     sweeps = _SWEEPS[0] + _SWEEPS[1] * len(space.names)
     values = space.values(sampled(log_density, len(space.names), draws, sweeps, generator))
     result.terms.update({name: values[name] for name in group.terms})
+    for kind in dict.fromkeys(member.noise for member in group.members):
+        result.noise[kind] = values[f"noise/{kind}"]
+        result.tail[kind] = 1.0 + values[f"tail/{kind}"]
     for column in space.columns:
-        result.noise[column] = values[f"noise/{column}"]
-        result.tail[column] = 1.0 + values[f"tail/{column}"]
         if f"first/{column}" in values:
             result.first[column] = values[f"first/{column}"]
         if f"between/{column}" in values:
             result.between[column] = values[f"between/{column}"]
-            for member in group.members:
-                if member.column == column:
-                    offset = values[f"offset/{column}/{member.log}"]
-                    result.offsets[column, member.log] = _offset(member, offset, values[f"between/{column}"])
+    for member in group.members:
+        offset = values.get(f"offset/{member.column}/{member.log}")
+        if offset is not None:
+            between = values.get(f"between/{member.column}")
+            result.offsets[member.column, member.log] = _offset(member, offset, between)
 
 
 @dataclass(frozen=True)
@@ -194,10 +203,13 @@ def between_of(member: Measurement) -> tuple[float, float]:
     return _BETWEEN_GEN if "gen" in member.stages else _BETWEEN
 
 
-def _offset(member: Measurement, offset: Floats, between: Floats) -> Floats:
+def _offset(member: Measurement, offset: Floats, between: Floats | None) -> Floats:
     """Of the logarithm; a run that trains an unknown part of its batch tells nothing of other runs."""
-    found: Floats = -UNTOLD * np.abs(offset) if member.untold else offset * between
-    return found
+    if member.untold:
+        part: Floats = -_UNTOLD * np.abs(offset)
+        return part
+    assert between is not None
+    return offset * between
 
 
 def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Floats]) -> Floats:
@@ -207,8 +219,8 @@ def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Float
     centre = np.log(predicted + _LEAST_S)
     offset = values.get(f"offset/{member.column}/{member.log}")
     if offset is not None:
-        centre = centre + _offset(member, offset, values[f"between/{member.column}"])[:, None]
-    noise, tail = values[f"noise/{member.column}"][:, None], 1.0 + values[f"tail/{member.column}"][:, None]
+        centre = centre + _offset(member, offset, values.get(f"between/{member.column}"))[:, None]
+    noise, tail = values[f"noise/{member.noise}"][:, None], 1.0 + values[f"tail/{member.noise}"][:, None]
     scale = np.sqrt(noise**2 + used.spread**2)
     residual = (used.seconds - centre) / scale
     density = (

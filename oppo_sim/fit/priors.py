@@ -22,7 +22,7 @@ _TOOLS: Final = Prior(TOOL_TOKENS, 0.1, 1.0, "assumed: a tool answers shorter th
 
 _CONSTANT: Final = 0.03
 """Median of what a stage takes however many tokens there are, of its seconds. Much more where micro-batches
-are of a fixed number of rollouts: 0.55 in update_actor of verl, diqiuzhuanzhuan/verldata."""
+are of a fixed number of rollouts: 0.5 to 0.6 in update_actor of verl, diqiuzhuanzhuan/verldata."""
 
 
 def with_stage_seconds(priors: Mapping[str, Prior], seconds: Mapping[str, float]) -> dict[str, Prior]:

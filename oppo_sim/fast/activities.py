@@ -26,7 +26,6 @@ from oppo_sim.fast.records import (
     rule,
     runners_in,
     trace_in,
-    tree_in,
     whole_at_in,
     workers_in,
 )
@@ -44,19 +43,32 @@ device_rate = rule(formulas.device_rate)
 @compiled
 def set_event(s: State, actor: int, seconds: float) -> None:
     """The actor's next event is at ``seconds`` (inf: it has none)."""
-    fire, tree = fire_in(s), tree_in(s)
-    fire[actor] = seconds
-    i = (actor + s.leaves) >> 1
-    while i > 0:
-        left, right = tree[2 * i], tree[2 * i + 1]
-        tree[i] = left if fire[left] <= fire[right] else right
+    fire = fire_in(s)
+    i = actor + s.leaves
+    fire[i] = seconds
+    while i > 1:
+        other = fire[i ^ 1]
+        seconds = other if other < seconds else seconds
         i >>= 1
+        if fire[i] == seconds:
+            return  # nor does anything change above
+        fire[i] = seconds
+
+
+@compiled
+def next_actor(s: State) -> int:
+    """Whose event is next; of two at one time, the lower one's."""
+    fire = fire_in(s)
+    i = 1
+    while i < s.leaves:
+        i = 2 * i + (fire[2 * i] > fire[i])
+    return i - s.leaves
 
 
 @compiled
 def event_in_instant(s: State) -> bool:
     """True if the next event lies in the present instant."""
-    return fire_in(s)[tree_in(s)[1]] <= s.now + tolerance(s.now)
+    return fire_in(s)[1] <= s.now + tolerance(s.now)
 
 
 @compiled
@@ -103,7 +115,7 @@ def rebase(s: State) -> None:
     s.now = 0.0
     s.phase_ended -= passed
     s.batch_ended -= passed
-    for i in range(s.actors):
+    for i in range(1, 2 * s.leaves):
         fire_in(s)[i] -= passed
     for i in range(s.cancelled):
         cancelled_in(s)[i] -= passed
@@ -188,7 +200,7 @@ def shorten(s: State, actor: int, seconds: float) -> None:
         touch(s, runner)
     else:
         runner.end = runner.started + seconds
-        cancel(s, fire_in(s)[actor])
+        cancel(s, fire_in(s)[s.leaves + actor])
         set_event(s, actor, max(runner.end, s.now))
 
 
@@ -220,8 +232,8 @@ def rerate(s: State, actor: int) -> None:
     runner.updated = s.now
     runner.rate = rate
     runner.reschedule = 0
-    if fire_in(s)[actor] != math.inf:
-        cancel(s, fire_in(s)[actor])
+    if fire_in(s)[s.leaves + actor] != math.inf:
+        cancel(s, fire_in(s)[s.leaves + actor])
     runner.end = s.now + max(0.0, runner.seconds - runner.done) / rate
     set_event(s, actor, max(runner.end, s.now))
 

@@ -20,9 +20,10 @@ from oppo_sim.fast.records import (
     arrived_at_in,
     arrived_in,
     blocks_in,
-    clipped_in,
     compiled,
     dealt_in,
+    drawn_in,
+    drawn_lengths_in,
     finished_in,
     flights_in,
     free_in,
@@ -30,11 +31,10 @@ from oppo_sim.fast.records import (
     items_in,
     key_in,
     keys_in,
+    lengths_in,
     order_in,
-    prompts_in,
     readmit_in,
     replicas_in,
-    responses_in,
     rollouts_in,
     scratch_at_in,
     scratch_in,
@@ -121,25 +121,36 @@ def fly(s: State, place: int) -> None:
 
 
 @compiled
-def admit_group(s: State) -> None:
-    """``Ledger._admit_new`` for the members of one group, and ``SimulatedPlant.admit``."""
+def draw_rows(s: State, groups: int) -> None:
+    """First rows of the next groups, and the lengths of their members. Reads that miss the cache do not wait
+    for each other here."""
+    drawn, lengths, size = drawn_in(s), drawn_lengths_in(s), s.group_size
+    for i in range(groups):
+        drawn[i] = draw_row(s, s.admitted + i, s.new // size + i)
+    for i in range(groups):
+        for member in range(size):
+            lengths[i * size + member] = lengths_in(s)[drawn[i] + member]
+
+
+@compiled
+def admit_group(s: State, i: int) -> None:
+    """``Ledger._admit_new`` for the members of the ``i``-th group drawn, and ``SimulatedPlant.admit``."""
     place = free_group_slot(s)
-    if s.error != OK:
-        return
     group = groups_in(s)[place]
     group.id = s.admitted
     group.drops = 0
     s.admitted += 1
     fly(s, place)
-    row = draw_row(s, group.id, s.new // s.group_size)
+    row = drawn_in(s)[i]
     for member in range(s.group_size):
         slot = place * s.group_size + member
         rollout = rollouts_in(s)[slot]
         rollout.id = group.id * s.group_size + member
         rollout.row = row + member
-        rollout.prompt = prompts_in(s)[row + member]
-        rollout.response = responses_in(s)[row + member]
-        rollout.clipped = clipped_in(s)[row + member]
+        lengths = drawn_lengths_in(s)[i * s.group_size + member]
+        rollout.prompt = lengths.prompt
+        rollout.response = lengths.response
+        rollout.clipped = lengths.clipped
         rollout.admitted_step = s.step
         rollout.admitted_s = s.origin + s.now
         rollout.preemptions = 0
@@ -283,10 +294,13 @@ def admit(s: State) -> None:
         s.overcommit = s.next_delta
         admitted = max(0, s.batch + s.overcommit - in_flight)
     s.chunk = s.next_chunk
-    for _ in range(admitted // s.group_size):
-        admit_group(s)
-        if s.error != OK:
-            return
+    groups = admitted // s.group_size
+    if groups > s.free:
+        s.error = NO_ROOM
+        return
+    draw_rows(s, groups)
+    for i in range(groups):
+        admit_group(s, i)
     if s.readmits:
         readmit(s)
         if s.error != OK:
@@ -461,7 +475,7 @@ def select(s: State) -> None:
             for i in range(s.fin):
                 group = groups_in(s)[finished[i]]
                 if group.deferrals >= s.max_deferrals:
-                    keys_in(s)[waited] = (group.finished_step << 40) | group.id
+                    keys_in(s)[waited] = (np.int64(group.finished_step) << 40) | group.id
                     scratch_in(s)[waited] = finished[i]
                     waited += 1
             sort_by_key(keys_in(s), scratch_in(s), waited)

@@ -56,11 +56,9 @@ def segment(tables: Array, at: int, count: int, x: float) -> int:
 
 
 @compiled
-def table_at(tables: Array, grid_at: int, count: int, values_at: int, x: float) -> float:
-    """``interpolate.linear``."""
-    i = segment(tables, grid_at, count, x)
-    at = grid_at + i
-    return interpolated(x, tables[at], tables[at + 1], tables[values_at + i], tables[values_at + i + 1])
+def on_segment(tables: Array, at: int, values_at: int, x: float) -> float:
+    """``interpolate.linear`` on the segment that begins at ``at``, with the values from ``values_at`` on."""
+    return interpolated(x, tables[at], tables[at + 1], tables[values_at], tables[values_at + 1])
 
 
 @compiled
@@ -75,9 +73,10 @@ def table_seconds(s: State, part: Any, tokens: float, pairs: float) -> float:
     ):
         note_range(s, part.range, tokens, context)
     i = segment(tables, at, count, tokens)
-    row = part.seconds_at + i * inner_count
-    low = table_at(tables, inner, inner_count, row, context)
-    high = table_at(tables, inner, inner_count, row + inner_count, context)
+    j = segment(tables, inner, inner_count, context)
+    row = part.seconds_at + i * inner_count + j
+    low = on_segment(tables, inner + j, row, context)
+    high = on_segment(tables, inner + j, row + inner_count, context)
     seconds = interpolated(tokens, tables[at + i], tables[at + i + 1], low, high)
     if seconds <= 0:
         s.error = ASK_MODEL
@@ -192,7 +191,8 @@ def stage_times(s: State, tokens: float, pairs: float) -> None:
             if not noted and not inside(tables_in(s)[at], tables_in(s)[at + count - 1], tokens):
                 note_range(s, TRAINING_RANGE, tokens, 0.0)
             noted = True
-            seconds = table_at(tables_in(s), at, count, stage.values_at, tokens)
+            j = segment(tables_in(s), at, count, tokens)
+            seconds = on_segment(tables_in(s), at + j, stage.values_at + j, tokens)
             if seconds < 0:
                 s.error = ASK_MODEL
         stage_s_in(s)[i] = stage.factor * seconds + stage.added_s

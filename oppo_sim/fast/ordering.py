@@ -53,29 +53,29 @@ def sort_by_key(keys: Array, items: Array, count: int) -> None:
 
 
 @compiled
-def heap_up(at: Array, slot: Array, position: int) -> None:
+def heap_up(keys: Array, position: int) -> None:
     """Move the entry at ``position`` up to where it belongs."""
-    key, item = at[position], slot[position]
+    key = keys[position]
     while position > 0:
         parent = (position - 1) >> 1
-        if at[parent] <= key:
+        if keys[parent] <= key:
             break
-        at[position], slot[position] = at[parent], slot[parent]
+        keys[position] = keys[parent]
         position = parent
-    at[position], slot[position] = key, item
+    keys[position] = key
 
 
 @compiled
-def heap_down(at: Array, slot: Array, count: int, position: int) -> None:
+def heap_down(keys: Array, count: int, position: int) -> None:
     """Move the entry at ``position`` down to where it belongs."""
-    key, item = at[position], slot[position]
+    key = keys[position]
     child = 2 * position + 1
     while child < count:
-        if child + 1 < count and at[child + 1] < at[child]:
+        if child + 1 < count and keys[child + 1] < keys[child]:
             child += 1
-        if at[child] >= key:
+        if keys[child] >= key:
             break
-        at[position], slot[position] = at[child], slot[child]
+        keys[position] = keys[child]
         position = child
         child = 2 * position + 1
-    at[position], slot[position] = key, item
+    keys[position] = key

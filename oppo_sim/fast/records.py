@@ -73,6 +73,9 @@ STAGES = 7
 PARALLEL_STAGES = 3
 SYNC = STAGES - 1
 UNBOUNDED = -1
+SLOT_BITS = 24
+NO_SLOT = (1 << SLOT_BITS) - 1
+"""``finals`` and ``cuts``: iteration and slot in one number; ``NO_SLOT``: a cut whose rollout is gone."""
 
 # Columns of ``out``, in the order of a step's row.
 NAMES = (
@@ -107,15 +110,14 @@ WHOLE = frozenset({
 # ---- records -----------------------------------------------------------------------------------------------
 
 
-def _fields(whole: str, real: str = "", small: str = "") -> list[tuple[str, Any]]:
-    """Fields of a record: 64-bit whole numbers, 64-bit reals and 32-bit whole numbers, by name."""
-    return [
-        (name, kind) for names, kind in ((whole, "i8"), (real, "f8"), (small, "i4")) for name in names.split()
-    ]
+def _fields(whole: str, real: str = "", small: str = "", flags: str = "") -> list[tuple[str, Any]]:
+    """Fields of a record, by name: 64-bit whole numbers, 64-bit reals, 32-bit whole numbers, and bytes."""
+    kinds = ((whole, "i8"), (real, "f8"), (small, "i4"), (flags, "i1"))
+    return [(name, kind) for names, kind in kinds for name in names.split()]
 
 
-def _record(whole: str, real: str = "", small: str = "") -> np.dtype[Any]:
-    return np.dtype(_fields(whole, real, small), align=True)
+def _record(whole: str, real: str = "", small: str = "", flags: str = "") -> np.dtype[Any]:
+    return np.dtype(_fields(whole, real, small, flags), align=True)
 
 
 def _field(name: str) -> str:
@@ -157,24 +159,37 @@ has come; ``dirty``: a shared device has other activities than when rates were t
 ``ready_last``: replicas among which some are ready; ``least_load``: of replica ``least_at``, no other has
 less, −1: to be found."""
 
-ROLLOUT = _record(
-    "id final row",
-    "admitted_s finished_at scored_at",
-    "group prompt response clipped replica generated before next_cut cut prompt_sent sent has_kv finished"
-    " prefilled scored to_score worker withheld held head tail span queued incarnation admitted_step"
-    " preemptions on_hold",
+ROLLOUT = np.dtype(
+    [
+        *_fields(
+            "id final",
+            "",
+            "generated next_cut cut prompt response worker incarnation group",
+            "prompt_sent has_kv queued prefilled finished scored to_score sent clipped on_hold",
+        ),
+        *_fields("", "", "before"),
+        *_fields(
+            "row",
+            "admitted_s finished_at scored_at",
+            "head tail span replica withheld held admitted_step preemptions",
+        ),
+    ],
+    align=True,
 )
 """``head`` −1: no token yet. ``before``: tokens at the step's begin. ``to_score``: the step waits for its
 score. ``incarnation`` differs whenever the slot holds another rollout. Seconds count from the begin of the
-row, but those of ``admitted_s``."""
-GROUP = _record("id deferrals drops finished_step missing unfinished awaited whole taken")
+row, but those of ``admitted_s``. Two cache lines; what a cut reads and writes lies in the first."""
+LENGTHS = _record("", "", "prompt response clipped")
+"""A row of the trace."""
+GROUP = _record("id", "", "deferrals drops finished_step missing unfinished awaited whole taken")
 """``missing``: members that are not ready to be selected; ``unfinished``: members that have not finished;
 ``whole``: all are ready."""
 REPLICA = _record(
-    "state iteration running kv rows padded_kv k round_left heap waiting load stale",
+    "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale",
     "at fixed slope memory arithmetic",
 )
-"""``stale``: the demand of decoding is to be taken anew."""
+"""``first_cut`` to before ``last_cut``: cuts to come. ``stale``: the demand of decoding is to be taken
+anew."""
 WORKER = _record("device load held head served tail")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
@@ -206,11 +221,10 @@ TABLES: dict[str, Any] = {
     "device_list": "i8",  # Devices of each runner, one after the other.
     "devices": DEVICE,
     "device_actors": "i8",  # Of each device: actors that are busy on it, in order of their start.
-    "fire": "f8",  # Seconds of each actor's next event; inf: none.
-    "tree": "i8",  # A tournament over them: the root, entry 1, is the actor whose event is next.
+    "fire": "f8",  # A tournament of the actors' next events (seconds; inf: none): entry 1 is the earliest.
     "cancelled": "f8",  # Times of cancelled events, as a heap.
-    "heap_at": "i8",  # Of each replica, as a heap: the iteration of a running rollout's next cut or finish.
-    "heap_slot": "i8",  # Its slot; −1: a cut whose rollout is no longer there.
+    "finals": "i8",  # Of each replica, as a heap: final iteration and slot of each running rollout.
+    "cuts": "i8",  # Of each replica, a ring: iteration and slot of each cut to come, rising.
     "waiting": "i8",  # Of each replica: slots of rollouts to be prefilled, by id.
     "flights": "i8",  # Group slots in flight but for the batch in training.
     "free": "i8",  # Group slots that are not used, the next one last.
@@ -239,9 +253,9 @@ TABLES: dict[str, Any] = {
     "activity_s": "f8",
     "activity_stages": "i8",  # The trainer's activities: seconds, and the stages (bits) that they are.
     "rewards": "f8",  # Mean reward of each step (NaN: none), or of each row of the trace.
-    "prompts": "i4",
-    "responses": "i4",
-    "clipped": "i4",
+    "lengths": LENGTHS,
+    "drawn": "i8",  # Scratch: first row of each group that is admitted, and …
+    "drawn_lengths": LENGTHS,  # … its members' lengths.
     "blocks": "i8",  # (first row, groups) of each step of the trace.
     "block_means": "f8",
     "key": "u8",  # Of the stream of row draws.
@@ -316,10 +330,9 @@ device_list_in = _vector("device_list")
 devices_in = _vector("devices")
 device_actors_in = _matrix("device_actors")
 fire_in = _vector("fire")
-tree_in = _vector("tree")
 cancelled_in = _vector("cancelled")
-heap_at_in = _matrix("heap_at")
-heap_slot_in = _matrix("heap_slot")
+finals_in = _matrix("finals")
+cuts_in = _matrix("cuts")
 waiting_in = _matrix("waiting")
 flights_in = _vector("flights")
 free_in = _vector("free")
@@ -348,9 +361,9 @@ passed_s_in = _vector("passed_s")
 activity_s_in = _vector("activity_s")
 activity_stages_in = _vector("activity_stages")
 rewards_in = _vector("rewards")
-prompts_in = _vector("prompts")
-responses_in = _vector("responses")
-clipped_in = _vector("clipped")
+lengths_in = _vector("lengths")
+drawn_in = _vector("drawn")
+drawn_lengths_in = _vector("drawn_lengths")
 blocks_in = _matrix("blocks")
 block_means_in = _vector("block_means")
 key_in = _vector("key")

@@ -3,7 +3,6 @@
 # Records are read by field, which has no type for mypy.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from oppo_sim.fast.records import (
     DECODE_RANGE,
     IDLE,
     NO_ROOM,
+    NO_SLOT,
     PREFILL,
     READY,
+    SLOT_BITS,
     SPAN_DECODE,
     SPAN_PREFILL,
     UNBOUNDED,
@@ -29,10 +30,10 @@ from oppo_sim.fast.records import (
     arrived_at_in,
     arrived_in,
     compiled,
+    cuts_in,
     demand_in,
+    finals_in,
     groups_in,
-    heap_at_in,
-    heap_slot_in,
     keys_in,
     line_at_in,
     line_range_in,
@@ -50,9 +51,15 @@ from oppo_sim.fast.scorer import hand_over
 
 
 @compiled
+def running_slot(s: State, r: int, i: int) -> int:
+    """The slot at place ``i`` of the heap of the replica's running rollouts."""
+    return finals_in(s)[r, i] & NO_SLOT
+
+
+@compiled
 def context_of(s: State, r: int, i: int) -> int:
     """Tokens in KV of the rollout at place ``i`` of the replica's heap."""
-    rollout = rollouts_in(s)[heap_slot_in(s)[r, i]]
+    rollout = rollouts_in(s)[running_slot(s, r, i)]
     return rollout.prompt + rollout.response - (rollout.final - replicas_in(s)[r].iteration)
 
 
@@ -63,9 +70,8 @@ def blocks_for_next_token(s: State, r: int) -> int:
     if block == 1:
         return replica.kv + replica.running
     blocks = 0
-    for i in range(replica.heap):
-        if heap_slot_in(s)[r, i] >= 0:
-            blocks += context_of(s, r, i) // block + 1
+    for i in range(replica.running):
+        blocks += context_of(s, r, i) // block + 1
     return blocks
 
 
@@ -79,9 +85,8 @@ def iterations_that_fit(s: State, r: int) -> int:
     free -= cycles * replica.running
     clear(residues, 0, block)
     if block > 1:
-        for i in range(replica.heap):
-            if heap_slot_in(s)[r, i] >= 0:
-                residues[context_of(s, r, i) % block] += 1
+        for i in range(replica.running):
+            residues[context_of(s, r, i) % block] += 1
     else:
         residues[0] = replica.running
     grown = 0
@@ -110,36 +115,58 @@ def enqueue(s: State, r: int, slot: int) -> None:
 
 
 @compiled
-def push(s: State, r: int, iteration: int, slot: int) -> None:
-    """A running rollout's next cut or finish."""
-    replica = replicas_in(s)[r]
-    i = replica.heap
-    if i >= heap_at_in(s).shape[1]:
+def push(s: State, r: int, slot: int) -> None:
+    """A rollout runs, until its final iteration."""
+    replica, finals = replicas_in(s)[r], finals_in(s)
+    i = replica.running
+    if i >= finals.shape[1]:
         s.error = NO_ROOM
         return
-    heap_at_in(s)[r, i], heap_slot_in(s)[r, i] = iteration, slot
-    replica.heap = i + 1
-    heap_up(heap_at_in(s)[r], heap_slot_in(s)[r], i)
+    finals[r, i] = (rollouts_in(s)[slot].final << SLOT_BITS) | slot
+    replica.running = i + 1
+    heap_up(finals[r], i)
+
+
+@compiled
+def push_cut(s: State, r: int, iteration: int, slot: int) -> None:
+    """A running rollout's next cut, mostly the last one to come."""
+    replica, cuts = replicas_in(s)[r], cuts_in(s)[r]
+    first, i, around = replica.first_cut, replica.last_cut, cuts.shape[0] - 1
+    if i - first > around:
+        s.error = NO_ROOM
+        return
+    replica.last_cut = i + 1
+    while i > first and cuts[(i - 1) & around] >> SLOT_BITS > iteration:
+        cuts[i & around] = cuts[(i - 1) & around]
+        i -= 1
+    cuts[i & around] = (iteration << SLOT_BITS) | slot
+
+
+@compiled
+def cut_to_come(s: State, r: int) -> int:
+    """The iteration of the replica's next cut, and its slot."""
+    cuts = cuts_in(s)[r]
+    return cuts[replicas_in(s)[r].first_cut & (cuts.shape[0] - 1)]
 
 
 @compiled
 def leave(s: State, r: int, place: int) -> None:
     """A running rollout, at ``place`` of the replica's heap, is no longer there and frees its KV."""
-    replica, at, slots = replicas_in(s)[r], heap_at_in(s)[r], heap_slot_in(s)[r]
-    rollout = rollouts_in(s)[slots[place]]
+    replica, finals, cuts = replicas_in(s)[r], finals_in(s)[r], cuts_in(s)[r]
+    slot = running_slot(s, r, place)
+    rollout = rollouts_in(s)[slot]
     rollout.generated = rollout.response - (rollout.final - replica.iteration)
     rollout.has_kv = rollout.queued = 0
     replica.running -= 1
     replica.kv -= rollout.prompt + rollout.generated
-    if at[place] < rollout.final:
-        slots[place] = -1  # its cut still ends a run of iterations
-        return
-    replica.heap -= 1
-    last = replica.heap
+    last = replica.running
     if place < last:
-        at[place], slots[place] = at[last], slots[last]
-        heap_down(at, slots, last, place)
-        heap_up(at, slots, place)
+        finals[place] = finals[last]
+        heap_down(finals, last, place)
+        heap_up(finals, place)
+    for i in range(replica.first_cut, replica.last_cut):
+        if cuts[i & (cuts.shape[0] - 1)] & NO_SLOT == slot:
+            cuts[i & (cuts.shape[0] - 1)] |= NO_SLOT  # its cut still ends a run of iterations
 
 
 @compiled
@@ -147,14 +174,11 @@ def preempt_until_it_fits(s: State, r: int) -> None:
     """``Replica._preempt_until_it_fits``."""
     replica, capacity = replicas_in(s)[r], s.kv_blocks
     while replica.running and blocks_for_next_token(s, r) > capacity:
-        victim = -1
-        for i in range(replica.heap):
-            slot = heap_slot_in(s)[r, i]
-            if slot >= 0 and (
-                victim < 0 or rollouts_in(s)[slot].id > rollouts_in(s)[heap_slot_in(s)[r, victim]].id
-            ):
+        victim = 0
+        for i in range(1, replica.running):
+            if rollouts_in(s)[running_slot(s, r, i)].id > rollouts_in(s)[running_slot(s, r, victim)].id:
                 victim = i
-        slot = heap_slot_in(s)[r, victim]
+        slot = running_slot(s, r, victim)
         leave(s, r, victim)
         rollouts_in(s)[slot].preemptions += 1
         s.preemptions += 1
@@ -167,8 +191,8 @@ def remove(s: State, r: int, slot: int) -> None:
     """``Replica.remove``."""
     replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
     if rollout.has_kv:
-        for i in range(replica.heap):
-            if heap_slot_in(s)[r, i] == slot:
+        for i in range(replica.running):
+            if running_slot(s, r, i) == slot:
                 leave(s, r, i)
                 break
     else:
@@ -229,16 +253,16 @@ def join(s: State, r: int) -> bool:
         rollout.has_kv = 1
         final = replica.iteration + rollout.response - rollout.generated
         rollout.final = final
-        change = final
+        push(s, r, slot)
         if s.stream:
             if rollout.next_cut == 0:
                 rollout.next_cut = s.chunk
-            change = min(final, replica.iteration + rollout.next_cut - rollout.generated)
-        push(s, r, change, slot)
+            cut = replica.iteration + rollout.next_cut - rollout.generated
+            if cut < final:
+                push_cut(s, r, cut, slot)
     replica.waiting -= count
     for i in range(replica.waiting):
         waiting_in(s)[r, i] = waiting_in(s)[r, i + count]
-    replica.running += count
     replica.kv += kv
     s.prefilled += tokens
     s.recomputed += recomputed
@@ -275,7 +299,10 @@ def decode(s: State, r: int) -> None:
     n, kv = replica.running, replica.kv
     if s.static and not s.free_padding:
         n, kv = replica.rows, replica.padded_kv
-    k = heap_at_in(s)[r, 0] - replica.iteration
+    change = finals_in(s)[r, 0]
+    if replica.first_cut < replica.last_cut:
+        change = min(change, cut_to_come(s, r))
+    k = (change >> SLOT_BITS) - replica.iteration
     if s.rounds and replica.round_left < k:
         k = replica.round_left
     if s.kv_blocks != UNBOUNDED:
@@ -294,8 +321,8 @@ def decode(s: State, r: int) -> None:
         if fixed + slope * furthest <= line_range_in(s)[n, 2]:
             s.error = ASK_MODEL
             return
-    if kv_until != math.inf:
-        k = min(k, int((kv_until - kv) // n) + 1)
+    if kv_until - kv < float(k * n):
+        k = min(k, int(kv_until - kv) // n + 1)
     replica.fixed = fixed + slope * kv
     replica.slope = slope * n
     replica.k = k
@@ -416,23 +443,22 @@ def account(s: State, r: int, at: float) -> None:
     iteration = replica.iteration + k
     replica.iteration = iteration
     replica.round_left -= k
-    at_heap, slots = heap_at_in(s)[r], heap_slot_in(s)[r]
-    while replica.heap and at_heap[0] == iteration:
-        slot = slots[0]
-        if slot >= 0 and rollouts_in(s)[slot].final > iteration:
+    while replica.first_cut < replica.last_cut and cut_to_come(s, r) >> SLOT_BITS == iteration:
+        slot = cut_to_come(s, r) & NO_SLOT
+        replica.first_cut += 1
+        if slot != NO_SLOT:
             rollout = rollouts_in(s)[slot]
             rollout.generated = rollout.next_cut
             hand_over(s, slot, 0)
             rollout.next_cut = rollout.cut + s.chunk
-            at_heap[0] = min(rollout.final, iteration + s.chunk)
-        else:
-            if slot >= 0:
-                finish(s, r, slot, at)
-                replica.stale = 1
-            replica.heap -= 1
-            at_heap[0], slots[0] = at_heap[replica.heap], slots[replica.heap]
-        if replica.heap > 1:
-            heap_down(at_heap, slots, replica.heap, 0)
+            if iteration + s.chunk < rollout.final:
+                push_cut(s, r, iteration + s.chunk, slot)
+    finals = finals_in(s)[r]
+    while replica.running and finals[0] >> SLOT_BITS == iteration:
+        finish(s, r, finals[0] & NO_SLOT, at)
+        replica.stale = 1
+        finals[0] = finals[replica.running]
+        heap_down(finals, replica.running, 0)
 
 
 @compiled
@@ -462,10 +488,9 @@ def stops_now(s: State, r: int) -> bool:
 def sync_generated(s: State, r: int) -> None:
     """``Replica.sync_generated``."""
     replica = replicas_in(s)[r]
-    for i in range(replica.heap):
-        if heap_slot_in(s)[r, i] >= 0:
-            rollout = rollouts_in(s)[heap_slot_in(s)[r, i]]
-            rollout.generated = rollout.response - (rollout.final - replica.iteration)
+    for i in range(replica.running):
+        rollout = rollouts_in(s)[running_slot(s, r, i)]
+        rollout.generated = rollout.response - (rollout.final - replica.iteration)
 
 
 @compiled
@@ -474,13 +499,13 @@ def release_kv(s: State) -> None:
     for r in range(s.replicas):
         replica = replicas_in(s)[r]
         sync_generated(s, r)
-        for i in range(replica.heap):
-            slot = heap_slot_in(s)[r, i]
-            if slot >= 0:
-                rollouts_in(s)[slot].has_kv = 0
-                waiting_in(s)[r, replica.waiting] = slot
-                replica.waiting += 1
-        replica.heap = replica.running = replica.kv = replica.rows = replica.padded_kv = 0
+        for i in range(replica.running):
+            slot = running_slot(s, r, i)
+            rollouts_in(s)[slot].has_kv = 0
+            waiting_in(s)[r, replica.waiting] = slot
+            replica.waiting += 1
+        replica.first_cut = replica.last_cut = 0
+        replica.running = replica.kv = replica.rows = replica.padded_kv = 0
         if s.limited:
             for i in range(replica.waiting):
                 keys_in(s)[i] = rollouts_in(s)[waiting_in(s)[r, i]].id

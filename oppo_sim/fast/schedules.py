@@ -13,6 +13,7 @@ from oppo_sim.fast.activities import (
     ended,
     event_in_instant,
     iterations_until,
+    next_actor,
     pass_cancelled,
     progress,
     record,
@@ -87,7 +88,6 @@ from oppo_sim.fast.records import (
     runners_in,
     selection_in,
     stage_s_in,
-    tree_in,
     whole_at_in,
     wholes_in,
     workers_in,
@@ -388,6 +388,8 @@ def scoring_ended(s: State, w: int) -> None:
         began = runners_in(s)[s.replicas + w].started
         record(s, SPAN_SCORE, w, 0, began, at, worker.served - worker.head, tokens, 0.0)
     worker.head = worker.served
+    if worker.head == worker.tail:
+        worker.head = worker.served = worker.tail = 0  # the same few cache lines again
 
 
 @compiled
@@ -699,7 +701,7 @@ def count_async(s: State) -> None:
 def run_until(s: State, until: int) -> int:
     """``Clock.drive``: events in the order of time, decisions when none is left in an instant."""
     trainer = s.replicas + s.workers
-    fire, tree = fire_in(s), tree_in(s)
+    fire = fire_in(s)
     s.until = until
     s.asking = OK
     while s.step < until and s.error == OK:
@@ -709,10 +711,10 @@ def run_until(s: State, until: int) -> int:
             s.resume = 0
             go_on(s)
         else:
-            actor = tree[1]
-            if fire[actor] == math.inf:
+            if fire[1] == math.inf:
                 return ASK_MODEL
-            s.now = fire[actor]
+            actor = next_actor(s)
+            s.now = fire[1]
             if actor < s.replicas:
                 replica_ended(s, actor)
             elif actor < trainer:

@@ -151,6 +151,16 @@ def forget(s: State, slot: int) -> None:
 
 
 @compiled
+def inbox_rises(s: State, count: int) -> bool:
+    """True if the pieces of the inbox lie in the order of (id, arrival) already."""
+    ids = inbox_id_in(s)
+    rises = True
+    for i in range(1, count):
+        rises = rises and ids[i - 1] <= ids[i]
+    return rises
+
+
+@compiled
 def sort_inbox(s: State, count: int) -> None:
     """``items``: the pieces of the inbox by (id, arrival)."""
     ids, items, keys = inbox_id_in(s), items_in(s), keys_in(s)
@@ -180,9 +190,10 @@ def sort_inbox(s: State, count: int) -> None:
 def settle_scorer(s: State) -> None:
     """``Scorer.settle``."""
     count = s.inbox
-    if count == 1:
-        queue_piece(s, 0)
-    elif count > 1:
+    if inbox_rises(s, count):
+        for i in range(count):
+            queue_piece(s, i)
+    else:
         sort_inbox(s, count)
         for i in range(count):
             queue_piece(s, items_in(s)[i])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _KEPT = 16
+_LINE = 64
+"""Bytes of a cache line."""
 
 
 class Memory(NamedTuple):
@@ -38,7 +40,7 @@ class Memory(NamedTuple):
         from oppo_sim.fast import records
 
         i = list(records.TABLES).index(name)
-        table = self.tables[name] = np.ascontiguousarray(table, dtype=records.TABLES[name])
+        table = self.tables[name] = _aligned(np.ascontiguousarray(table, dtype=records.TABLES[name]))
         self.states["address"][0, i] = table.ctypes.data
         self.states["length"][0, i] = table.shape[0]
         self.states["width"][0, i] = table.shape[-1]
@@ -95,11 +97,10 @@ def make_state(
     running = load if machine.max_num_seqs is None else min(load, machine.max_num_seqs)
     costs = cost_tables(setup.costs, counterfactual.free_padding, running)
     rewards = setup.rewards()
-    prompts, responses, clipped = _rows(setup.replay)
     pieces = (2 * in_flight + 16) * room
     queued = 1 << (2 * pieces - 1).bit_length()
-    # Cuts of preempted rollouts stay in the heap.
-    heap = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
+    # Cuts of preempted rollouts stay.
+    cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
     actors = replicas + workers + 3
     leaves = 1 << (actors - 1).bit_length()
     devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
@@ -128,10 +129,6 @@ def make_state(
     def whole(*shape: int) -> "np.ndarray[Any, Any]":
         return np.zeros(shape, dtype=np.int64)
 
-    tree = np.zeros(2 * leaves, dtype=np.int64)
-    tree[leaves:] = np.arange(leaves)
-    for i in range(leaves - 1, 0, -1):
-        tree[i] = tree[2 * i]
     tables = {
         **devices,
         "rollouts": np.zeros(in_flight, dtype=records.ROLLOUT),
@@ -139,11 +136,10 @@ def make_state(
         "shelf_rollouts": np.zeros(batch.group_size, dtype=records.ROLLOUT),
         "shelf_groups": np.zeros(1, dtype=records.GROUP),
         "replicas": np.zeros(replicas, dtype=records.REPLICA),
-        "fire": np.full(leaves, np.inf),
-        "tree": tree,
+        "fire": np.full(2 * leaves, np.inf),
         "cancelled": np.zeros((64 + 8 * replicas + 8 * workers) * room),
-        "heap_at": whole(replicas, heap),
-        "heap_slot": whole(replicas, heap),
+        "finals": whole(replicas, load + 1),
+        "cuts": whole(replicas, 1 << (cuts - 1).bit_length()),
         "waiting": whole(replicas, load),
         "flights": whole(groups),
         "free": np.arange(groups, dtype=np.int64)[::-1].copy(),
@@ -172,9 +168,9 @@ def make_state(
         "activity_s": np.zeros(records.STAGES + records.PARALLEL_STAGES),
         "activity_stages": whole(records.STAGES + records.PARALLEL_STAGES),
         "rewards": _rewards(rewards, setup.steps),
-        "prompts": prompts,
-        "responses": responses,
-        "clipped": clipped,
+        "lengths": _rows(setup.replay),
+        "drawn": whole(groups),
+        "drawn_lengths": np.zeros(in_flight, dtype=records.LENGTHS),
         "blocks": np.array(setup.replay.blocks, dtype=np.int64),
         "block_means": np.array(setup.replay.block_means),
         "key": np.array([setup.replay.key], dtype=np.uint64),
@@ -203,6 +199,19 @@ def make_state(
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _aligned(table: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """The table, copied if need be, at the begin of a cache line."""
+    import numpy as np
+
+    if table.ctypes.data % _LINE == 0:
+        return table
+    room = np.empty(table.nbytes + _LINE, dtype=np.uint8)
+    first = -room.ctypes.data % _LINE
+    moved: np.ndarray[Any, Any] = room[first : first + table.nbytes].view(table.dtype).reshape(table.shape)
+    moved[...] = table
+    return moved
 
 
 def _devices(
@@ -328,13 +337,15 @@ def _rewards(rewards: BatchRewards, steps: int) -> "np.ndarray[Any, Any]":
     return np.array([np.nan if mean is None else mean for mean in rewards.step_means(steps)])
 
 
-_kept_rows: "OrderedDict[tuple[int, ...], tuple[tuple[list[Any], ...], tuple[np.ndarray[Any, Any], ...]]]"
+_kept_rows: "OrderedDict[tuple[int, ...], tuple[tuple[list[Any], ...], np.ndarray[Any, Any]]]"
 _kept_rows = OrderedDict()
 
 
-def _rows(replay: Replay) -> "tuple[np.ndarray[Any, Any], ...]":
-    """Prompts, responses and clipped as arrays; those of the last few traces are kept."""
+def _rows(replay: Replay) -> "np.ndarray[Any, Any]":
+    """The rows of the trace as records; those of the last few traces are kept."""
     import numpy as np
+
+    from oppo_sim.fast import records
 
     columns = (replay.prompt_lengths, replay.response_lengths, replay.clipped)
     key = tuple(map(id, columns))
@@ -342,6 +353,8 @@ def _rows(replay: Replay) -> "tuple[np.ndarray[Any, Any], ...]":
         while len(_kept_rows) >= _KEPT:
             _kept_rows.popitem(last=False)
         # The lists are kept too, so that their ids stay theirs.
-        arrays = tuple(np.array(column, dtype=np.int32) for column in columns)
-        _kept_rows[key] = (columns, arrays)
+        rows = np.zeros(len(replay.prompt_lengths), dtype=records.LENGTHS)
+        for name, column in zip(records.LENGTHS.names or (), columns, strict=True):
+            rows[name] = column
+        _kept_rows[key] = (columns, _aligned(rows))
     return _kept_rows[key][1]

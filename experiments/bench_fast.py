@@ -3,7 +3,8 @@ step table kept.
 
     python experiments/bench_fast.py                    # shipped scenario x policy, large set-ups, scaling
     python experiments/bench_fast.py --quick            # two cells and the large set-ups, fewer turns
-    python experiments/bench_fast.py -o experiments/results/fast   # table as CSV and Markdown, plot as PNG
+    python experiments/bench_fast.py --large-only       # the large set-ups alone
+    python experiments/bench_fast.py -o experiments/results/fast   # tables as CSV, plot as PNG
 
 A cell of the table is (seconds a step on SimPy) / (seconds a step compiled), the best of a few turns of each.
 Asynchronous policies run with training and scoring on devices of their own. ``-``: the policy cannot run on
@@ -139,6 +140,17 @@ LARGE = {
 }
 
 
+def large_setups(turns: int) -> pd.DataFrame:
+    """Seconds a step of the large set-ups."""
+    return pd.DataFrame(
+        [
+            {"setup": name, "simpy_s": cell.simpy_s, "compiled_s": cell.compiled_s, "ratio": cell.ratio}
+            for name, (batch_size, replicas, policy, settings) in LARGE.items()
+            for cell in [measured(synthetic(batch_size, replicas, policy, **settings), turns)]
+        ]
+    )
+
+
 def scaling(turns: int) -> pd.DataFrame:
     """Seconds a step against B, replicas and chunk size, one of them at a time."""
     points = [("rollout_batch_size", b, b, 8, 256) for b in (64, 128, 256, 512, 1024, 2048)]
@@ -172,11 +184,19 @@ def plot(frame: pd.DataFrame, path: Path) -> None:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Two cells and the large set-ups.")
+@click.option("--large-only", is_flag=True, help="The large set-ups; with -o, only their table is written.")
 @click.option("--scenarios", default="", help="Comma-separated; default: all shipped ones.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Folder for CSV, Markdown and plot.")
-def main(quick: bool, scenarios: str, output: Path | None) -> None:
+def main(quick: bool, large_only: bool, scenarios: str, output: Path | None) -> None:
     """Print ratios; with -o, keep them."""
     turns = 2 if quick else 8
+    if large_only:
+        large = large_setups(turns)
+        click.echo(large.round({"ratio": 1}).to_string(index=False))
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            large.to_csv(output / "large.csv", index=False)
+        return
     names = [name for name in scenarios.split(",") if name] or shipped_scenarios()
     policies = ["oppo", "async"] if quick else [*SHIPPED, "own"]
     table = pd.DataFrame(index=pd.Index(names[:1] if quick else names, name="scenario"), columns=policies)
@@ -191,13 +211,7 @@ def main(quick: bool, scenarios: str, output: Path | None) -> None:
             else:
                 table.loc[name, policy] = f"{measured(setup, turns).ratio:.0f}"
         click.echo(f"{name}: {' '.join(f'{p}={table.loc[name, p]}' for p in policies)}")
-    large = pd.DataFrame(
-        [
-            {"setup": name, "simpy_s": cell.simpy_s, "compiled_s": cell.compiled_s, "ratio": cell.ratio}
-            for name, (batch_size, replicas, policy, settings) in LARGE.items()
-            for cell in [measured(synthetic(batch_size, replicas, policy, **settings), turns)]
-        ]
-    )
+    large = large_setups(turns)
     click.echo(large.round({"ratio": 1}).to_string(index=False))
     if output is None:
         return

@@ -73,11 +73,12 @@ def main(scenario: str, jobs: int) -> None:
     with tempfile.TemporaryDirectory() as root:
         folder, cache = Path(root), Path(root) / "cache"
 
-        def compare(name: str, **environment: str) -> tuple[float, str]:
-            command = ["compare", scenario, "--jobs", str(jobs), "-o", name]
+        def compare(name: str, *options: str, **environment: str) -> tuple[float, str]:
+            command = ["compare", scenario, "--jobs", str(jobs), "-o", name, *options]
             return timed([sys.executable, "-c", LOADED, *command], folder, cache, **environment)
 
-        compare("warm-files", OPPO_ENGINE="simpy")  # bytecode and fonts, which an installation makes once
+        # Bytecode and fonts, which an installation makes once.
+        compare("warm-files", "--seeds", "1", "--steps", "20", "--draws", "0", OPPO_ENGINE="simpy")
         alone, _ = compare("alone", OPPO_ENGINE="simpy")
         first, _ = compare("first")
         while not any(cache.rglob("ready*")):

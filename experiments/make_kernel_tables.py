@@ -3,12 +3,12 @@
 python experiments/make_kernel_tables.py    # needs the extra 'kernels'; what does not change is left alone
 """
 
-from oppo_sim.costs.composed_config import roofline_engines
 from oppo_sim.costs.devices import find_device
-from oppo_sim.costs.kernel_devices import KernelSource
-from oppo_sim.costs.kernel_lookup import query_of
-from oppo_sim.costs.kernel_table import SHIPPED_FOLDER, KernelQuery, load_table, save_table
-from oppo_sim.costs.kernels import make_table
+from oppo_sim.costs.kernels.composed_config import roofline_engines
+from oppo_sim.costs.kernels.devices import KernelSource
+from oppo_sim.costs.kernels.lookup import query_of
+from oppo_sim.costs.kernels.make import make_table
+from oppo_sim.costs.kernels.table import SHIPPED_FOLDER, KernelQuery, load_table, save_table
 from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.roofline_config import ShapedCosts
 from oppo_sim.costs.roofline_engine import RooflineEngine

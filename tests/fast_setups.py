@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from oppo_sim.costs.adjusted import adjusted
 from oppo_sim.costs.build_profile import costs_from_profile
-from oppo_sim.costs.composed_config import composed_costs
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.interface import Costs
-from oppo_sim.costs.kernel_table import (
+from oppo_sim.costs.kernels.composed_config import composed_costs
+from oppo_sim.costs.kernels.table import (
     DecodeAttention,
     KernelOrigin,
     KernelQuery,

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppo_sim.costs.achieved import Achievable
-from oppo_sim.costs.composed_config import ComposedCostConfig
-from oppo_sim.costs.composed_engine import ComposedEngine, ComposedPrefill
 from oppo_sim.costs.devices import find_device
 from oppo_sim.costs.hosts import HostOverheads
+from oppo_sim.costs.kernels.composed_config import ComposedCostConfig
+from oppo_sim.costs.kernels.composed_engine import ComposedEngine, ComposedPrefill
 from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.profile import ProfileRangeWarning, RangeCounter
 from oppo_sim.costs.roofline_config import RooflineCostConfig

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from oppo_sim.cli.main import run
-from oppo_sim.costs import kernel_lookup, kernels
 from oppo_sim.costs.devices import find_device
 from oppo_sim.costs.interpolate import bilinear, linear
-from oppo_sim.costs.kernel_devices import STAND_INS, SYSTEMS, KernelSource
-from oppo_sim.costs.kernel_lookup import find_table, provide_table, query_of, table_for
-from oppo_sim.costs.kernel_table import SHIPPED_FOLDER, KernelQuery, KernelTable, kernel_shape, load_table
+from oppo_sim.costs.kernels import lookup, make
+from oppo_sim.costs.kernels.devices import STAND_INS, SYSTEMS, KernelSource
+from oppo_sim.costs.kernels.lookup import find_table, provide_table, query_of, table_for
+from oppo_sim.costs.kernels.table import SHIPPED_FOLDER, KernelQuery, KernelTable, kernel_shape, load_table
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
@@ -38,13 +38,13 @@ def query(shape: ModelShape = SMALL, degree: int = 1, **other: object) -> Kernel
 
 def asked(of: KernelQuery) -> object:
     """The package's own estimator of the same engine."""
-    with kernels._asking(of):
-        return kernels._layers(of, *next(kernels._kinds(of.shape))).engine
+    with make._asking(of):
+        return make._layers(of, *next(make._kinds(of.shape))).engine
 
 
 @pytest.fixture(scope="module")
 def table() -> KernelTable:
-    return kernels.make_table(query())
+    return make.make_table(query())
 
 
 def decode_s(table: KernelTable, n: int, kv: int) -> float:
@@ -63,7 +63,7 @@ def prefill_s(table: KernelTable, rollouts: int, new: int, past: int) -> float:
 @pytest.mark.parametrize("degree", [1, 4])
 def test_a_table_says_what_the_package_says_at_its_points(degree: int) -> None:
     of = query(degree=degree)
-    found, engine = kernels.make_table(of), asked(of)
+    found, engine = make.make_table(of), asked(of)
     for n in (1, 8, 128, 1024):
         for kv in (63, 1023, 16383):
             said = engine.predict_decode_latency(n, kv, 2)  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def test_between_its_points_a_table_is_near_the_package(table: KernelTable) -> N
     ("tokens", "context"), [(1, 4096.0), (300, 150.0), (4096, 4096.0), (8192, 64.0), (64, 32.0)]
 )
 def test_pieces_stand_for_as_many_tokens_and_pairs(tokens: float, context: float) -> None:
-    count, new, past = kernels.pieces(tokens, context)
+    count, new, past = make.pieces(tokens, context)
     assert count * new == pytest.approx(tokens)
     assert count * (new * past + new**2 / 2) == pytest.approx(tokens * context, abs=tokens / 2)
 
@@ -106,7 +106,7 @@ def test_layers_of_two_kinds_add_up() -> None:
     all_experts = experts.model_copy(update={"num_hidden_layers": 40})
     no_experts = {"num_experts": 0, "num_experts_per_tok": 0, "moe_intermediate_size": None}
     dense = experts.model_copy(update={**no_experts, "num_hidden_layers": 8})
-    both, moe, plain = (kernels.make_table(query(shape)) for shape in (mixed, all_experts, dense))
+    both, moe, plain = (make.make_table(query(shape)) for shape in (mixed, all_experts, dense))
     at = both.rows.tokens.index(64)
     attention = [each.decode_attention.seconds[5][5] for each in (both, moe, plain)]
     assert attention[0] == pytest.approx(attention[1] + attention[2], rel=1e-4)
@@ -118,7 +118,7 @@ def test_layers_of_two_kinds_add_up() -> None:
 def test_eight_bits_are_faster_where_weights_are_read() -> None:
     shape = MODELS["llama-3.1-8b"]
     wide, static, dynamic, narrow = (
-        kernels.make_table(query(shape, dtype=dtype, kv_cache_dtype=cache))
+        make.make_table(query(shape, dtype=dtype, kv_cache_dtype=cache))
         for dtype, cache in (
             ("bf16", "bf16"),
             ("fp8_static", "bf16"),
@@ -251,7 +251,7 @@ def test_a_device_without_kernels_takes_those_that_the_scenario_names() -> None:
 )
 def test_a_shape_that_was_not_measured_is_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(OppoError, match=sentence):
-        kernels.make_table(query(SMALL.model_copy(update=change), system="a100_sxm", version="0.14.0"))
+        make.make_table(query(SMALL.model_copy(update=change), system="a100_sxm", version="0.14.0"))
 
 
 def test_the_command_makes_tables(
@@ -267,7 +267,7 @@ def test_the_command_makes_tables(
     assert out.index("made") < out.index("kept")
     assert run(["costs", "table"]) == run([*model, "h200-single"]) == 2
     assert run([*model[:3], "nobody"]) == 2
-    monkeypatch.setattr(kernel_lookup, "SHIPPED_FOLDER", tmp_path / "tables")
+    monkeypatch.setattr(lookup, "SHIPPED_FOLDER", tmp_path / "tables")
     assert run(model) == 0
     assert "shipped" in capsys.readouterr().out
 
@@ -277,6 +277,6 @@ def test_shipped_tables_are_what_the_package_says() -> None:
     wanted = script["wanted"]()
     assert set(wanted) == {path.name for path in SHIPPED_FOLDER.glob("*.json.gz")}
     for name in random.Random(0).sample(sorted(wanted), 4):
-        shipped, made = load_table(SHIPPED_FOLDER / name), kernels.make_table(wanted[name])
+        shipped, made = load_table(SHIPPED_FOLDER / name), make.make_table(wanted[name])
         undated = made.origin.model_copy(update={"made": shipped.origin.made})
         assert shipped == made.model_copy(update={"origin": undated})

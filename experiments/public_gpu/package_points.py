@@ -15,7 +15,7 @@ import pandas as pd
 from served import Engine, engine_costs
 from split import DATA, load
 
-from oppo_sim.costs.kernel_devices import SYSTEMS
+from oppo_sim.costs.kernels.devices import SYSTEMS
 from oppo_sim.costs.models import find_model
 
 POINTS = DATA / "package_points.csv.gz"

@@ -9,7 +9,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.trace_common import AS_JSON, print_json, text_table, wide_console
 
 if TYPE_CHECKING:
-    from oppo_sim.costs.kernel_devices import KernelSource
+    from oppo_sim.costs.kernels.devices import KernelSource
     from oppo_sim.costs.roofline_engine import RooflineEngine
 
     Wanted = list[tuple[str, RooflineEngine, KernelSource]]
@@ -63,8 +63,8 @@ def table_command(
     """
     if bool(scenarios) == (model is not None):
         raise click.UsageError("give scenarios, or a model with --model")
-    from oppo_sim.costs.kernel_devices import KernelSource
-    from oppo_sim.costs.kernel_lookup import provide_table, query_of
+    from oppo_sim.costs.kernels.devices import KernelSource
+    from oppo_sim.costs.kernels.lookup import provide_table, query_of
 
     if model is None:
         wanted = [each for name in scenarios for each in _of_scenario(name)]
@@ -105,8 +105,8 @@ def _engine(model: str, device: str, degree: int, dtype: Any, kv_cache_dtype: st
 
 def _of_scenario(name: str) -> "Wanted":
     """(where it is used, engine, whose kernels) of every engine of a scenario. Raises OppoError."""
-    from oppo_sim.costs.composed_config import ComposedCostConfig, roofline_engines
-    from oppo_sim.costs.kernel_devices import KernelSource
+    from oppo_sim.costs.kernels.composed_config import ComposedCostConfig, roofline_engines
+    from oppo_sim.costs.kernels.devices import KernelSource
     from oppo_sim.costs.roofline_config import ShapedCosts
     from oppo_sim.errors import OppoError
     from oppo_sim.scenario.build import cost_context
@@ -124,7 +124,7 @@ def _of_scenario(name: str) -> "Wanted":
 
 
 def _plain(name: str, path: Path, state: str) -> dict[str, Any]:
-    from oppo_sim.costs.kernel_table import load_table
+    from oppo_sim.costs.kernels.table import load_table
 
     table = load_table(path)
     said = {"for": name, "origin": state, "path": str(path)}

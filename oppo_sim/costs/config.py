@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from oppo_sim.costs.composed_config import ComposedCostConfig
+from oppo_sim.costs.kernels.composed_config import ComposedCostConfig
 from oppo_sim.costs.linear_config import LinearCostConfig
 from oppo_sim.costs.profile_config import ProfileCostConfig
 from oppo_sim.costs.roofline_config import RooflineCostConfig

@@ -1,28 +1,18 @@
 """Cost models that read a measured profile."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from oppo_sim.costs.context import StagesRun
 from oppo_sim.costs.formulas import inside
 from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak, StageTimes, Work
-from oppo_sim.costs.interpolate import bilinear, line_at, linear, merged
+from oppo_sim.costs.interpolate import linear
 from oppo_sim.costs.linear import COMPUTE_BOUND, MEMORY_BOUND
 from oppo_sim.costs.lowering import Lowering
-from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, RangeCounter, TrainingTable
+from oppo_sim.costs.profile import DecodeTable, PrefillTable, RangeCounter, TrainingTable
+from oppo_sim.costs.tabulated import Knots, decode_lines_of, forward_seconds
 from oppo_sim.errors import OppoError
-
-_INFINITE = float("inf")
-
-
-class _Knots(NamedTuple):
-    """Decode of one batch size: line i answers KV up to knot i, the last one beyond."""
-
-    knots: tuple[float, ...]
-    found: DecodeLines
 
 
 @dataclass(frozen=True)
@@ -39,19 +29,7 @@ class ProfilePrefill:
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         """Bilinear in tokens and pairs per token. Raises OppoError for a time <= 0."""
-        table, context = self.prefill, pairs / tokens
-        if not (
-            inside(table.tokens[0], table.tokens[-1], tokens)
-            and inside(table.mean_context[0], table.mean_context[-1], context)
-        ):
-            self.ranges.note(self.table, f"{tokens:g} tokens, mean context {context:g}")
-        seconds = bilinear(table.tokens, table.mean_context, table.seconds, tokens, context)
-        if seconds <= 0:
-            asked = f"{tokens:g} tokens, mean context {context:g}"
-            raise OppoError(
-                f"cost profile: {self.table} extrapolates to no time at all at {asked}; measure nearer to it"
-            )
-        return seconds + self.host_prefill
+        return forward_seconds(self.prefill, tokens, pairs, self.table, self.ranges) + self.host_prefill
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
         return self.prefill_shares
@@ -73,7 +51,7 @@ class ProfileEngine(ProfilePrefill):
     host_per_iteration: float = 0.0
     host_per_rollout: float = 0.0
     decode_shares: Demand = MEMORY_BOUND
-    _lines: dict[int, _Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lines: dict[int, Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
         line = self.decode_line(n_running, kv_tokens)
@@ -82,17 +60,7 @@ class ProfileEngine(ProfilePrefill):
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
         OppoError for a time <= 0."""
-        knots, (lines, measured, *_) = self._knots(n_running)
-        line = lines[bisect_left(knots, kv_tokens)]
-        if measured is None or not inside(*measured, kv_tokens):
-            self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
-        furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
-        if line.fixed + line.per_kv_token * furthest <= 0:
-            asked = f"n_running {n_running}, kv_tokens {kv_tokens:g}"
-            raise OppoError(
-                f"cost profile: decode extrapolates to no time at all at {asked}; measure nearer to it"
-            )
-        return line
+        return self._knots(n_running).answer(n_running, kv_tokens, self.ranges)
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
         return self.decode_shares
@@ -110,47 +78,12 @@ class ProfileEngine(ProfilePrefill):
     def decode_lines(self, n_running: int) -> DecodeLines:
         return self._knots(n_running).found
 
-    def _knots(self, n_running: int) -> _Knots:
+    def _knots(self, n_running: int) -> Knots:
         found = self._lines.get(n_running)
         if found is None:
             host = self.host_per_iteration + self.host_per_rollout * n_running
             found = self._lines[n_running] = decode_lines_of(self.decode, n_running, host)
         return found
-
-
-def decode_lines_of(table: DecodeTable, n_running: int, host: float) -> _Knots:
-    """Lines of one batch size from the rows on both sides of it (the two nearest outside)."""
-    weighted = _rows_of(table, n_running)
-    scaled = [[kv * n_running / row.n_running for kv in row.kv_tokens] for row, _ in weighted]
-    knots = merged(*scaled)
-    low, high = max(grid[0] for grid in scaled), min(grid[-1] for grid in scaled)
-    if not table.rows[0].n_running <= n_running <= table.rows[-1].n_running:
-        low, high = 1.0, 0.0  # nothing is inside
-    middles = [knots[0] - 1.0, *((a + b) / 2.0 for a, b in pairwise(knots)), knots[-1] + 1.0]
-    lines = []
-    for middle, until in zip(middles, [*knots, _INFINITE], strict=True):
-        fixed, slope = host, 0.0
-        for row, weight in weighted:
-            share = row.n_running / n_running
-            at_zero, rise = line_at(row.kv_tokens, row.seconds, middle * share)
-            fixed += weight * at_zero
-            slope += weight * rise * share
-        lines.append(Line(fixed, slope, until))
-    last = lines[-1]
-    if last.per_kv_token < 0:  # noise at the end of a row must not lead to negative times far beyond it
-        lines[-1] = Line(last.fixed + last.per_kv_token * knots[-1], 0.0, _INFINITE)
-    return _Knots(tuple(knots), DecodeLines(tuple(lines), (low, high)))
-
-
-def _rows_of(table: DecodeTable, n_running: int) -> list[tuple[DecodeRow, float]]:
-    rows = table.rows
-    for row in rows:
-        if row.n_running == n_running:
-            return [(row, 1.0)]
-    place = bisect_left([row.n_running for row in rows], n_running)
-    i = min(max(place - 1, 0), len(rows) - 2)
-    weight = (n_running - rows[i].n_running) / (rows[i + 1].n_running - rows[i].n_running)
-    return [(rows[i], 1.0 - weight), (rows[i + 1], weight)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from oppo_sim.costs.kernel_devices import KernelEngine
+from oppo_sim.costs.kernels.devices import KernelEngine
 from oppo_sim.costs.models import ModelShape, first_problem
 from oppo_sim.costs.profile import Grid, SecondsOrZero
 from oppo_sim.costs.strict import Count, Strict
@@ -21,7 +21,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import new_file, reading
 
 FORMAT: Final = "oppo-kernels/1"
-SHIPPED_FOLDER: Final = Path(__file__).parent / "kernel_tables"
+SHIPPED_FOLDER: Final = Path(__file__).parent / "tables"
 
 KernelDtype = Literal["bf16", "fp8_static", "fp8_dynamic", "fp8_block"]
 """Of matrix products; fp8 by where its scales come from."""

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from oppo_sim.costs.composed_engine import ComposedEngine, ComposedPrefill
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.interface import Costs, PrefillCost
-from oppo_sim.costs.kernel_devices import KernelSource, own_kernels
-from oppo_sim.costs.kernel_lookup import FoundTable, table_for
-from oppo_sim.costs.kernel_table import KernelTable
+from oppo_sim.costs.kernels.composed_engine import ComposedEngine, ComposedPrefill
+from oppo_sim.costs.kernels.devices import KernelSource, own_kernels
+from oppo_sim.costs.kernels.lookup import FoundTable, table_for
+from oppo_sim.costs.kernels.table import KernelTable
 from oppo_sim.costs.profile import RangeCounter
 from oppo_sim.costs.roofline_config import ShapedCosts
 from oppo_sim.costs.roofline_engine import RooflineEngine

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from oppo_sim.cache import cache_root
-from oppo_sim.costs.kernel_devices import SYSTEMS, KernelSource, measured_device, newest_version
-from oppo_sim.costs.kernel_scaling import same_rates, scaled_table
-from oppo_sim.costs.kernel_table import (
+from oppo_sim.costs.kernels.devices import SYSTEMS, KernelSource, measured_device, newest_version
+from oppo_sim.costs.kernels.make import make_table
+from oppo_sim.costs.kernels.scaling import same_rates, scaled_table
+from oppo_sim.costs.kernels.table import (
     SHIPPED_FOLDER,
     KernelDtype,
     KernelQuery,
@@ -17,7 +18,6 @@ from oppo_sim.costs.kernel_table import (
     load_table,
     save_table,
 )
-from oppo_sim.costs.kernels import make_table
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
 from oppo_sim.files import write_errors

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from oppo_sim.costs.devices import Device
-from oppo_sim.costs.kernel_table import DecodeAttention, KernelTable, PrefillAttention, RowsTable
+from oppo_sim.costs.kernels.table import DecodeAttention, KernelTable, PrefillAttention, RowsTable
 from oppo_sim.costs.operators import (
     Split,
     collectives_seconds,

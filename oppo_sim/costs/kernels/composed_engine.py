@@ -4,23 +4,20 @@ Kernels come from a ``KernelTable``, the host from its preset, sampling, work an
 the roofline of the same engine.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from oppo_sim.costs.formulas import inside
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
 from oppo_sim.costs.interpolate import bilinear, linear, merged
-from oppo_sim.costs.kernel_table import KernelTable
+from oppo_sim.costs.kernels.table import KernelTable
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.operators import head_groups
 from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, RangeCounter
-from oppo_sim.costs.profile_engine import decode_lines_of
 from oppo_sim.costs.roofline_engine import RooflineEngine
-from oppo_sim.errors import OppoError
+from oppo_sim.costs.tabulated import Knots, decode_lines_of, forward_seconds
 
 _INFINITE = float("inf")
 
@@ -43,23 +40,11 @@ class ComposedPrefill:
         return self.roofline.peak
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
-        """Bilinear in tokens and pairs per token."""
-        forward, context = self._forward, pairs / tokens
-        if not (
-            inside(forward.tokens[0], forward.tokens[-1], tokens)
-            and inside(forward.mean_context[0], forward.mean_context[-1], context)
-        ):
-            self.ranges.note(self.counted_as, f"{tokens:g} tokens, mean context {context:g}")
-        return self._seconds(tokens, pairs)
+        """Bilinear in tokens and pairs per token. Raises OppoError for a time <= 0."""
+        return self._seconds(tokens, pairs, self.ranges)
 
-    def _seconds(self, tokens: float, pairs: float) -> float:
-        forward, context = self._forward, pairs / tokens
-        device = bilinear(forward.tokens, forward.mean_context, forward.seconds, tokens, context)
-        if device <= 0:
-            raise OppoError(
-                f"cost tables: {self.counted_as} extrapolates to no time at all at {tokens:g} tokens, mean"
-                f" context {context:g}; ask nearer to the table"
-            )
+    def _seconds(self, tokens: float, pairs: float, ranges: RangeCounter | None = None) -> float:
+        device = forward_seconds(self._forward, tokens, pairs, self.counted_as, ranges)
         return max(device, self.roofline.launches()) + self.roofline.host.per_iteration_s
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
@@ -133,9 +118,7 @@ class ComposedEngine(ComposedPrefill):
 
     _devices: dict[int, _Device] = field(default_factory=dict, repr=False, compare=False)
     """By batch size; shared with the same engine under another host."""
-    _lines: dict[int, tuple[tuple[float, ...], DecodeLines]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _lines: dict[int, Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
         line = self.decode_line(n_running, kv_tokens)
@@ -146,21 +129,10 @@ class ComposedEngine(ComposedPrefill):
 
         Raises OppoError for a time <= 0.
         """
-        knots, (lines, within, *_) = self._decode(n_running)
-        line = lines[bisect_left(knots, kv_tokens)]
-        if within is None or not inside(*within, kv_tokens):
-            self.ranges.note("decode", f"n_running {n_running}, kv_tokens {kv_tokens:g}")
-        furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
-        if line.fixed + line.per_kv_token * furthest <= 0:
-            raise OppoError(
-                f"cost tables: decode extrapolates to no time at all at n_running {n_running}, kv_tokens"
-                f" {kv_tokens:g}; ask nearer to the table"
-            )
-        return line
+        return self._decode(n_running).answer(n_running, kv_tokens, self.ranges)
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
-        knots, (lines, *_) = self._decode(n_running)  # nothing is counted: this is no iteration
-        line = lines[bisect_left(knots, kv_tokens)]
+        line = self._decode(n_running).line(kv_tokens)  # nothing is counted: this is no iteration
         seconds = line.fixed + line.per_kv_token * kv_tokens
         memory, per_memory, arithmetic, per_arithmetic = self.roofline.decode_parts(n_running)
         return Demand(
@@ -178,15 +150,15 @@ class ComposedEngine(ComposedPrefill):
         return replace(self, roofline=self.roofline.with_host(factor))
 
     def decode_lines(self, n_running: int) -> DecodeLines:
-        return self._decode(n_running)[1]
+        return self._decode(n_running).found
 
-    def _decode(self, n_running: int) -> tuple[tuple[float, ...], DecodeLines]:
+    def _decode(self, n_running: int) -> Knots:
         found = self._lines.get(n_running)
         if found is None:
             found = self._lines[n_running] = self._decode_anew(n_running)
         return found
 
-    def _decode_anew(self, n_running: int) -> tuple[tuple[float, ...], DecodeLines]:
+    def _decode_anew(self, n_running: int) -> Knots:
         """Where lines end, and the lines: the device, no less than the launches, and the rest of the host."""
         device = self._devices.get(n_running)
         if device is None:
@@ -196,7 +168,7 @@ class ComposedEngine(ComposedPrefill):
         bounded = _at_least(self.roofline.launches(), device.lines)
         lines = tuple(Line(fixed + added, per_kv_token, until) for fixed, per_kv_token, until in bounded)
         found = DecodeLines(lines, device.within, device.demand_seconds)
-        return tuple(line.kv_until for line in lines[:-1]), found
+        return Knots(tuple(line.kv_until for line in lines[:-1]), found)
 
     def _device(self, n_running: int) -> _Device:
         """Rows and collectives of the padded batch; head, sampling and attention of the rollouts that there

@@ -15,7 +15,7 @@ from math import ceil, floor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from oppo_sim.costs.kernel_table import (
+from oppo_sim.costs.kernels.table import (
     FORMAT,
     DecodeAttention,
     KernelDtype,

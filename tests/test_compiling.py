@@ -12,6 +12,10 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fast import choose, compiling
 from oppo_sim.fast.choose import run_columns, run_summary
 from oppo_sim.fast.compiling import LOCK, READY, Chooser
+from oppo_sim.runs import execute
+from oppo_sim.runs.execute import Executor, Runner
+from oppo_sim.runs.request import request_of
+from oppo_sim.scenario.load import load_scenario
 from tests.cli_runs import compile_first
 from tests.fast_setups import shipped
 
@@ -95,6 +99,53 @@ def test_a_process_beside_leaves_the_work_to_one_that_is_at_it(tmp_path: Path) -
         _python(["-m", "oppo_sim.fast"], environment)
     assert not (folder / READY).exists()
     assert [path.name for path in folder.iterdir()] == [LOCK]
+
+
+def test_the_compiler_is_of_this_package_whatever_the_current_folder_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who installs from a checkout and works in it has another ``oppo_sim`` in the current folder."""
+    compile_first()
+    (tmp_path / "oppo_sim" / "fast").mkdir(parents=True)
+    (tmp_path / "oppo_sim" / "__init__.py").write_text("")
+    (tmp_path / "oppo_sim" / "fast" / "__init__.py").write_text("")
+    (tmp_path / "oppo_sim" / "fast" / "__main__.py").write_text("open('another', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    process = compiling.compile_beside()
+    assert process is not None
+    assert process.wait() == 0
+    assert not (tmp_path / "another").exists()
+
+
+def test_who_waits_for_the_kernel_starts_the_compiler_again_once_and_then_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def ended_from_outside() -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"]))
+        return started[-1]
+
+    monkeypatch.setattr(compiling, "is_compiled", lambda: False)
+    monkeypatch.setattr(compiling, "is_being_compiled", lambda: False)
+    monkeypatch.setattr(compiling, "compile_beside", ended_from_outside)
+    compiling.wait_for_kernel()
+    assert [process.returncode for process in started] == [1, 1]
+
+
+def test_a_process_that_leaves_its_core_to_the_compiler_changes_no_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_first()
+    requests = [request_of(load_scenario(SCENARIO, ["steps=12"]), seed=seed) for seed in range(6)]
+    with Runner(Executor("serial")) as runner:
+        alone = {r.key: r.totals for done in runner.run(requests) for _, r in done}
+    monkeypatch.setattr(execute, "COMPILER_CORE_SECONDS", 0.0)
+    monkeypatch.setattr(execute, "WORTHWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(choose, "lacks_kernel", lambda: True)
+    with Runner(Executor("processes", os.cpu_count())) as runner:
+        beside = {r.key: r.totals for done in runner.run(requests) for _, r in done}
+    assert beside == alone
 
 
 def test_a_folder_that_cannot_be_written_is_replaced_by_one_that_can(tmp_path: Path) -> None:

@@ -486,6 +486,11 @@ _loaded: list[Any] = []
 _chooser = Chooser()
 
 
+def lacks_kernel() -> bool:
+    """This process made runs on SimPy only because nothing is compiled yet."""
+    return _chooser.lacks_kernel
+
+
 def load_kernel() -> Any:
     """The compiled module. The first call in a process imports numba; where nothing is compiled yet, it
     compiles, and says so, or waits for another process that does."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 from oppo_sim.cache import cache_root
@@ -32,6 +32,7 @@ COMPILING_S: Final = 2.0
 """Less work than this starts no compiler."""
 LOOK_S: Final = 0.25
 """How often a run looks whether the kernel has become ready."""
+_STARTS: Final = 2  # a compiler that was ended from outside is started again, once
 
 
 @cache
@@ -70,6 +71,11 @@ class Chooser:
         """A run that the kernel covers took so long on SimPy."""
         self._spent += seconds
 
+    @property
+    def lacks_kernel(self) -> bool:
+        """Runs were made on SimPy only because nothing is compiled yet."""
+        return self._spent > 0 and not is_compiled()
+
     def became_ready(self, left_s: float) -> bool:
         """In the middle of a run on SimPy with about ``left_s`` seconds to go: True if it is better begun
         anew with the kernel, which is there now. Looks at most every ``LOOK_S`` seconds."""
@@ -88,18 +94,32 @@ class Chooser:
             compile_beside()
 
 
-def compile_beside() -> None:
-    """Compile in a process of its own, at low priority, which goes on when this one ends."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with suppress(OSError):  # without it, work goes on uncompiled
-        subprocess.Popen(
-            [sys.executable, "-m", "oppo_sim.fast"],
+def compile_beside() -> "subprocess.Popen[bytes] | None":
+    """Compile in a process of its own, at low priority, which goes on when this one ends. None: it could not
+    be started, and work goes on uncompiled."""
+    # The same package as here: Python would look into the current folder first (-P: it must not), which may
+    # hold a checkout of another version, whose kernel is another one.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    with suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "oppo_sim.fast"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            # Ctrl-C is not for it. A session of its own would have a scheduling group of its own, in which
+            # low priority says nothing.
+            process_group=0,
         )
+    return None
+
+
+def wait_for_kernel() -> None:
+    """Wait until the kernel is compiled, with one who compiles it; gives up where nobody can."""
+    for _ in range(_STARTS):
+        started = None if is_compiled() else compile_beside()
+        while not is_compiled() and (is_being_compiled() or (started and started.poll() is None)):
+            sleep(LOOK_S)
 
 
 @contextmanager

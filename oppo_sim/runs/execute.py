@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from threading import Thread
 from time import sleep
 from typing import Any, Final, Literal, Self, get_args
@@ -28,6 +28,9 @@ WORTHWHILE_SECONDS: Final = 4.0
 """Less work than this is done before other processes have started."""
 HANDING_SECONDS: Final = 0.3
 """Less work than this is done here when they have: handing it out would cost as much."""
+COMPILER_CORE_SECONDS: Final = 100.0
+"""Of work for each process, on SimPy: from here on it pays to leave a core to the compiler until it is done.
+With less, the compiler takes what low priority gives it."""
 MOST_RUNS_A_TASK: Final = 500
 _TASKS_A_ROUND = 4  # for each process of a cluster
 
@@ -108,7 +111,16 @@ class Runner:
         # What was done here counts: a search that has gone on for so long will go on.
         return name == "processes" and self._spent + seconds < WORTHWHILE_SECONDS
 
+    def _leaves_core(self, left: int) -> bool:
+        """One process waits for the compiler first, which gets its core."""
+        from oppo_sim.fast.choose import lacks_kernel
+
+        crowded = self._jobs >= (os.cpu_count() or 1)
+        return crowded and lacks_kernel() and left * self._seconds[-1] > COMPILER_CORE_SECONDS * self._jobs
+
     def _learn(self, finished: Finished) -> None:
+        if not finished:
+            return
         mean = sum(result.seconds for _, result in finished) / len(finished)
         self._seconds.append(mean if len(self._seconds) < 2 else 0.7 * self._seconds[-1] + 0.3 * mean)
         del self._seconds[:-2]
@@ -132,9 +144,9 @@ class Runner:
             batch_size=1,
             pre_dispatch="2*n_jobs",
         )
-        results = parallel(
-            delayed(_evaluate_all)(task, os.getpid()) for task in self._tasks(left, self._jobs)
-        )
+        tasks = (delayed(_evaluate_all)(task, os.getpid()) for task in self._tasks(left, self._jobs))
+        first = [delayed(_leave_core)(os.getpid())] if self._leaves_core(len(left)) else []
+        results = parallel(chain(first, tasks))
         try:
             for finished in results:
                 self._learn(finished)
@@ -167,6 +179,15 @@ def _evaluate_all(requests: Sequence[RunRequest], main: int | None = None) -> Fi
     if main is not None and main != os.getpid():
         _follow(main)
     return [(request, evaluate(request)) for request in requests]
+
+
+def _leave_core(main: int) -> Finished:
+    """A task that only waits until the kernel is compiled."""
+    from oppo_sim.fast.compiling import wait_for_kernel
+
+    _follow(main)
+    wait_for_kernel()
+    return []
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -117,23 +118,30 @@ def test_the_compiler_is_of_this_package_whatever_the_current_folder_holds(
     assert not (tmp_path / "another").exists()
 
 
-def test_who_waits_for_the_kernel_starts_the_compiler_again_once_and_then_gives_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+def test_one_that_has_a_core_ends_the_compiler_beside(tmp_path: Path) -> None:
+    environment = {**os.environ, "OPPO_CACHE_DIR": str(tmp_path)}
+    hold = (
+        "from time import sleep; from oppo_sim.fast.compiling import compiling_alone\n"
+        "with compiling_alone(beside={beside}): print('held', flush=True); sleep(60)"
+    )
+    end = "from oppo_sim.fast.compiling import end_beside; end_beside()"
+    for beside, code in ((True, -signal.SIGTERM), (False, None)):
+        command = [sys.executable, "-c", hold.format(beside=beside)]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            _python(["-c", end], environment)
+            try:
+                if beside:
+                    assert holder.wait(30) == code
+                else:
+                    with pytest.raises(subprocess.TimeoutExpired):
+                        holder.wait(0.5)
+            finally:
+                holder.kill()
 
-    def ended_from_outside() -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"]))
-        return started[-1]
 
-    monkeypatch.setattr(compiling, "is_compiled", lambda: False)
-    monkeypatch.setattr(compiling, "is_being_compiled", lambda: False)
-    monkeypatch.setattr(compiling, "compile_beside", ended_from_outside)
-    compiling.wait_for_kernel()
-    assert [process.returncode for process in started] == [1, 1]
-
-
-def test_a_process_that_leaves_its_core_to_the_compiler_changes_no_result(
+def test_a_process_that_compiles_first_changes_no_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compile_first()

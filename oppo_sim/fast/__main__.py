@@ -2,10 +2,10 @@
 
 import os
 
-from oppo_sim.fast.choose import load_kernel
+from oppo_sim.fast.choose import compile_alone
 from oppo_sim.fast.compiling import is_being_compiled, is_compiled
 
 if __name__ == "__main__":
     os.nice(10)
     if not is_being_compiled() and not is_compiled():
-        load_kernel()
+        compile_alone()

@@ -17,6 +17,7 @@ from oppo_sim.fast.compiling import (
     Chooser,
     cache_folder,
     compiling_alone,
+    end_beside,
     is_compiled,
     mark_compiled,
 )
@@ -491,9 +492,28 @@ def lacks_kernel() -> bool:
     return _chooser.lacks_kernel
 
 
+def compile_instead() -> None:
+    """Compile in this process, at its priority, in place of one beside."""
+    end_beside()
+    _load(lambda: None, beside=False)
+
+
+def compile_alone() -> None:
+    """Compile in a process that does nothing else."""
+    _load(lambda: None, beside=True)
+
+
 def load_kernel() -> Any:
     """The compiled module. The first call in a process imports numba; where nothing is compiled yet, it
     compiles, and says so, or waits for another process that does."""
+    return _load(_say, beside=False)
+
+
+def _say() -> None:
+    print("oppo: compiling the fast path, once; its result is kept", file=sys.stderr, flush=True)
+
+
+def _load(say: Callable[[], None], *, beside: bool) -> Any:
     if _loaded:
         return _loaded[0]
     import numba.core.config as numba_config
@@ -508,9 +528,9 @@ def load_kernel() -> Any:
         config.CACHE_DIR = before
     _loaded.append(kernel)
     if not is_compiled():
-        with compiling_alone():
+        with compiling_alone(beside=beside):
             if not is_compiled():
-                print("oppo: compiling the fast path, once; its result is kept", file=sys.stderr, flush=True)
+                say()
                 _compile()
                 mark_compiled()
     return kernel

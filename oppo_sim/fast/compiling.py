@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Final
 
 from oppo_sim.cache import cache_root
@@ -32,7 +33,6 @@ COMPILING_S: Final = 2.0
 """Less work than this starts no compiler."""
 LOOK_S: Final = 0.25
 """How often a run looks whether the kernel has become ready."""
-_STARTS: Final = 2  # a compiler that was ended from outside is started again, once
 
 
 @cache
@@ -114,21 +114,25 @@ def compile_beside() -> "subprocess.Popen[bytes] | None":
     return None
 
 
-def wait_for_kernel() -> None:
-    """Wait until the kernel is compiled, with one who compiles it; gives up where nobody can."""
-    for _ in range(_STARTS):
-        started = None if is_compiled() else compile_beside()
-        while not is_compiled() and (is_being_compiled() or (started and started.poll() is None)):
-            sleep(LOOK_S)
+def end_beside() -> None:
+    """End the process that compiles beside, if there is one: its priority can only be lowered, and somebody
+    has a core for the compiler. What it has finished is kept."""
+    if is_being_compiled():
+        with suppress(OSError, ValueError):
+            os.kill(int((cache_folder() / LOCK).read_text()), signal.SIGTERM)
 
 
 @contextmanager
-def compiling_alone() -> Iterator[None]:
-    """Hold the right to compile; another process that has it is waited for."""
+def compiling_alone(*, beside: bool = False) -> Iterator[None]:
+    """Hold the right to compile; another process that has it is waited for. ``beside``: this process does
+    nothing else, and may be ended."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
+    with (folder / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()) if beside else "")
+        lock.flush()
         yield
 
 
@@ -160,7 +164,7 @@ def is_being_compiled() -> bool:
     """Another process is at it."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
+    with (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -29,8 +29,8 @@ WORTHWHILE_SECONDS: Final = 4.0
 HANDING_SECONDS: Final = 0.3
 """Less work than this is done here when they have: handing it out would cost as much."""
 COMPILER_CORE_SECONDS: Final = 100.0
-"""Of work for each process, on SimPy: from here on it pays to leave a core to the compiler until it is done.
-With less, the compiler takes what low priority gives it."""
+"""Of work for each process, on SimPy: from here on it pays that one of them compiles first. With less, the
+compiler takes what low priority gives it."""
 MOST_RUNS_A_TASK: Final = 500
 _TASKS_A_ROUND = 4  # for each process of a cluster
 
@@ -111,8 +111,8 @@ class Runner:
         # What was done here counts: a search that has gone on for so long will go on.
         return name == "processes" and self._spent + seconds < WORTHWHILE_SECONDS
 
-    def _leaves_core(self, left: int) -> bool:
-        """One process waits for the compiler first, which gets its core."""
+    def _compiles_first(self, left: int) -> bool:
+        """One process compiles the kernel before it makes runs."""
         from oppo_sim.fast.choose import lacks_kernel
 
         crowded = self._jobs >= (os.cpu_count() or 1)
@@ -145,7 +145,7 @@ class Runner:
             pre_dispatch="2*n_jobs",
         )
         tasks = (delayed(_evaluate_all)(task, os.getpid()) for task in self._tasks(left, self._jobs))
-        first = [delayed(_leave_core)(os.getpid())] if self._leaves_core(len(left)) else []
+        first = [delayed(_compile_first)(os.getpid())] if self._compiles_first(len(left)) else []
         results = parallel(chain(first, tasks))
         try:
             for finished in results:
@@ -181,12 +181,12 @@ def _evaluate_all(requests: Sequence[RunRequest], main: int | None = None) -> Fi
     return [(request, evaluate(request)) for request in requests]
 
 
-def _leave_core(main: int) -> Finished:
-    """A task that only waits until the kernel is compiled."""
-    from oppo_sim.fast.compiling import wait_for_kernel
+def _compile_first(main: int) -> Finished:
+    """A task that compiles the kernel."""
+    from oppo_sim.fast.choose import compile_instead
 
     _follow(main)
-    wait_for_kernel()
+    compile_instead()
     return []
 
 

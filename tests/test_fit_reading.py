@@ -183,6 +183,20 @@ def test_milliseconds_among_seconds_are_found(tmp_path: Path) -> None:
     assert log.frame["timing_s/step"].tolist() == [36.0, 36.0]
 
 
+def test_a_line_in_milliseconds_is_told_from_a_checkpoint_of_hours(tmp_path: Path) -> None:
+    every = {name: 1000 * value for name, value in BASE.items() if name.startswith("timing_s/")}
+    line = console(tmp_path / "line.log", [(step, every if step == 3 else {}) for step in range(1, 8)])
+    log = read_step_log(line)
+    assert log.frame["timing_s/step"].tolist() == [36.0] * 7
+    assert log.frame["timing_s/gen"].tolist() == [20.0] * 7
+    saved = [{"timing_s/save_checkpoint": 50.0, "timing_s/step": 86.0} for _ in range(7)]
+    saved[3] = {"timing_s/save_checkpoint": 22_000.0, "timing_s/step": 22_036.0}
+    log = read_step_log(console(tmp_path / "saved.log", list(enumerate(saved, start=1))))
+    assert log.frame["timing_s/save_checkpoint"].max() == 22_000.0
+    assert log.frame["timing_s/step"].max() == 22_036.0
+    assert not log.left_out
+
+
 def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_text("")
     assert "no figures of any step" in refused(tmp_path / "empty.log")

@@ -29,6 +29,8 @@ _THOUSAND: Final = 1000.0
 _FAR: Final = 100.0
 """A value so many times its column's median, and near it when divided by a thousand, is in milliseconds."""
 _LONGER: Final = 1.05
+_MOST: Final = 0.5
+"""Share of a step's metrics that are far from usual where the whole line is in milliseconds."""
 
 
 def cleaned(
@@ -72,16 +74,27 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
             notes.append(
                 f"{column} was taken as milliseconds: it is longer than its step (--unit s to refuse)"
             )
-    for column in columns:
-        typical = frame[column].median()
-        if not typical > 0:
-            continue
-        ratio = frame[column] / typical
-        odd = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
+    for column in sorted(columns, key=lambda each: each != TIMING_STEP):
+        odd = _thousandfold(frame, column, columns)
         if odd.any() and 2 * int(odd.sum()) < len(frame):
             frame.loc[odd, column] /= _THOUSAND
             gathered.left_out[f"{column} in milliseconds among seconds: divided by 1,000"] += int(odd.sum())
     return notes
+
+
+def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd.Series[bool]":
+    """Steps in which a metric is in milliseconds: far from its usual seconds, near them a thousandth of it,
+    and no part of the step as it stands. A checkpoint that takes hours is inside its step."""
+    ratio = frame[column] / frame[column].median()
+    odd: pd.Series[bool] = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
+    if TIMING_STEP not in frame:
+        return odd
+    if column != TIMING_STEP:
+        return odd & ~(frame[column] <= _LONGER * frame[TIMING_STEP])
+    parts = [each for each in columns if each != TIMING_STEP]
+    within = frame[parts].sum(axis=1) <= _LONGER * frame[TIMING_STEP] / _THOUSAND
+    alike = (frame[parts] > _FAR * frame[parts].median()).mean(axis=1) >= _MOST
+    return odd & (within | alike)
 
 
 def _derive(frame: "pd.DataFrame") -> None:

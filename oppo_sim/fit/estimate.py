@@ -11,11 +11,13 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import Features, Floats, build_features
 from oppo_sim.fit.identify import OddStep, Told, odd_steps, told_terms
-from oppo_sim.fit.judging import Judgement, judge
+from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
+from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.scenario.schema import Scenario
 
 _TYPICAL = 10
@@ -64,6 +66,8 @@ class FitResult:
     """Mean seconds by which a step is longer because its last rollout waited for tools: part of
     ``gen_phase_s``."""
     notes: tuple[str, ...] = ()
+    trends: tuple[Trend, ...] = ()
+    """Drift of the fitted runs."""
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     """By log, what was left out and how often."""
 
@@ -105,11 +109,20 @@ def fit_logs(
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress("all steps")
+    parts = [_with_periodic(part, notes) for part in parts]
     fitted = [(part.features, part.members) for part in parts]
     posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
+    trends = [
+        trend
+        for part in parts
+        for trend in trends_of(
+            part.log.name, part.members, predict(part.features, part.members, posterior, seen=True)
+        )
+    ]
+    notes += [f"{trend.log}: {trend}" for trend in trends]
     ahead = []
     for part in others:
-        found = judge(fitted, part.features, part.members, posterior, seen=False, seed=seed)
+        found = judge(fitted, part.features, part.members, posterior, seed=seed)
         steps = sum(len(features) for features, _ in fitted)
         ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
     waits = np.concatenate([part.features.wait for part in parts])
@@ -130,6 +143,7 @@ def fit_logs(
         draws=tuple(terms),
         wait_s=float(wait.mean()),
         notes=tuple(notes),
+        trends=tuple(trends),
         left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
     )
 
@@ -188,23 +202,30 @@ def _held_out(
         notes.append("no steps were held back: too few are left of every log")
         return []
     progress("the first steps, to judge the rest")
-    fitted = []
+    fitted, members = [], []
     for part, count in kept:
-        head = part.features.taken(slice(0, count))
-        members = _cut(part, head, slice(0, count))
-        fitted.append((head, members))
+        known, _ = with_periodic(part.members, part.features.steps, slice(0, count))
+        members.append(known)
+        head = slice(0, count)
+        fitted.append((part.features.taken(head), [member.taken(head) for member in known]))
     posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
     found = []
-    for part, count in kept:
-        rest = part.features.taken(slice(count, None))
-        members = _cut(part, rest, slice(count, None))
-        judgements = judge(fitted, rest, members, posterior, seen=True, seed=seed)
+    for (part, count), known in zip(kept, members, strict=True):
+        tail = slice(count, None)
+        rest = part.features.taken(tail)
+        last = int(part.features.steps[count - 1])
+        judgements = judge(
+            fitted, rest, [member.taken(tail) for member in known], posterior, last_step=last, seed=seed
+        )
         found.append(HeldOut(part.log.name, count, len(rest), tuple(judgements)))
     return found
 
 
-def _cut(part: LogPart, features: Features, rows: slice) -> list[Measurement]:
-    return [replace(member, seconds=member.seconds[rows]) for member in part.members]
+def _with_periodic(part: LogPart, notes: list[str]) -> LogPart:
+    members, found = with_periodic(part.members, part.features.steps, slice(None))
+    if found is not None:
+        notes.append(f"{part.log.name}: {in_words(found)}")
+    return replace(part, members=tuple(members))
 
 
 def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, seed: int) -> list[CostTerms]:

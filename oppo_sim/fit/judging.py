@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
+from oppo_sim.fit.drifting import Ahead, ahead_of, drawn_drift
 from oppo_sim.fit.features import Features
 from oppo_sim.fit.model import Measurement
 from oppo_sim.fit.posterior import Posterior, between_of, member_seconds
@@ -16,15 +17,8 @@ Floats = npt.NDArray[np.float64]
 
 INTERVAL: Final = (2.5, 97.5)
 NAIVE: Final = ("mean", "line")
-_DRIFT: Final = 0.005
-_DRIFT_GEN: Final = 0.03
-_DRIFT_TAIL: Final = 3.0
-"""Of a Student-t: by how much the rest of a run differs alike from its first steps. Engines drift, training
-hardly does (verl steps, jianghoucheng/Agent_On_Policy_Distillation and diqiuzhuanzhuan/verldata)."""
 _TRAINED: Final = (0.2, 1.0)
 """Part of the batch that a run trains, where it is unknown and the run was not fitted."""
-_BEYOND: Final = 0.03
-"""Relative error of the model for a step that lies a factor of e outside those that were fitted; assumed."""
 
 
 class Prediction(NamedTuple):
@@ -72,13 +66,13 @@ def predict(
     posterior: Posterior,
     *,
     seen: bool,
-    beyond: Floats | None = None,
+    ahead: Ahead | None = None,
     seed: int = 0,
 ) -> dict[str, Prediction]:
     """Each metric, and ``timing_s/step`` where all metrics of a step are known.
 
     ``seen``: the run is one that was fitted, so its own offset is known; else it may differ as runs do.
-    ``beyond``: how far each step lies outside the steps that were fitted (``distance_beyond``).
+    ``ahead``: how far each step lies from those that were fitted; None: these are they.
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Prediction] = {}
@@ -87,7 +81,7 @@ def predict(
     for member in members:
         if posterior.noise_of(member) is None:
             continue
-        centre, drawn = _drawn(features, member, posterior, seen, beyond, generator)
+        centre, drawn = _drawn(features, member, posterior, seen, ahead, generator)
         found[member.column] = _prediction(features.steps, member.seconds, centre, drawn)
         measured = measured + member.seconds
         whole.append((centre, drawn))
@@ -101,27 +95,12 @@ def predict(
     return found
 
 
-def distance_beyond(fitted: Sequence[Features], held: Features) -> Floats:
-    """Natural logarithms by which a step's longest response, rollouts × iterations and tokens lie outside
-    those of the fitted steps, the largest of them."""
-    found = np.zeros(len(held))
-    known, here = [np.log(_extent(each) + 1.0) for each in fitted], np.log(_extent(held) + 1.0)
-    every = np.concatenate(known, axis=1)
-    for row, seen in zip(here, every, strict=True):
-        found = np.maximum(found, np.maximum(row - seen.max(), seen.min() - row))
-    return found
-
-
-def _extent(features: Features) -> Floats:
-    return np.array([features.iterations[0], features.area[0], features.tokens])
-
-
 def _drawn(
     features: Features,
     member: Measurement,
     posterior: Posterior,
     seen: bool,
-    beyond: Floats | None,
+    ahead: Ahead | None,
     generator: np.random.Generator,
 ) -> tuple[Floats, Floats]:
     """Draws × steps: of the model, and of what would be measured."""
@@ -129,6 +108,8 @@ def _drawn(
     centre = member_seconds(member, features, posterior.terms)
     if column in posterior.first:
         centre = centre + posterior.first[column][:, None] * features.cold
+    if member.added is not None:
+        centre = centre + member.added
     if seen and (column, member.log) in posterior.offsets:
         centre = centre * np.exp(posterior.offsets[column, member.log])[:, None]
     between: Floats = np.zeros((1, 1))
@@ -140,12 +121,10 @@ def _drawn(
         between = (spread * generator.standard_normal(posterior.size))[:, None]
         if member.untold:
             centre = centre * generator.uniform(*_TRAINED, size=(posterior.size, 1))
-    if beyond is not None:
-        if seen:
-            drift = _DRIFT_GEN if "gen" in member.stages else _DRIFT
-            between = drift * generator.standard_t(_DRIFT_TAIL, size=(posterior.size, 1))
-        # The same draw for every step: a model that is off beyond what it has seen is off alike.
-        between = between + _BEYOND * beyond * generator.standard_normal((posterior.size, 1))
+    if ahead is not None:
+        between = between + drawn_drift(
+            ahead, generation="gen" in member.stages, seen=seen, draws=posterior.size, generator=generator
+        )
     length_spread = features.spread if "gen" in member.stages else np.zeros(1)
     kind = posterior.noise_of(member)
     assert kind is not None
@@ -165,12 +144,16 @@ def judge(
     held_members: Sequence[Measurement],
     posterior: Posterior,
     *,
-    seen: bool,
+    last_step: int | None = None,
     seed: int = 0,
 ) -> list[Judgement]:
-    """Errors on steps that were not fitted, the step first."""
-    beyond = distance_beyond([features for features, _ in fitted], held)
-    predictions = predict(held, held_members, posterior, seen=seen, beyond=beyond, seed=seed)
+    """Errors on steps that were not fitted, the step first.
+
+    ``last_step``: the last fitted one of the same run; None: the run was not fitted.
+    """
+    ahead = ahead_of([features for features, _ in fitted], held, last_step)
+    seen = last_step is not None
+    predictions = predict(held, held_members, posterior, seen=seen, ahead=ahead, seed=seed)
     known = [(features, _by_column(members)) for features, members in fitted]
     found = []
     for column, prediction in sorted(predictions.items(), key=lambda item: item[0] != TIMING_STEP):

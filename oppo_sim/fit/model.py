@@ -5,7 +5,7 @@ on standard normal z. Arrays are draws × steps.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,13 @@ class Measurement:
     """Of the step, median."""
     untold: bool = False
     """Of an unknown part of the batch."""
+    added: Floats | None = None
+    """Seconds of each step that are known to come on top (``periodic``)."""
+
+    def taken(self, rows: npt.NDArray[np.bool_] | slice) -> "Measurement":
+        """Some of the steps."""
+        added = None if self.added is None else self.added[rows]
+        return replace(self, seconds=self.seconds[rows], added=added)
 
     @property
     def noise(self) -> str:

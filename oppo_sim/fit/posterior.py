@@ -183,6 +183,7 @@ class _Used:
     """Logarithms."""
     spread: Floats
     cold: Floats | None
+    added: Floats | None
 
 
 def _usable(member: Measurement, features: Features, space: _Space) -> _Used:
@@ -195,7 +196,8 @@ def _usable(member: Measurement, features: Features, space: _Space) -> _Used:
     spread = features.spread[keep] if "gen" in member.stages else np.zeros(int(keep.sum()))
     used = features.taken(keep)
     seconds = np.log(np.maximum(member.seconds[keep], 0.0) + _LEAST_S)
-    return _Used(used, seconds, spread, used.cold.astype(np.float64) if first else None)
+    added = None if member.added is None else member.added[keep]
+    return _Used(used, seconds, spread, used.cold.astype(np.float64) if first else None, added)
 
 
 def between_of(member: Measurement) -> tuple[float, float]:
@@ -216,6 +218,8 @@ def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Float
     predicted = member_seconds(member, used.features, values)
     if used.cold is not None:
         predicted = predicted + values[f"first/{member.column}"][:, None] * used.cold
+    if used.added is not None:
+        predicted = predicted + used.added
     centre = np.log(predicted + _LEAST_S)
     offset = values.get(f"offset/{member.column}/{member.log}")
     if offset is not None:

@@ -25,6 +25,7 @@ def fit_record(result: FitResult) -> dict[str, Any]:
         "draws": len(result.draws),
         "terms": [asdict(told) for told in result.told],
         "odd_steps": [asdict(odd) for odd in result.odd],
+        "drift": [trend._asdict() for trend in result.trends],
         "tool_wait_s": result.wait_s,
         "left_out": result.left_out,
         "notes": list(result.notes),

@@ -1,0 +1,126 @@
+"""What happens along a run: seconds that come back, drift, and intervals that widen with both."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.drifting import Ahead, drawn_drift
+from oppo_sim.fit.periodic import found_in
+from tests.fit_logs import TRUTH, fit_scenario, verl_log
+
+STEPS = 40
+
+
+def with_step_seconds(log: Path, to: Path, more: dict[int, float]) -> Path:
+    """``timing_s/step`` of some steps longer by seconds that no metric names."""
+    lines = []
+    for number, line in enumerate(log.read_text().splitlines(), start=1):
+        before = line.split("timing_s/step:np.float64(")[1].split(")")[0]
+        after = float(before) + more.get(number, 0.0)
+        lines.append(line.replace(f"timing_s/step:np.float64({before})", f"timing_s/step:{after}"))
+    to.write_text("\n".join(lines) + "\n")
+    return to
+
+
+def slower(log: Path, to: Path, factor: float, steps: range) -> Path:
+    """Generation of some steps takes ``factor`` as long; ``step`` follows."""
+    lines = []
+    for number, line in enumerate(log.read_text().splitlines(), start=1):
+        values = {
+            name: line.split(f"timing_s/{name}:np.float64(")[1].split(")")[0] for name in ("gen", "step")
+        }
+        more = (factor - 1) * float(values["gen"]) if number in steps else 0.0
+        for name, value in values.items():
+            line = line.replace(  # noqa: PLW2901
+                f"timing_s/{name}:np.float64({value})", f"timing_s/{name}:{float(value) + more}"
+            )
+        lines.append(line)
+    to.write_text("\n".join(lines) + "\n")
+    return to
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scenario = fit_scenario(steps=STEPS)
+    return verl_log(tmp_path_factory.mktemp("log") / "plain.log", scenario, TRUTH, steps=STEPS)
+
+
+def test_a_checkpoint_that_no_metric_names_is_predicted_where_it_comes_back(
+    plain: Path, tmp_path: Path
+) -> None:
+    saved = dict.fromkeys(range(6, STEPS + 1, 6), 30.0)
+    log = with_step_seconds(plain, tmp_path / "saved.log", saved)
+    result = run_fit(log, fit_scenario(), fit_steps=15, draws=200)
+    (held,) = result.held_out
+    step = next(each for each in held.judgements if each.column == TIMING_STEP)
+    assert step.model.p90 < 0.06
+    assert step.model.worst < 0.1
+    assert any("one step in 6 (6, 12, 18, …) takes 30" in note for note in result.notes)
+    # A simulated run saves nothing.
+    assert result.point.other_s == pytest.approx(0.7, rel=0.15)
+
+
+def test_drift_is_told_in_words(plain: Path, tmp_path: Path) -> None:
+    log = slower(plain, tmp_path / "slow.log", 1.4, range(20, 31))
+    result = run_fit(log, fit_scenario(), draws=200, fit_steps=STEPS)
+    (trend,) = result.trends
+    assert trend.column == "timing_s/gen"
+    assert trend.change == pytest.approx(0.4, abs=0.08)
+    assert trend.slow[0] >= 18
+    assert trend.slow[1] <= 32
+    assert any("timing_s/gen drifts" in note for note in result.notes)
+    steady = run_fit(plain, fit_scenario(), draws=50, fit_steps=STEPS)
+    assert not steady.trends
+    assert not any("one step in" in note for note in steady.notes)
+
+
+@given(
+    period=st.integers(3, 12),
+    phase=st.integers(0, 11),
+    count=st.integers(30, 80),
+    usual=st.floats(0.1, 2.0),
+    more=st.floats(20.0, 200.0),
+    seed=st.integers(0, 99),
+)
+def test_any_period_is_found(
+    period: int, phase: int, count: int, usual: float, more: float, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    steps = np.arange(1, count + 1)
+    seconds = usual * np.exp(0.2 * generator.standard_normal(count))
+    seconds = seconds + np.where(steps % period == phase % period, more, 0.0)
+    found = found_in(steps, seconds, 100.0 + seconds)
+    assert found is not None
+    assert (found.period, found.phase) == (period, phase % period)
+    assert found.seconds == pytest.approx(more, rel=0.1, abs=1.0)
+    assert found.at(steps).sum() == pytest.approx(found.seconds * (steps % period == phase % period).sum())
+
+
+def test_steps_that_stall_at_random_have_no_period() -> None:
+    steps = np.arange(1, 61)
+    seconds = np.where(np.isin(steps, [4, 11, 25, 26, 47]), 90.0, 0.5)
+    assert found_in(steps, seconds, 100.0 + seconds) is None
+    assert found_in(steps[:3], seconds[:3], 100.0 + seconds[:3]) is None
+
+
+def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
+    def width(after: float, beyond: float, generation: bool = True) -> float:
+        ahead = Ahead(np.array([after]), np.array([beyond]))
+        drawn = drawn_drift(
+            ahead, generation=generation, seen=True, draws=20_000, generator=np.random.default_rng(1)
+        )
+        low, high = np.percentile(drawn, (2.5, 97.5))
+        return float(high - low)
+
+    assert width(100, 0) > 1.5 * width(1, 0) > 0
+    assert width(1, 1) > 1.2 * width(1, 0)
+    assert width(50, 0) > 2 * width(50, 0, generation=False)
+    # A walk: the same whatever lies between.
+    one = Ahead(np.array([10.0, 90.0]), np.zeros(2))
+    both = drawn_drift(one, generation=True, seen=True, draws=20_000, generator=np.random.default_rng(2))
+    assert np.corrcoef(both.T)[0, 1] > 0.3

@@ -18,7 +18,7 @@ EXAMPLES = settings(
 )
 FACTORED = ("decode", "prefill", "score", "training", *STAGES, "update_weights")
 ADDED = ("iteration", "rollout_iteration", "score_batch", *STAGES, "update_weights")
-PHASES = ("gen_phase", "first_step", "other")
+PHASES = ("gen_phase", "first_step", "other", "round_fixed", "piece_fixed", "piece_send")
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 
@@ -70,6 +70,8 @@ def reference_config(case: Case) -> ReferenceConfig:
         interrupts=chosen.get("partial_rollout", True),
         group_size=case.group_size,
         clear_kv=machine.clear_kv_cache_on_weight_sync,
+        keeps_kv=machine.keeps_kv_between_rounds,
+        send_per_token=machine.send_s_per_token,
         batching=machine.batching,
         kv_capacity_tokens=machine.kv_capacity_tokens,
         kv_block_tokens=machine.kv_block_tokens,

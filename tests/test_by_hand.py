@@ -1,9 +1,12 @@
 """Small cases worked out by hand; the working stands above each check. One decode iteration takes 1 s unless
 a test says otherwise."""
 
+from dataclasses import replace
+
 import pytest
 
 from oppo_sim import columns as c
+from oppo_sim.costs.interface import Costs, Cuts
 from oppo_sim.model.setup import MachineSetup
 from tests.small import linear_costs, run
 
@@ -280,3 +283,85 @@ def test_groups_finish_with_their_last_member() -> None:
     assert result.trained() == [[2, 3]]
     assert result.column("timing_s/gen") == [4.0]
     assert result.column(c.ROLLOUTS_DEFERRED) == [2]
+
+
+def with_cuts(costs: Costs, **seconds: float) -> Costs:
+    return replace(costs, cuts=Cuts(**seconds))
+
+
+def test_a_round_costs_seconds_before_its_barrier_is_left() -> None:
+    # One rollout of 10 tokens, rounds of 4: barriers after 4, 8 and 10 iterations, 0.5 s at each:
+    # gen = 10 + 3·0.5. Pieces of 4, 4 and 2 tokens, 1 s a token, reach the scorer at 4, 8.5 and 11 (before
+    # the seconds of their round): done at 8, 12.5 and 14.5: 3 s after gen's end at 11.5. The replica is busy
+    # 10 s of 14.5.
+    rounds = {"stop_check": "chunk", "chunk_size": 4}
+    costs = with_cuts(linear_costs(score=(0.0, 1.0, 0.0)), round_fixed_s=0.5)
+    result = run("intra", [10], steps=1, batch=1, settings=rounds, costs=costs, timeline=(0, 0))
+    assert result.column("timing_s/gen") == [11.5]
+    assert result.column("timing_s/reward") == [pytest.approx(3.0)]
+    assert result.column(c.BUSY_ROLLOUT) == [pytest.approx(10 / 14.5)]
+    cuts = [(span.start_s, span.end_s) for span in result.spans if span.stage == "barrier"]
+    assert cuts == [(4.0, 4.5), (8.5, 9.0), (11.0, 11.5)]
+    # Without rounds nothing is paid.
+    assert run("intra", [10], steps=1, batch=1, settings={"chunk_size": 4}, costs=costs).column(
+        "timing_s/gen"
+    ) == [10.0]
+
+
+def test_an_engine_without_kv_between_rounds_prefills_what_runs() -> None:
+    # Two rollouts of 6 and 3 tokens, prompts of 10, rounds of 2, prefill 0.1 s a token. Round 1: 20 tokens,
+    # 2 s, 2 iterations. Round 2: 12 + 12 tokens, 2.4 s, 2 iterations (id 1 finishes in the first). Round 3:
+    # id 0 alone, 14 tokens, 1.4 s, 2 iterations. gen = 5.8 + 6; recomputed 24 + 14.
+    costs = linear_costs(prefill=(0.0, 0.1, 0.0))
+    rounds = {"stop_check": "chunk", "chunk_size": 2}
+    machine = MachineSetup(keeps_kv_between_rounds=False)
+    result = run(
+        "sequential", [6, 3], steps=1, batch=2, prompts=10, settings=rounds, machine=machine, costs=costs
+    )
+    assert result.column("timing_s/gen") == [pytest.approx(11.8)]
+    assert result.column(c.TOKENS_PREFILLED) == [20]
+    assert result.column(c.TOKENS_RECOMPUTED) == [38]
+
+
+def test_a_static_batch_without_kv_between_rounds_is_formed_anew() -> None:
+    # As above as a plain generate(): round 2 is again 2 rows of 12 (id 1 finishes, its row wasted in one
+    # iteration), round 3 is one row of 14: no row of id 1 is left. Iterations cost 1 s a row: 2·2 + 2·2 + 2.
+    costs = linear_costs((0.001, 1.0, 0.0), prefill=(0.0, 0.1, 0.0))
+    rounds = {"stop_check": "chunk", "chunk_size": 2}
+    static = MachineSetup(batching="static", keeps_kv_between_rounds=False)
+    result = run(
+        "sequential", [6, 3], steps=1, batch=2, prompts=10, settings=rounds, machine=static, costs=costs
+    )
+    assert result.column("timing_s/gen") == [pytest.approx(5.8 + 10.0 + 0.006)]
+    assert result.column(c.TOKENS_PADDING) == [1]
+
+
+def test_a_piece_costs_seconds_at_the_scorer() -> None:
+    # 10 tokens, prompt 4, chunk 4, 0.5 s a token and 1 s a piece: pieces of 8, 4 and 2 tokens at 4, 8 and 10.
+    # 4 to 9 (8·0.5 + 1); then the 4 of t = 8 alone, 9 to 12; then 2: 12 to 14. gen = 10, reward = 4.
+    costs = with_cuts(linear_costs(score=(0.0, 0.5, 0.0)), piece_fixed_s=1.0)
+    streamed = {"prompts": 4, "settings": {"chunk_size": 4}, "costs": costs}
+    result = run("intra", [10], steps=1, batch=1, **streamed)
+    assert result.column("timing_s/reward") == [pytest.approx(4.0)]
+    # In one batch each piece costs its second: two rollouts scored whole, (4 + 10) + (4 + 6) tokens, 2 pieces.
+    whole = run("sequential", [10, 6], steps=1, batch=2, prompts=4, costs=costs)
+    assert whole.column("timing_s/reward") == [pytest.approx(12.0 + 2.0)]
+
+
+def test_a_link_carries_one_piece_after_the_other_while_decoding_goes_on() -> None:
+    # Two rollouts of 8 tokens on one replica, chunk 4, no prompts; a piece takes 1 s and 0.25 s a token on its
+    # way: 2 s. Cut at 4: they arrive at 6 (id 0) and 8 (id 1); cut at 8: at 10 and 12. Scoring takes 1 s a
+    # token: 6 to 10, 10 to 14 (id 1's first; id 0's second of t = 10 waits behind it), 14 to 18, 18 to 22.
+    # gen = 8, reward = 14.
+    costs = with_cuts(linear_costs(score=(0.0, 1.0, 0.0)), piece_send_s=1.0)
+    machine = MachineSetup(send_s_per_token=0.25, max_scoring_tokens=1)
+    result = run("intra", [8, 8], steps=1, batch=2, settings={"chunk_size": 4}, machine=machine, costs=costs)
+    assert result.column("timing_s/gen") == [8.0]
+    assert result.column("timing_s/reward") == [pytest.approx(14.0)]
+    # Two replicas have a link each: pieces of both arrive at 6 and at 10, and the scorer is never idle.
+    wide = replace(machine, num_replicas=2)
+    result = run("intra", [8, 8], steps=1, batch=2, settings={"chunk_size": 4}, machine=wide, costs=costs)
+    assert result.column("timing_s/reward") == [pytest.approx(14.0)]
+    alone = replace(machine, num_replicas=2, num_workers=2)
+    result = run("intra", [8, 8], steps=1, batch=2, settings={"chunk_size": 4}, machine=alone, costs=costs)
+    assert result.column("timing_s/reward") == [pytest.approx(6.0)]

@@ -1,7 +1,7 @@
 """Real engines as a schedule's ``Plant``: rollouts to replicas, pieces to scoring workers, and what they tell
 back."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from oppo_real.engines.interface import ActorCounts, Request, ScorePiece, ScorerCounts
 from oppo_real.placement.events import Delivered, Event, Job, QueuedPiece, Rested, Scored, Taken, TokenDelta
@@ -191,6 +191,9 @@ class EnginePlant:
 
     def next_round(self, round_size: int) -> None:
         self._decode(round_size, round_size)
+
+    def leave_barrier(self, then: Callable[[], None]) -> None:
+        then()
 
     def _decode(self, chunk_size: int, round_size: int | None) -> None:
         self._decoding = set(range(self.inputs.machine.num_replicas))

@@ -10,6 +10,7 @@ from oppo_sim.costs.context import StagesRun
 from oppo_sim.costs.interface import (
     BatchShape,
     Costs,
+    Cuts,
     DecodeLines,
     Demand,
     EngineCost,
@@ -53,6 +54,7 @@ def adjusted(costs: Costs, terms: CostTerms, run: StagesRun, nominal: BatchShape
         scorer=scorer,
         training=training,
         phases=Phases(terms.gen_phase_s, terms.first_step_s, terms.other_s),
+        cuts=Cuts(*(before + getattr(terms, name) for name, before in costs.cuts._asdict().items())),
         provenance={**costs.provenance, "terms": changed},
     )
 

@@ -30,10 +30,11 @@ _TOUCHED: Final[Mapping[str, tuple[str, ...]]] = {
     "prefill": ("prefill",),
     "score": ("reward",),
     "score_batch_s": ("reward",),
+    "piece_fixed_s": ("reward",),
     "training": TRAINING_STAGES,
     **{stage: (stage,) for stage in TRAINING_STAGES},
     **{f"{stage}_s": (stage,) for stage in TRAINING_STAGES},
-    **dict.fromkeys(("gen_phase_s", "first_step_s", "other_s"), ("phases",)),
+    **dict.fromkeys(("gen_phase_s", "first_step_s", "other_s", "round_fixed_s", "piece_send_s"), ("phases",)),
 }
 """Term → the places whose seconds it changes."""
 

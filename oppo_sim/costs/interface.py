@@ -176,6 +176,20 @@ class Phases(NamedTuple):
 NO_PHASES = Phases()
 
 
+class Cuts(NamedTuple):
+    """Seconds that a cut costs (docs/model.md, C21)."""
+
+    round_fixed_s: float = 0.0
+    """A round: before its barrier is left."""
+    piece_fixed_s: float = 0.0
+    """A piece, at its scoring worker."""
+    piece_send_s: float = 0.0
+    """A piece, on its way from replica to scorer."""
+
+
+NO_CUTS = Cuts()
+
+
 @dataclass(frozen=True)
 class Costs:
     """Everything a scenario needs to know about time, and where that knowledge comes from."""
@@ -193,5 +207,6 @@ class Costs:
     contention_factor: float | None = None
     """Measured interference of activities that run together; None: not measured."""
     phases: Phases = NO_PHASES
+    cuts: Cuts = NO_CUTS
     evidence: Mapping[str, str] = field(default_factory=dict)
     """How well the seconds of each place are known (``evidence.PLACES``)."""

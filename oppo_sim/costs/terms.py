@@ -43,6 +43,13 @@ class CostTerms(Strict):
     """Seconds a running rollout and decode iteration, of the host."""
     score_batch_s: NonNegative = 0.0
     """Seconds a scoring batch, of the host."""
+    round_fixed_s: NonNegative = 0.0
+    """Seconds a round of generation (``stop_check: chunk``), of the host: the loop stops, synchronises,
+    decodes text and starts again. Inside ``timing_s/gen``."""
+    piece_fixed_s: NonNegative = 0.0
+    """Seconds a piece at its scoring worker, of the host."""
+    piece_send_s: NonNegative = 0.0
+    """Seconds a piece on its way from replica to scorer; decoding goes on."""
     gen_phase_s: NonNegative = 0.0
     """Seconds a generation phase, before its first iteration: waking the engine, resharding, loading weights.
     Inside ``timing_s/gen``."""

@@ -26,6 +26,7 @@ from oppo_sim.fast.records import (
     rule,
     runners_in,
     trace_in,
+    way_at_in,
     whole_at_in,
     workers_in,
 )
@@ -121,13 +122,16 @@ def rebase(s: State) -> None:
         cancelled_in(s)[i] -= passed
     for d in range(s.devices):
         devices_in(s)[d].busy = devices_in(s)[d].busy_since = 0.0
-    for actor in range(s.actors - 2):
+    for actor in range(s.actors - 3):
         runner = runners_in(s)[actor]
         runner.started -= passed
         runner.updated -= passed
         runner.end -= passed
     for r in range(s.replicas):
         replicas_in(s)[r].at -= passed
+        replicas_in(s)[r].link_free -= passed
+    for i in range(s.first_sent, s.last_sent):
+        way_at_in(s)[i & (way_at_in(s).shape[0] - 1)] -= passed
     if s.schedule == SYNCHRONOUS and not s.keeps_rollouts:
         return  # nobody reads what follows
     for i in range(s.arrived):

@@ -353,6 +353,9 @@ def place(s: State) -> None:
         s.least_load = -1
         if rollout.queued:
             remove(s, rollout.replica, slot)
+        if rollout.prompt_sent:  # ``Links.move``
+            free = replicas_in(s)[rollout.replica].link_free
+            replicas_in(s)[r].link_free = max(replicas_in(s)[r].link_free, free)
         rollout.replica = r
     s.answers = 0
     for i in range(s.flights):

@@ -12,7 +12,7 @@ from oppo_sim.columns import (
     RolloutRow,
 )
 from oppo_sim.fast.state import Memory
-from oppo_sim.model.machine import WAKE
+from oppo_sim.model.machine import BARRIER, WAKE
 from oppo_sim.model.training import OTHER, PARALLEL
 from oppo_sim.results.sinks import FINISH_REASONS, SECONDS
 from oppo_sim.results.spans import Marker, Span
@@ -72,6 +72,8 @@ def timeline(memory: Memory) -> tuple[list[Span], list[Marker]]:
         a, b, c = (int(value) for value in row[6:9])
         if what == r.SPAN_WAKE:
             spans.append(Span("rollout", index, WAKE, began, ended, step, {}))
+        elif what == r.SPAN_BARRIER:
+            spans.append(Span("rollout", index, BARRIER, began, ended, step, {}))
         elif what == r.SPAN_DECODE:
             args: dict[str, float | int | str] = {"n": a, "iterations": b, "kv_tokens": c}
             spans.append(Span("rollout", index, "decode", began, ended, step, args))

@@ -6,8 +6,9 @@ everything, since arrays as arguments cost compiled calls more than what the cal
 
 A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and
 the slot is used again when its rollout has been trained or dropped. An *actor* is what has one event to come:
-replicas, then scoring workers, the trainer, the timer of phases, and the earliest of the cancelled events.
-Those do nothing, but they are moments at which the model looks, and they may join two instants.
+replicas, then scoring workers, the trainer, the timer of phases and rounds, the next piece to arrive, and the
+earliest of the cancelled events. Those do nothing, but they are moments at which the model looks, and they
+may join two instants.
 """
 
 # Records are read by field, which has no type for mypy.
@@ -68,6 +69,7 @@ DECODE_RANGE, PREFILL_RANGE, SCORE_RANGE, SCORE_REF_RANGE, TRAINING_RANGE = rang
 """Measured tables whose extrapolations are counted."""
 SPAN_WAKE, SPAN_DECODE, SPAN_PREFILL, SPAN_SCORE, SPAN_TRAINING = range(5)
 MARK_PIECE, MARK_GENERATED, MARK_STEP = range(5, 8)
+SPAN_BARRIER = 8
 """What a row of ``trace`` is."""
 STAGES = 7
 PARALLEL_STAGES = 3
@@ -135,8 +137,9 @@ SETTINGS = _fields(
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"
     " train_first train_devices train_shared sync_first sync_devices sync_shared"
-    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves",
+    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
+    " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
     " tolerance interference train_memory train_arithmetic sync_memory sync_arithmetic",
 )
@@ -148,16 +151,18 @@ RUN = _fields(
     " ready_first ready_last least_at least_load active cancelled inbox fin arrived wholes flights free"
     " admitted awaited to_score to_admit next_delta"
     " chunk next_chunk overcommit stop_after max_deferrals answers readmits ending in_settle phase_done"
+    " leaving first_sent last_sent landed"
     " paused draining awaiting_batch first_done histogram deferred surplus tokens_in_flight activity"
     " activities trainer_active waking spending oracle_next shelved tracing traced dirty new dropped"
     " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
     "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
     " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
 )
-"""Everything that changes once, not once a rollout, replica or worker. ``ending``: how far the end of a phase
-has come; ``dirty``: a shared device has other activities than when rates were taken; ``ready_first`` to
-``ready_last``: replicas among which some are ready; ``least_load``: of replica ``least_at``, no other has
-less, −1: to be found."""
+"""Everything that changes once, not once a rollout, replica or worker. ``leaving``: a barrier's seconds pass
+(1), or have passed (2); ``first_sent`` to before ``last_sent``: pieces on their way; ``ending``: how far the
+end of a phase has come; ``dirty``: a shared device has other activities than when rates were taken;
+``ready_first`` to ``ready_last``: replicas among which some are ready; ``least_load``: of replica
+``least_at``, no other has less, −1: to be found."""
 
 ROLLOUT = np.dtype(
     [
@@ -186,10 +191,10 @@ GROUP = _record("id", "", "deferrals drops finished_step missing unfinished awai
 ``whole``: all are ready."""
 REPLICA = _record(
     "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale",
-    "at fixed slope memory arithmetic",
+    "at fixed slope memory arithmetic link_free",
 )
-"""``first_cut`` to before ``last_cut``: cuts to come. ``stale``: the demand of decoding is to be taken
-anew."""
+"""``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
+``stale``: the demand of decoding is to be taken anew."""
 WORKER = _record("device load held head served tail")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
@@ -240,6 +245,11 @@ TABLES: dict[str, Any] = {
     "readmit": "i8",  # Ids of dropped rollouts to run again.
     "inbox": "i4",  # Pieces that arrived in this instant: (slot, new, past, last).
     "inbox_id": "i8",
+    "way": "i4",  # A ring of pieces on their way: those and the incarnation.
+    "way_at": "f8",  # When they arrive, rising.
+    "way_id": "i8",
+    "land": "i4",  # Pieces that arrived in this instant from their way, as ``way``.
+    "land_id": "i8",
     "queue": "i4",  # Of each worker, a ring of pieces: those and the incarnation.
     "residues": "i8",
     "keys": "i8",  # Scratch for sorting, and …
@@ -348,6 +358,11 @@ answer_in = _vector("answer")
 readmit_in = _vector("readmit")
 inbox_in = _matrix("inbox")
 inbox_id_in = _vector("inbox_id")
+way_in = _matrix("way")
+way_at_in = _vector("way_at")
+way_id_in = _vector("way_id")
+land_in = _matrix("land")
+land_id_in = _vector("land_id")
 queue_in = _matrix("queue")
 residues_in = _vector("residues")
 keys_in = _vector("keys")

@@ -66,6 +66,7 @@ from oppo_sim.fast.records import (
     READY_BATCH,
     SCORE,
     SELECT,
+    SPAN_BARRIER,
     SPAN_SCORE,
     SPAN_TRAINING,
     SPAN_WAKE,
@@ -103,7 +104,7 @@ from oppo_sim.fast.replica import (
     sync_generated,
 )
 from oppo_sim.fast.rows import close_row
-from oppo_sim.fast.scorer import hand_over, queue_place, settle_scorer
+from oppo_sim.fast.scorer import hand_over, piece_arrives, queue_place, settle_scorer
 
 # ---- generation (model/machine.py, schedule/schedules.py) -------------------------------------------------
 
@@ -111,7 +112,7 @@ from oppo_sim.fast.scorer import hand_over, queue_place, settle_scorer
 @compiled
 def generate(s: State) -> None:
     """``Machine.generate``."""
-    if s.static:
+    if s.static or (s.rounds and not s.keeps_kv):
         release_kv(s)  # a batch is formed anew
     s.generating = 1
     s.stopping = s.finish_seen = s.ready_first = 0
@@ -143,7 +144,7 @@ def set_timer(s: State, seconds: float) -> None:
 
 @compiled
 def timer_ended(s: State) -> None:
-    """Replicas are awake, or the trainer's ``other`` is over."""
+    """Replicas are awake, a round's seconds have passed, or the trainer's ``other`` is over."""
     set_event(s, s.replicas + s.workers + 1, math.inf)
     if s.waking:
         s.waking = 0
@@ -151,6 +152,13 @@ def timer_ended(s: State) -> None:
         if s.tracing:
             for r in range(s.replicas):
                 record(s, SPAN_WAKE, r, 0, s.timer_began, s.now, 0.0, 0.0, 0.0)
+        return
+    if s.leaving:
+        s.leaving = 2
+        for r in range(s.replicas):
+            replicas_in(s)[r].at = s.now
+            if s.tracing:
+                record(s, SPAN_BARRIER, r, 0, s.timer_began, s.now, 0.0, 0.0, 0.0)
         return
     s.spending = 0
     s.other_passed = s.now - s.timer_began
@@ -189,12 +197,10 @@ def rest(s: State) -> float:
     """``Machine.rest``: when the last replica stopped."""
     s.generating = s.stopping = 0
     none_ready(s)
-    last = replicas_in(s)[0].at
     for r in range(s.replicas):
         replicas_in(s)[r].state = IDLE
         sync_generated(s, r)
-        last = max(last, replicas_in(s)[r].at)
-    return last
+    return last_at(s)
 
 
 @compiled
@@ -227,13 +233,33 @@ def barrier(s: State) -> None:
     if not s.rounds:
         s.error = ASK_MODEL
         return
-    at = replicas_in(s)[0].at
-    for r in range(s.replicas):
-        at = max(at, replicas_in(s)[r].at)
     deliver_round(s)
+    if s.round_fixed_s > 0.0:
+        s.leaving = 1
+        s.timer_began = last_at(s)
+        set_event(s, s.replicas + s.workers + 1, max(s.timer_began + s.round_fixed_s, s.now))
+    else:
+        leave_barrier(s)
+
+
+@compiled
+def last_at(s: State) -> float:
+    """When the last replica stopped."""
+    last = replicas_in(s)[0].at
+    for r in range(s.replicas):
+        last = max(last, replicas_in(s)[r].at)
+    return last
+
+
+@compiled
+def leave_barrier(s: State) -> None:
+    """``PhasedRun._after_barrier``: the phase is over, or another round begins."""
     if phase_over(s):
         begin_end(s, rest(s))
         return
+    at = last_at(s)
+    if not s.keeps_kv:
+        release_kv(s)
     for r in range(s.replicas):
         replicas_in(s)[r].at = at
         replicas_in(s)[r].round_left = s.chunk
@@ -268,6 +294,9 @@ def settle(s: State) -> None:
                     if s.dirty:
                         rerate_all(s)
                     return
+        elif s.leaving == 2:
+            s.leaving = 0
+            leave_barrier(s)
         elif s.ready_last >= 0 and s.generating:
             idle = False
             for r in range(s.ready_first, s.ready_last + 1):
@@ -723,6 +752,8 @@ def run_until(s: State, until: int) -> int:
                 stage_ended(s)
             elif actor == trainer + 1:
                 timer_ended(s)
+            elif actor == trainer + 2:
+                piece_arrives(s)
             else:
                 pass_cancelled(s)
         if s.asking != OK:

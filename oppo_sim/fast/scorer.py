@@ -3,9 +3,11 @@
 # Records are read by field, which has no type for mypy.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
+import math
+
 import numpy as np
 
-from oppo_sim.fast.activities import record, start
+from oppo_sim.fast.activities import record, set_event, start
 from oppo_sim.fast.costs import score_forward
 from oppo_sim.fast.ordering import clear, sort_by_key
 from oppo_sim.fast.records import (
@@ -18,11 +20,22 @@ from oppo_sim.fast.records import (
     inbox_in,
     items_in,
     keys_in,
+    land_id_in,
+    land_in,
     queue_in,
+    replicas_in,
     rollouts_in,
+    rule,
     runners_in,
+    way_at_in,
+    way_id_in,
+    way_in,
     workers_in,
 )
+from oppo_sim.model import formulas
+
+piece_seconds = rule(formulas.piece_seconds)
+send_seconds = rule(formulas.send_seconds)
 
 _SPREAD = 8
 """Ids that lie closer than so many to one piece are counted, others compared."""
@@ -108,10 +121,16 @@ def take(s: State, w: int) -> None:
         tokens += new
         pairs += new * (queue[place, 2] + new * 0.5)
         served += 1
+    pieces = served - worker.served
     worker.served = served
     s.scored += tokens
     s.scoring_batches += 1
-    seconds, flops, traffic, memory, arithmetic = score_forward(s, float(tokens), pairs)
+    alone, flops, traffic, memory, arithmetic = score_forward(s, float(tokens), pairs)
+    seconds = piece_seconds(pieces, alone, s.piece_fixed_s)
+    if s.piece_fixed_s > 0.0:
+        share = alone / seconds
+        memory *= share
+        arithmetic *= share
     s.scoring_flops += flops
     s.scoring_bytes += traffic
     start(s, s.replicas + w, s.now, seconds, memory, arithmetic)
@@ -187,16 +206,92 @@ def sort_inbox(s: State, count: int) -> None:
 
 
 @compiled
+def ordered_inbox(s: State) -> bool:
+    """``items``: the pieces of the inbox by (id, arrival); False: they lie in that order already."""
+    if inbox_rises(s, s.inbox):
+        return False
+    sort_inbox(s, s.inbox)
+    return True
+
+
+@compiled
+def send_piece(s: State, i: int) -> None:
+    """``Links.send`` of piece ``i`` of the inbox."""
+    slot, new = inbox_in(s)[i, 0], inbox_in(s)[i, 1]
+    rollout = rollouts_in(s)[slot]
+    replica = replicas_in(s)[rollout.replica]
+    arrives = max(replica.link_free, s.now) + send_seconds(new, s.piece_send_s, s.send_s_per_token)
+    replica.link_free = arrives
+    way, at, ids = way_in(s), way_at_in(s), way_id_in(s)
+    around = at.shape[0] - 1
+    j = s.last_sent
+    if j - s.first_sent > around:
+        s.error = NO_ROOM
+        return
+    s.last_sent = j + 1
+    while j > s.first_sent and at[(j - 1) & around] > arrives:
+        for k in range(5):
+            way[j & around, k] = way[(j - 1) & around, k]
+        at[j & around], ids[j & around] = at[(j - 1) & around], ids[(j - 1) & around]
+        j -= 1
+    j &= around
+    way[j, 0], way[j, 1], way[j, 2], way[j, 3] = slot, new, inbox_in(s)[i, 2], inbox_in(s)[i, 3]
+    way[j, 4] = rollout.incarnation
+    at[j], ids[j] = arrives, rollout.id
+
+
+@compiled
+def note_next_arrival(s: State) -> None:
+    """When the next piece arrives."""
+    at = way_at_in(s)
+    nothing = s.first_sent == s.last_sent
+    arrives = math.inf if nothing else max(at[s.first_sent & (at.shape[0] - 1)], s.now)
+    set_event(s, s.actors - 2, arrives)
+
+
+@compiled
+def piece_arrives(s: State) -> None:
+    """``Links._arrived``."""
+    way = way_in(s)
+    i = s.first_sent & (way.shape[0] - 1)
+    s.first_sent += 1
+    if way[i, 4] == rollouts_in(s)[way[i, 0]].incarnation:  # else its rollout was dropped
+        if s.landed >= land_in(s).shape[0]:
+            s.error = NO_ROOM
+            return
+        for k in range(5):
+            land_in(s)[s.landed, k] = way[i, k]
+        land_id_in(s)[s.landed] = way_id_in(s)[i]
+        s.landed += 1
+    note_next_arrival(s)
+
+
+@compiled
+def send_and_receive(s: State) -> None:
+    """``Links.send``: what was cut leaves, and what has arrived is the inbox."""
+    if s.inbox:
+        sorts = ordered_inbox(s)
+        for i in range(s.inbox):
+            send_piece(s, items_in(s)[i] if sorts else i)
+        note_next_arrival(s)
+    s.inbox = 0
+    for i in range(s.landed):
+        if land_in(s)[i, 4] == rollouts_in(s)[land_in(s)[i, 0]].incarnation:
+            for k in range(4):
+                inbox_in(s)[s.inbox, k] = land_in(s)[i, k]
+            inbox_id_in(s)[s.inbox] = land_id_in(s)[i]
+            s.inbox += 1
+    s.landed = 0
+
+
+@compiled
 def settle_scorer(s: State) -> None:
-    """``Scorer.settle``."""
-    count = s.inbox
-    if inbox_rises(s, count):
-        for i in range(count):
-            queue_piece(s, i)
-    else:
-        sort_inbox(s, count)
-        for i in range(count):
-            queue_piece(s, items_in(s)[i])
+    """``Scorer.work``."""
+    if s.travels:
+        send_and_receive(s)
+    sorts = ordered_inbox(s)
+    for i in range(s.inbox):
+        queue_piece(s, items_in(s)[i] if sorts else i)
     s.inbox = 0
     for w in range(s.workers):
         worker = workers_in(s)[w]

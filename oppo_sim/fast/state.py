@@ -101,7 +101,7 @@ def make_state(
     queued = 1 << (2 * pieces - 1).bit_length()
     # Cuts of preempted rollouts stay.
     cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
-    actors = replicas + workers + 3
+    actors = replicas + workers + 4
     leaves = 1 << (actors - 1).bit_length()
     devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
     first, last = kept.timeline or (1, 0)
@@ -110,6 +110,9 @@ def make_state(
         **costs.settings,
         **device_settings,
         **setup.costs.phases._asdict(),
+        **setup.costs.cuts._asdict(),
+        "send_s_per_token": machine.send_s_per_token,
+        "travels": setup.costs.cuts.piece_send_s > 0.0 or machine.send_s_per_token > 0.0,
         **{f"asks_{name}": name in asks for name in ("plan", "arrange", "select", "drop")},
         "by_row_rewards": rewards.by_row is not None,
         "queue_length": queued,
@@ -155,6 +158,11 @@ def make_state(
         "readmit": whole(batch.rollout_batch_size),
         "inbox": np.zeros((pieces, 4), dtype=np.int32),
         "inbox_id": whole(pieces),
+        "way": np.zeros((queued, 5), dtype=np.int32),
+        "way_at": np.zeros(queued),
+        "way_id": whole(queued),
+        "land": np.zeros((pieces, 5), dtype=np.int32),
+        "land_id": whole(pieces),
         "queue": np.zeros((workers * queued, 5), dtype=np.int32),
         "residues": whole(machine.kv_block_tokens),
         "keys": whole(pieces),
@@ -313,6 +321,7 @@ def _settings(
         "static": machine.batching == "static",
         "free_padding": counterfactual.free_padding,
         "clear_kv": machine.clear_kv_cache_on_weight_sync,
+        "keeps_kv": machine.keeps_kv_between_rounds,
         "limited": blocks is not None or machine.max_num_seqs is not None,
         "kv_blocks": limit(blocks),
         "kv_block_tokens": machine.kv_block_tokens,

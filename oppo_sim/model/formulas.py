@@ -25,6 +25,16 @@ def iterations_until(seconds: float, most: int, first: float, growth: float) -> 
     return k
 
 
+def piece_seconds(pieces: int, seconds: float, piece_fixed_s: float) -> float:
+    """Seconds of a scoring batch of so many pieces that takes ``seconds`` beside what each piece costs."""
+    return seconds + pieces * piece_fixed_s
+
+
+def send_seconds(tokens: int, piece_send_s: float, send_s_per_token: float) -> float:
+    """Seconds that a piece takes on its link."""
+    return piece_send_s + tokens * send_s_per_token
+
+
 def device_rate(active: int, interference: float, memory: float, arithmetic: float) -> float:
     """Own seconds that an activity makes in one second on a device with ``active`` ones, whose demands sum to
     ``memory`` and ``arithmetic`` (docs/model.md C6)."""

@@ -1,6 +1,7 @@
 """Replicas, scoring workers and training devices on one clock, and the order of decisions at an instant."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from simpy.events import Event
 
@@ -8,6 +9,7 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
+from oppo_sim.model.links import Links
 from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer
@@ -19,6 +21,8 @@ from oppo_sim.schedule.schedules import Scheduler
 
 WAKE = "wake"
 """Span of a replica before the first iteration of a phase."""
+BARRIER = "barrier"
+"""Span of a replica after a round, before the next one or the end of the phase."""
 
 
 class Machine:
@@ -75,6 +79,7 @@ class Machine:
             ),
             kv_block_tokens=setup.kv_block_tokens,
             max_num_seqs=setup.max_num_seqs,
+            keeps_kv=setup.keeps_kv_between_rounds,
             stream=stream,
             free_recompute=counterfactual.free_recompute,
             free_padding=counterfactual.free_padding,
@@ -91,11 +96,20 @@ class Machine:
             )
             for index, device in enumerate(self.rollout_devices)
         ]
+        cuts = costs.cuts
+        self._round_fixed_s = cuts.round_fixed_s
+        self._leaves: Callable[[], None] | None = None
+        """What leaving the barrier is, once its seconds have passed."""
+        travels = cuts.piece_send_s > 0.0 or setup.send_s_per_token > 0.0
         self.scorer = Scorer(
             [self._runner_on(index, device) for index, device in enumerate(self.scoring_devices)],
             costs.scorer,
             setup.max_scoring_tokens,
             setup.scorer_kv_capacity_tokens,
+            cuts.piece_fixed_s,
+            partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, setup.send_s_per_token)
+            if travels
+            else None,
             scheduler.scored,
         )
         if not timeline:
@@ -140,6 +154,7 @@ class Machine:
             device.begin_row()
         for runner in self._runners:
             runner.rebase(passed)
+        self.scorer.rebase(passed)
         origin = self.scorer.origin = self.clock.origin
         tally = self.tally = Tally()
         self.scorer.tally = tally
@@ -197,6 +212,26 @@ class Machine:
             replica.begin_round(barrier, round_size)
             replica.next_activity()
 
+    def leave_barrier(self, then: Callable[[], None]) -> None:
+        """All replicas are idle: ``then`` comes when the seconds of a round have passed."""
+        if self._round_fixed_s <= 0.0:
+            then()
+            return
+        barrier = max(replica.at for replica in self.replicas)
+
+        def over(event: Event) -> None:
+            now = self.clock.now
+            for replica in self.replicas:
+                replica.at = now
+                if replica.spans is not None:
+                    began, ended = self.clock.origin + barrier, self.clock.elapsed
+                    replica.spans.append(
+                        Span("rollout", replica.index, BARRIER, began, ended, replica.step, {})
+                    )
+            self._leaves = then
+
+        self.clock.call_at(barrier + self._round_fixed_s, over)
+
     def end_round(self) -> Iterator[Rollout]:
         """Rollouts that may have made tokens in the round, ``generated`` current."""
         for replica in self.replicas:
@@ -234,6 +269,9 @@ class Machine:
                 # An end that the stop brought forward to this instant comes before what follows from it.
                 self._rerate(now)
                 return
+            if self._leaves is not None:
+                leaves, self._leaves = self._leaves, None
+                leaves()
             if self._ready and not self.stopping and self.generating:
                 self._start_ready(now)
         self.scorer.work(now)

@@ -29,6 +29,8 @@ class ReplicaRules(NamedTuple):
     kv_blocks: int | None
     kv_block_tokens: int
     max_num_seqs: int | None
+    keeps_kv: bool
+    """KV outlasts a round."""
     stream: bool
     """Cut pieces while decoding (``chunk`` scoring with the ``token`` stop check)."""
     free_recompute: bool = False
@@ -109,10 +111,8 @@ class Replica:
         self.at = at
         self.round_left = round_size
         self._demand_stale = True
-        if self._rules.static:
+        if self._rules.static or not (round_size is None or self._rules.keeps_kv):
             self.release_kv()
-            self._rows = 0
-            self._padded_kv = 0
         self.state = READY
         self._ready.append(self)
 
@@ -121,6 +121,8 @@ class Replica:
         self.at = at
         self.round_left = round_size
         self._demand_stale = True
+        if not self._rules.keeps_kv:
+            self.release_kv()
 
     def next_activity(self) -> None:
         """Start what comes next at ``self.at``; goes idle when there is nothing, or the round is over."""

@@ -101,6 +101,7 @@ class SimulatedPlant:
         self.stopped = machine.stopped
         self.rest = machine.rest
         self.next_round = machine.next_round
+        self.leave_barrier = machine.leave_barrier
         self.end_round = machine.end_round
         self._trainer = Trainer(machine, inputs.costs.training)
         self._rows = StepRows(
@@ -145,6 +146,7 @@ class SimulatedPlant:
         for rollout, left in begun.moved:
             if rollout.queued:
                 replicas[left].remove(rollout)
+            self.machine.scorer.move(rollout, left)
         if begun.arrangement is not KEEP or self._held:
             self._held = bool(hold)
             for rollout in self._scheduler.ledger.unfinished.values():

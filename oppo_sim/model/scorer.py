@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 
-from oppo_sim.costs.interface import PrefillCost
+from oppo_sim.costs.interface import NO_DEMAND, Demand, PrefillCost
 from oppo_sim.model.device import Runner
+from oppo_sim.model.formulas import piece_seconds
+from oppo_sim.model.links import Links
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
-from oppo_sim.schedule.scoring import ScoringRouter, ScoringWorker, next_batch
+from oppo_sim.schedule.scoring import Piece, ScoringRouter, ScoringWorker, next_batch
 
 _NEW = attrgetter("new")
 
@@ -23,9 +25,13 @@ class Scorer(ScoringRouter[Rollout]):
         cost: PrefillCost,
         max_scoring_tokens: int,
         kv_capacity_tokens: int | None,
+        piece_fixed_s: float,
+        links_to: Callable[[Callable[[Piece[Rollout]], None]], Links] | None,
         on_scored: Callable[[Rollout, float], None],
     ) -> None:
-        """``runners`` make what runs the batches of each worker, given what to call at their end."""
+        """``runners`` make what runs the batches of each worker, given what to call at their end;
+        ``links_to`` what pieces cross, given what to call with those that arrive (None: they arrive when they
+        are cut)."""
         super().__init__(len(runners), kv_capacity_tokens)
         self.tally = Tally()
         self.spans: list[Span] | None = None
@@ -34,14 +40,39 @@ class Scorer(ScoringRouter[Rollout]):
         """Seconds of the run at which the row began."""
         self._cost = cost
         self._max_tokens = max_scoring_tokens
+        self._piece_fixed_s = piece_fixed_s
+        self._links = None if links_to is None else links_to(self.arrive)
         self._on_scored = on_scored
         self.runners = [
             runner_of(partial(self._batch_ended, worker))
             for runner_of, worker in zip(runners, self.workers, strict=True)
         ]
 
+    def offer(self, rollout: Rollout, new: int, past: int, last: bool) -> None:
+        if self._links is None:
+            super().offer(rollout, new, past, last)
+        else:
+            self._links.take(Piece(rollout, rollout.drops, new, past, last))
+
+    def forget(self, rollout: Rollout) -> ScoringWorker[Rollout] | None:
+        if self._links is not None:
+            self._links.forget(rollout)
+        return super().forget(rollout)
+
+    def move(self, rollout: Rollout, left: int) -> None:
+        """A rollout has left replica ``left`` for another."""
+        if self._links is not None:
+            self._links.move(rollout, left)
+
+    def rebase(self, passed: float) -> None:
+        """Seconds are counted from a moment ``passed`` seconds later."""
+        if self._links is not None:
+            self._links.rebase(passed)
+
     def work(self, at: float) -> None:
         """End of an instant: queue what arrived; free workers take what is queued."""
+        if self._links is not None:
+            self._links.send(at)
         if self._inbox:
             self.tally.pieces += len(self.settle())
         for worker in self.workers:
@@ -64,10 +95,15 @@ class Scorer(ScoringRouter[Rollout]):
         if work is not None:
             tally.scoring_flops += work.flops
             tally.scoring_bytes += work.bytes
+        alone = cost.prefill_time(tokens, pairs)
+        seconds = piece_seconds(len(worker.batch), alone, self._piece_fixed_s)
+        demand = NO_DEMAND
         if runner.shared:
-            runner.start(at, cost.prefill_time(tokens, pairs), cost.prefill_demand(tokens, pairs))
-        else:
-            runner.start(at, cost.prefill_time(tokens, pairs))
+            demand = cost.prefill_demand(tokens, pairs)
+            if self._piece_fixed_s > 0.0:  # meanwhile the device does nothing
+                share = alone / seconds
+                demand = Demand(demand.memory * share, demand.arithmetic * share)
+        runner.start(at, seconds, demand)
 
     def _batch_ended(self, worker: ScoringWorker[Rollout], at: float) -> None:
         if self.spans is not None:

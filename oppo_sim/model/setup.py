@@ -19,8 +19,12 @@ class MachineSetup:
     max_num_seqs: int | None = None
     """Bound on running rollouts of one replica; None: unbounded."""
     clear_kv_cache_on_weight_sync: bool = True
+    keeps_kv_between_rounds: bool = True
+    """False: every round begins with a prefill of what runs."""
     max_scoring_tokens: int = 16384
     scorer_kv_capacity_tokens: int | None = None
+    send_s_per_token: float = 0.0
+    """Seconds that a token of a piece takes on the link from replica to scorer."""
     streamable: bool = True
     scoring_on: Literal["separate", "rollout", "training"] = "separate"
     """Devices of the scoring workers: their own, or worker j on the device of replica (or training device) j

@@ -123,6 +123,7 @@ def legend_below(
 
 _COLOURS: Final[Mapping[str, str]] = {
     "wake": "#BBBBBB",
+    "barrier": "#BBBBBB",
     "decode": "#0072B2",
     "gen": "#0072B2",
     "prefill": "#56B4E9",

@@ -177,8 +177,12 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         kv_block_tokens=rollout.kv_block_tokens,
         max_num_seqs=rollout.max_num_seqs,
         clear_kv_cache_on_weight_sync=rollout.clear_kv_cache_on_weight_sync,
+        keeps_kv_between_rounds=rollout.keeps_kv_between_rounds,
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
+        send_s_per_token=(
+            0.0 if scoring.link_bytes_per_s is None else scoring.bytes_per_token / scoring.link_bytes_per_s
+        ),
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,
         training_on=placement.training,

@@ -50,6 +50,13 @@ class RolloutConfig(_Section):
     clear_kv_cache_on_weight_sync: bool = Field(
         True, description="KV of carried rollouts is recomputed after an update (false: kept, stale)"
     )
+    keeps_kv_between_rounds: bool = Field(
+        True,
+        description=(
+            "false: generate() is called anew for each round (stop_check chunk) and prefills what runs, as"
+            " without a cache that outlasts the call"
+        ),
+    )
 
 
 class ScoringConfig(_Section):
@@ -61,6 +68,16 @@ class ScoringConfig(_Section):
     )
     kv_capacity_tokens: Tokens | None = Field(
         None, description="KV of one worker for rollouts without a score; null: ample"
+    )
+    link_bytes_per_s: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description=(
+            "bandwidth of the link that pieces of one replica cross to the scorer; null: their bytes take no"
+            " time"
+        ),
+    )
+    bytes_per_token: Annotated[float, Field(gt=0)] = Field(
+        8.0, description="bytes of a token on that link; 8: a 64-bit token id"
     )
     streamable: bool | None = Field(
         None,

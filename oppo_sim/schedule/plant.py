@@ -1,6 +1,6 @@
 """What a schedule asks of the machine that generates, scores and trains, simulated or real."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -81,6 +81,10 @@ class Plant(Protocol[F]):
 
     def next_round(self, round_size: int) -> None:
         """From the barrier on, another round."""
+
+    def leave_barrier(self, then: Callable[[], None]) -> None:
+        """The pieces of a round are handed over: calls ``then``, a simulated plant after the seconds that a
+        round costs."""
 
     def end_round(self) -> Iterable[F]:
         """At the barrier: rollouts that may have made tokens in the round, ``generated`` current."""

@@ -196,6 +196,9 @@ class _Phased(Scheduler[F]):
         if not self.rounds:
             raise AssertionError("no replica has work, but the phase has not ended")
         self._deliver_round()
+        self.plant.leave_barrier(self._after_barrier)
+
+    def _after_barrier(self) -> None:
         if self.ledger.phase_over():
             self._end_phase(self.plant.rest())
         else:

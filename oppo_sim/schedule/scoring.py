@@ -59,6 +59,10 @@ class ScoringRouter(Generic[F]):
         """A piece arrives at the current instant."""
         self._inbox.append(Piece(rollout, rollout.drops, new, past, last))
 
+    def arrive(self, piece: Piece[F]) -> None:
+        """A piece that was cut earlier arrives at the current instant."""
+        self._inbox.append(piece)
+
     def settle(self) -> list[tuple[ScoringWorker[F], Piece[F]]]:
         """End of an instant: queue what arrived, in id order. Returns what was queued where."""
         inbox = self._inbox

@@ -62,6 +62,8 @@ class ReferenceConfig:
     """(async) an update interrupts rollouts; else it waits until those with tokens are done"""
     group_size: int = 1
     clear_kv: bool = True
+    keeps_kv: bool = True
+    """KV of rounds outlasts them"""
     batching: str = "continuous"
     kv_capacity_tokens: int | None = None
     kv_block_tokens: int = 1
@@ -76,6 +78,8 @@ class ReferenceConfig:
     prefill: Linear = (0.0, 0.0, 0.0)
     """(fixed, per token, per query-key pair)"""
     score: Linear = (0.0, 0.0, 0.0)
+    send_per_token: float = 0.0
+    """Seconds of a token on the way from its replica to the scorer"""
     stages: Mapping[str, Linear] = field(default_factory=dict)
     update_weights: float = 0.0
     rollout_devices: tuple[str, ...] = ()
@@ -88,7 +92,8 @@ class ReferenceConfig:
     update_weights) and of single stages; 1 where not given"""
     added: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the host added to: iteration (each), rollout_iteration (each running row of it),
-    score_batch, a stage, update_weights, gen_phase, first_step, other; 0 where not given. A device has nothing to do in them."""
+    score_batch, a stage, update_weights, gen_phase, first_step, other, round_fixed (at each barrier), piece_fixed (each piece of a scoring batch),
+    piece_send (each on its way); 0 where not given. A device has nothing to do in them."""
     nominal: tuple[float, float] = (1.0, 1.0)
     """Tokens and pairs of the batch whose device share is that of training and of the sync."""
     demands: Mapping[str, Demand] = field(default_factory=dict)

@@ -24,6 +24,9 @@ class Generation:
         for replica in machine.replicas:
             replica.begin_phase()
         self.asleep = False
+        self.at_barrier = False
+        self.round_paid = False
+        self._forget_kv()
         if self.may_end():
             self.end = self.start
             return
@@ -37,6 +40,12 @@ class Generation:
         if seconds > 0:
             self.asleep = True
             self.machine.world.start(seconds, (), (0.0, 0.0), awake)
+
+    def _forget_kv(self) -> None:
+        """A round of an engine whose KV ends with each call."""
+        if self.machine.config.in_rounds and not self.machine.config.keeps_kv:
+            for replica in self.machine.replicas:
+                replica.forget_kv()
 
     def poll(self) -> None:
         if self.end is not None or self.asleep:
@@ -62,13 +71,30 @@ class Generation:
             not replica.busy and (replica.iterations == size or not replica.unfinished())
             for replica in replicas
         ):
-            self.machine.at_barrier(members_of(self.pool.in_flight))
+            if not self.at_barrier:
+                self.at_barrier = True
+                self.machine.at_barrier(members_of(self.pool.in_flight))
+                self._pay(self.machine.config.added.get("round_fixed", 0.0))
+            if not self.round_paid:
+                return
+            self.at_barrier = False
             if self.may_end():
                 self.end = self.machine.world.now
                 return
             for replica in replicas:
                 replica.iterations = 0
                 replica.changed = True
+            self._forget_kv()
         for replica in replicas:
             if not replica.busy and replica.iterations < size:
                 replica.start_next()
+
+    def _pay(self, seconds: float) -> None:
+        """The host's seconds of a round."""
+
+        def paid(end: float) -> None:
+            self.round_paid = True
+
+        self.round_paid = seconds <= 0
+        if seconds > 0:
+            self.machine.world.start(seconds, (), (0.0, 0.0), paid)

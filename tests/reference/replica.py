@@ -26,6 +26,7 @@ class Replica(Protocol):
     def begin_phase(self) -> None: ...
     def start_next(self) -> None: ...
     def note_kept_kv(self) -> None: ...
+    def forget_kv(self) -> None: ...
 
 
 def count_prefill(machine: Machine, rollout: Rollout) -> None:
@@ -86,6 +87,10 @@ class ContinuousReplica:
 
     def note_kept_kv(self) -> None:
         self._note_kv(next_token=False)
+
+    def forget_kv(self) -> None:
+        for member in self.members:
+            member.in_kv = False
 
     def _note_kv(self, next_token: bool) -> None:
         extra = 1 if next_token else 0
@@ -197,6 +202,9 @@ class StaticReplica:
 
     def note_kept_kv(self) -> None:
         """Nothing is kept: every batch is prefilled anew."""
+
+    def forget_kv(self) -> None:
+        self.rows = []
 
     def _note_kv(self, each: int) -> None:
         counters = self.machine.counters

@@ -28,6 +28,15 @@ class Piece:
 
 
 @dataclass(eq=False)
+class Sent:
+    """A rollout's tokens up to ``upto`` (prompt included), on their way to the scorer."""
+
+    rollout: Rollout
+    upto: int
+    last: bool
+
+
+@dataclass(eq=False)
 class Worker:
     """One worker: what waits, what it does now, the tokens it holds by rollout id."""
 
@@ -50,6 +59,10 @@ class Scorer:
         self.counters = counters
         self.workers = [Worker(index) for index in range(config.num_workers)]
         self.cut_now: list[tuple[Rollout, bool]] = []
+        self.on_the_way: list[Sent] = []
+        self.arrived: list[Sent] = []
+        self.link_free = [0.0] * config.num_replicas
+        """When the link of each replica has nothing left to send"""
 
     def cut(self, rollout: Rollout, next_threshold: int) -> None:
         """Hand in what the rollout has made and the scorer does not have."""
@@ -61,29 +74,52 @@ class Scorer:
         """A drop: what waits is removed, what is in service counts for nothing, what is held is freed. Call
         before ``restart``."""
         self.cut_now = [entry for entry in self.cut_now if entry[0] is not rollout]
+        self.on_the_way = [sent for sent in self.on_the_way if sent.rollout is not rollout]
+        self.arrived = [sent for sent in self.arrived if sent.rollout is not rollout]
         for worker in self.workers:
             worker.queue = [piece for piece in worker.queue if piece.rollout is not rollout]
             worker.held.pop(rollout.id, None)
 
     def take(self) -> None:
-        """Assign what was cut in this instant, in id order; then every free worker takes what it may."""
+        """Send what was cut in this instant, assign what arrived in it, in id order; then every free worker
+        takes what it may."""
         for rollout, last in sorted(self.cut_now, key=lambda entry: entry[0].id):
-            self._receive(rollout, last)
+            self._send(rollout, last)
         self.cut_now = []
+        for sent in sorted(self.arrived, key=lambda sent: sent.rollout.id):
+            self._receive(sent.rollout, sent.upto, sent.last)
+        self.arrived = []
         for worker in self.workers:
             if worker.queue and not worker.in_service:
                 self._begin(worker)
 
-    def _receive(self, rollout: Rollout, last: bool) -> None:
+    def _send(self, rollout: Rollout, last: bool) -> None:
+        tokens = rollout.context - rollout.left
+        rollout.left = rollout.context
+        sent = Sent(rollout, rollout.context, last)
+        seconds = self.config.added.get("piece_send", 0.0) + tokens * self.config.send_per_token
+        if seconds <= 0:
+            self.arrived.append(sent)
+            return
+        # A link sends one piece after the other.
+        arrival = max(self.link_free[rollout.replica], self.world.now) + seconds
+        self.link_free[rollout.replica] = arrival
+        self.on_the_way.append(sent)
+        self.world.start(arrival - self.world.now, (), (0.0, 0.0), lambda end: self._arrive(sent))
+
+    def _arrive(self, sent: Sent) -> None:
+        if sent in self.on_the_way:  # else its rollout was dropped
+            self.on_the_way.remove(sent)
+            self.arrived.append(sent)
+
+    def _receive(self, rollout: Rollout, upto: int, last: bool) -> None:
         if rollout.withheld and not last:
             return
         if rollout.worker is None:
             worker = min(self.workers, key=lambda worker: (worker.load, worker.index))
         else:
             worker = self.workers[rollout.worker]
-        piece = Piece(
-            rollout, rollout.attempt, self.world.instant, rollout.context - rollout.sent, rollout.sent, last
-        )
+        piece = Piece(rollout, rollout.attempt, self.world.instant, upto - rollout.sent, rollout.sent, last)
         capacity = self.config.scorer_kv_capacity
         if not last and capacity is not None and sum(worker.held.values()) + piece.new > capacity:
             rollout.withheld = True
@@ -106,6 +142,7 @@ class Scorer:
             seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
         seconds *= self.config.factors.get("score", 1.0)
         host = self.config.added.get("score_batch", 0.0)
+        host += len(worker.in_service) * self.config.added.get("piece_fixed", 0.0)
         self.counters.batches += 1
         self.counters.pieces += len(worker.in_service)
         devices = self.config.devices_of_worker(worker.index)

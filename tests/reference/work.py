@@ -26,6 +26,8 @@ class Rollout:
     cut: int = 0
     threshold: int = 0
     sent: int = 0
+    left: int = 0
+    """tokens, prompt included, that have left the replica"""
     withheld: bool = False
     worker: int | None = None
     score_time: float | None = None
@@ -57,6 +59,7 @@ class Rollout:
             None,
             None,
         )
+        self.left = 0
         self.attempt += 1
 
 

@@ -132,6 +132,7 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
         streamable=draw(st.integers(0, 5)) > 0,
         scoring_on=scoring_on,
         training_on="separate" if asynchronous else draw(st.sampled_from(["separate", "rollout"])),
+        sharing=draw(st.sampled_from(["time_slice", "mps", "streams"])),
         interference=draw(st.sampled_from([1.0, 1.3])),
         shares_host=contention and scoring_on == "separate" and draw(st.booleans()),
     )

@@ -157,7 +157,7 @@ def test_contention_slows_both() -> None:
     # s (to t = 7) while decode makes 2 iterations; it needs 4, so 2 more at full speed: gen = 9. Then id 1 is
     # scored: 2 s.
     costs = linear_costs(score=(2.0, 0.0, 0.0), demands={"score": (0.5, 1.0)})
-    machine = MachineSetup(scoring_on="rollout")
+    machine = MachineSetup(scoring_on="rollout", sharing="streams")
     result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
     assert result.column("timing_s/gen") == [pytest.approx(9.0)]
     assert result.column("timing_s/reward") == [pytest.approx(2.0)]
@@ -168,10 +168,31 @@ def test_contention_slows_both() -> None:
         [4, 8],
         steps=1,
         batch=2,
-        machine=MachineSetup(scoring_on="rollout", interference=2.0),
+        machine=replace(machine, interference=2.0),
         costs=costs,
     )
     assert slow.column("timing_s/gen") == [pytest.approx(12.0)]
+
+
+def test_in_time_slices_only_the_gaps_of_an_activity_are_free() -> None:
+    # As above in time slices: decode has a kernel on the device all of its time (max(1, 0)), scoring too (max(
+    # 0.5, 1)): Σ = 2, both run at 1/2. Scoring lasts 4 s (to t = 8) while decode makes 2 iterations, then 2
+    # more: gen = 10. With f = 2 at 1/4: scoring to 12, gen = 14.
+    def gen(interference: float, sharing: str, decode: tuple[float, float]) -> float:
+        demands = {"decode": decode, "score": (0.5, 1.0)}
+        machine = MachineSetup(scoring_on="rollout", sharing=sharing, interference=interference)  # type: ignore[arg-type]
+        costs = linear_costs(score=(2.0, 0.0, 0.0), demands=demands)
+        result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
+        (seconds,) = result.column("timing_s/gen")
+        return float(seconds)
+
+    assert gen(1.0, "time_slice", (1.0, 0.0)) == pytest.approx(10.0)
+    assert gen(2.0, "time_slice", (1.0, 0.0)) == pytest.approx(14.0)
+    # Decode that waits for launches 3/4 of its time leaves 3/4 of the device: Σ = 0.25 + 1, scoring lasts 2.5 s
+    # (to 6.5), decode makes 2 iterations meanwhile, and 2 more: 8.5.
+    assert gen(1.0, "time_slice", (0.25, 0.1)) == pytest.approx(8.5)
+    # Together (streams or MPS) arithmetic is 1.1 times what there is: 2.2 s and 8.2.
+    assert gen(1.0, "streams", (0.25, 0.1)) == gen(1.0, "mps", (0.25, 0.1)) == pytest.approx(8.2)
 
 
 def test_groups_in_one_machine_slow_each_other_without_sharing_capacity() -> None:

@@ -18,7 +18,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
-from oppo_sim.scenario.build import Setup, build_setup
+from oppo_sim.scenario.build import Setup, build_setup, measured_interference
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
 
@@ -132,7 +132,10 @@ def _with_interference(
     together = machine.scoring_on == "separate" and scenario.placement.shares_host is not False
     return replace(
         machine,
-        interference=max(machine.interference, profile.contention_factor or 1.0),
+        interference=max(
+            scenario.placement.interference or 1.0,
+            measured_interference(scenario.placement, profile.contention_factor),
+        ),
         shares_host=together and schedule == "synchronous",
     )
 

@@ -32,3 +32,12 @@ class Demands(Strict):
 def demand_of(shares: DemandShares) -> Demand:
     """As the simulator asks for it."""
     return Demand(shares.memory, shares.arithmetic)
+
+
+def explained_slowdown(demands: Demands, in_turns: bool) -> float:
+    """Of decoding and scoring on one device, by their demands alone; ``in_turns``: kernels of one at a
+    time."""
+    both = (demands.decode, demands.score)
+    if in_turns:
+        return max(1.0, sum(max(one.memory, one.arithmetic) for one in both))
+    return max(1.0, sum(one.memory for one in both), sum(one.arithmetic for one in both))

@@ -36,6 +36,7 @@ tolerance = rule(instants.instant_tolerance)
 series_seconds = rule(formulas.series_seconds)
 iterations_until = rule(formulas.iterations_until, series_seconds=series_seconds)
 device_rate = rule(formulas.device_rate)
+time_on_device = rule(formulas.time_on_device)
 
 
 # ---- the clock (model/clock.py) ----------------------------------------------------------------------------
@@ -218,8 +219,11 @@ def rate_of(s: State, d: int) -> float:
     if not device.host:
         for i in range(device.active):
             runner = runners_in(s)[device_actors_in(s)[d, i]]
-            memory += runner.memory
-            arithmetic += runner.arithmetic
+            if s.time_slices:
+                memory += time_on_device(runner.memory, runner.arithmetic)
+            else:
+                memory += runner.memory
+                arithmetic += runner.arithmetic
     return device_rate(device.active, s.interference, memory, arithmetic)
 
 

@@ -137,7 +137,7 @@ SETTINGS = _fields(
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"
     " train_first train_devices train_shared sync_first sync_devices sync_shared"
-    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels",
+    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"

@@ -289,6 +289,7 @@ def _devices(
         "hosts": len(hosts),
         "contention": any(shared),
         "interference": machine.interference,
+        "time_slices": machine.sharing == "time_slice",
         "train_memory": demand.memory,
         "train_arithmetic": demand.arithmetic,
         "sync_memory": sync_demand.memory,

@@ -8,17 +8,19 @@ from simpy.events import Event
 from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import NO_DEMAND, Demand
 from oppo_sim.model.clock import Clock
-from oppo_sim.model.formulas import device_rate
+from oppo_sim.model.formulas import device_rate, time_on_device
 
 
 class Device:
     """One device (or one group of devices that always act as one)."""
 
-    __slots__ = ("active", "busy_since", "busy_total", "dirty", "interference", "shared")
+    __slots__ = ("active", "busy_since", "busy_total", "dirty", "interference", "shared", "time_slices")
 
-    def __init__(self, shared: bool, interference: float) -> None:
+    def __init__(self, shared: bool, interference: float, time_slices: bool = False) -> None:
+        """``time_slices``: kernels of two activities never run together."""
         self.shared = shared
         self.interference = interference
+        self.time_slices = time_slices
         self.active: list[Runner] = []
         self.busy_since = 0.0
         self.busy_total = 0.0
@@ -37,6 +39,11 @@ class Device:
         """Own seconds an activity here makes in one second."""
         if len(self.active) < 2:
             return 1.0
+        if self.time_slices:
+            on_device = added(
+                time_on_device(runner.demand.memory, runner.demand.arithmetic) for runner in self.active
+            )
+            return device_rate(len(self.active), self.interference, on_device, 0.0)
         memory = added(runner.demand.memory for runner in self.active)
         arithmetic = added(runner.demand.arithmetic for runner in self.active)
         return device_rate(len(self.active), self.interference, memory, arithmetic)

@@ -35,9 +35,15 @@ def send_seconds(tokens: int, piece_send_s: float, send_s_per_token: float) -> f
     return piece_send_s + tokens * send_s_per_token
 
 
+def time_on_device(memory: float, arithmetic: float) -> float:
+    """Share of its own seconds in which an activity has a kernel on the device: the larger demand's."""
+    return max(memory, arithmetic)
+
+
 def device_rate(active: int, interference: float, memory: float, arithmetic: float) -> float:
     """Own seconds that an activity makes in one second on a device with ``active`` ones, whose demands sum to
-    ``memory`` and ``arithmetic`` (docs/model.md C6)."""
+    ``memory`` and ``arithmetic`` (docs/model.md C6). In time slices ``memory`` is the sum of
+    ``time_on_device`` and ``arithmetic`` 0."""
     return 1.0 if active < 2 else 1.0 / (interference * max(1.0, memory, arithmetic))
 
 

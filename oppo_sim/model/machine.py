@@ -44,9 +44,10 @@ class Machine:
         self.generating = False
         self.stopping = False
         self._ready: list[Replica] = []
+        time_slices = setup.sharing == "time_slice"
         shares = setup.scoring_on != "separate" and not counterfactual.no_contention
         self.rollout_devices = [
-            Device(shares and setup.scoring_on == "rollout", setup.interference)
+            Device(shares and setup.scoring_on == "rollout", setup.interference, time_slices)
             for _ in range(setup.num_replicas)
         ]
         on_training = shares and setup.scoring_on == "training"
@@ -57,7 +58,7 @@ class Machine:
                     device.shared = True
         else:
             self.training_devices = [
-                Device(on_training, setup.interference)
+                Device(on_training, setup.interference, time_slices)
                 for _ in range(max(1, setup.num_workers) if on_training else 1)
             ]
         hosts = {"rollout": self.rollout_devices, "training": self.training_devices}.get(setup.scoring_on)

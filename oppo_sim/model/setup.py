@@ -30,6 +30,8 @@ class MachineSetup:
     """Devices of the scoring workers: their own, or worker j on the device of replica (or training device) j
     modulo their number."""
     training_on: Literal["separate", "rollout"] = "separate"
+    sharing: Literal["time_slice", "mps", "streams"] = "time_slice"
+    """How activities share a device: kernels of one at a time, or together (``mps`` and ``streams``)."""
     interference: float = 1.0
     """f: slow-down of activities that run together beyond their shared demand."""
     shares_host: bool = False

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.costs.context import CostContext
+from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.interface import Costs
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
@@ -14,7 +15,7 @@ from oppo_sim.policies.controllers import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import check_settings, inherited_settings, make_policy
 from oppo_sim.rewards import BatchRewards, NoRewards
-from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.traces.replay import Replay, build_replay
 
 
@@ -186,9 +187,21 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,
         training_on=placement.training,
-        interference=placement.interference or costs.contention_factor or 1.0,
+        sharing=placement.sharing,
+        interference=placement.interference or measured_interference(placement, costs.contention_factor),
         shares_host=placement.shares_host is True,
     )
+
+
+def measured_interference(placement: PlacementConfig, contention_factor: float | None) -> float:
+    """f where a profile measured it (1: nobody did). What it measured is the slow-down of decoding beside
+    scoring over that of kernels that run together; in time slices shared time explains more of it."""
+    if contention_factor is None:
+        return 1.0
+    if placement.sharing != "time_slice" or placement.scoring == "separate":
+        return contention_factor
+    together, in_turns = (explained_slowdown(Demands(), turns) for turns in (False, True))
+    return max(1.0, contention_factor * together / in_turns)
 
 
 def _streamable(scenario: Scenario) -> bool:

@@ -94,6 +94,13 @@ class PlacementConfig(_Section):
         "separate", description="devices of the scoring workers"
     )
     training: Literal["separate", "rollout"] = Field("rollout", description="devices of the training group")
+    sharing: Literal["time_slice", "mps", "streams"] = Field(
+        "time_slice",
+        description=(
+            "time_slice: separate processes on one device, whose kernels never run together; mps, streams:"
+            " kernels of both run together"
+        ),
+    )
     interference: Annotated[float, Field(ge=1.0, le=100.0)] | None = Field(
         None,
         description=(

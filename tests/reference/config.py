@@ -87,6 +87,8 @@ class ReferenceConfig:
     training_devices: tuple[str, ...] = ()
     shares_host: bool = False
     interference: float = 1.0
+    in_turns: bool = False
+    """Kernels of two activities never run together on a device"""
     factors: Mapping[str, float] = field(default_factory=dict)
     """What device seconds are multiplied by: of decode, prefill, score, training (all its stages and
     update_weights) and of single stages; 1 where not given"""

@@ -23,7 +23,8 @@ class Activity:
 class World:
     """Time, and what is going on. ``instant`` counts the distinct instants passed."""
 
-    def __init__(self, interference: float) -> None:
+    def __init__(self, interference: float, in_turns: bool) -> None:
+        self.in_turns = in_turns
         self.now = 0.0
         self.instant = 0
         self.instant_start = 0.0
@@ -76,4 +77,6 @@ class World:
         f = self.interference if len(here) > 1 else 1.0
         if device.startswith("host "):
             return 1.0 / f
+        if self.in_turns:
+            return 1.0 / (f * max(1.0, sum(max(demand) for demand in here)))
         return 1.0 / (f * max(1.0, sum(m for m, _ in here), sum(a for _, a in here)))

@@ -12,7 +12,7 @@ class Machine:
 
     def __init__(self, config: ReferenceConfig) -> None:
         self.config = config
-        self.world = World(config.interference)
+        self.world = World(config.interference, config.in_turns)
         self.counters = Counters()
         self.scorer = Scorer(config, self.world, self.counters)
         self.version = 0

@@ -66,9 +66,10 @@ def test_presets_differ_by_what_a_user_configures() -> None:
     }
     assert seconds["vllm-eager"][0] > 2 * seconds["vllm"][0]  # no graphs: launches bound a small batch
     assert seconds["vllm-async"][1] - seconds["vllm"][1] == pytest.approx(
-        2.1e-3 - 1.7e-4 + 256 * (6.4e-5 - 2.5e-5)
+        2.1e-3 - 4.5e-4 + 256 * (6.4e-5 - 3.5e-5)
     )
-    assert seconds["vllm"][0] < seconds["sglang"][0] < seconds["generate"][0]
+    # Engines that prepare the next iteration beside this one wait for the device alone.
+    assert seconds["trtllm"][0] < seconds["sglang"][0] < seconds["vllm"][0] < seconds["generate"][0]
     assert find_host("vllm-async") is HOSTS["vllm-async"]
 
 

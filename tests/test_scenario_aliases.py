@@ -133,6 +133,7 @@ def verl(rollout: str) -> Scenario:
         ("mode: async, enforce_eager: false, name: vllm", "vllm-async"),
         ("mode: sync, enforce_eager: true", "vllm-eager"),
         ("name: sglang", "sglang"),
+        ("name: trtllm", "trtllm"),
         ("name: hf", "generate"),
         ("mode: sync, name: vllm, enforce_eager: false", "vllm"),
     ],
@@ -145,7 +146,7 @@ def test_an_engines_settings_choose_the_host_preset(rollout: str, host: str) -> 
 
 def test_an_engine_setting_that_stands_for_nothing_known_is_refused() -> None:
     with pytest.raises(
-        OppoError, match=r"rollout\.name is 'tgi' but must be one of vllm, sglang, hf; or give"
+        OppoError, match=r"rollout\.name is 'tgi' but must be one of vllm, sglang, trtllm, hf; or give"
     ):
         verl("rollout: {name: tgi}")
     with pytest.raises(OppoError, match=r"disagrees with costs\.rollout\.host"):

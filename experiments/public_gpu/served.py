@@ -39,10 +39,13 @@ MODELS: dict[str, Any] = {
         "gated_mlp": False,
     },
 }
-HOSTS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "vllm"}
-"""There is no preset of TensorRT-LLM; the nearest is vLLM's with CUDA graphs."""
 FP8_KV = ("meta-llama/Llama-3.1-70B", "nvidia/Llama-3.1-8B-Instruct-FP8")
 """InferenceMAX serves with kv-cache-dtype fp8; NVIDIA's 8B checkpoint names fp8 for its own KV cache."""
+PREFIX_CACHED = (("nvidia/Llama-3.1-8B-Instruct-FP8", "vllm"),)
+"""(model, backend) of benchmarks whose prompts vLLM finds in its prefix cache, on by default: the seconds of a
+token do not depend on how many prefills fall into it (develop rows of input 4,000, output 100 to 2,000)."""
+BLOCK = 16
+"""Tokens of a block of vLLM's KV cache; a found prompt still computes what follows its last whole block."""
 INFERENCEMAX_LENGTHS = 0.9
 """InferenceMAX draws lengths evenly from 0.8 to 1 times the nominal ones (random-range-ratio 0.8)."""
 
@@ -100,20 +103,25 @@ def engine_costs(engine: Engine) -> Costs:
     return build_parts(engine_scenario(engine)).costs
 
 
-def token_seconds(costs: Costs, concurrency: int, prompt: float, response: float) -> float:
-    """Seconds of an output token in the closed loop."""
+def token_seconds(
+    costs: Costs, concurrency: int, prompt: float, response: float, cached: bool = False
+) -> float:
+    """Seconds of an output token in the closed loop; ``cached``: prompts are found in the prefix cache."""
     capacity = costs.actor_kv_capacity_tokens
     assert capacity is not None
     context = prompt + response / 2
     running = max(1, min(concurrency, int(capacity / context)))
     decode = costs.actor.decode_time(running, running * context)
-    return decode + (running - 1) / response * costs.actor.prefill_time(prompt, prompt * prompt / 2)
+    past = (prompt - 1) // BLOCK * BLOCK if cached else 0.0
+    new = prompt - past
+    prefill = costs.actor.prefill_time(new, new * past + new * new / 2)
+    return decode + (running - 1) / response * prefill
 
 
 def token_seconds_of(costs: Costs, rows: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Of measurements of one configuration."""
-    asked = rows[["conc", "prompt", "response"]].itertuples(index=False)
-    return np.array([token_seconds(costs, int(clients), *lengths) for clients, *lengths in asked])
+    asked = rows[["conc", "prompt", "response", "cached"]].itertuples(index=False)
+    return np.array([token_seconds(costs, int(clients), *how) for clients, *how in asked])
 
 
 def served_engines(kind: str, held_out: bool) -> Iterator[tuple[str, Engine, pd.DataFrame]]:
@@ -127,14 +135,15 @@ def served_engines(kind: str, held_out: bool) -> Iterator[tuple[str, Engine, pd.
             model=model,
             device=DEVICES[part["system"].iloc[0]],
             tensor_parallel=int(part["tp_size"].iloc[0]),
-            host=HOSTS[backend],
+            host=backend,
             dtype="fp8",
             kv_cache_dtype="fp8" if model in FP8_KV else "auto",
             engine=backend,
         )
         factor = INFERENCEMAX_LENGTHS if model == "meta-llama/Llama-3.1-70B" else 1.0
-        lengths = {"prompt": factor * part["isl"], "response": factor * part["osl"]}
-        yield str(unit), engine, part.assign(**lengths, measured=part["silicon_tpot_ms"] / 1000)
+        asked = {"prompt": factor * part["isl"], "response": factor * part["osl"]}
+        asked["cached"] = (model, backend) in PREFIX_CACHED
+        yield str(unit), engine, part.assign(**asked, measured=part["silicon_tpot_ms"] / 1000)
 
 
 def served_rows(kind: str, held_out: bool) -> pd.DataFrame:

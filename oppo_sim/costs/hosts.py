@@ -1,7 +1,7 @@
 """What the host adds to an iteration of an engine: presets, each with what its numbers were taken from.
 
-docs/costs.md says which public measurements a number was fitted to: served Llama 3.1 70B on vLLM and 8B on
-SGLang, vLLM of 2023 without CUDA graphs, steps of an open verl run on four A800.
+docs/costs.md says which public measurements a number was fitted to: served Llama 3.1 on vLLM, SGLang and
+TensorRT-LLM, vLLM of 2023 without CUDA graphs, steps of an open verl run on four A800.
 """
 
 from typing import Annotated, Literal
@@ -40,39 +40,34 @@ HOST_SECONDS = tuple(name for name in HostOverheads.model_fields if name.endswit
 VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Batch sizes that vLLM captures as CUDA graphs by default."""
 
-_RANK_WAIT_S = 1.4e-6
+_VLLM = HostOverheads(
+    per_iteration_s=4.5e-4,
+    per_rollout_s=3.5e-5,
+    rank_wait_s=7e-7,
+    captured_batch_sizes=VLLM_BATCH_SIZES,
+)
 
 HOSTS = {
-    "vllm": HostOverheads(
-        per_iteration_s=1.7e-4,
-        per_rollout_s=2.5e-5,
-        rank_wait_s=_RANK_WAIT_S,
-        captured_batch_sizes=VLLM_BATCH_SIZES,
-    ),
-    "vllm-eager": HostOverheads(
-        per_iteration_s=1.7e-4, per_rollout_s=2.5e-5, launch_per_layer_s=6e-4, rank_wait_s=_RANK_WAIT_S
-    ),
+    "vllm": _VLLM,
+    "vllm-eager": _VLLM.model_copy(update={"launch_per_layer_s": 6e-4, "captured_batch_sizes": ()}),
     "vllm-async": HostOverheads(
         per_iteration_s=2.1e-3,
         per_rollout_s=6.4e-5,
-        rank_wait_s=_RANK_WAIT_S,
+        rank_wait_s=1.4e-6,
         captured_batch_sizes=VLLM_BATCH_SIZES,
     ),
-    "sglang": HostOverheads(
-        per_iteration_s=1.5e-3,
-        per_rollout_s=1.3e-5,
-        rank_wait_s=_RANK_WAIT_S,
-        captured_batch_sizes=VLLM_BATCH_SIZES,
-    ),
+    "sglang": HostOverheads(per_rollout_s=1.7e-5, captured_batch_sizes=VLLM_BATCH_SIZES),
+    "trtllm": HostOverheads(captured_batch_sizes=VLLM_BATCH_SIZES),
     "generate": HostOverheads(
         per_iteration_s=3e-3, per_rollout_s=2e-5, launch_per_layer_s=8e-4, kv_traffic_factor=3.0
     ),
 }
 """``vllm``: CUDA graphs. ``vllm-eager``: ``enforce_eager``, a launch per kernel. ``vllm-async``: the server
-that verl runs (``rollout.mode: async``), whose every token passes an event loop. ``generate``: a transformers
+that verl runs (``rollout.mode: async``), whose every token passes an event loop. ``sglang``, ``trtllm``: the
+next iteration is prepared while the device computes this one. ``generate``: a transformers
 loop, a KV cache concatenated anew."""
 
-HostRef = Literal["vllm", "vllm-eager", "vllm-async", "sglang", "generate"] | HostOverheads
+HostRef = Literal["vllm", "vllm-eager", "vllm-async", "sglang", "trtllm", "generate"] | HostOverheads
 
 
 def find_host(host: HostRef) -> HostOverheads:

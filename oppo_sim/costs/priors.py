@@ -71,6 +71,7 @@ TABLE: Final = (
     ),
     Row("host", "vllm-async", 1.0, 0.4, f"{_VERL}: 0.3 to 0.6 of the preset, with decode × 1.3 to 1.8"),
     Row("host", "sglang", 1.0, 0.4, f"{_SERVED}: 3 to 14 % of a token"),
+    Row("host", "trtllm", 1.0, 0.4, "its preset has no seconds of the host: nothing to scale"),
     Row("host", "generate", 1.0, 0.6, "assumed"),
     Row("host", "own", 1.0, 0.6, "assumed"),
     *(

@@ -35,7 +35,7 @@ HOST_NAMES = (f"{_VERL}.rollout.enforce_eager", f"{_VERL}.rollout.mode", f"{_VER
 _PRESETS: dict[str, dict[Any, str | None]] = {
     "enforce_eager": {True: "vllm-eager", False: None},
     "mode": {"async": "vllm-async", "sync": None},
-    "name": {"vllm": None, "sglang": "sglang", "hf": "generate"},
+    "name": {"vllm": None, "sglang": "sglang", "trtllm": "trtllm", "hf": "generate"},
 }
 
 

@@ -146,7 +146,9 @@ def costs_of(case: Case, kind: str) -> Costs:
     training = TrainingConfig(
         num_ppo_epochs=2,
         num_mini_batches=2,
-        micro_batch_tokens=200,
+        micro_batch_tokens="auto" if case.batch % 2 else 200,
+        micro_batch_rollouts=2 if case.batch % 2 else None,
+        reduce_dtype="float32" if case.batch % 2 else None,
         sharding="full" if case.parallel_inference else "optimizer",
         parallel_inference=case.parallel_inference,
         stream_ref=case.batch > 2,

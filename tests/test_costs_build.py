@@ -16,7 +16,7 @@ from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.interface import BatchShape, Costs, Demand, Work
-from oppo_sim.costs.memory import StateBytes, training_state
+from oppo_sim.costs.memory import MicroBatch, StateBytes, training_state
 from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
@@ -184,8 +184,9 @@ def tiny_training(
     micro_batch: int = 8,
     batch: BatchShape = SMALL,
 ) -> RooflineTraining:
-    model = TrainedModel(TINY, True, micro_batch, micro_batch, STATE)
-    critic = TrainedModel(TINY, False, micro_batch, micro_batch, STATE)
+    held = MicroBatch(micro_batch)
+    model = TrainedModel(TINY, True, held, held, STATE)
+    critic = TrainedModel(TINY, False, held, held, STATE)
     return RooflineTraining(model, model, critic, device, EXACT, training, num_gpus, 2000.0, batch)
 
 
@@ -280,7 +281,7 @@ def test_work_counts_forward_and_backward() -> None:
 def test_weight_sync_at_the_published_calibration_point() -> None:
     # 10B parameters in 16 bits: 15 minutes by full export, 20 seconds by online refit.
     def seconds(sync: FullExport | OnlineRefit | SharedWeights) -> float:
-        model = TrainedModel(TINY, True, 8, 8)
+        model = TrainedModel(TINY, True, MicroBatch(8), MicroBatch(8))
         device = DEVICES["A100-80"]
         return (
             RooflineTraining(

@@ -10,6 +10,7 @@ from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.device import Device
 from oppo_sim.costs.interface import BatchShape, Costs
 from oppo_sim.costs.memory import (
+    MicroBatch,
     StateBytes,
     inference_activation_bytes,
     training_activation_bytes,
@@ -56,10 +57,16 @@ FORWARD = 9.728 + 4.096
 
 
 def tiny(
-    training: TrainingConfig, device: Device = TOY, num_gpus: int = 1, micro: int = 8, streamed: float = 0.0
+    training: TrainingConfig,
+    device: Device = TOY,
+    num_gpus: int = 1,
+    micro: int = 8,
+    streamed: float = 0.0,
+    rollouts: float = 0.0,
 ) -> RooflineTraining:
-    model = TrainedModel(TINY, True, micro, micro, STATE)
-    ref = TrainedModel(TINY, True, micro, micro, streamed_bytes=streamed)
+    held = MicroBatch(micro, rollouts)
+    model = TrainedModel(TINY, True, held, held, STATE)
+    ref = TrainedModel(TINY, True, held, held, streamed_bytes=streamed)
     return RooflineTraining(model, ref, model, device, EXACT, training, num_gpus, 2000.0, SMALL)
 
 
@@ -106,6 +113,36 @@ def test_an_offloaded_reference_comes_in_with_every_micro_batch_beside_the_arith
     assert hidden == pytest.approx(FORWARD + 0.25)
     assert seen == pytest.approx(50 + 0.25)
     assert tiny(config(), micro=4, streamed=50.0).stage_times(SMALL).ref == pytest.approx(2 * 50.25)
+
+
+def test_micro_batches_of_rollouts_are_as_many_whatever_their_tokens() -> None:
+    # 8 short or 8 long rollouts on 2 ranks, two a micro-batch: 2 forwards each, of a quarter of the tokens.
+    for length in (2, 40):
+        batch = BatchShape((length,) * 8, (length,) * 8)
+        halves = tiny(config(sharding="none"), num_gpus=2, micro=1, rollouts=2.0).stage_times(batch)
+        tokens, pairs = 2 * length * 8, 8 * (2 * length) ** 2 / 2
+        whole = (2 * 576 * tokens + 4 * 8 * pairs + 2 * 256 * tokens) / 1000 / 2
+        assert halves.old_log_prob == pytest.approx(whole + 2 * 0.25)
+        assert halves.update_actor == pytest.approx(3 * (whole + 2 * 0.25))
+    # Two mini-batches: one micro-batch in each; three rollouts a micro-batch: the last holds what is left.
+    two = tiny(config(sharding="none", num_mini_batches=2), num_gpus=2, rollouts=2.0).stage_times(batch)
+    assert two.update_actor == pytest.approx(3 * (whole + 2 * 0.25))
+    three = tiny(config(sharding="none"), num_gpus=2, rollouts=3.0).stage_times(batch)
+    assert three.ref == pytest.approx(whole + 2 * 0.25)
+
+
+def test_gradients_reduced_in_float32_are_twice_the_bytes() -> None:
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0, "bf16_flops": 1e15, "float32_flops": 1e15})
+    gather = 111.2
+    for sharding, gathers, reductions in (("full", 2, 1), ("none", 0, 2)):
+        seconds = [
+            tiny(config(sharding=sharding, dtype=dtype, reduce_dtype=reduced), slow, 2)
+            .stage_times(SMALL)
+            .update_actor
+            for dtype, reduced in (("bf16", None), ("bf16", "float32"), ("float32", "float32"))
+        ]
+        expected = [gathers + reductions, gathers + 2 * reductions, 2 * (gathers + reductions)]
+        assert seconds == pytest.approx([gather * times + 3 * 0.25 for times in expected])
 
 
 def test_float32_training_runs_at_its_own_rate_and_gathers_twice_the_bytes() -> None:
@@ -249,6 +286,23 @@ def test_a_micro_batch_is_of_a_sequence_parallel_group() -> None:
         verl(ref_micro_batch_tokens=2000)
     with pytest.raises(OppoError, match="times sequence_parallel 3 does not divide the 16 attention heads"):
         verl(sequence_parallel=3, num_gpus=6)
+
+
+def test_micro_batches_of_rollouts_need_the_memory_of_half_the_longest() -> None:
+    def held(**changes: Any) -> Any:
+        return verl(micro_batch_tokens="auto", ref_micro_batch_tokens=None, **changes).training
+
+    training = held(micro_batch_rollouts=8, ref_micro_batch_rollouts=1)
+    # 8 · 10,144 / 2 tokens on four devices; one rollout may be the longest.
+    assert training.actor.training_micro_batch == (10_144, 2.0)
+    assert training.actor.inference_micro_batch == (10_144, 2.0)
+    assert training.ref.inference_micro_batch == (2_536, 0.25)
+    own = held(micro_batch_rollouts=8, log_prob_micro_batch_tokens=20_000).actor
+    assert own.inference_micro_batch == (20_000, 0.0)
+    with pytest.raises(OppoError, match=r"lower training\.micro_batch_rollouts"):
+        held(micro_batch_rollouts=200)
+    with pytest.raises(ValueError, match="two sizes of one micro-batch: choose one"):
+        verl(micro_batch_rollouts=8)
 
 
 def test_sleep_and_offload_leave_room_for_larger_micro_batches() -> None:

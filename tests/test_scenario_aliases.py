@@ -173,6 +173,16 @@ def test_the_memory_settings_of_verl_are_read() -> None:
     assert build_setup(scenario).costs.actor_kv_capacity_tokens
 
 
+def test_the_micro_batches_of_verl_are_read_in_rollouts() -> None:
+    training = verl(
+        "actor: {ppo_micro_batch_size_per_gpu: 16}, rollout: {log_prob_micro_batch_size_per_gpu: 8},"
+        " ref: {log_prob_micro_batch_size_per_gpu: 4}"
+    ).training
+    assert training.micro_batch_rollouts == 16
+    assert training.log_prob_micro_batch_rollouts == 8
+    assert training.ref_micro_batch_rollouts == 4
+
+
 def test_what_was_translated_is_said_word_by_word() -> None:
     scenario = read("train_batch_size: 112\nover_sampling_batch_size: 120\npartial_rollout: true")
     assert scenario.translations == (

@@ -46,6 +46,7 @@ def openagentrl(run: str) -> dict[str, Any]:
             "num_ppo_epochs": int(said["actor.ppo_epochs"]),
             "num_mini_batches": prompts // int(said["actor.ppo_mini_batch_size"]),
             "micro_batch_tokens": int(said["actor.ppo_max_token_len_per_gpu"]),
+            "reduce_dtype": "float32",
             "ref_micro_batch_tokens": int(said["ref.log_prob_max_token_len_per_gpu"]),
             "num_gpus": int(said["trainer.n_gpus_per_node"]),
             "sequence_parallel": int(said["actor.ulysses_sequence_parallel_size"]),
@@ -73,11 +74,10 @@ def openagentrl(run: str) -> dict[str, Any]:
     }
 
 
-def gpg(steps: pd.DataFrame) -> dict[str, Any]:
-    """The scenario of the GPG run, without its trace: the command line that its log begins with. Its
-    micro-batches are 16 rollouts, here as many tokens as 16 have on average."""
+def gpg(device: str) -> dict[str, Any]:
+    """The scenario of the GPG run, without its trace: the command line that its log begins with. The log
+    does not say how its devices are linked."""
     prompts, samples = 1024, 5
-    tokens = int(16 * (steps["prompt_mean"] + steps["response_mean"]).mean())
     return {
         "format": "oppo-scenario/1",
         "name": "gpg",
@@ -89,7 +89,8 @@ def gpg(steps: pd.DataFrame) -> dict[str, Any]:
         "training": {
             "num_ppo_epochs": 1,
             "num_mini_batches": prompts // 256,
-            "micro_batch_tokens": tokens,
+            "micro_batch_rollouts": 16,
+            "reduce_dtype": "float32",
             "num_gpus": 8,
             "critic": "none",
             "ref": False,
@@ -97,7 +98,7 @@ def gpg(steps: pd.DataFrame) -> dict[str, Any]:
         },
         "costs": {
             "kind": "composed",
-            "device": "A100-80",
+            "device": device,
             "actor_model": "Qwen/Qwen2.5-7B-Instruct",
             "reward_model": {"kind": "verifier"},
             "rollout": {

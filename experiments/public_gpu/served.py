@@ -42,7 +42,7 @@ MODELS: dict[str, Any] = {
 FP8_KV = ("meta-llama/Llama-3.1-70B", "nvidia/Llama-3.1-8B-Instruct-FP8")
 """InferenceMAX serves with kv-cache-dtype fp8; NVIDIA's 8B checkpoint names fp8 for its own KV cache."""
 PREFIX_CACHED = (("nvidia/Llama-3.1-8B-Instruct-FP8", "vllm"),)
-"""(model, backend) of benchmarks whose prompts vLLM finds in its prefix cache, on by default: the seconds of a
+"""(model, backend) of benchmarks whose prompts vLLM finds in its prefix cache, on by default: seconds of a
 token do not depend on how many prefills fall into it (develop rows of input 4,000, output 100 to 2,000)."""
 BLOCK = 16
 """Tokens of a block of vLLM's KV cache; a found prompt still computes what follows its last whole block."""

@@ -4,7 +4,7 @@ Measured seconds of a step are without validation. verl's `gen` holds waking the
 weights, so it stands beside simulated `gen` and `update_weights` together.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,18 @@ def public_runs() -> list[Run]:
         for name, steps in load("openagentrl_steps").groupby("run")
     ]
     steps = _measured(load("verl_gpg_fsdp_steps"))
-    return [*runs, Run("gpg", "gpg_fsdp", "8 × A100-80 or A800-80", "verl, vLLM eager", steps, gpg(steps))]
+    return [
+        *runs,
+        Run("gpg", "gpg_fsdp", "8 × A100-80 or A800-80", "verl, vLLM eager", steps, gpg("A100-80")),
+    ]
+
+
+def with_other_links(run: Run) -> list[Run]:
+    """The run, and as it would be on cards over PCIe where its log does not say how devices are linked."""
+    if run.source != "gpg":
+        return [run]
+    device = "A100-80-PCIe"
+    return [run, replace(run, name=f"{run.name}-PCIe", gpu=f"8 × {device}", scenario=gpg(device))]
 
 
 def _measured(steps: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from package_points import point_rows
 from ranges import DRAWS, range_table, ranges_of_run, ranges_of_served
 from rows import Row, row_of
 from served import DEVICES, served_rows, splitwise_rows
-from steps import STAGES, Run, public_runs, unfitted
+from steps import STAGES, Run, public_runs, unfitted, with_other_links
 
 from oppo_sim.errors import OppoError
 
@@ -76,7 +76,7 @@ def _served(kind: str, held_out: bool) -> Iterator[Row]:
 def unfitted_rows(held_out: bool, folder: Path, only: tuple[str, ...] = ()) -> tuple[list[Row], pd.DataFrame]:
     """Stages and steps of every run with the scenario of its own configuration; and the steps themselves."""
     found, tables = [], []
-    for run in _runs(held_out, only):
+    for run in (each for found_run in _runs(held_out, only) for each in with_other_links(found_run)):
         table = unfitted(run, folder)
         tables.append(table)
         found += [_stage_row(run, stage, table) for stage in STAGES if f"measured_{stage}" in table]

@@ -5,7 +5,7 @@ from oppo_sim.costs.device import value_bytes
 from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import PrefillCost
 from oppo_sim.costs.linear import verifier
-from oppo_sim.costs.memory import weight_bytes
+from oppo_sim.costs.memory import MicroBatch, weight_bytes
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
 from oppo_sim.costs.roofline_memory import Parts, check_scoring, micro_batch, ref_bytes, state_bytes
@@ -88,8 +88,11 @@ def training_group(parts: Parts) -> RooflineTraining:
 def _reference(parts: Parts, actor: TrainedModel) -> TrainedModel:
     """Beside the trained models; or on devices of its own, with the actor's micro-batches."""
     training, shape = parts.context.training, parts.models.ref
-    tokens = training.ref_micro_batch_tokens or actor.inference_micro_batch
+    own, of_a_device = training.ref_micro_batch_tokens, training.sequence_parallel
+    held = actor.inference_micro_batch if own is None else MicroBatch(own)
+    if training.ref_micro_batch_rollouts is not None:
+        held = MicroBatch(held.tokens, training.ref_micro_batch_rollouts / of_a_device)
     if stages_run(training).ref and not training.parallel_inference:
-        tokens = micro_batch(parts, "reference", shape, True, backward=False)
+        held = micro_batch(parts, "reference", shape, True, backward=False)
     streamed = ref_bytes(parts) if training.ref_param_offload else 0.0
-    return TrainedModel(shape, True, tokens, tokens, streamed_bytes=streamed)
+    return TrainedModel(shape, True, held, held, streamed_bytes=streamed)

@@ -45,9 +45,10 @@ def roofline_forward(
     return max(seconds, least_s) + host_s, arithmetic, memory, flops, traffic
 
 
-def micro_batches(tokens: float, most: int) -> int:
-    """Micro-batches of at most ``most`` tokens."""
-    return max(1, ceil(tokens / most))
+def micro_batches(tokens: float, rollouts: float, most_tokens: int, most_rollouts: float) -> int:
+    """Micro-batches of at most ``most_tokens``; or, where that is not 0, of ``most_rollouts``."""
+    whole = rollouts / most_rollouts if most_rollouts > 0.0 else tokens / most_tokens
+    return max(1, ceil(whole))
 
 
 def stage_seconds(

@@ -17,6 +17,8 @@ class StagePlan(NamedTuple):
     """
 
     micro_batch: int
+    micro_batch_rollouts: float = 0.0
+    """Not 0: a micro-batch is so many rollouts, whatever their tokens."""
     mini_batches: int = 1
     steps: int = 1
     """Mini-batches of all epochs."""

@@ -35,6 +35,15 @@ def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
     return layers + value_bytes(dtype) * (model_parameters(shape, has_head) - shape.layer_params)
 
 
+class MicroBatch(NamedTuple):
+    """What a device runs at once."""
+
+    tokens: int
+    """At most; where ``rollouts`` is not 0, what memory was counted for."""
+    rollouts: float = 0.0
+    """A device's share of so many rollouts, whatever their tokens."""
+
+
 class StateBytes(NamedTuple):
     """Of a trained model on one device. What is offloaded is one of these."""
 

@@ -65,9 +65,9 @@ class ShapedCosts(CostSection):
             "actor_kv_capacity_tokens": capacity,
             "actor_kv_bytes_per_token": actor.split.kv_bytes_per_token * actor.tensor_parallel,
             "training_gpus": devices.num_training,
-            "actor_micro_batch_tokens": training.actor.training_micro_batch,
+            "actor_micro_batch_tokens": training.actor.training_micro_batch.tokens,
             "critic_micro_batch_tokens": (
-                training.critic.training_micro_batch if context.training.critic == "separate" else None
+                training.critic.training_micro_batch.tokens if context.training.critic == "separate" else None
             ),
             "update_weights_s": training.sync_seconds(),
         }

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.device import Device
 from oppo_sim.costs.memory import (
+    MicroBatch,
     StateBytes,
     gathered_bytes,
     gigabytes,
@@ -128,16 +129,18 @@ def check_scoring(parts: Parts) -> None:
         )
 
 
-def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, backward: bool) -> int:
-    """Tokens of a micro-batch on one device: as set, else as many as fit beside what the training group
-    holds then. ``name``: actor, critic or reference.
+def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, backward: bool) -> MicroBatch:
+    """A micro-batch on one device: as set, else as many tokens as fit beside what the training group holds
+    then. ``name``: actor, critic or reference.
 
+    Micro-batches of a number of rollouts take the memory of rollouts of half the longest, or of one longest.
     Raises OppoError if not all of it fits or a micro-batch cannot hold the longest rollout.
     """
     wanted, field = _wanted(parts, name, backward)
     context, training = parts.context, parts.context.training
     longest = context.max_prompt_length + context.max_response_length
-    if isinstance(wanted, int) and wanted * training.sequence_parallel < longest:
+    by_tokens = isinstance(wanted, int) and field.endswith("tokens")
+    if isinstance(wanted, int) and by_tokens and wanted * training.sequence_parallel < longest:
         times = (
             f" times sequence_parallel {training.sequence_parallel}" if training.sequence_parallel > 1 else ""
         )
@@ -147,7 +150,10 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
         )
 
     def least(parts: Parts) -> int:
-        return wanted if isinstance(wanted, int) else -(-longest // parts.context.training.sequence_parallel)
+        if isinstance(wanted, int) and by_tokens:
+            return wanted
+        held = max(longest, math.ceil(wanted * longest / 2)) if isinstance(wanted, int) else longest
+        return -(-held // parts.context.training.sequence_parallel)
 
     def need(parts: Parts) -> _Need:
         items = _training_items(parts, name)
@@ -171,17 +177,20 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
         (f"lower training.{field}, " if isinstance(wanted, int) else "")
         + "raise training.tensor_parallel or num_gpus, or shorten the responses",
     )
-    return wanted if isinstance(wanted, int) else math.floor(left / per_token)
+    if not isinstance(wanted, int):
+        return MicroBatch(math.floor(left / per_token))
+    return MicroBatch(least(parts), 0.0 if by_tokens else wanted / training.sequence_parallel)
 
 
 def _wanted(parts: Parts, name: str, backward: bool) -> tuple[int | str, str]:
+    """A size and the field that gives it, which ends in tokens or rollouts."""
     training = parts.context.training
-    own, field = training.log_prob_micro_batch_tokens, "log_prob_micro_batch_tokens"
-    if name == "reference":
-        own, field = training.ref_micro_batch_tokens, "ref_micro_batch_tokens"
-    if backward or own is None:
-        return training.micro_batch_tokens, "micro_batch_tokens"
-    return own, field
+    own = "" if backward else "ref_" if name == "reference" else "log_prob_"
+    for field in (f"{own}micro_batch_rollouts", f"{own}micro_batch_tokens", "micro_batch_rollouts"):
+        size: int | str | None = getattr(training, field)
+        if size is not None and size != "auto":
+            return size, field
+    return training.micro_batch_tokens, "micro_batch_tokens"
 
 
 def _activation_bytes(parts: Parts, shape: ModelShape, has_head: bool, backward: bool) -> float:

@@ -10,7 +10,7 @@ from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.formulas import added, micro_batches, stage_seconds
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
-from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, StateBytes, model_parameters
+from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, MicroBatch, StateBytes, model_parameters
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
@@ -29,12 +29,12 @@ _NO_STATE = StateBytes(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model of the training group; micro-batches in tokens of a device, bytes of a device."""
+    """A model of the training group; bytes of a device."""
 
     shape: ModelShape
     has_head: bool
-    training_micro_batch: int
-    inference_micro_batch: int
+    training_micro_batch: MicroBatch
+    inference_micro_batch: MicroBatch
     state: StateBytes = _NO_STATE
     streamed_bytes: float = 0.0
     """Brought in for every micro-batch, layer by layer, beside the arithmetic."""
@@ -51,6 +51,8 @@ class _Stage(NamedTuple):
     """Forwards of a micro-batch that are run again, which take the device and are no work."""
 
 
+_REDUCED_BYTES = 4.0
+"""Of a gradient that is reduced in float32."""
 _ADV = 3
 """Place of the stage without a model."""
 
@@ -241,7 +243,7 @@ class RooflineTraining:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
         plan = StagePlan(
-            model.inference_micro_batch,
+            *model.inference_micro_batch,
             gather_s=gather + model.streamed_bytes / self._host_link(),
             overhead_s=self.devices.micro_batch_overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
@@ -255,19 +257,20 @@ class RooflineTraining:
         sharded = training.sharding == "full"
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
+        reduced = 1.0 if training.reduce_dtype is None else _REDUCED_BYTES / value_bytes(training.dtype)
         recomputed = 1.0 if training.gradient_checkpointing else 0.0
         speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
         plan = StagePlan(
-            model.training_micro_batch,
+            *model.training_micro_batch,
             mini_batches=training.num_mini_batches,
             steps=training.num_ppo_epochs * training.num_mini_batches,
             passes=3.0,
             speed=3.0 / (3.0 + recomputed) * speed,
             # Gathers for forward and backward and the reduce-scatter of the gradients run beside the
             # arithmetic.
-            gather_s=3.0 * gather if sharded else 0.0,
+            gather_s=(2.0 + reduced) * gather if sharded else 0.0,
             overhead_s=(3.0 + recomputed) * self.devices.micro_batch_overhead_s,
-            reduction_s=0.0 if sharded else 2.0 * gather,
+            reduction_s=0.0 if sharded else 2.0 * reduced * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,
             offload_s=self._out_and_in(self._moved(model.state)),
@@ -279,7 +282,8 @@ class RooflineTraining:
         plan = stage.plan
         tokens = batch.tokens / self._data_parallel / plan.mini_batches
         pairs = batch.pairs / self._data_parallel / plan.mini_batches
-        count = micro_batches(tokens, plan.micro_batch)
+        rollouts = len(batch.prompt_lengths) / self._data_parallel / plan.mini_batches
+        count = micro_batches(tokens, rollouts, plan.micro_batch, plan.micro_batch_rollouts)
         one_s, one = self._forward_terms(stage.model).at(tokens / count, pairs / count)
         seconds = stage_seconds(
             one_s,

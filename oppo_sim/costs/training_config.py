@@ -68,6 +68,16 @@ class TrainingConfig(Strict):
     """Likewise in ``old_log_prob`` and ``values``; None: ``micro_batch_tokens``."""
     ref_micro_batch_tokens: Count | None = None
     """Likewise in ``ref``."""
+    micro_batch_rollouts: Count | None = None
+    """Instead of a budget of tokens: rollouts that a rank runs at once, without padding (verl's
+    ``ppo_micro_batch_size_per_gpu`` with ``use_remove_padding``)."""
+    log_prob_micro_batch_rollouts: Count | None = None
+    """Likewise in ``old_log_prob`` and ``values``; None: as the updates, unless
+    ``log_prob_micro_batch_tokens`` is given."""
+    ref_micro_batch_rollouts: Count | None = None
+    """Likewise in ``ref``."""
+    reduce_dtype: Literal["float32"] | None = None
+    """Of gradients on their way between devices (verl's FSDP: float32); None: ``dtype``."""
     selective_recompute: bool = False
     """Half the activation memory for a fifth of the training speed."""
     gradient_checkpointing: bool = False
@@ -111,6 +121,10 @@ class TrainingConfig(Strict):
                 f"num_gpus {self.num_gpus} is not a multiple of {name}"
                 f" {self.sequence_parallel if self.sequence_parallel > 1 else degree}; change either"
             )
+        for name in ("", "log_prob_", "ref_"):
+            tokens, rollouts = f"{name}micro_batch_tokens", f"{name}micro_batch_rollouts"
+            if getattr(self, rollouts) is not None and getattr(self, tokens) not in (None, "auto"):
+                raise ValueError(f"{tokens} and {rollouts} are two sizes of one micro-batch: choose one")
         if self.selective_recompute and self.gradient_checkpointing:
             raise ValueError(
                 "selective_recompute and gradient_checkpointing are two ways to keep fewer activations:"

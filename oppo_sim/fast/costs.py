@@ -151,12 +151,13 @@ def score_forward(s: State, tokens: float, pairs: float) -> Forward:
 
 
 @compiled
-def roofline_stage(s: State, stage: Any, tokens: float, pairs: float) -> tuple[float, float]:
+def roofline_stage(s: State, stage: Any, tokens: float, pairs: float, rollouts: float) -> tuple[float, float]:
     """``RooflineTraining._part``: seconds, and operations of one device."""
     ranks = s.data_parallel
     tokens = tokens / ranks / stage.mini_batches
     pairs = pairs / ranks / stage.mini_batches
-    count = micro_batches(tokens, stage.micro_batch)
+    rollouts = rollouts / ranks / stage.mini_batches
+    count = micro_batches(tokens, rollouts, stage.micro_batch, stage.micro_batch_rollouts)
     one, _, _, flops, _ = roofline_part(s, parts_in(s)[stage.part], tokens / count, pairs / count)
     seconds = stage_seconds(
         one,
@@ -174,7 +175,7 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float) -> tuple[f
 
 
 @compiled
-def stage_times(s: State, tokens: float, pairs: float) -> None:
+def stage_times(s: State, tokens: float, pairs: float, rollouts: float) -> None:
     """``TrainingCost.stage_times`` and ``work``."""
     flops = 0.0
     noted = False
@@ -184,7 +185,7 @@ def stage_times(s: State, tokens: float, pairs: float) -> None:
         if stage.kind == LINEAR:
             seconds = stage.fixed + stage.per_token * tokens + stage.per_pair * pairs
         elif stage.kind == ROOFLINE:
-            seconds, added = roofline_stage(s, stage, tokens, pairs)
+            seconds, added = roofline_stage(s, stage, tokens, pairs, rollouts)
             flops += added
         elif stage.kind == TABLE:
             at, count = stage.grid_at, stage.grid_count

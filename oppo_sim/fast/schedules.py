@@ -474,7 +474,7 @@ def plan_training(s: State) -> None:
         length = np.int64(rollout.prompt) + rollout.response
         tokens += length
         squares += length * length
-    stage_times(s, float(tokens), squares / 2.0)
+    stage_times(s, float(tokens), squares / 2.0, float(s.batch))
     clear(passed_s_in(s), 0, STAGES)
     s.activity = 0
     count = 0

@@ -25,6 +25,9 @@ SAME: dict[str, tuple[str, ...]] = {
     "training.micro_batch_tokens": (f"{_VERL}.actor.ppo_max_token_len_per_gpu",),
     "training.log_prob_micro_batch_tokens": (f"{_VERL}.rollout.log_prob_max_token_len_per_gpu",),
     "training.ref_micro_batch_tokens": (f"{_VERL}.ref.log_prob_max_token_len_per_gpu",),
+    "training.micro_batch_rollouts": (f"{_VERL}.actor.ppo_micro_batch_size_per_gpu",),
+    "training.log_prob_micro_batch_rollouts": (f"{_VERL}.rollout.log_prob_micro_batch_size_per_gpu",),
+    "training.ref_micro_batch_rollouts": (f"{_VERL}.ref.log_prob_micro_batch_size_per_gpu",),
 }
 """Our field → names of the same value elsewhere."""
 

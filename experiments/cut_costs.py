@@ -1,5 +1,5 @@
-"""For which cost of a round the chunk curve turns where the paper's does (100 slower than 500, 500 the best, 3,000
-slower): step seconds by chunk size and by what a round costs.
+"""For which cost of a round the chunk curve turns where the paper's does (100 slower than 500, 500 the best,
+3,000 slower): step seconds by chunk size and by what a round costs.
 
     python experiments/cut_costs.py [--steps 60] [--seeds 3] [-o experiments/results/cuts]
 

@@ -18,14 +18,14 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.results.sinks import Sink
 
-FORMAT: Final = "oppo-real-checkpoint/1"
+FORMAT: Final = "oppo-real-checkpoint/2"
 FILE: Final = "checkpoint.pt"
 _KEPT: Final = (
     "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before",
     "group_id", "head_version",
     "prompt_length", "replica", "rollout_id", "span", "tail_version",
     "admitted_s", "clipped", "cut", "next_cut", "preemptions",
-    "prompt_sent", "response_length", "scored_at", "sent_to_scorer", "trace_row", "was_prefilled", "withheld",
+    "handed", "response_length", "scored_at", "sent_to_scorer", "trace_row", "withheld",
     "finish_reason", "forced_length", "log_probs", "prompt", "ref_log_probs", "score", "tokens", "versions",
 )  # fmt: skip
 
@@ -117,9 +117,9 @@ class Checkpoints:
             sink.on_step(row)
         sink.on_rollouts(record.rollout_rows)
         for rollout in (*ledger.finished, *ledger.unfinished.values()):
-            if rollout.prompt_sent and rollout.scored_at is None:
+            if rollout.handed and rollout.scored_at is None:
                 # Workers begin anew: one piece with all that was handed over before.
-                sent = rollout.prompt_length + rollout.cut - rollout.withheld
+                sent = rollout.handed - rollout.withheld
                 last = rollout.finished_at is not None and rollout.cut == len(rollout.tokens)
                 if sent > 0:
                     plant.router.offer(rollout, sent, 0, last)

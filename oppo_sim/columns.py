@@ -17,6 +17,12 @@ REWARD: Final = "reward"
 ARRIVAL_S: Final = "arrival_s"  # serving traces: seconds from their first request
 SOURCE: Final = "source"
 
+# Of rollouts that wait for tools; lists, and only in tables that have them.
+TURN_LENGTHS: Final = "turn_response_lengths"  # response tokens of each turn; they add up to response_length
+TOOL_SECONDS: Final = "tool_seconds"  # after each turn but the last: until the tool has answered
+TOOL_TOKENS: Final = "tool_tokens"  # of each answer
+
+TURN_COLUMNS: Final = (TURN_LENGTHS, TOOL_SECONDS, TOOL_TOKENS)
 TRACE_COLUMNS: Final = (
     SOURCE,
     STEP,

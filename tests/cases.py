@@ -12,6 +12,7 @@ from oppo_sim.costs.context import StagesRun
 from oppo_sim.costs.interface import BatchShape, Costs
 from oppo_sim.costs.terms import FACTORS, NO_TERMS, SECONDS, CostTerms
 from oppo_sim.model.setup import MachineSetup
+from oppo_sim.turns import ToolWait
 from tests.own_policies import OWN
 from tests.small import Result, linear_costs, run
 
@@ -45,6 +46,8 @@ class Case:
     demands: dict[str, tuple[float, float]]
     rewards: tuple[float, ...]
     terms: CostTerms = NO_TERMS
+    calls: tuple[tuple[ToolWait, ...], ...] = ()
+    """For tools, one entry a row."""
 
     @property
     def nominal(self) -> BatchShape:
@@ -73,6 +76,7 @@ class Case:
             "machine": self.machine,
             "costs": self.costs(),
             "rewards": list(self.rewards),
+            "waits": list(self.calls) or None,
         }
         policy = changes.pop("policy", self.policy)
         return run(policy, list(self.responses), **(given | changes))
@@ -100,8 +104,10 @@ def terms() -> st.SearchStrategy[CostTerms]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: bool = True) -> Case:
-    """A random scenario that the model accepts."""
+def cases(
+    draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: bool = True, tools: bool = True
+) -> Case:
+    """A random scenario that the model accepts; in a third of those with ``tools`` rollouts wait for some."""
     policy = draw(st.sampled_from(policies))
     group_size = draw(st.sampled_from([1, 1, 1, 2, 3]))
     batch = group_size * draw(st.integers(1, 4))
@@ -111,8 +117,10 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
     prompts = tuple(draw(st.lists(st.integers(1, 12), min_size=rows, max_size=rows)))
     asynchronous = policy in ASYNCHRONOUS
     static = not asynchronous and draw(st.integers(0, 4)) == 0
+    calls = () if static or not tools or draw(st.integers(0, 2)) else draw(tool_calls(responses))
+    answers = max((sum(call.tokens for call in row) for row in calls), default=0)
     block = draw(st.sampled_from([1, 2, 5, 16]))
-    needed = -(-(12 + longest) // block) * block
+    needed = -(-(12 + longest + answers) // block) * block
     capacity = None if static or draw(st.booleans()) else needed + draw(st.integers(0, 3 * needed))
     scoring_on = (
         draw(st.sampled_from(["separate", "separate", "rollout", "training"])) if contention else "separate"
@@ -127,6 +135,7 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
         clear_kv_cache_on_weight_sync=draw(st.booleans()),
         keeps_kv_between_rounds=draw(st.sampled_from([True, True, False])),
         send_s_per_token=draw(st.sampled_from([0.0, 0.0, 0.013, 0.1])),
+        clear_kv_cache_on_tool_call=bool(calls) and draw(st.booleans()),
         max_scoring_tokens=draw(st.sampled_from([1, 7, 30, 10_000])),
         scorer_kv_capacity_tokens=draw(st.sampled_from([None, None, 5, 40])),
         streamable=draw(st.integers(0, 5)) > 0,
@@ -155,7 +164,20 @@ def cases(draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: boo
         {kind: (draw(shares), draw(shares)) for kind in ("decode", "prefill", "score", "train", "sync")},
         tuple(draw(st.lists(st.floats(-1, 1, allow_nan=False), min_size=9, max_size=9))),
         draw(terms()),
+        calls,
     )
+
+
+@st.composite
+def tool_calls(draw: st.DrawFn, responses: tuple[int, ...]) -> tuple[tuple[ToolWait, ...], ...]:
+    """Up to three calls of tools in a response, some of no seconds or no tokens."""
+    call = st.tuples(st.integers(0, 60), seconds(0.0, 5.0), st.integers(0, 9))
+    kinds = draw(st.lists(st.lists(call, max_size=3), min_size=1, max_size=5))
+    rows = []
+    for row, length in enumerate(responses):
+        places = {1 + place % (length - 1): rest for place, *rest in kinds[row % len(kinds)] if length > 1}
+        rows.append(tuple(ToolWait(after, *places[after]) for after in sorted(places)))
+    return tuple(rows)
 
 
 @st.composite

@@ -17,6 +17,7 @@ from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.rewards import BatchRewards, NoRewards, RewardConfig, SeriesRewards
+from oppo_sim.turns import ToolWait
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def run(
     counterfactual: Counterfactual = ACTUAL,
     timeline: tuple[int, int] | None = None,
     recorded_timing: list[dict[str, float]] | None = None,
+    waits: list[tuple[ToolWait, ...]] | None = None,
 ) -> Result:
     """Simulate ``steps`` steps of B = ``batch``."""
     rows = Lengths([prompts] * len(responses) if isinstance(prompts, int) else prompts, responses)
@@ -131,6 +133,7 @@ def run(
         counterfactual,
         timeline,
         recorded_timing,
+        waits,
     )
     spans, markers = run_model(inputs, sink)
     return Result(sink.steps(), sink.rollouts(), spans, markers, made)

@@ -72,6 +72,8 @@ def reference_config(case: Case) -> ReferenceConfig:
         clear_kv=machine.clear_kv_cache_on_weight_sync,
         keeps_kv=machine.keeps_kv_between_rounds,
         send_per_token=machine.send_s_per_token,
+        keep_kv_on_tool_call=not machine.clear_kv_cache_on_tool_call,
+        calls=case.calls,
         batching=machine.batching,
         kv_capacity_tokens=machine.kv_capacity_tokens,
         kv_block_tokens=machine.kv_block_tokens,

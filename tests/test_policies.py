@@ -123,6 +123,7 @@ def made(name: str) -> Relay:
 def test_a_view_has_the_fields_that_the_documentation_names_and_no_length() -> None:
     assert RolloutView._fields == (
         "rollout_id", "group_id", "prompt_length", "generated", "replica", "admitted_step", "deferrals", "head_version", "finished_step",
+        "turns_done", "waits_for_tool",
     )  # fmt: skip
     text = DOCS.read_text()
     assert all(f"`{field}`" in text for field in RolloutView._fields)

@@ -196,6 +196,11 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             if own is not None and own.prompts is not None:
                 source = PromptSource(own.prompts, base.batch.group_size)
             elif config.mode == "replay":
+                if base.replay.waits is not None:
+                    raise OppoError(
+                        "real.mode replay cannot replay a trace with turns yet: leave out the columns of"
+                        " turns, or simulate it"
+                    )
                 source = ReplaySource(
                     base.replay,
                     base.replay.cursor(),

@@ -160,6 +160,8 @@ class Asked:
             of_groups["deferrals"][places].tolist(),
             [None if head < 0 else head for head in rollouts["head"][slots].tolist()],
             of_groups["finished_step"][places].tolist() if finished else repeat(None),
+            repeat(0),  # a trace with turns is not compiled
+            repeat(False),
         )
         # What RolloutView._make does, without its Python.
         return tuple(map(tuple.__new__, repeat(RolloutView), zip(*columns, strict=False)))

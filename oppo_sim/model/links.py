@@ -61,7 +61,7 @@ class Links:
 
     def move(self, rollout: Rollout, left: int) -> None:
         """A rollout goes on at another replica: no piece of it overtakes those sent before."""
-        if rollout.prompt_sent:
+        if rollout.handed:
             self._free[rollout.replica] = max(self._free[rollout.replica], self._free[left])
 
     def rebase(self, passed: float) -> None:

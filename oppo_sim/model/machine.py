@@ -45,6 +45,12 @@ class Machine:
         self.stopping = False
         self._ready: list[Replica] = []
         time_slices = setup.sharing == "time_slice"
+        self._answered: list[Replica] = []
+        """Tools have answered rollouts of these in this instant."""
+        self._calls: dict[int, Event] = {}
+        """Answers to come, by rollout."""
+        self._postponed_round: int | None = None
+        """A round that begins when a tool answers: until then nobody has anything to decode."""
         shares = setup.scoring_on != "separate" and not counterfactual.no_contention
         self.rollout_devices = [
             Device(shares and setup.scoring_on == "rollout", setup.interference, time_slices)
@@ -82,6 +88,7 @@ class Machine:
             max_num_seqs=setup.max_num_seqs,
             keeps_kv=setup.keeps_kv_between_rounds,
             stream=stream,
+            keep_kv_on_tool_call=not setup.clear_kv_cache_on_tool_call,
             free_recompute=counterfactual.free_recompute,
             free_padding=counterfactual.free_padding,
         )
@@ -93,6 +100,7 @@ class Machine:
                 rules,
                 scheduler.finished,
                 self._offer,
+                self._call_tool,
                 self._ready,
             )
             for index, device in enumerate(self.rollout_devices)
@@ -207,11 +215,13 @@ class Machine:
             start()
 
     def next_round(self, round_size: int) -> None:
-        """From the barrier on, another round."""
+        """From the barrier on, another round; or from when a tool has answered, where all wait for one."""
         barrier = max(replica.at for replica in self.replicas)
         for replica in self.replicas:
             replica.begin_round(barrier, round_size)
             replica.next_activity()
+        if self.stopped():
+            self._postponed_round = round_size
 
     def leave_barrier(self, then: Callable[[], None]) -> None:
         """All replicas are idle: ``then`` comes when the seconds of a round have passed."""
@@ -240,6 +250,40 @@ class Machine:
             finished, replica.made_in_round = replica.made_in_round, []
             yield from dict.fromkeys((*finished, *replica.running))
 
+    def _call_tool(self, rollout: Rollout, at: float) -> None:
+        wait = rollout.call_tool()
+
+        def answered(event: Event) -> None:
+            del self._calls[rollout.rollout_id]
+            rollout.take_answer()
+            if rollout.queued:
+                self._tool_answered(rollout)
+
+        self._calls[rollout.rollout_id] = self.clock.call_at(at + wait.seconds, answered)
+
+    def _tool_answered(self, rollout: Rollout) -> None:
+        replica = self.replicas[rollout.replica]
+        replica.tool_answered(rollout)
+        if not self.generating or self.stopping:
+            return
+        now = self.clock.now
+        if self._postponed_round is not None:
+            size, self._postponed_round = self._postponed_round, None
+            for each in self.replicas:
+                each.begin_phase(now, size)
+        elif replica.round_left is None or replica.state != IDLE:  # else it is at the barrier
+            replica.wake(now)
+            self._answered.append(replica)
+
+    def forget(self, rollout: Rollout) -> None:
+        """A rollout is dropped: its tool answers nobody."""
+        if rollout.queued:
+            self.replicas[rollout.replica].remove(rollout)
+        call = self._calls.pop(rollout.rollout_id, None)
+        if call is not None:
+            self.clock.cancel(call)
+        self.scorer.forget(rollout)
+
     def stop(self, now: float) -> None:
         """Complete iterations and prefills in progress; start no others."""
         self.stopping = True
@@ -255,6 +299,7 @@ class Machine:
         date."""
         self.generating = False
         self.stopping = False
+        self._postponed_round = None
         self._ready.clear()
         for replica in self.replicas:
             replica.state = IDLE
@@ -264,6 +309,12 @@ class Machine:
     def settle(self, now: float) -> None:
         """The decisions of one instant, in their order."""
         scheduler = self._scheduler
+        if self._answered:
+            answered, self._answered = self._answered, []
+            if self.generating and any(replica.stops_at(now) for replica in answered):
+                # As below: that end comes before what an answer leads to.
+                self._rerate(now)
+                return
         if self.generating:
             scheduler.stop_check()
             if self.stopping and any(replica.stops_at(now) for replica in self.replicas):
@@ -292,7 +343,10 @@ class Machine:
                 idle = True
         ready.clear()
         if idle and self.stopped():
-            self._scheduler.all_idle()
+            # Outside rounds whoever waits for a tool goes on in this phase.
+            rounds = self.replicas[0].round_left is not None
+            if rounds or not any(replica.away for replica in self.replicas):
+                self._scheduler.all_idle()
 
     def _rerate(self, now: float) -> None:
         runners = {id(runner): runner for device in self._shared if device.dirty for runner in device.active}

@@ -15,6 +15,7 @@ from oppo_sim.costs.interface import NO_DEMAND, EngineCost
 from oppo_sim.instants import instant_tolerance
 from oppo_sim.model.device import Runner
 from oppo_sim.model.formulas import iterations_until, series_seconds
+from oppo_sim.model.kept import KeptKv
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
@@ -33,6 +34,7 @@ class ReplicaRules(NamedTuple):
     """KV outlasts a round."""
     stream: bool
     """Cut pieces while decoding (``chunk`` scoring with the ``token`` stop check)."""
+    keep_kv_on_tool_call: bool = True
     free_recompute: bool = False
     """Counterfactual: prefilling again costs nothing."""
     free_padding: bool = False
@@ -50,9 +52,11 @@ class Replica:
         rules: ReplicaRules,
         on_finish: Callable[[Rollout, float], None],
         on_piece: Callable[[Rollout, int, int, bool], None],
+        on_call: Callable[[Rollout, float], None],
         ready: list["Replica"],
     ) -> None:
-        """``ready`` collects replicas whose activity has ended at this instant."""
+        """``on_call``: a rollout calls a tool; ``ready`` collects replicas whose activity has ended at this
+        instant."""
         self.index = index
         self.runner = runner_of(self._activity_ended)
         self.tally = Tally()
@@ -67,11 +71,16 @@ class Replica:
         self.at = 0.0
         """When its last activity ended."""
         self.waiting: list[Rollout] = []
+        """In line to be prefilled, by id."""
+        self.away: set[Rollout] = set()
+        """At a tool."""
         self.made_in_round: list[Rollout] = []
         self._cost = cost
         self._rules = rules
         self._on_finish = on_finish
         self.on_piece = on_piece
+        self._on_call = on_call
+        self._kept = KeptKv(rules.kv_block_tokens)
         self._ready = ready
         self._iteration = 0
         self._running = 0
@@ -98,8 +107,11 @@ class Replica:
         return sorted((entry[2] for entry in self._finishes), key=lambda rollout: rollout.rollout_id)
 
     def enqueue(self, rollout: Rollout) -> None:
-        """Put a rollout in line; it is prefilled when it joins."""
+        """Put a rollout in line, where it does not wait for a tool; it is prefilled when it joins."""
         rollout.queued = True
+        if rollout.waits_for_tool:
+            self.away.add(rollout)
+            return
         waiting = self.waiting
         if not waiting or waiting[-1].rollout_id < rollout.rollout_id:
             waiting.append(rollout)
@@ -138,11 +150,29 @@ class Replica:
             return
         self._decode()
 
+    def tool_answered(self, rollout: Rollout) -> None:
+        """A rollout that was at a tool is in line again."""
+        self.away.remove(rollout)
+        self.enqueue(rollout)
+
+    def wake(self, at: float) -> None:
+        """Somebody is in line again: begin, or let him join after the iteration in progress."""
+        if self.state == IDLE:
+            self.at = at
+            self.state = READY
+            self._ready.append(self)
+        else:
+            self._end_with_iteration(at)
+
     def stop(self, at: float) -> None:
         """Complete the iteration or prefill in progress and start no other."""
         if self.state == READY:
             self.state = IDLE
-        elif self.state == DECODE:
+        else:
+            self._end_with_iteration(at)
+
+    def _end_with_iteration(self, at: float) -> None:
+        if self.state == DECODE:
             passed = self.runner.progress(at - instant_tolerance(at))
             k = iterations_until(passed, self._k, self._fixed, self._slope)
             if k < self._k:
@@ -158,7 +188,7 @@ class Replica:
         """Bring ``generated`` of the running rollouts up to date."""
         iteration = self._iteration
         for final_iteration, _, rollout in self._finishes:
-            rollout.generated = rollout.response_length - (final_iteration - iteration)
+            rollout.generated = rollout.turn_end - (final_iteration - iteration)
 
     def release_kv(self) -> None:
         """Free all KV: whatever runs must be prefilled again."""
@@ -167,6 +197,7 @@ class Replica:
             rollout.has_kv = False
             self.waiting.append(rollout)
         self.waiting.sort(key=_by_id)
+        self._kept.release_all()
         self._forget_running()
 
     def remove(self, rollout: Rollout) -> None:
@@ -176,12 +207,15 @@ class Replica:
             self._finishes = [entry for entry in self._finishes if entry[2] is not rollout]
             heapify(self._finishes)
             self._running -= 1
-            self._kv -= rollout.prompt_length + rollout.generated
+            self._kv -= rollout.context
             for cuts in self._cuts.values():
                 if rollout in cuts:
                     cuts.remove(rollout)
+        elif rollout.waits_for_tool:
+            self.away.remove(rollout)
         else:
             self.waiting.remove(rollout)
+        self._kept.release(rollout)
         rollout.has_kv = False
         rollout.queued = False
         self._rows = self._running
@@ -208,18 +242,19 @@ class Replica:
         tokens = recomputed = kv = longest = 0
         pairs = recomputed_pairs = 0.0
         for rollout in joining:
-            context = rollout.prompt_length + rollout.generated
-            if rollout.was_prefilled:
-                recomputed += context
-                recomputed_pairs += context * context * 0.5
-            else:
-                tokens += context
-                pairs += context * context * 0.5
-                rollout.was_prefilled = True
+            context = rollout.context
+            new, rollout.unseen = rollout.unseen, 0
+            past = context - new
+            if not rollout.kept:
+                recomputed += past
+                recomputed_pairs += past * past * 0.5
+            tokens += new
+            pairs += new * (past + new * 0.5)
+            self._kept.release(rollout)
             kv += context
             longest = context if context > longest else longest
             rollout.has_kv = True
-            final = rollout.final_iteration = iteration + rollout.response_length - rollout.generated
+            final = rollout.final_iteration = iteration + rollout.turn_end - rollout.generated
             self._finishes.append((final, rollout.rollout_id, rollout))
             if rules.stream:
                 self._schedule_cut(rollout, final)
@@ -231,10 +266,12 @@ class Replica:
             del self.waiting[:count]
         self._running += count
         self._kv += kv
+        if self._kept and rules.kv_blocks is not None:
+            self._give_up_kept()
         tally = self.tally
         tally.prefilled += tokens
         tally.recomputed += recomputed
-        tally.kv_peak = max(tally.kv_peak, self._kv)
+        tally.kv_peak = max(tally.kv_peak, self._kv + self._kept.tokens)
         if rules.static:
             self._rows = count
             self._padded_kv = count * longest
@@ -262,7 +299,7 @@ class Replica:
         if not rollout.next_cut:
             rollout.next_cut = self.chunk_size
         cut = self._iteration + rollout.next_cut - rollout.generated
-        if cut < final:
+        if cut < final or (cut == final and rollout.turn_end < rollout.response_length):
             bucket = self._cuts.get(cut)
             if bucket is None:
                 self._cuts[cut] = [rollout]
@@ -285,7 +322,7 @@ class Replica:
         used = self._blocks_for_next_token()
         for position in range(count):
             rollout = self.waiting[position]
-            used += (rollout.prompt_length + rollout.generated) // block + 1
+            used += rollout.context // block + 1
             if used > rules.kv_blocks:
                 return position
         return max(count, 0)
@@ -294,7 +331,10 @@ class Replica:
 
     def _contexts(self) -> list[int]:
         iteration = self._iteration
-        return [r.prompt_length + r.response_length - (final - iteration) for final, _, r in self._finishes]
+        return [
+            r.prompt_length + r.tool_tokens + r.turn_end - (final - iteration)
+            for final, _, r in self._finishes
+        ]
 
     def _blocks_for_next_token(self) -> int:
         block = self._rules.kv_block_tokens
@@ -307,7 +347,7 @@ class Replica:
         rules = self._rules
         assert rules.kv_blocks is not None
         block, running = rules.kv_block_tokens, self._running
-        free = rules.kv_blocks - self._blocks_for_next_token()
+        free = rules.kv_blocks - self._blocks_for_next_token() - self._kept.blocks
         cycles, free = divmod(free, running)
         residues = [0] * block
         if block > 1:
@@ -325,6 +365,7 @@ class Replica:
     def _preempt_until_it_fits(self) -> None:
         capacity = self._rules.kv_blocks
         assert capacity is not None
+        self._give_up_kept()
         while self._running and self._blocks_for_next_token() > capacity:
             victim = max((entry[2] for entry in self._finishes), key=_by_id)
             self.remove(victim)
@@ -334,6 +375,13 @@ class Replica:
             self._demand_stale = True
             if self.round_left is not None:
                 self.made_in_round.append(victim)
+
+    def _give_up_kept(self) -> None:
+        """What others keep is in the way of the next iteration."""
+        capacity, kept = self._rules.kv_blocks, self._kept
+        assert capacity is not None
+        while kept and self._blocks_for_next_token() + kept.blocks > capacity:
+            kept.release_highest()
 
     # ---- activities ----------------------------------------------------------------------------------------
 
@@ -406,7 +454,7 @@ class Replica:
             tally.rollout_flops += k * line[0] + line[1] * kv_sum
             tally.rollout_bytes += k * line[2] + line[3] * kv_sum
         self._padded_kv = kv = kv + k * rows
-        tally.kv_peak = max(tally.kv_peak, kv)
+        tally.kv_peak = max(tally.kv_peak, kv + self._kept.tokens)
         self._kv += k * running
         iteration = self._iteration = self._iteration + k
         if self.round_left is not None:
@@ -427,10 +475,13 @@ class Replica:
         rules = self._rules
         while finishes and finishes[0][0] == iteration:
             rollout = heappop(finishes)[2]
-            length = rollout.generated = rollout.response_length
+            rollout.generated = rollout.turn_end
             self._running -= 1
-            self._kv -= rollout.prompt_length + length
+            self._kv -= rollout.context
             rollout.has_kv = False
+            if rollout.turn_end < rollout.response_length:
+                self._call_tool(rollout, at)
+                continue
             rollout.queued = False
             if self.round_left is not None:
                 self.made_in_round.append(rollout)
@@ -442,6 +493,15 @@ class Replica:
             self._padded_kv = self._kv
         self._demand_stale = True
 
+    def _call_tool(self, rollout: Rollout, at: float) -> None:
+        """It leaves the batch until its tool has answered."""
+        self.away.add(rollout)
+        if self._rules.keep_kv_on_tool_call:
+            self._kept.keep(rollout)
+        if self.round_left is not None:
+            self.made_in_round.append(rollout)
+        self._on_call(rollout, at)
+
     def _cut_rollouts(self, iteration: int) -> None:
         heappop(self._cut_iterations)
         chunk = self.chunk_size
@@ -449,9 +509,8 @@ class Replica:
             rollout.generated = rollout.next_cut
             self.hand_over(rollout, False)
             rollout.next_cut = rollout.cut + chunk
-            final = rollout.final_iteration
-            if iteration + chunk < final:
-                self._schedule_cut(rollout, final)
+            if rollout.has_kv:
+                self._schedule_cut(rollout, rollout.final_iteration)
 
     def hand_over(self, rollout: Rollout, last: bool) -> None:
         """Give the scorer what the rollout has made since its last cut (``generated`` must be current)."""

@@ -19,6 +19,7 @@ from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
 from oppo_sim.schedule.rules import Stages, streams_pieces
 from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
+from oppo_sim.turns import ToolWait
 
 
 class Rows(Protocol):
@@ -64,6 +65,8 @@ class ModelInput:
     """First and last step whose spans are recorded; None: no timeline."""
     recorded_timing: Recorded = None
     """Lock-step: stage times that the policy is told instead of the simulated ones, one mapping a step."""
+    waits: Sequence[tuple[ToolWait, ...]] | None = None
+    """For tools, one entry a row; None: no rollout waits."""
 
 
 def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]:
@@ -130,6 +133,7 @@ class SimulatedPlant:
             row,
             step,
             self.machine.clock.elapsed,
+            () if inputs.waits is None else inputs.waits[row],
         )
         rollout.clipped = rows.clipped[row]
         return rollout
@@ -171,9 +175,7 @@ class SimulatedPlant:
         self.machine.replicas[rollout.replica].hand_over(rollout, last)
 
     def drop(self, rollout: Rollout) -> None:
-        if rollout.queued:
-            self.machine.replicas[rollout.replica].remove(rollout)
-        self.machine.scorer.forget(rollout)
+        self.machine.forget(rollout)
 
     def read_last_score(self, batch: Sequence[Rollout], ended: float) -> BusyReading:
         return self.machine.read_busy()

@@ -21,6 +21,9 @@ class MachineSetup:
     clear_kv_cache_on_weight_sync: bool = True
     keeps_kv_between_rounds: bool = True
     """False: every round begins with a prefill of what runs."""
+    clear_kv_cache_on_tool_call: bool = False
+    """A rollout that calls a tool gives up its KV; else its replica keeps it as long as nobody needs the
+    memory."""
     max_scoring_tokens: int = 16384
     scorer_kv_capacity_tokens: int | None = None
     send_s_per_token: float = 0.0

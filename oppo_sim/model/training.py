@@ -30,7 +30,9 @@ class Trainer:
     def train(self, step: int, batch: list[Rollout]) -> Wait[Stages]:
         """Everything from ``old_log_prob`` to ``update_actor``; returns the seconds of each stage as they
         passed."""
-        shape = BatchShape(tuple([r.prompt_length for r in batch]), tuple([r.response_length for r in batch]))
+        # Answers of tools are in the sequences, though no loss counts them.
+        prompts = tuple([r.prompt_length + r.tool_tokens for r in batch])
+        shape = BatchShape(prompts, tuple([r.response_length for r in batch]))
         alone = self._alone = self._cost.stage_times(shape)._asdict()
         work = self._cost.work(shape)
         self.flops = None if work is None else work.flops

@@ -37,6 +37,10 @@ class RolloutView(NamedTuple):
     """Weight version of its first token; None while it has none."""
     finished_step: int | None
     """Step in which its whole group finished; None while unfinished."""
+    turns_done: int = 0
+    """Calls of tools that were answered."""
+    waits_for_tool: bool = False
+    """It called a tool that has not answered: until then it does not decode."""
 
 
 class PoolView:

@@ -76,6 +76,11 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
     """Trace (unless ``replay`` is it), costs and machine of a scenario. Raises OppoError for whatever of
     these cannot be."""
     built = build_trace(scenario) if replay is None else replay
+    if built.waits is not None and scenario.rollout.batching == "static":
+        raise OppoError(
+            "rollout.batching static cannot run a trace with turns, since a padded batch does not wait for"
+            " tools: use batching continuous"
+        )
     costs = scenario.costs.costs(cost_context(scenario), scenario.base_dir)
     return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
 
@@ -179,6 +184,7 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         max_num_seqs=rollout.max_num_seqs,
         clear_kv_cache_on_weight_sync=rollout.clear_kv_cache_on_weight_sync,
         keeps_kv_between_rounds=rollout.keeps_kv_between_rounds,
+        clear_kv_cache_on_tool_call=rollout.clear_kv_cache_on_tool_call,
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
         send_s_per_token=(

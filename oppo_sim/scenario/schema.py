@@ -57,6 +57,13 @@ class RolloutConfig(_Section):
             " without a cache that outlasts the call"
         ),
     )
+    clear_kv_cache_on_tool_call: bool = Field(
+        False,
+        description=(
+            "KV of a rollout that waits for a tool is recomputed (false: kept, as long as no other needs the"
+            " memory)"
+        ),
+    )
 
 
 class ScoringConfig(_Section):

@@ -18,17 +18,20 @@ class RolloutState:
         "generated",
         "generated_before",
         "group_id",
+        "handed",
         "head_version",
         "held_by_scorer",
         "next_cut",
         "prompt_length",
-        "prompt_sent",
         "replica",
         "rollout_id",
         "scored_at",
         "sent_to_scorer",
         "span",
         "tail_version",
+        "tool_tokens",
+        "turns_done",
+        "waits_for_tool",
         "withheld",
         "worker",
     )
@@ -57,7 +60,13 @@ class RolloutState:
         """Response tokens at the last cut."""
         self.next_cut = 0
         """Response tokens at the next cut; 0 before its first prefill."""
-        self.prompt_sent = False
+        self.handed = 0
+        """Tokens of its context that the scorer was given."""
+        self.tool_tokens = 0
+        """In its context, of the answers of tools so far."""
+        self.turns_done = 0
+        """Calls of tools that were answered."""
+        self.waits_for_tool = False
         self.sent_to_scorer = False
         """As a whole."""
         self.scored_at: float | None = None
@@ -77,6 +86,11 @@ class RolloutState:
         """What scoring workers call it: another one each time it starts anew."""
         return self.drops << 40 | self.rollout_id
 
+    @property
+    def context(self) -> int:
+        """Tokens of prompt, response and tools so far."""
+        return self.prompt_length + self.tool_tokens + self.generated
+
     def rebase(self, passed: float) -> None:
         """Seconds are counted from a moment ``passed`` seconds later."""
         if self.finished_at is not None:
@@ -93,17 +107,12 @@ class RolloutState:
             self.span += 1
 
     def take_piece(self) -> tuple[int, int]:
-        """(new, past): tokens made since the last cut, with the prompt in the first piece, and what the
+        """(new, past): the context since the last cut (the prompt is in the first piece), and what the
         scorer has had before."""
-        past = self.cut
-        new = self.generated - past
-        if self.prompt_sent:
-            past += self.prompt_length
-        else:
-            new += self.prompt_length
-            self.prompt_sent = True
+        past = self.handed
+        self.handed = self.context
         self.cut = self.generated
-        return new, past
+        return self.handed - past, past
 
     def view(self) -> RolloutView:
         """What a policy may know about it."""
@@ -117,6 +126,8 @@ class RolloutState:
             self.deferrals,
             self.head_version,
             self.finished_step,
+            self.turns_done,
+            self.waits_for_tool,
         )
 
 

@@ -212,6 +212,10 @@ class TraceConfig(_Section):
         1.0, description="response lengths are multiplied by this, before max_response_length cuts them"
     )
 
+    tool_seconds_factor: Annotated[float, Field(ge=0, le=1000)] = Field(
+        1.0, description="waits for tools are multiplied by this; 0: tools answer at once"
+    )
+
     @model_validator(mode="after")
     def _one_origin(self) -> "TraceConfig":
         given = [field for field in ("name", "path", "synth") if getattr(self, field) is not None]

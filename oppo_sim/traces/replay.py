@@ -5,10 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, SOURCE, STEP
+from oppo_sim.columns import (
+    FINISH_REASON,
+    PROMPT_ID,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    REWARD,
+    SOURCE,
+    STEP,
+    TURN_LENGTHS,
+)
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import TraceConfig
+from oppo_sim.turns import ToolWait
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +52,8 @@ class Replay:
     """First row and number of groups of each step of the trace (``by_step``), else of the whole."""
     block_means: tuple[float, ...] = field(repr=False)
     key: int = field(repr=False)
+    waits: list[tuple[ToolWait, ...]] | None = field(default=None, repr=False)
+    """For tools, one entry a row; None: no rollout of the trace waits."""
 
     def row(self, rollout_id: int, step: int, position: int) -> int:
         """Row of the rollout that is the ``position``-th (from 0) first admitted in ``step``."""
@@ -102,6 +114,10 @@ def build_replay(
     if config.length_factor != 1.0:
         lengths = (frame[RESPONSE_LENGTH] * config.length_factor).round().clip(lower=1)
         frame = frame.assign(**{RESPONSE_LENGTH: lengths.astype("int64")})
+        if TURN_LENGTHS in frame.columns:
+            from oppo_sim.traces.turns import scaled_turns
+
+            frame = frame.assign(**scaled_turns(frame, config.length_factor))
     return replay_frame(
         frame,
         where=where,
@@ -112,6 +128,7 @@ def build_replay(
         max_response_length=max_response_length,
         group_size=group_size,
         seed=seed,
+        tool_seconds_factor=config.tool_seconds_factor,
     )
 
 
@@ -126,6 +143,7 @@ def replay_frame(
     max_response_length: int,
     group_size: int = 1,
     seed: int = 0,
+    tool_seconds_factor: float = 1.0,
 ) -> Replay:
     """A replay of a checked frame. Raises OppoError if it cannot be replayed so."""
     import numpy as np
@@ -155,6 +173,16 @@ def replay_frame(
     reason_length = (kept[FINISH_REASON] == "length").to_numpy(dtype=bool)
     cut = raw > max_response_length
     responses = np.clip(raw, 1, max_response_length)
+    waits = None
+    if TURN_LENGTHS in kept.columns:
+        from oppo_sim.traces.turns import cut_waits, waits_of
+
+        waits = waits_of(kept, tool_seconds_factor)
+    if waits is not None:
+        both = [cut_waits(row, length, max_response_length) for row, length in zip(waits, raw, strict=True)]
+        responses = np.array([max(1, length) for length, _ in both], dtype=np.int64)
+        waits = [row for _, row in both]
+        cut = responses < np.maximum(raw, 1)
     unknown_prompts = kept[PROMPT_LENGTH].isna()
     if unknown_prompts.any() and prompt_length is None:
         raise OppoError(
@@ -201,6 +229,7 @@ def replay_frame(
         blocks=blocks,
         block_means=means,
         key=stream_key(seed, "trace"),
+        waits=waits,
     )
 
 

@@ -20,9 +20,11 @@ from oppo_sim.columns import (
     SOURCE,
     STEP,
     TRACE_COLUMNS,
+    TURN_COLUMNS,
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
+from oppo_sim.traces.turns import checked_turns, hash_turns
 
 FORMAT: Final = "oppo-trace/1"
 FORMAT_KEY: Final = b"oppo_trace_format"
@@ -37,7 +39,8 @@ _HIGHEST: Final = {PROMPT_LENGTH: MAX_LENGTH, RESPONSE_LENGTH: MAX_LENGTH, STEP:
 
 
 def checked_frame(table: pa.Table, where: str) -> pd.DataFrame:
-    """The rows of ``table`` as a frame with ``TRACE_COLUMNS`` in order, then further columns as they are.
+    """The rows of ``table`` as a frame with ``TRACE_COLUMNS`` in order, ``TURN_COLUMNS`` where it has them,
+    then further columns as they are.
 
     ``source``, ``prompt_id``, ``sample_id`` and ``finish_reason`` are strings, ``step`` and ``prompt_length``
     nullable ``Int64``, ``response_length`` ``int64``, ``reward`` ``float64``; what is unknown is missing.
@@ -68,6 +71,9 @@ def checked_frame(table: pa.Table, where: str) -> pd.DataFrame:
         )
     frame[RESPONSE_LENGTH] = lengths.astype("int64")
     _check_reasons(frame[FINISH_REASON], place)
+    given: dict[str, Any] = {name: columns.pop(name) for name in TURN_COLUMNS if name in columns}
+    if given:
+        frame |= checked_turns(given, frame[RESPONSE_LENGTH].to_numpy(), where)
     for name, column in columns.items():
         frame[name] = column.to_pandas()
     return pd.DataFrame(frame)
@@ -117,10 +123,11 @@ def _columns_by_name(table: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
         )
         raise OppoError(f"{where} has no column {RESPONSE_LENGTH} (columns: {shown}): {hint}")
     for name in columns:
-        if name in TRACE_COLUMNS:
+        known = (*TRACE_COLUMNS, *TURN_COLUMNS)
+        if name in known:
             continue
         # A misspelt optional column would otherwise be ignored in silence.
-        meant = get_close_matches(name, TRACE_COLUMNS, n=1, cutoff=0.85)
+        meant = get_close_matches(name, known, n=1, cutoff=0.85)
         if meant and meant[0] not in columns:
             raise OppoError(
                 f"{where} has an unknown column '{name}': did you mean '{meant[0]}'? rename it (or give it a"
@@ -273,4 +280,5 @@ def content_hash(frame: pd.DataFrame) -> str:
             )
         else:
             digest.update(column.fillna(0).to_numpy(dtype="<i8").tobytes())
+    hash_turns(frame, digest)
     return digest.hexdigest()

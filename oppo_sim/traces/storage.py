@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from oppo_sim.columns import TRACE_COLUMNS
+from oppo_sim.columns import TRACE_COLUMNS, TURN_LENGTHS
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, new_file
 from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
@@ -48,6 +48,8 @@ def save_trace(frame: pd.DataFrame, path: str | Path, *, overwrite: bool = False
     path = Path(path)
     kind = suffix_of(path)
     good = check_frame(frame)
+    if TURN_LENGTHS in good.columns and kind != ".parquet":
+        raise OppoError(f"{path} cannot hold turns, which are lists: give it a name that ends in .parquet")
     good = good.drop(columns=[name for name in TRACE_COLUMNS if good[name].isna().all()])
     table = pa.Table.from_pandas(good, preserve_index=False).replace_schema_metadata({FORMAT_KEY: FORMAT})
     with new_file(path, overwrite=overwrite) as partial:

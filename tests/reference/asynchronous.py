@@ -235,7 +235,8 @@ def _let_begun_finish(machine: Machine, pool: Pool, sent: list[Group]) -> None:
             if not replica.busy:
                 replica.start_next()
         machine.scorer.take()
-        if not any(replica.busy for replica in machine.replicas):
+        waiting = any(rollout.at_tool for replica in machine.replicas for rollout in replica.members)
+        if not waiting and not any(replica.busy for replica in machine.replicas):
             break
         machine.world.advance()
     for replica, rollout in aside:

@@ -64,6 +64,10 @@ class ReferenceConfig:
     clear_kv: bool = True
     keeps_kv: bool = True
     """KV of rounds outlasts them"""
+    keep_kv_on_tool_call: bool = True
+    calls: tuple[tuple[tuple[int, float, int], ...], ...] = ()
+    """Calls of tools of rollout 0, 1, …, and again from the first: (response tokens before it, seconds,
+    tokens of the answer)"""
     batching: str = "continuous"
     kv_capacity_tokens: int | None = None
     kv_block_tokens: int = 1

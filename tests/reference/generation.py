@@ -67,27 +67,31 @@ class Generation:
     def _poll_rounds(self) -> None:
         size = self.machine.round_size()
         replicas = self.machine.replicas
-        if all(
-            not replica.busy and (replica.iterations == size or not replica.unfinished())
-            for replica in replicas
-        ):
+        for replica in replicas:
+            if not replica.busy and (replica.iterations == size or not replica.has_work()):
+                replica.at_barrier = True
+        if all(replica.at_barrier for replica in replicas):
             if not self.at_barrier:
                 self.at_barrier = True
                 self.machine.at_barrier(members_of(self.pool.in_flight))
                 self._pay(self.machine.config.added.get("round_fixed", 0.0))
             if not self.round_paid:
                 return
-            self.at_barrier = False
             if self.may_end():
                 self.end = self.machine.world.now
                 return
+            if not any(replica.has_work() for replica in replicas):
+                return
+            self.at_barrier = False
             for replica in replicas:
                 replica.iterations = 0
                 replica.changed = True
+                replica.at_barrier = False
             self._forget_kv()
         for replica in replicas:
-            if not replica.busy and replica.iterations < size:
+            if not replica.busy and not replica.at_barrier:
                 replica.start_next()
+                replica.at_barrier = not replica.busy
 
     def _pay(self, seconds: float) -> None:
         """The host's seconds of a round."""

@@ -38,6 +38,7 @@ class Machine:
         for replica in self.replicas:
             for rollout in replica.members:
                 rollout.in_kv = False
+                rollout.held = 0
 
     def made_a_token(self, rollout: Rollout) -> None:
         """Outside rounds a piece may be due after any token."""

@@ -30,8 +30,10 @@ class Pool:
             group = Group(self.admitted // self.config.group_size, [])
             for _ in range(self.config.group_size):
                 prompt, response = self.lengths(self.admitted, step)
-                self._refuse_what_never_fits(prompt + response)
-                group.members.append(Rollout(self.admitted, prompt, response))
+                every = self.config.calls
+                calls = every[self.admitted % len(every)] if every else ()
+                self._refuse_what_never_fits(prompt + response + sum(tokens for _, _, tokens in calls))
+                group.members.append(Rollout(self.admitted, prompt, response, calls=calls, fresh=prompt))
                 self.admitted += 1
             groups.append(group)
         self.in_flight.extend(groups)

@@ -19,10 +19,12 @@ class Replica(Protocol):
     busy: bool
     iterations: int
     changed: bool
+    at_barrier: bool
     members: list[Rollout]
 
     def add(self, rollout: Rollout) -> None: ...
     def unfinished(self) -> list[Rollout]: ...
+    def has_work(self) -> bool: ...
     def begin_phase(self) -> None: ...
     def start_next(self) -> None: ...
     def note_kept_kv(self) -> None: ...
@@ -31,10 +33,10 @@ class Replica(Protocol):
 
 def count_prefill(machine: Machine, rollout: Rollout) -> None:
     """Count the rollout's real context, and fix its first cut threshold."""
-    if rollout.ever_prefilled:
-        machine.counters.recomputed += rollout.context
-    else:
-        machine.counters.prefilled += rollout.context
+    machine.counters.prefilled += rollout.fresh
+    machine.counters.recomputed += rollout.context - rollout.fresh - rollout.held
+    rollout.fresh = 0
+    if not rollout.ever_prefilled:
         rollout.threshold = machine.chunk_size
     rollout.ever_prefilled = True
 
@@ -49,6 +51,29 @@ def give_token(machine: Machine, rollout: Rollout, end: float) -> None:
         rollout.finish_time = end
         rollout.in_kv = False
     machine.made_a_token(rollout)
+    if rollout.answered < len(rollout.calls) and rollout.generated == rollout.calls[rollout.answered][0]:
+        call_tool(machine, rollout)
+
+
+def call_tool(machine: Machine, rollout: Rollout) -> None:
+    """It leaves the batch; the answer comes later, or at once."""
+    rollout.in_kv = False
+    rollout.at_tool = True
+    rollout.held = rollout.context if machine.config.keep_kv_on_tool_call else 0
+    _, seconds, tokens = rollout.calls[rollout.answered]
+    attempt = rollout.attempt
+
+    def answer(end: float) -> None:
+        if rollout.attempt == attempt:
+            rollout.at_tool = False
+            rollout.answered += 1
+            rollout.tool_tokens += tokens
+            rollout.fresh += tokens
+
+    if seconds > 0:
+        machine.world.start(seconds, (), (0.0, 0.0), answer)
+    else:
+        answer(machine.world.now)
 
 
 class ContinuousReplica:
@@ -59,6 +84,7 @@ class ContinuousReplica:
         self.index = index
         self.busy = False
         self.iterations = 0
+        self.at_barrier = False
         self.members: list[Rollout] = []
         self.changed = True
         """Since the last iteration, who runs: then the demand of decoding is taken anew."""
@@ -72,8 +98,12 @@ class ContinuousReplica:
     def unfinished(self) -> list[Rollout]:
         return [member for member in self.members if not member.finished]
 
+    def has_work(self) -> bool:
+        return any(not member.at_tool for member in self.unfinished())
+
     def begin_phase(self) -> None:
         self.iterations = 0
+        self.at_barrier = False
         self.changed = True
 
     def start_next(self) -> None:
@@ -91,6 +121,7 @@ class ContinuousReplica:
     def forget_kv(self) -> None:
         for member in self.members:
             member.in_kv = False
+            member.held = 0
 
     def _note_kv(self, next_token: bool) -> None:
         extra = 1 if next_token else 0
@@ -112,6 +143,7 @@ class ContinuousReplica:
         return sum(self.machine.blocks(rollout.context + 1) for rollout in rollouts) <= capacity
 
     def _preempt_what_cannot_grow(self) -> None:
+        self._give_up_held()
         while not self._fits(self._running()):
             self._running()[-1].in_kv = False
             self.changed = True
@@ -121,7 +153,7 @@ class ContinuousReplica:
         joining: list[Rollout] = []
         most = self.machine.config.max_num_seqs
         for rollout in self.unfinished():
-            if rollout.in_kv:
+            if rollout.in_kv or rollout.at_tool:
                 continue
             if not self._fits([*self._running(), rollout]) or (
                 most is not None and len(self._running()) >= most
@@ -129,15 +161,32 @@ class ContinuousReplica:
                 break
             rollout.in_kv = True
             joining.append(rollout)
+        self._give_up_held()
         return joining
+
+    def _give_up_held(self) -> None:
+        """What is held of others makes room for those in the batch, the highest id first."""
+        config = self.machine.config
+        if config.kv_capacity_tokens is None:
+            return
+        capacity = config.kv_capacity_tokens // config.kv_block_tokens * config.kv_block_tokens
+        holding = [member for member in self.members if member.held and not member.in_kv]
+        used = sum(self.machine.blocks(rollout.context + 1) for rollout in self._running())
+        while holding and used + sum(self.machine.blocks(member.held) for member in holding) > capacity:
+            holding.pop().held = 0
 
     def _prefill(self, joining: list[Rollout]) -> None:
         config = self.machine.config
         for rollout in joining:
             count_prefill(self.machine, rollout)
         self._note_kv(next_token=False)
-        tokens = sum(rollout.context for rollout in joining)
-        pairs = sum(rollout.context**2 / 2 for rollout in joining)
+        tokens = sum(rollout.context - rollout.held for rollout in joining)
+        pairs = sum((rollout.context**2 - rollout.held**2) / 2 for rollout in joining)
+        for rollout in joining:
+            rollout.held = 0
+        if not tokens:
+            self.start_next()
+            return
         self.changed = True
         seconds = config.factors.get("prefill", 1.0) * linear(config.prefill, tokens, pairs)
         self._occupy(seconds, config.demand("prefill"))
@@ -158,7 +207,7 @@ class ContinuousReplica:
             self.busy = False
             for rollout in running or []:
                 give_token(self.machine, rollout, end)
-                self.changed = self.changed or rollout.finished
+                self.changed = self.changed or not rollout.in_kv
 
         self.busy = True
         config = self.machine.config
@@ -173,6 +222,7 @@ class StaticReplica:
         self.index = index
         self.busy = False
         self.iterations = 0
+        self.at_barrier = False
         self.members: list[Rollout] = []
         self.rows: list[Rollout] = []
         self.width = 0
@@ -187,8 +237,12 @@ class StaticReplica:
     def unfinished(self) -> list[Rollout]:
         return [member for member in self.members if not member.finished]
 
+    def has_work(self) -> bool:
+        return any(not member.at_tool for member in self.unfinished())
+
     def begin_phase(self) -> None:
         self.iterations = 0
+        self.at_barrier = False
         self.rows = []
 
     def start_next(self) -> None:

@@ -58,7 +58,7 @@ class Scorer:
         self.world = world
         self.counters = counters
         self.workers = [Worker(index) for index in range(config.num_workers)]
-        self.cut_now: list[tuple[Rollout, bool]] = []
+        self.cut_now: list[tuple[Rollout, bool, int]] = []
         self.on_the_way: list[Sent] = []
         self.arrived: list[Sent] = []
         self.link_free = [0.0] * config.num_replicas
@@ -68,7 +68,7 @@ class Scorer:
         """Hand in what the rollout has made and the scorer does not have."""
         rollout.cut = rollout.generated
         rollout.threshold = next_threshold
-        self.cut_now.append((rollout, rollout.finished))
+        self.cut_now.append((rollout, rollout.finished, rollout.context))
 
     def forget(self, rollout: Rollout) -> None:
         """A drop: what waits is removed, what is in service counts for nothing, what is held is freed. Call
@@ -83,8 +83,8 @@ class Scorer:
     def take(self) -> None:
         """Send what was cut in this instant, assign what arrived in it, in id order; then every free worker
         takes what it may."""
-        for rollout, last in sorted(self.cut_now, key=lambda entry: entry[0].id):
-            self._send(rollout, last)
+        for rollout, last, upto in sorted(self.cut_now, key=lambda entry: entry[0].id):
+            self._send(rollout, upto, last)
         self.cut_now = []
         for sent in sorted(self.arrived, key=lambda sent: sent.rollout.id):
             self._receive(sent.rollout, sent.upto, sent.last)
@@ -93,10 +93,10 @@ class Scorer:
             if worker.queue and not worker.in_service:
                 self._begin(worker)
 
-    def _send(self, rollout: Rollout, last: bool) -> None:
-        tokens = rollout.context - rollout.left
-        rollout.left = rollout.context
-        sent = Sent(rollout, rollout.context, last)
+    def _send(self, rollout: Rollout, upto: int, last: bool) -> None:
+        tokens = upto - rollout.left
+        rollout.left = upto
+        sent = Sent(rollout, upto, last)
         seconds = self.config.added.get("piece_send", 0.0) + tokens * self.config.send_per_token
         if seconds <= 0:
             self.arrived.append(sent)

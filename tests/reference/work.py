@@ -32,10 +32,19 @@ class Rollout:
     worker: int | None = None
     score_time: float | None = None
     attempt: int = 0
+    # calls of tools: (response tokens before it, seconds, tokens of the answer), and how many were answered
+    calls: tuple[tuple[int, float, int], ...] = ()
+    answered: int = 0
+    tool_tokens: int = 0
+    at_tool: bool = False
+    held: int = 0
+    """Tokens of KV that its replica still has of it while it is not in the batch."""
+    fresh: int = 0
+    """Tokens of its context that were never prefilled, nor decoded."""
 
     @property
     def context(self) -> int:
-        return self.prompt_length + self.generated
+        return self.prompt_length + self.tool_tokens + self.generated
 
     @property
     def finished(self) -> bool:
@@ -60,6 +69,8 @@ class Rollout:
             None,
         )
         self.left = 0
+        self.answered, self.tool_tokens, self.at_tool, self.held = 0, 0, False, 0
+        self.fresh = self.prompt_length
         self.attempt += 1
 
 

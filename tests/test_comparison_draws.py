@@ -313,3 +313,10 @@ def test_draws_of_a_shipped_scenario_are_those_of_its_priors() -> None:
         alone = compare(on_machine(scenario, terms), ["oppo"], seeds=1, draws=0, attribution=False)
         for policy in ("sequential", "oppo"):
             assert runs[policy, number] == pytest.approx(alone.table.loc[policy, c.STEP_S], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["h200-single", "paper-gsm8k-7b", "a100x16-10b"])
+def test_the_point_of_an_unfitted_scenario_lies_inside_its_machine(name: str) -> None:
+    row = compare(name, ["inter"], seeds=2, steps=20, draws=16, attribution=False).table.loc["inter"]
+    assert row[c.SPEEDUP_MACHINE_LOW] < row[c.SPEEDUP] < row[c.SPEEDUP_MACHINE_HIGH]
+    assert row[c.STEP_S_MACHINE_LOW] < row[c.STEP_S] < row[c.STEP_S_MACHINE_HIGH]

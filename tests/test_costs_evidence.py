@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oppo_sim import columns as c
 from oppo_sim.cli.main import run
 from oppo_sim.costs.context import StagesRun
 from oppo_sim.costs.evidence import PLACES, all_of, evidence_text, of_stages, under_terms
+from oppo_sim.costs.hosts import HOSTS
 from oppo_sim.costs.priors import TABLE, priors_of
 from oppo_sim.costs.terms import FACTORS, CostTerms
-from oppo_sim.costs.uncertainty import machine_draws, machine_priors
+from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
+from oppo_sim.sweep import run_sweep
 from tests.cli_runs import TINY, write_scenario
 
 
@@ -104,12 +107,14 @@ def test_what_is_better_known_has_a_narrower_prior() -> None:
 def test_an_engine_that_never_sleeps_is_not_woken() -> None:
     def terms(*overrides: str) -> set[str]:
         scenario = load_scenario("h200x8-vllm", overrides)
-        return {prior.term for prior in machine_priors(scenario.costs, cost_context(scenario))}
+        return {prior.term for prior in scenario.costs.priors(cost_context(scenario))}
 
     assert "gen_phase_s" in terms("placement.training=rollout")
     assert "gen_phase_s" not in terms("placement.training=separate")
     assert "gen_phase_s" not in terms("placement.training=rollout", "costs.rollout.host=generate")
-    assert "other_s" in terms()
+    assert {"first_step_s", "other_s"} <= terms()
+    assert "update_weights" in terms("placement.training=separate")
+    assert "update_weights" not in terms("training.weight_sync={kind: shared}")
     assert "values" not in terms("training.critic=none")
 
 
@@ -124,7 +129,7 @@ def test_a_draw_depends_on_its_number_and_the_seed_alone() -> None:
 def test_draws_have_the_width_of_their_prior() -> None:
     scenario = load_scenario("h200-single")
     many = draws(scenario, 2000)
-    for prior in machine_priors(scenario.costs, cost_context(scenario)):
+    for prior in scenario.costs.priors(cost_context(scenario)):
         logs = np.log([getattr(draw, prior.term) for draw in many])
         assert fmean(logs) == pytest.approx(np.log(prior.median), abs=4 * prior.sigma / 2000**0.5)
         assert pstdev(logs) == pytest.approx(prior.sigma, rel=0.08)
@@ -133,11 +138,56 @@ def test_draws_have_the_width_of_their_prior() -> None:
 
 
 def test_draws_lie_around_what_the_scenario_gives() -> None:
-    given = load_scenario("h200-single", ["costs.terms={decode: 2.0, other_s: 10}"])
+    given = load_scenario("h200-single", ["costs.terms={decode: 2.0, other_s: 10, gen_phase_s: 0}"])
     plain = load_scenario("h200-single")
     for mine, theirs in zip(draws(given, 5), draws(plain, 5), strict=True):
         assert mine.decode == pytest.approx(2.0 * theirs.decode)
         assert mine.other_s == pytest.approx(10.0 * theirs.other_s / 0.2)
+        assert mine.gen_phase_s == 0.0
+
+
+def test_what_a_scenario_does_not_state_is_the_median_of_its_draws() -> None:
+    def point(*overrides: str) -> CostTerms:
+        scenario = load_scenario("h200-single", overrides)
+        return scenario.costs.point(cost_context(scenario))
+
+    plain, median = load_scenario("h200-single"), point()
+    many = draws(plain, 2000)
+    for prior in plain.costs.priors(cost_context(plain)):
+        below = fmean(getattr(draw, prior.term) < getattr(median, prior.term) for draw in many)
+        assert below == pytest.approx(0.5, abs=0.05)
+    assert build_setup(plain).costs.phases == (median.gen_phase_s, median.first_step_s, median.other_s)
+    assert min(median.gen_phase_s, median.first_step_s, median.other_s) > 0
+    stated = point("costs.terms={gen_phase_s: 0, other_s: 3}")
+    assert (stated.gen_phase_s, stated.other_s) == (0.0, 3.0)
+    assert stated.first_step_s == median.first_step_s
+    assert point("costs.draws=none") == CostTerms()
+
+
+def test_a_term_that_is_stated_as_nothing_stays_so_in_files_and_sweeps(tmp_path: Path) -> None:
+    scenario = load_scenario("h200-single", ["costs.terms={gen_phase_s: 0}"])
+    again = Scenario.model_validate(scenario.to_plain())
+    assert again.costs.point(cost_context(again)).gen_phase_s == 0.0
+    swept = run_sweep(
+        "h200-single", grid={"costs.terms.gen_phase_s": [0.0, 2.0]}, seeds=1, steps=11, draws=0
+    ).points[c.GEN_S]
+    assert swept[1] == pytest.approx(swept[0] + 2.0)
+
+
+def test_phases_are_given_when_none_of_their_seconds_is_believed() -> None:
+    def phases(*overrides: str) -> str:
+        return build_setup(load_scenario("h200-single", overrides)).costs.evidence["phases"]
+
+    assert phases() == phases("costs.terms={other_s: 1}") == "assumed"
+    assert phases("costs.terms={gen_phase_s: 1, first_step_s: 0, other_s: 1}") == "given"
+
+
+def test_every_host_preset_has_priors() -> None:
+    rows = {(row.term, row.where) for row in TABLE}
+    hosts = {*HOSTS, "own"}
+    assert {("host", host) for host in hosts} <= rows
+    # No run of a transformers loop was looked at.
+    assert {("first_step_s", host) for host in hosts - {"generate"}} <= rows
 
 
 def test_exact_and_given_costs_have_no_draws(tmp_path: Path) -> None:

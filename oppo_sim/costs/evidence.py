@@ -46,12 +46,15 @@ def all_of(evidence: Evidence, **but: Evidence) -> dict[str, Evidence]:
 
 
 def under_terms(
-    evidence: Mapping[str, Evidence], given: Iterable[str], fitted: Iterable[str]
+    evidence: Mapping[str, Evidence],
+    given: Iterable[str],
+    fitted: Iterable[str],
+    believed: Iterable[str] = (),
 ) -> dict[str, Evidence]:
-    """Evidence under terms: what a ``fitted`` one changes is fitted, phases that are ``given`` are given.
-    Both name terms."""
+    """Evidence under terms: what a ``fitted`` one changes is fitted, phases that are ``given`` are given
+    unless some of their seconds are only ``believed``. All three name terms."""
     found = dict(evidence)
-    if "phases" in _touched(given):
+    if "phases" in _touched(given) and "phases" not in _touched(believed):
         found["phases"] = "given"
     return {**found, **dict.fromkeys(_touched(fitted), "fitted")}
 

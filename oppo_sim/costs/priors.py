@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from oppo_sim.costs.evidence import Evidence
-from oppo_sim.costs.terms import SECONDS
+from oppo_sim.costs.terms import SECONDS, CostTerms
 
 
 class Prior(NamedTuple):
@@ -31,8 +31,8 @@ class Row(NamedTuple):
 
     term: str
     where: str
-    """Evidence of the place below; a host preset; ``colocated`` or ``any`` for phases; ``log``: only where a
-    log is there to decide (``log_priors``), ``in place`` if the log's generation holds the weight sync."""
+    """Evidence of the place below; a host preset; ``sleeps`` or ``any`` for phases; ``log``: only where a log
+    is there to decide (``log_priors``), ``in place`` if the log's generation holds the weight sync."""
     median: float
     sigma: float
     source: str
@@ -84,7 +84,31 @@ TABLE: Final = (
     ),
     Row("update_weights", "measured", 1.0, 0.05, _PROFILE),
     Row("update_weights", "assumed", 1.0, 0.8, f"{_VERL}: 0.16 to 0.6 of online_refit's default"),
-    Row("gen_phase_s", "colocated", 2.0, 1.0, f"{_VERL}: 0.6 to 1.5 s at 3B; larger models wake longer"),
+    Row("gen_phase_s", "sleeps", 2.0, 1.0, f"{_VERL}: 0.6 to 1.5 s at 3B; larger models wake longer"),
+    Row(
+        "first_step_s",
+        "vllm-async",
+        7.0,
+        1.2,
+        f"{_VERL}: 6 to 8 s of the actor, 50 to 63 s of an offloaded 32B ref",
+    ),
+    Row(
+        "first_step_s",
+        "vllm-eager",
+        4.0,
+        1.2,
+        f"{_GPG}: 1.1 s in old_log_prob, 2.5 s in update_actor, none in gen",
+    ),
+    *(
+        Row(
+            "first_step_s",
+            host,
+            5.0,
+            1.2,
+            "assumed: between vllm-async and vllm-eager, a trainer's first passes",
+        )
+        for host in ("vllm", "sglang", "trtllm", "own")
+    ),
     Row("other_s", "any", 0.2, 1.0, f"{_VERL}: 0.04 to 0.27 s"),
     *(
         Row(factor, "log", 1.0, sigma, "assumed, wide: a log decides")
@@ -113,7 +137,11 @@ TABLE: Final = (
 )
 """Edited here and nowhere else."""
 
-_PLACE_OF: Final = {"decode": "gen", "score": "reward", "gen_phase_s": "phases", "other_s": "phases"}
+_PLACE_OF: Final = {
+    "decode": "gen",
+    "score": "reward",
+    **dict.fromkeys(("gen_phase_s", "first_step_s", "other_s"), "phases"),
+}
 
 
 def priors_of(
@@ -130,6 +158,13 @@ def priors_of(
         for row in TABLE
         if row.where in _known(row.term, evidence, host, sleeps)
     )
+
+
+def median_terms(priors: Iterable[Prior], stated: CostTerms) -> CostTerms:
+    """The machine that nothing was measured of: what is ``stated``, and the median of each term that is
+    not."""
+    known = stated.stated()
+    return stated.model_copy(update={prior.term: prior.median for prior in priors if prior.term not in known})
 
 
 def log_priors(known: Iterable[Prior] = (), *, in_place: bool = False) -> dict[str, Prior]:
@@ -153,10 +188,10 @@ def _known(term: str, evidence: Mapping[str, Evidence], host: str | None, sleeps
     kind = evidence.get(_PLACE_OF.get(term, term))
     if kind is None:
         return ()
-    if term == "host" and kind == "assumed":
+    if term in ("host", "first_step_s") and kind == "assumed":
         return (host or "own",)
     if kind == "assumed" and term == "gen_phase_s":
-        return ("colocated",) if sleeps else ()
+        return ("sleeps",) if sleeps else ()
     if kind == "assumed" and term == "other_s":
         return ("any",)
     return (kind,)

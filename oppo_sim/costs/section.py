@@ -12,6 +12,7 @@ from oppo_sim.costs.adjusted import adjusted
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.evidence import Evidence, of_stages, under_terms
 from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.priors import Prior, median_terms, priors_of
 from oppo_sim.costs.strict import Strict
 from oppo_sim.costs.terms import CostTerms, read_draws
 
@@ -26,7 +27,7 @@ class CostSection(Strict, ABC):
     """What the seconds are adjusted by."""
     draws: str | None = None
     """What is unknown about the terms: a CSV file of draws, relative to the scenario's folder; ``none``: they
-    are exact; null: the priors of the kind."""
+    are exact; null: the priors that hold here, whose medians are the terms that ``terms`` does not state."""
 
     pads_batches: ClassVar[bool] = False
     """It knows what padded rows cost."""
@@ -49,12 +50,31 @@ class CostSection(Strict, ABC):
         """Host preset of the rollout engine, ``own`` for overheads given inline; None: no such thing."""
         return None
 
+    def priors(self, context: CostContext) -> tuple[Prior, ...]:
+        """What is believed of the terms where nobody measured them."""
+        evidence = of_stages(self.evidence, stages_run(context.training))
+        shared = context.training.weight_sync.kind == "shared"
+        if shared:
+            evidence.pop("update_weights", None)
+        # An engine that is a loop in the training process, or that uses the trained weights, never sleeps.
+        sleeps = context.colocated_training and self.rollout_host != "generate" and not shared
+        return priors_of(evidence, self.rollout_host, sleeps)
+
+    def point(self, context: CostContext) -> CostTerms:
+        """``terms``; those that it does not state are the medians of the priors, if ``draws`` leaves it to
+        them."""
+        return self.terms if self.draws is not None else median_terms(self.priors(context), self.terms)
+
     def costs(self, context: CostContext, base_dir: Path | None = None) -> Costs:
-        """What ``build`` gives, under ``terms``. Raises OppoError as it does, and for a file of draws that
+        """What ``build`` gives, at the ``point``. Raises OppoError as it does, and for a file of draws that
         cannot be used."""
-        known = self.stage_evidence(context, base_dir)
+        known, point = self.stage_evidence(context, base_dir), self.point(context)
         built = replace(self.build(context, base_dir), evidence=known)
-        return self.under(built, self.terms, context)
+        costs = self.under(built, point, context)
+        believed = sorted(point.changed().keys() - self.terms.stated().keys())
+        return (
+            replace(costs, provenance={**costs.provenance, "terms_believed": believed}) if believed else costs
+        )
 
     def under(self, built: Costs, terms: CostTerms, context: CostContext) -> Costs:
         """What ``build`` gave for ``context``, under other terms: many draws share what was built."""
@@ -63,11 +83,13 @@ class CostSection(Strict, ABC):
     def stage_evidence(self, context: CostContext, base_dir: Path | None = None) -> dict[str, Evidence]:
         """``evidence`` of what takes time in a scenario, under terms and draws. Raises OppoError for a file
         of draws that cannot be used."""
-        given, fitted = set(self.terms.changed()), set[str]()
+        given, fitted = set(self.terms.stated()), set[str]()
         if self.draws is not None and self.draws != EXACT:
             drawn = read_draws((base_dir or Path()) / self.draws, self.terms)
             fitted = given.union(*(draw.changed() for draw in drawn))
-        return of_stages(under_terms(self.evidence, given, fitted), stages_run(context.training))
+        believed = set() if self.draws is not None else {prior.term for prior in self.priors(context)} - given
+        found = under_terms(self.evidence, given, fitted, believed)
+        return of_stages(found, stages_run(context.training))
 
     @model_serializer(mode="wrap")
     def _kind_first(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -68,14 +68,19 @@ class CostTerms(Strict):
 
     def then(self, other: Self) -> Self:
         """Both, one after the other: factors multiply, seconds add."""
-        return type(self)(
-            **{
-                name: value + getattr(other, name) if name in SECONDS else value * getattr(other, name)
-                for name, value in self
-            }
-        )
+        both = {
+            name: value + getattr(other, name) if name in SECONDS else value * getattr(other, name)
+            for name, value in self
+        }
+        stated = self.model_fields_set | other.model_fields_set
+        return type(self)(**{name: value for name, value in both.items() if name in stated})
 
     @model_serializer(mode="plain")
+    def stated(self) -> dict[str, float]:
+        """The terms that were given, by name: one that is given as its default is not believed to be
+        anything else."""
+        return {name: value for name, value in self if name in self.model_fields_set}
+
     def changed(self) -> dict[str, float]:
         """The terms that are not at their default, by name."""
         return {name: value for name, value in self if value != type(self).model_fields[name].default}
@@ -148,7 +153,7 @@ def _draw(path: Path, line: int, names: list[str], row: list[str], point: CostTe
         raise OppoError(
             f"{path}, line {line}: {len(row)} values under {len(names)} columns: give one value a column"
         )
-    values = dict(point)
+    values = {}
     for name, text in zip(names, row, strict=True):
         try:
             value = float(text)
@@ -159,4 +164,4 @@ def _draw(path: Path, line: int, names: list[str], row: list[str], point: CostTe
             wanted = "seconds of 0 or more" if name in SECONDS else "a factor above 0"
             raise OppoError(f"{path}, line {line}: {name} is '{text.strip()}': give {wanted}")
         values[name] = value
-    return CostTerms(**values)
+    return point.model_copy(update=values)

@@ -19,7 +19,8 @@ from oppo_sim.columns import (
     timing,
 )
 from oppo_sim.costs.context import stages_run
-from oppo_sim.costs.terms import CostTerms
+from oppo_sim.costs.section import EXACT
+from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.features import Features, build_features
 from oppo_sim.fit.model import stage_seconds, terms_of
@@ -47,7 +48,7 @@ class Baseline:
 
     def __init__(self, scenario: Scenario, names: Sequence[str]) -> None:
         """Raises OppoError for what the scenario refuses."""
-        costs = scenario.costs.model_copy(update={"terms": CostTerms(), "draws": None})
+        costs = scenario.costs.model_copy(update={"terms": NO_TERMS, "draws": EXACT})
         self._scenario = scenario.model_copy(update={"costs": costs, "warmup_steps": 0})
         self._names = names
         self._parts = build_parts(self._scenario)

@@ -7,7 +7,8 @@ import numpy as np
 
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.priors import Prior
-from oppo_sim.costs.terms import CostTerms
+from oppo_sim.costs.section import EXACT
+from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import Features, Floats, build_features
 from oppo_sim.fit.identify import OddStep, Told, odd_steps, told_terms
@@ -150,7 +151,7 @@ def fit_logs(
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     # Terms that the scenario has already would be fitted twice: these replace them.
-    costs = scenario.costs.model_copy(update={"terms": CostTerms(), "draws": None})
+    costs = scenario.costs.model_copy(update={"terms": NO_TERMS, "draws": EXACT})
     features, kept = build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
     members = tuple(measurements_of(kept, number, features))
     if not members:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oppo_sim.costs.priors import Prior, log_priors
-from oppo_sim.costs.uncertainty import machine_priors
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 
@@ -42,7 +41,7 @@ def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict
     """
     known: dict[str, Prior] = {}
     for scenario in scenarios:
-        for prior in machine_priors(scenario.costs, cost_context(scenario)):
+        for prior in scenario.costs.priors(cost_context(scenario)):
             before = known.get(prior.term)
             known[prior.term] = prior if before is None or before.sigma < prior.sigma else before
     return {**log_priors(known.values(), in_place=in_place), TOOL_TOKENS: _TOOLS, TOOL_WAIT: _WAIT}

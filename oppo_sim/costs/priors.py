@@ -48,10 +48,8 @@ _PROFILE = "repeats of a calibration"
 
 TABLE: Final = (
     Row("decode", "measured", 1.0, 0.05, _PROFILE),
-    Row(
-        "decode", "composed", 1.0, 0.1, f"{_SERVED}: 4 % on vLLM, 12 % on other engines; {_VIDUR}: 11 to 21 %"
-    ),
-    Row("decode", "assumed", 1.0, 0.15, f"{_AIC}: 1 to 7 % off; {_VIDUR}: 15 to 19 %; {_SERVED}: 6 to 11 %"),
+    Row("decode", "composed", 1.0, 0.1, f"{_SERVED}: 4 % on vLLM, 5 to 6 % on others; {_VIDUR}: 11 to 21 %"),
+    Row("decode", "assumed", 1.0, 0.15, f"{_AIC}: 1 to 7 % off; {_VIDUR}: 15 to 19 %; {_SERVED}: 4 to 10 %"),
     Row("prefill", "measured", 1.0, 0.05, _PROFILE),
     Row("prefill", "composed", 1.0, 0.15, f"{_VIDUR}: 17 to 21 % off"),
     Row(
@@ -65,12 +63,12 @@ TABLE: Final = (
     Row("score", "composed", 1.0, 0.15, "as prefill"),
     Row("score", "assumed", 1.0, 0.2, "as prefill"),
     Row("host", "measured", 1.0, 0.05, _PROFILE),
-    Row("host", "vllm", 1.0, 0.4, f"{_SERVED}: 4 to 12 % of a token, of which a third is the host's"),
+    Row("host", "vllm", 1.0, 0.4, f"{_SERVED}: 4 % of a token, of which a third is the host's"),
     Row(
         "host", "vllm-eager", 1.0, 0.5, f"{_SPLITWISE}: +12 % on A100, -38 % on H100, where launches bound it"
     ),
     Row("host", "vllm-async", 1.0, 0.4, f"{_VERL}: 0.3 to 0.6 of the preset, with decode × 1.3 to 1.8"),
-    Row("host", "sglang", 1.0, 0.4, f"{_SERVED}: 3 to 14 % of a token"),
+    Row("host", "sglang", 1.0, 0.4, f"{_SERVED}: 6 % of a token"),
     Row("host", "trtllm", 1.0, 0.4, "its preset has no seconds of the host: nothing to scale"),
     Row("host", "generate", 1.0, 0.6, "assumed"),
     Row("host", "own", 1.0, 0.6, "assumed"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from oppo_sim import columns as c
 from oppo_sim.comparison_ranges import Ranges, ranges_of
 from oppo_sim.errors import OppoError
+from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
 from oppo_sim.runs.evaluate import checked_request, forget
@@ -172,14 +173,7 @@ def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
     chunk = settings["chunk_size"]
     if isinstance(chunk, int):
         return f"{BASELINE} (rounds of {chunk})", settings
-    candidates = "/".join(map(str, chunk["candidates"]))
-    return (
-        (
-            f"{BASELINE} (rounds of {candidates}, {chunk['explore_steps']} step(s) each every"
-            f" {chunk['explore_every']})"
-        ),
-        settings,
-    )
+    return f"{BASELINE} (rounds of {rounds_text(chunk)})", settings
 
 
 def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:

@@ -195,9 +195,19 @@ def policy_settings(draw: st.DrawFn, policy: str, group_size: int, batch: int) -
             "explore_steps": st.integers(1, 2),
         }
     )
+    raced = st.fixed_dictionaries(
+        {
+            "control": st.just("race"),
+            "candidates": st.lists(chunk_sizes, min_size=1, max_size=3, unique=True),
+            "explore_every": st.integers(9, 11),
+            "min_steps": st.just(2),
+            "max_steps": st.integers(2, 3),
+            "level": st.sampled_from([0.05, 0.3]),
+        }
+    )
     granularities = st.sampled_from(["batch", "rollout", "chunk"])
     if policy != "partial-rollout":
-        settings["chunk_size"] = draw(st.one_of(chunk_sizes, explored))
+        settings["chunk_size"] = draw(st.one_of(chunk_sizes, explored, raced))
     else:
         settings["token_budget"] = draw(chunk_sizes)
     if policy in ("sequential", "intra", "rollout-overlap", "inter", "oppo", "tail-batching", "oracle"):

@@ -33,11 +33,14 @@ def reference_config(case: Case) -> ReferenceConfig:
         f"scoring {j}" if hosts is None else hosts[j % len(hosts)] for j in range(machine.num_workers)
     )
     chunk = chosen.get("chunk_size", chosen.get("token_budget"))
-    explored = (
-        (tuple(chunk["candidates"]), chunk["explore_every"], chunk["explore_steps"])
-        if isinstance(chunk, dict)
-        else None
-    )
+    explored = raced = None
+    if isinstance(chunk, dict):
+        sizes, every = tuple(chunk["candidates"]), chunk["explore_every"]
+        if chunk["control"] == "race":
+            raced = sizes, every, chunk["min_steps"], chunk["max_steps"], chunk["level"]
+        else:
+            explored = sizes, every, chunk["explore_steps"]
+        chunk = sizes[0]
     delta = chosen.get("overcommit", 0)
     control = None
     if isinstance(delta, dict):
@@ -56,10 +59,11 @@ def reference_config(case: Case) -> ReferenceConfig:
         num_workers=machine.num_workers,
         stop_check=chosen.get("stop_check", "token"),
         score_granularity=granularity,
-        chunk_size=explored[0][0] if explored else chunk,
+        chunk_size=chunk,
         overcommit=delta,
         delta_control=control,
         chunk_control=explored,
+        chunk_race=raced,
         max_deferrals=chosen.get("max_deferrals"),
         token_budget=chosen.get("token_budget", 0),
         over_issue=chosen.get("over_issue", 1.25),

@@ -1,4 +1,4 @@
-"""The two online controllers against sequences worked out by hand."""
+"""The online controllers against sequences worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies.controllers import ChunkControl, ChunkController, DeltaControl, DeltaController
+from oppo_sim.policies.chunk_control import ChunkController, ExploreControl, RaceControl
+from oppo_sim.policies.controllers import DeltaControl, DeltaController
 from oppo_sim.policies.interface import Batch, StepReport
 
 
@@ -145,12 +146,12 @@ def test_delta_goes_on_after_a_checkpoint() -> None:
         assert deltas(second, list(rewards[stop:])) == whole[stop:]
 
 
-# ---- chunk size --------------------------------------------------------------------------------------------
+# ---- chunk size: the paper's exploration --------------------------------------------------------------------------------------------
 
 
 def test_candidates_run_in_order_and_the_quickest_is_kept_until_the_next_exploration() -> None:
-    control = ChunkControl(candidates=(128, 512, 256), explore_every=6)
-    assert sizes(ChunkController(control), {128: 3.0, 512: 2.0, 256: 1.0}, 8) == [
+    control = ExploreControl(candidates=(128, 512, 256), explore_every=6)
+    assert sizes(control.controller(), {128: 3.0, 512: 2.0, 256: 1.0}, 8) == [
         128,
         512,
         256,
@@ -163,8 +164,8 @@ def test_candidates_run_in_order_and_the_quickest_is_kept_until_the_next_explora
 
 
 def test_each_candidate_runs_its_steps() -> None:
-    control = ChunkControl(candidates=(128, 256), explore_every=6, explore_steps=2)
-    assert sizes(ChunkController(control), {128: 1.0, 256: 2.0}, 8) == [
+    control = ExploreControl(candidates=(128, 256), explore_every=6, explore_steps=2)
+    assert sizes(control.controller(), {128: 1.0, 256: 2.0}, 8) == [
         128,
         128,
         256,
@@ -179,7 +180,7 @@ def test_each_candidate_runs_its_steps() -> None:
 def test_the_ratio_of_sums_counts() -> None:
     # 128: (1 + 10) s for (100 + 5) tokens, 0.105 s a token (the mean of the two ratios is 1.005); 256: 0.3
     # both ways.
-    controller = ChunkController(ChunkControl(candidates=(128, 256), explore_every=9, explore_steps=2))
+    controller = ExploreControl(candidates=(128, 256), explore_every=9, explore_steps=2).controller()
     for seconds, tokens in ((1.0, 100), (10.0, 5), (3.0, 10), (3.0, 10)):
         controller.observe(report(seconds=seconds, tokens=tokens))
     assert controller.value == 128
@@ -191,16 +192,16 @@ def test_ties_go_to_the_larger_chunk() -> None:
         ({128: 1.0, 256: 1.0 + 1e-10, 512: 2.0}, 256),
         ({128: 1.0, 256: 1.0 + 1e-8, 512: 2.0}, 128),
     ):
-        assert sizes(ChunkController(ChunkControl()), paces, 4)[3] == kept
+        assert sizes(ExploreControl().controller(), paces, 4)[3] == kept
 
 
 def test_exploration_can_fill_the_whole_time() -> None:
-    control = ChunkControl(candidates=(1, 2), explore_every=2)
-    assert sizes(ChunkController(control), {1: 1.0, 2: 2.0}, 5) == [1, 2, 1, 2, 1]
+    control = ExploreControl(candidates=(1, 2), explore_every=2)
+    assert sizes(control.controller(), {1: 1.0, 2: 2.0}, 5) == [1, 2, 1, 2, 1]
 
 
 def test_an_exploration_forgets_the_last_one() -> None:
-    controller = ChunkController(ChunkControl(candidates=(1, 2), explore_every=3))
+    controller = ExploreControl(candidates=(1, 2), explore_every=3).controller()
     assert sizes(controller, {1: 1.0, 2: 2.0}, 3) == [1, 2, 1]
     assert sizes(controller, {1: 3.0, 2: 2.9}, 3) == [1, 2, 2]
 
@@ -214,14 +215,110 @@ def test_candidates_that_make_no_sense_are_refused() -> None:
         {"explore_steps": 0},
     ):
         with pytest.raises(ValidationError):
-            ChunkControl(**wrong)
+            ExploreControl(**wrong)
 
 
 def test_the_chunk_size_goes_on_after_a_checkpoint() -> None:
-    control, paces = ChunkControl(candidates=(4, 8), explore_every=7, explore_steps=2), {4: 1.0, 8: 0.5}
-    whole = sizes(ChunkController(control), paces, 16)
+    control, paces = ExploreControl(candidates=(4, 8), explore_every=7, explore_steps=2), {4: 1.0, 8: 0.5}
+    whole = sizes(control.controller(), paces, 16)
     for stop in range(16):
-        first, second = ChunkController(control), ChunkController(control)
+        first, second = control.controller(), control.controller()
         sizes(first, paces, stop)
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         assert sizes(second, paces, 16 - stop) == whole[stop:]
+
+
+# ---- chunk size: a race ------------------------------------------------------------------------------------
+
+
+def raced(control: RaceControl, seconds: dict[int, Sequence[float]], steps: int) -> list[int]:
+    """Chunk size of each step, where the i-th step under size s takes ``seconds[s][i]`` (again and again) for
+    ten tokens."""
+    controller, ran, found = control.controller(), dict.fromkeys(seconds, 0), []
+    for step in range(steps):
+        size = controller.value
+        found.append(size)
+        controller.observe(report(step, seconds=seconds[size][ran[size] % len(seconds[size])], tokens=10))
+        ran[size] += 1
+    return found
+
+
+def test_candidates_take_turns_and_another_begins_each_round() -> None:
+    # Steps so noisy that nobody is out: three rounds, each of all three.
+    noisy = {128: (1.0, 9.0, 5.0), 256: (9.0, 5.0, 1.0), 512: (5.0, 1.0, 9.5)}
+    control = RaceControl(candidates=(128, 256, 512), min_steps=2, max_steps=3, explore_every=12)
+    assert raced(control, noisy, 14) == [
+        128, 256, 512,
+        256, 512, 128,
+        512, 128, 256,
+        256, 256, 256,  # 15 s each but for 512: a tie goes to the larger
+        128, 256,
+    ]  # fmt: skip
+
+
+def test_a_race_ends_when_one_is_left() -> None:
+    # After two rounds: 128 took 1.0 and 1.2 s, 256 took 2.0 and 2.2. Each pace has the variance
+    # (0.1² + 0.1²) · 2 / (1 · 20²) = 1e-4 s²; both √2e-4 = 0.01414; ν = 2. The paces differ by 0.1, that is
+    # 7.07 such; t(ν = 2) is 6.96 at 1 % and 9.92 at 0.5 %.
+    times = {128: (1.0, 1.2), 256: (2.0, 2.2)}
+    settings = {"candidates": (128, 256), "min_steps": 2, "max_steps": 4, "explore_every": 8}
+    assert raced(RaceControl(**settings, level=0.01), times, 8) == [128, 256, 256, 128, 128, 128, 128, 128]
+    # At 0.5 % it takes another round: variances 1e-4 · (2/3)…, five times the distance that is needed.
+    assert raced(RaceControl(**settings, level=0.005), times, 8) == [128, 256, 256, 128, 128, 256, 128, 128]
+
+
+def test_nobody_is_left_out_before_min_steps() -> None:
+    times = {128: (1.0,), 256: (2.0,), 512: (3.0,)}
+    control = RaceControl(min_steps=3, max_steps=5, explore_every=15)
+    assert raced(control, times, 15) == [
+        128, 256, 512,
+        256, 512, 128,
+        512, 128, 256,
+        *[128] * 6,
+    ]  # fmt: skip
+
+
+def test_the_ratio_of_sums_decides_a_race_too() -> None:
+    controller = RaceControl(candidates=(128, 256), min_steps=2, max_steps=2, explore_every=9).controller()
+    # In turns 128, 256, 256, 128: (1 + 10) s for (100 + 5) tokens against 0.3 s a token.
+    for seconds, tokens in ((1.0, 100), (3.0, 10), (3.0, 10), (10.0, 5)):
+        controller.observe(report(seconds=seconds, tokens=tokens))
+    assert controller.value == 128
+
+
+def test_a_race_begins_anew_and_forgets_the_last() -> None:
+    controller = RaceControl(candidates=(1, 2), min_steps=2, max_steps=2, explore_every=5).controller()
+    assert sizes(controller, {1: 1.0, 2: 2.0}, 5) == [1, 2, 2, 1, 1]
+    assert sizes(controller, {1: 3.0, 2: 2.0}, 5) == [1, 2, 2, 1, 2]
+
+
+def test_a_race_of_one_is_no_race() -> None:
+    assert raced(RaceControl(candidates=(64,)), {64: (1.0, 2.0)}, 4) == [64] * 4
+
+
+def test_races_that_make_no_sense_are_refused() -> None:
+    for wrong, said in (
+        ({"candidates": (8, 8)}, "different numbers"),
+        ({"explore_every": 59}, "leaves no room for 3 candidates of 20"),
+        ({"min_steps": 1}, "greater than or equal to 2"),
+        ({"min_steps": 5, "max_steps": 4}, "max_steps 4 is below min_steps 5"),
+        ({"level": 0.0}, "greater than 0"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            RaceControl(**wrong)
+
+
+def test_a_race_goes_on_after_a_checkpoint() -> None:
+    control = RaceControl(candidates=(4, 8, 16), min_steps=2, max_steps=4, explore_every=13)
+    times = {4: (1.0, 1.3, 0.9), 8: (0.9, 1.4, 1.1), 16: (2.0, 1.9, 2.1)}
+    whole = raced(control, times, 30)
+    for stop in range(30):
+        first, second, ran = control.controller(), control.controller(), dict.fromkeys(times, 0)
+        for step in range(30):
+            if step == stop:
+                second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+            holder = first if step < stop else second
+            size = holder.value
+            assert size == whole[step]
+            holder.observe(report(step, seconds=times[size][ran[size] % 3], tokens=10))
+            ran[size] += 1

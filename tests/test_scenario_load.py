@@ -92,7 +92,15 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ("policy: {overcommit: {minimum: 9}}", "unknown field policy.overcommit.minimum"),
         ("policy: {chunk_size: true}", "policy.chunk_size is true but must be a whole number or a mapping"),
         (
-            "policy: {chunk_size: {candidates: [1, '2']}}",
+            "policy: {chunk_size: {candidates: [1, 2]}}",
+            "policy.chunk_size.control is missing: it must be one of explore, race",
+        ),
+        (
+            "policy: {chunk_size: {control: none}}",
+            "policy.chunk_size.control is \"none\" but must be one of 'race', 'explore'",
+        ),
+        (
+            "policy: {chunk_size: {control: race, candidates: [1, '2']}}",
             'policy.chunk_size.candidates[1] is "2" but must be a whole number',
         ),
         (

@@ -1,4 +1,4 @@
-"""The two online controllers (docs/model.md §4). Pure state machines: they see step reports and nothing
+"""The online controller of Δ (docs/model.md §4): a pure state machine that sees step reports and nothing
 else."""
 
 from collections import deque
@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch, StepReport
-
-TIE = 1e-9  # relative difference below which two times per token are a tie
 
 
 class DeltaControl(BaseModel):
@@ -91,85 +89,3 @@ class DeltaController:
         self.value = int(state["value"])
         self._rewards.clear()
         self._rewards.extend(state["rewards"])
-
-
-class ChunkControl(BaseModel):
-    """Chunk size by trying candidates now and then."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    control: Literal["explore"] = "explore"
-    candidates: tuple[int, ...] = Field(
-        (128, 256, 512), min_length=1, description="tokens, tried in this order"
-    )
-    explore_every: int = Field(50, ge=1, description="steps from one exploration to the next")
-    explore_steps: int = Field(1, ge=1, description="steps each candidate runs")
-
-    @model_validator(mode="after")
-    def _sane(self) -> "ChunkControl":
-        if any(not 1 <= size <= 1_000_000 for size in self.candidates) or len(set(self.candidates)) != len(
-            self.candidates
-        ):
-            raise ValueError("chunk_size candidates must be different numbers of tokens from 1 to 1,000,000")
-        if self.explore_every < len(self.candidates) * self.explore_steps:
-            raise ValueError(
-                f"explore_every {self.explore_every} leaves no room for {len(self.candidates)} candidates of"
-                f" {self.explore_steps} step(s)"
-            )
-        return self
-
-
-class ChunkController:
-    """Holds the chunk size; explores at steps 0, explore_every, 2·explore_every, …"""
-
-    def __init__(self, control: ChunkControl) -> None:
-        self.control = control
-        self._phase = 0  # steps since the exploration began
-        self._seconds = [0.0] * len(control.candidates)
-        self._tokens = [0] * len(control.candidates)
-        self._kept = control.candidates[0]
-
-    @property
-    def value(self) -> int:
-        """Chunk size of the coming step, tokens."""
-        candidate = self._phase // self.control.explore_steps
-        return self.control.candidates[candidate] if candidate < len(self.control.candidates) else self._kept
-
-    def observe(self, report: StepReport) -> None:
-        """Account the step to the candidate that ran; keep the best when all have run."""
-        candidates, steps = self.control.candidates, self.control.explore_steps
-        candidate = self._phase // steps
-        if candidate < len(candidates):
-            if self._phase == 0:
-                self._seconds = [0.0] * len(candidates)
-                self._tokens = [0] * len(candidates)
-            self._seconds[candidate] += report.step_s
-            self._tokens[candidate] += report.tokens_trained
-        self._phase += 1
-        if self._phase == len(candidates) * steps:
-            self._kept = self._best()
-        if self._phase == self.control.explore_every:
-            self._phase = 0
-
-    def _best(self) -> int:
-        pace = [seconds / max(tokens, 1) for seconds, tokens in zip(self._seconds, self._tokens, strict=True)]
-        least = min(pace)
-        return max(
-            size
-            for size, time in zip(self.control.candidates, pace, strict=True)
-            if time <= least * (1.0 + TIE)
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "phase": self._phase,
-            "seconds": list(self._seconds),
-            "tokens": list(self._tokens),
-            "kept": self._kept,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._phase = int(state["phase"])
-        self._seconds = list(state["seconds"])
-        self._tokens = list(state["tokens"])
-        self._kept = int(state["kept"])

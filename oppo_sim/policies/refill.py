@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies.controllers import ChunkControl, ChunkController, DeltaControl, DeltaController
+from oppo_sim.policies.chunk_control import ChunkControl
+from oppo_sim.policies.controllers import DeltaControl, DeltaController
 from oppo_sim.policies.interface import (
     Batch,
     Policy,
@@ -39,7 +40,7 @@ class ShippedPolicy(Policy):
         super().__init__(batch)
         self.score_granularity = score_granularity
         self.stop_check = stop_check
-        self._chunk = ChunkController(chunk_size) if isinstance(chunk_size, ChunkControl) else None
+        self._chunk = chunk_size.controller() if isinstance(chunk_size, ChunkControl) else None
         self._fixed_chunk = chunk_size if isinstance(chunk_size, int) else 0
 
     @property

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies import shipped
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import ChunkControl
 from oppo_sim.policies.interface import Batch, Policy, Schedule
 from oppo_sim.policies.own import make_own
 from oppo_sim.policies.refill import ShippedPolicy

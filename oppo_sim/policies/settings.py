@@ -9,7 +9,6 @@ Rollouts = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 ShareOfBatch = Annotated[float, Field(strict=True, ge=0.0, le=100.0)]
 Overcommit = Rollouts | ShareOfBatch
 OVERCOMMIT_HELP = "Δ: rollouts (8), a share of B (0.07), or {control: reward_slope, …}"
-CHUNK_HELP = "tokens of a streamed piece, or {control: explore, …}"
 DEFERRALS_HELP = "a rollout deferred this often is waited for; null: never"
 
 

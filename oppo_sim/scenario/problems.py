@@ -152,6 +152,8 @@ def _sentence(
         return f"{name} is missing{_described(schema, path, data)}"
     if "extra_forbidden" in kinds:
         return unknown_field(full, allowed_fields(schema, path[:-1], data), of)
+    if tagged := [details for details in group if details["type"].startswith("union_tag")]:
+        first = tagged[0]
     if "union_tag_not_found" in kinds:
         tag = str(first["ctx"]["discriminator"]).strip("'")
         return f"{name}.{tag} is missing: it must be one of {', '.join(_tags(schema, path, data))}"
@@ -194,8 +196,9 @@ def _described(schema: Schema, path: Path, data: Any) -> str:
 
 def _tags(schema: Schema, path: Path, data: Any) -> list[str]:
     for node in _property_nodes(schema, path, data):
-        if "discriminator" in node:
-            return sorted(node["discriminator"]["mapping"])
+        for member in (node, *node.get("anyOf", ())):
+            if "discriminator" in member:
+                return sorted(member["discriminator"]["mapping"])
     return []
 
 

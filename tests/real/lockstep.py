@@ -57,6 +57,16 @@ CONTROLLED = {
     "overcommit": {"control": "reward_slope", "initial": 1, "min": 0, "max": 3, "window": 2},
     "chunk_size": {"control": "explore", "candidates": [3, 7], "explore_every": 4},
 }
+RACED = {
+    "overcommit": 2,
+    "chunk_size": {
+        "control": "race",
+        "candidates": [3, 7],
+        "explore_every": 8,
+        "min_steps": 2,
+        "max_steps": 3,
+    },
+}
 ASYNC_MODES: dict[str, dict[str, Any]] = {
     "order of scores": {"max_staleness": 2, "train_order": "scored"},
     "waits": {
@@ -80,6 +90,7 @@ LOCKSTEP_CASES = [
     LockstepCase("inter", "inter", {"overcommit": 3}, TWO),
     LockstepCase("oppo", "oppo", {"overcommit": 2, "chunk_size": 4}),
     LockstepCase("oppo, controlled", "oppo", CONTROLLED, TWO, steps=12),
+    LockstepCase("oppo, raced", "oppo", RACED, TWO, steps=12),
     LockstepCase("oppo, KV kept", "oppo", FIXED, MachineSetup(num_replicas=2, clear_kv_cache_on_weight_sync=False)),
     LockstepCase("oppo, little KV", "oppo", {"overcommit": 4, "chunk_size": 6}, MachineSetup(kv_capacity_tokens=96, kv_block_tokens=4)),
     LockstepCase("oppo, few sequences", "oppo", {"overcommit": 2, "chunk_size": 6}, MachineSetup(num_replicas=2, max_num_seqs=2)),
@@ -121,7 +132,7 @@ ALIKE = (
     c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")),
     c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
     c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
-    c.STALENESS_HISTOGRAM, c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
+    *c.HISTOGRAMS, c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
     c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
 )  # fmt: skip
 """Columns in which simulator and real run agree; batches of the scorer, at no cost, are a matter of order

@@ -50,6 +50,8 @@ class ReferenceConfig:
     """(delta_min, delta_max, delta_inc, delta_dec, window, proportional)"""
     chunk_control: tuple[tuple[int, ...], int, int] | None = None
     """(candidates, explore_every, explore_steps)"""
+    chunk_race: tuple[tuple[int, ...], int, int, int, float] | None = None
+    """(candidates, explore_every, min_steps, max_steps, level)"""
     max_deferrals: int | None = None
     token_budget: int = 0
     over_issue: float = 1.25

@@ -1,6 +1,14 @@
 """Δ and the chunk size, each from what a run has seen."""
 
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as t_distribution
+
 from .config import ReferenceConfig, whole_groups
+
+Samples = np.ndarray[Any, Any]
+"""Seconds and tokens of the steps of a candidate."""
 
 
 class DeltaControl:
@@ -36,9 +44,12 @@ class ChunkControl:
         self.config = config
         self.best = config.chunk_size
         self.seen: dict[int, tuple[float, int]] = {}
+        self.history: list[tuple[int, float, int]] = []
 
     def size_for(self, step: int) -> int:
         """Chunk size in force in this step."""
+        if self.config.chunk_race is not None:
+            return raced(self.config.chunk_race, self.history)
         if self.config.chunk_control is None:
             return self.config.chunk_size
         candidates, explore_every, explore_steps = self.config.chunk_control
@@ -47,6 +58,7 @@ class ChunkControl:
 
     def observe(self, step: int, seconds: float, tokens: int) -> None:
         """The step took so long and trained so many response tokens."""
+        self.history.append((self.size_for(step), seconds, tokens))
         if self.config.chunk_control is None:
             return
         candidates, explore_every, explore_steps = self.config.chunk_control
@@ -60,3 +72,44 @@ class ChunkControl:
         ratios = {size: spent / made for size, (spent, made) in self.seen.items()}
         least = min(ratios.values())
         self.best = max(size for size, ratio in ratios.items() if ratio <= least * (1 + 1e-9))
+
+
+def raced(race: tuple[tuple[int, ...], int, int, int, float], history: list[tuple[int, float, int]]) -> int:
+    """Chunk size of the coming step under a race: told anew from all that has been since it began."""
+    candidates, explore_every, min_steps, max_steps, level = race
+    since = history[len(history) - len(history) % explore_every :]
+    left = list(candidates)
+    done = 0
+    while True:
+        order = [left[(done + i) % len(left)] for i in range(len(left))]
+        if len(since) < len(left):
+            return order[len(since)]
+        since, done = since[len(left) :], done + 1
+        used = history[len(history) - len(history) % explore_every : len(history) - len(since)]
+        samples = {size: np.array([(s, t) for ran, s, t in used if ran == size]) for size in left}
+        pace = {size: float(found[:, 0].sum() / found[:, 1].sum()) for size, found in samples.items()}
+        ahead = max(size for size in left if pace[size] <= min(pace.values()) * (1 + 1e-9))
+        if done >= min_steps:
+            left = [
+                size for size in left if size == ahead or not _slower(samples[size], samples[ahead], level)
+            ]
+        if len(left) == 1 or done == max_steps:
+            return ahead
+
+
+def _slower(here: Samples, there: Samples, level: float) -> bool:
+    """Welch's test of two ratios of means; residuals stand for the observations."""
+    ratios = [found[:, 0].sum() / found[:, 1].sum() for found in (here, there)]
+    if ratios[0] <= ratios[1] * (1 + 1e-9):
+        return False
+    errors = [
+        np.sum((found[:, 0] - ratio * found[:, 1]) ** 2)
+        / (len(found) - 1)
+        / len(found)
+        / found[:, 1].mean() ** 2
+        for found, ratio in zip((here, there), ratios, strict=True)
+    ]
+    if sum(errors) == 0:
+        return True
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(f) - 1) for e, f in zip(errors, (here, there), strict=True))
+    return bool((ratios[0] - ratios[1]) / np.sqrt(sum(errors)) > t_distribution.ppf(1 - level, freedom))

@@ -6,18 +6,18 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import ChunkSetting
 from oppo_sim.policies.interface import ScoreGranularity, StopCheck
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.refill import NO_OVERCOMMIT, Refill
-from oppo_sim.policies.settings import ChunkSize, Overcommit, PolicySettings
+from oppo_sim.policies.settings import Overcommit, PolicySettings
 
 
 class AprilSettings(PolicySettings):
     overcommit: Overcommit = Field(1.0, description="Δ: rollouts, or a share of B")
     max_deferrals: int | None = Field(None, ge=0)
     score_granularity: ScoreGranularity = "batch"
-    chunk_size: ChunkSize | ChunkControl = 256
+    chunk_size: ChunkSetting = 256
     stop_check: ClassVar[StopCheck] = "token"
 
 

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import ChunkSetting
 from oppo_sim.policies.interface import Batch, PoolView, Schedule, ScoreGranularity, StepPlan, TrainOrder
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.refill import ShippedPolicy
-from oppo_sim.policies.settings import ChunkSize, PolicySettings
+from oppo_sim.policies.settings import PolicySettings
 
 
 class AsyncSettings(PolicySettings):
@@ -31,7 +31,7 @@ class AsyncSettings(PolicySettings):
         " those that have begun are done",
     )
     score_granularity: ScoreGranularity = "rollout"
-    chunk_size: ChunkSize | ChunkControl = 256
+    chunk_size: ChunkSetting = 256
 
     @model_validator(mode="after")
     def _oldest_where_waited_for(self) -> "AsyncSettings":

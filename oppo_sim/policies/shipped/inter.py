@@ -2,14 +2,13 @@
 
 from pydantic import Field
 
-from oppo_sim.policies.controllers import ChunkControl, DeltaControl
+from oppo_sim.policies.chunk_control import CHUNK_HELP, ChunkSetting
+from oppo_sim.policies.controllers import DeltaControl
 from oppo_sim.policies.interface import ScoreGranularity, StopCheck
 from oppo_sim.policies.refill import NO_OVERCOMMIT, Refill
 from oppo_sim.policies.settings import (
-    CHUNK_HELP,
     DEFERRALS_HELP,
     OVERCOMMIT_HELP,
-    ChunkSize,
     Overcommit,
     PolicySettings,
 )
@@ -17,7 +16,7 @@ from oppo_sim.policies.settings import (
 
 class InterSettings(PolicySettings):
     stop_check: StopCheck = "token"
-    chunk_size: ChunkSize | ChunkControl = Field(256, description=CHUNK_HELP)
+    chunk_size: ChunkSetting = Field(256, description=CHUNK_HELP)
     max_deferrals: int | None = Field(None, ge=0, description=DEFERRALS_HELP)
     overcommit: Overcommit | DeltaControl = Field(0.0625, description=OVERCOMMIT_HELP)
     score_granularity: ScoreGranularity = "batch"

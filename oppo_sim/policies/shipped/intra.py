@@ -4,15 +4,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import CHUNK_HELP, ChunkSetting
 from oppo_sim.policies.interface import ScoreGranularity
 from oppo_sim.policies.refill import Refill
-from oppo_sim.policies.settings import CHUNK_HELP, ChunkSize
 from oppo_sim.policies.shipped.sequential import SequentialSettings
 
 
 class IntraSettings(SequentialSettings):
-    chunk_size: ChunkSize | ChunkControl = Field(256, description=CHUNK_HELP)
+    chunk_size: ChunkSetting = Field(256, description=CHUNK_HELP)
     score_granularity: ClassVar[ScoreGranularity] = "chunk"
 
 

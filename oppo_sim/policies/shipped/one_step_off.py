@@ -2,15 +2,15 @@
 
 from typing import ClassVar
 
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import ChunkSetting
 from oppo_sim.policies.interface import Batch, PoolView, Schedule, ScoreGranularity, StepPlan
 from oppo_sim.policies.refill import ShippedPolicy
-from oppo_sim.policies.settings import ChunkSize, PolicySettings
+from oppo_sim.policies.settings import PolicySettings
 
 
 class OneStepOffSettings(PolicySettings):
     score_granularity: ScoreGranularity = "batch"
-    chunk_size: ChunkSize | ChunkControl = 256
+    chunk_size: ChunkSetting = 256
 
 
 class OneStepOff(ShippedPolicy):

@@ -2,15 +2,16 @@
 
 from pydantic import Field
 
-from oppo_sim.policies.controllers import ChunkControl, DeltaControl
+from oppo_sim.policies.chunk_control import CHUNK_HELP, ChunkSetting, RaceControl
+from oppo_sim.policies.controllers import DeltaControl
 from oppo_sim.policies.interface import ScoreGranularity
 from oppo_sim.policies.refill import NO_OVERCOMMIT, Refill
-from oppo_sim.policies.settings import CHUNK_HELP, OVERCOMMIT_HELP, ChunkSize, Overcommit
+from oppo_sim.policies.settings import OVERCOMMIT_HELP, Overcommit
 from oppo_sim.policies.shipped.inter import InterSettings
 
 
 class OppoSettings(InterSettings):
-    chunk_size: ChunkSize | ChunkControl = Field(ChunkControl(), description=CHUNK_HELP)
+    chunk_size: ChunkSetting = Field(RaceControl(), description=CHUNK_HELP)
     overcommit: Overcommit | DeltaControl = Field(DeltaControl(), description=OVERCOMMIT_HELP)
     score_granularity: ScoreGranularity = "chunk"
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import ChunkSetting
 from oppo_sim.policies.interface import (
     Arrangement,
     Batch,
@@ -16,14 +16,14 @@ from oppo_sim.policies.interface import (
     StopCheck,
 )
 from oppo_sim.policies.refill import ShippedPolicy
-from oppo_sim.policies.settings import ChunkSize, PolicySettings
+from oppo_sim.policies.settings import PolicySettings
 
 
 class OracleSettings(PolicySettings):
     window: int = Field(4, ge=1, le=1000, description="batches whose lengths it knows and sorts")
     stop_check: StopCheck = "token"
     score_granularity: ScoreGranularity = "chunk"
-    chunk_size: ChunkSize | ChunkControl = 256
+    chunk_size: ChunkSetting = 256
 
 
 class Oracle(ShippedPolicy):

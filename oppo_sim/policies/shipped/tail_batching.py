@@ -5,18 +5,18 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from oppo_sim.policies.controllers import ChunkControl
+from oppo_sim.policies.chunk_control import ChunkSetting
 from oppo_sim.policies.interface import Batch, PoolView, ScoreGranularity, StepPlan, StopCheck
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.refill import ShippedPolicy
-from oppo_sim.policies.settings import ChunkSize, PolicySettings
+from oppo_sim.policies.settings import PolicySettings
 
 
 class TailBatchingSettings(PolicySettings):
     over_issue: float = Field(1.25, ge=1.0, le=100.0, description="η: a short step admits η · B")
     stop_check: StopCheck = "token"
     score_granularity: ScoreGranularity = "batch"
-    chunk_size: ChunkSize | ChunkControl = 256
+    chunk_size: ChunkSetting = 256
 
 
 class TailBatching(ShippedPolicy):

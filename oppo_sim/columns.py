@@ -81,6 +81,8 @@ STALENESS_MIN: Final = "training/off_policy/trajectory_staleness_worst/min"
 STALENESS_HISTOGRAM: Final = (
     "training/off_policy/trajectory_staleness_worst/histogram"  # list: rollouts with staleness 0, 1, 2, …
 )
+DEFERRALS_HISTOGRAM: Final = "rollouts/deferrals/histogram"  # list: rollouts deferred 0, 1, 2, … times
+HISTOGRAMS: Final = (STALENESS_HISTOGRAM, DEFERRALS_HISTOGRAM)  # of the trained batch
 STALENESS_NEWEST_MEAN: Final = "training/off_policy/trajectory_staleness/mean"
 STALENESS_NEWEST_MAX: Final = "training/off_policy/trajectory_staleness/max"
 STALENESS_NEWEST_MIN: Final = "training/off_policy/trajectory_staleness/min"
@@ -201,6 +203,18 @@ COMPARED_STALENESS_MEAN: Final = "staleness_mean"
 COMPARED_STALENESS_MAX: Final = "staleness_max"
 LENGTH_BIAS: Final = "length_bias"  # mean response length trained / mean of the trace − 1
 DEFERRED: Final = "deferred"  # rollouts a step
+COMPARED_DEFERRALS_MEAN: Final = "deferrals_mean"  # of a trained rollout: steps in which it did not finish
+COMPARED_DEFERRALS_MAX: Final = "deferrals_max"
+DISTRIBUTIONS: Final = {"staleness": STALENESS_HISTOGRAM, "deferrals": DEFERRALS_HISTOGRAM}
+LAST_SHARE: Final = 16  # a distribution's last entry: so many, or more
+
+
+def share(of: str, value: int) -> str:
+    """Column of the share of trained rollouts with so many updates of staleness, or deferrals: a key of
+    ``DISTRIBUTIONS`` and 0 to ``LAST_SHARE``."""
+    return f"share/{of}/{value}"
+
+
 UTILIZATION: Final = "utilization"
 HOURS_PER_10K: Final = "hours_per_10k_rollouts"
 BOUND_ONLY: Final = "bound_only"  # the policy knows what no real run can: never the best

@@ -125,6 +125,7 @@ def _write_figures(folder: RunFolder, output: RunOutput, unit: Unit | None) -> N
     folder.write_figure(
         "figures/stage_times.png", figures.stage_times_figure(output.steps, output.title, unit)
     )
+    folder.write_figure("figures/deferrals.png", figures.deferrals_figure(output.steps, output.title))
     folder.write_figure("figures/staleness.png", figures.staleness_figure(output.steps, output.title))
     folder.write_figure("figures/in_flight.png", figures.in_flight_figure(output.steps, output.title))
     controls = figures.controls_figure(output.steps, output.title)

@@ -46,7 +46,7 @@ def test_a_run_folder_holds_tables_summary_figures_timeline_and_manifest(oppo: O
     assert (printed.code, printed.err) == (0, "")
     run = read_run_folder("run")
     run.verify()
-    figures = ("gantt", "in_flight", "response_length", "stage_times", "staleness")
+    figures = ("deferrals", "gantt", "in_flight", "response_length", "stage_times", "staleness")
     tables = ("rollouts.parquet", "steps.parquet", "summary.json", "timeline.json")
     assert run.files == (*(f"figures/{figure}.png" for figure in figures), *tables)
     assert set(contents(Path("run"))) == {*run.files, "manifest.json"}
@@ -112,9 +112,9 @@ def test_python_gives_the_tables_of_the_files(oppo: Oppo) -> None:
     folder, run = read_run_folder("run"), simulate("tiny.yaml")
     pd.testing.assert_frame_equal(run.rollouts, folder.frame("rollouts.parquet"))
     files = folder.frame("steps.parquet")
-    histogram = c.STALENESS_HISTOGRAM
-    assert [list(row) for row in files.pop(histogram)] == list(run.steps[histogram])
-    pd.testing.assert_frame_equal(run.steps.drop(columns=histogram), files)
+    for histogram in c.HISTOGRAMS:
+        assert [list(row) for row in files.pop(histogram)] == list(run.steps[histogram])
+    pd.testing.assert_frame_equal(run.steps.drop(columns=list(c.HISTOGRAMS)), files)
     assert (
         run.summary.loc[c.TIMING_STEP, "mean"]
         == folder.json("summary.json")[c.TIMING_STEP]["mean"]

@@ -40,6 +40,7 @@ def step_frame(count: int = 20, overlap_s: float = 0.0) -> pd.DataFrame:
         c.ROLLOUTS_DROPPED: np.zeros(count, dtype=int),
     }
     frame |= {c.OVERCOMMIT: number // 4, c.CHUNK_SIZE: np.full(count, 256), c.REWARD_MEAN: number / count}
+    frame[c.DEFERRALS_HISTOGRAM] = [[6, 2] if i % 2 else np.array([8]) for i in number]
     frame[c.STALENESS_HISTOGRAM] = [[7, 1] if i % 2 else np.array([6, 1, 1]) for i in number]
     return pd.DataFrame(frame)
 
@@ -106,6 +107,7 @@ MAKERS: dict[str, Callable[[], Figure | None]] = {
     "lengths": lambda: g.response_length_figure(rollout_frame(), np.arange(1, 2001), "oppo"),
     "controls": lambda: g.controls_figure(step_frame()),
     "staleness": lambda: g.staleness_figure(step_frame()),
+    "deferrals": lambda: g.deferrals_figure(step_frame()),
     "in flight": lambda: g.in_flight_figure(step_frame()),
     "step time": lambda: k.step_time_figure(comparison(), "seeds 0 to 4"),
     "speed-up": lambda: k.speedup_figure(comparison(), "sequential"),
@@ -154,6 +156,8 @@ def test_lengths_leave_out_what_was_not_trained() -> None:
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert labels == ["trace: mean 1,000", "trained: mean 500.5"]
     assert axis_texts(figure, 1) == ["mean: −50.0 %"]
+    deferred = g.deferrals_figure(step_frame(2)).axes[0]
+    assert [bar.get_height() for bar in deferred.patches] == pytest.approx([14 / 16 * 100, 2 / 16 * 100])
     with pytest.raises(OppoError, match="no rollout was trained"):
         g.response_length_figure(rollout_frame().assign(**{c.TRAINED_STEP: -1}), [1, 2])
     with pytest.raises(OppoError, match="trace has no response lengths"):

@@ -146,7 +146,12 @@ def test_moments_are_those_of_the_definition() -> None:
 
 def test_a_summary_leaves_out_the_warm_up_and_what_is_no_measure() -> None:
     steps = pd.DataFrame(
-        {c.STEP: [0, 1, 2, 3], c.TIMING_STEP: [100.0, 1.0, 2.0, 6.0], c.STALENESS_HISTOGRAM: [[1]] * 4}
+        {
+            c.STEP: [0, 1, 2, 3],
+            c.TIMING_STEP: [100.0, 1.0, 2.0, 6.0],
+            c.STALENESS_HISTOGRAM: [[1]] * 4,
+            c.DEFERRALS_HISTOGRAM: [[1]] * 4,
+        }
     )
     summary = summarise(steps, 1)
     assert summary.index.tolist() == [c.TIMING_STEP]

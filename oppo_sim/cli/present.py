@@ -22,6 +22,7 @@ from oppo_sim.report.labels import (
     time_unit,
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
+from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ def show_comparison(
         console.print(price_table(comparison.table))
     else:
         console.print(comparison_table(comparison.table, title))
+    for name, shares in compared_shares(comparison.cells).items():
+        if shares.shape[1] > 1:
+            console.print(shares_table(shares, name))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went, seconds a step"))
     show_machine(manifest, comparison.table)
@@ -231,6 +235,16 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
         for policy, row in comparison.to_dict(orient="index").items()
     ]
     return table(title, ("policy", "staleness mean/max", "length bias", "deferred"), rows)
+
+
+def shares_table(shares: "pd.DataFrame", name: str) -> "Table":
+    """One row a policy: share of trained rollouts with so many updates of staleness, or deferrals."""
+    heads = [name, *map(str, shares.columns)]
+    rows = [
+        (str(policy), *(f"{share:.1%}".replace("%", " %") if share else NOTHING for share in row))
+        for policy, row in zip(shares.index, shares.to_numpy().tolist(), strict=True)
+    ]
+    return table("share of trained rollouts", heads, rows)
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":

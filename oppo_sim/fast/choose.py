@@ -9,7 +9,7 @@ from itertools import repeat
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from oppo_sim.columns import STALENESS_HISTOGRAM, STALENESS_MIN, RolloutRow
+from oppo_sim.columns import HISTOGRAMS, STALENESS_MIN, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.asked import Asked, compiled_kind, own_methods
 from oppo_sim.fast.compiling import (
@@ -22,7 +22,7 @@ from oppo_sim.fast.compiling import (
     mark_compiled,
 )
 from oppo_sim.fast.cost_tables import not_covered, range_counter
-from oppo_sim.fast.output import numbers, rollout_rows, step_rows, timeline
+from oppo_sim.fast.output import numbers, rollout_rows, split_histograms, step_rows, timeline
 from oppo_sim.fast.state import STEPS_ONLY, Kept, Memory, make_state, most_in_flight
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.run import ModelInput, run_model
@@ -60,26 +60,23 @@ class StepColumns:
     """The step table as arrays, one entry a step."""
 
     columns: "dict[str, np.ndarray[Any, Any]]"
-    """Every column of ``columns.py`` but the histogram: whole numbers as int64, the rest as float64."""
+    """Every column of ``columns.py`` but the histograms: whole numbers as int64, the rest as float64."""
     histogram: "np.ndarray[Any, Any]"
-    """Rollouts with staleness 0, 1, … of the first step, then of the second, …"""
+    """Step after step: rollouts with staleness 0, 1, …, then those deferred 0, 1, … times."""
     histogram_end: "np.ndarray[Any, Any]"
-    """Where each step's part of ``histogram`` ends."""
+    """Where each part of ``histogram`` ends, two a step."""
     engine: str
     """Which engine ran: ``compiled`` or ``simpy``."""
 
     def frame(self) -> "pd.DataFrame":
         """The same table as ``FrameSink.steps``."""
-        import numpy as np
         import pandas as pd
 
         data: dict[str, Any] = {}
         for name, values in self.columns.items():
             data[name] = values
             if name == STALENESS_MIN:
-                data[STALENESS_HISTOGRAM] = [
-                    part.tolist() for part in np.split(self.histogram, self.histogram_end[:-1])
-                ]
+                data |= split_histograms(self.histogram, self.histogram_end)
         return pd.DataFrame(data)
 
 
@@ -354,6 +351,7 @@ def _compiled_summary(
 
     def fresh() -> tuple[Any, OnBlock]:
         moments = np.tile(begun, (len(records.NAMES), 1))
+        sink = SummarySink(0)
         skip = setup.warmup_steps
 
         def on_block(memory: Memory, rows: int) -> None:
@@ -361,15 +359,20 @@ def _compiled_summary(
             skipped = min(skip, rows)
             skip -= skipped
             kernel.add_moments(numbers(memory, rows)[skipped:], moments)
+            counts, ends = (memory.tables[name] for name in ("histogram", "histogram_end"))
+            for name, parts in split_histograms(counts, ends[: 2 * rows]).items():
+                for part in parts[skipped:]:
+                    sink.count(name, part)
 
-        return moments, on_block
+        return (moments, sink), on_block
 
     found = _run_compiled(setup, score_granularity, counterfactual, fresh)
     if found is None:
         return None
-    sink = SummarySink(0)
+    moments = found[0]
+    sink: SummarySink = found[1]
     sink.steps = setup.steps - setup.warmup_steps
-    for name, row in zip(records.NAMES, found.tolist(), strict=True):
+    for name, row in zip(records.NAMES, moments.tolist(), strict=True):
         sink.columns[name] = Moments.of(int(row[0]), *row[1:])
     return sink
 
@@ -391,10 +394,10 @@ def _compiled_columns(
 
         def on_block(memory: Memory, rows: int) -> None:
             nonlocal done, histogram
-            used = int(memory.tables["histogram_end"][rows - 1])
+            used = int(memory.tables["histogram_end"][2 * rows - 1])
             parts[0].append(numbers(memory, rows).copy())
             parts[1].append(memory.tables["histogram"][:used].copy())
-            parts[2].append(memory.tables["histogram_end"][:rows] + histogram)
+            parts[2].append(memory.tables["histogram_end"][: 2 * rows] + histogram)
             done += rows
             histogram += used
             if progress is not None:
@@ -481,8 +484,9 @@ def _count_extrapolations(setup: Setup, memory: Memory) -> None:
 def _columns_of(frame: "pd.DataFrame") -> StepColumns:
     import numpy as np
 
-    parts = [np.array(part, dtype=np.int64) for part in frame[STALENESS_HISTOGRAM]]
-    columns = {str(name): frame[name].to_numpy() for name in frame.columns if name != STALENESS_HISTOGRAM}
+    rows = frame[list(HISTOGRAMS)].itertuples(index=False)
+    parts = [np.array(part, dtype=np.int64) for row in rows for part in row]
+    columns = {str(name): frame[name].to_numpy() for name in frame.columns if name not in HISTOGRAMS}
     return StepColumns(columns, np.concatenate(parts), np.cumsum([len(part) for part in parts]), SIMPY)
 
 

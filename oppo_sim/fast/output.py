@@ -1,12 +1,13 @@
 """What a compiled run gives besides its columns: rows for a sink, spans and markers."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim.columns import (
     FINISH_REASON,
+    HISTOGRAMS,
     ROLLOUT_COLUMNS,
-    STALENESS_HISTOGRAM,
     STALENESS_MIN,
     TRAINING_STAGES,
     RolloutRow,
@@ -32,16 +33,27 @@ def step_rows(memory: Memory, rows: int) -> Iterator[dict[str, Any]]:
     """The rows of a block as ``Sink.on_step`` takes them."""
     from oppo_sim.fast import records
 
-    ends = [0, *memory.tables["histogram_end"][:rows].tolist()]
-    histogram = memory.tables["histogram"].tolist() if rows else []
+    ends = memory.tables["histogram_end"][: 2 * rows]
+    histograms = split_histograms(memory.tables["histogram"], ends)
     whole = [name in records.WHOLE for name in records.NAMES]
     for i, values in enumerate(numbers(memory, rows).tolist()):
         row: dict[str, Any] = {}
         for name, is_whole, value in zip(records.NAMES, whole, values, strict=True):
             row[name] = int(value) if is_whole else value
             if name == STALENESS_MIN:
-                row[STALENESS_HISTOGRAM] = histogram[ends[i] : ends[i + 1]]
+                for histogram, parts in histograms.items():
+                    row[histogram] = parts[i]
         yield row
+
+
+def split_histograms(
+    counts: "np.ndarray[Any, Any]", ends: "np.ndarray[Any, Any]"
+) -> dict[str, list[list[int]]]:
+    """Column → its counts, one list a step; ``counts`` and ``ends`` as in ``records.TABLES``."""
+    bounds = [0, *ends.tolist()]
+    flat = counts[: bounds[-1]].tolist()
+    parts = [flat[first:last] for first, last in pairwise(bounds)]
+    return {name: parts[i :: len(HISTOGRAMS)] for i, name in enumerate(HISTOGRAMS)}
 
 
 def rollout_rows(memory: Memory, rows: int, batch_size: int) -> Iterator[list[RolloutRow]]:

@@ -282,8 +282,8 @@ TABLES: dict[str, Any] = {
     "out": ROW,  # One row a step.
     "rollout_rows": "f8",  # Rows of ``ROLLOUT_COLUMNS``, one a trained rollout.
     "trace": "f8",  # Spans and markers: (what, index, stage, start, end, step, three numbers).
-    "histogram": "i8",  # Counts of staleness 0, 1, …, of one step after those of another.
-    "histogram_end": "i8",
+    "histogram": "i8",  # Counts of staleness 0, 1, …, then of deferrals 0, 1, …, step after step.
+    "histogram_end": "i8",  # Two a step.
 }
 """Arrays of a run and what they hold."""
 STATE = np.dtype(

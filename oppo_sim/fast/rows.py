@@ -45,7 +45,7 @@ def batch_columns(s: State, row: Any) -> int:
     """Columns of the trained batch; returns its response tokens."""
     size = s.batch
     tokens = prompts = clipped = longest = spans = longest_span = partial = stale = stalest = 0
-    newest = newest_most = 0
+    newest = newest_most = deferred_most = 0
     shortest = freshest = newest_least = np.int64(1 << 62)
     reward = 0.0
     for i in range(size):
@@ -65,6 +65,7 @@ def batch_columns(s: State, row: Any) -> int:
         spans += rollout.span
         longest_span = max(longest_span, np.int64(rollout.span))
         partial += 1 if rollout.span > 1 else 0
+        deferred_most = max(deferred_most, np.int64(groups_in(s)[rollout.group].deferrals))
         if s.by_row_rewards:
             reward += rewards_in(s)[rollout.row]
     row.response_length_mean = tokens / size
@@ -84,16 +85,18 @@ def batch_columns(s: State, row: Any) -> int:
     row.reward_mean = (
         reward / size if s.by_row_rewards else rewards_in(s)[min(s.step, rewards_in(s).shape[0] - 1)]
     )
-    first = s.histogram
-    s.histogram = first + stalest + 1
+    first, second = s.histogram, s.histogram + stalest + 1
+    s.histogram = second + deferred_most + 1
     if s.histogram > histogram_in(s).shape[0]:
         s.error = NO_ROOM
         s.histogram = 0
         return tokens
     clear(histogram_in(s), first, s.histogram)
     for i in range(size):
-        histogram_in(s)[first + s.step - rollouts_in(s)[batch_in(s)[i]].head] += 1
-    histogram_end_in(s)[s.row] = s.histogram
+        rollout = rollouts_in(s)[batch_in(s)[i]]
+        histogram_in(s)[first + s.step - rollout.head] += 1
+        histogram_in(s)[second + groups_in(s)[rollout.group].deferrals] += 1
+    histogram_end_in(s)[2 * s.row], histogram_end_in(s)[2 * s.row + 1] = second, s.histogram
     return tokens
 
 

@@ -195,8 +195,8 @@ def make_state(
         "out": np.zeros(block, dtype=records.ROW),
         "rollout_rows": np.zeros((block * batch.rollout_batch_size if kept.rollouts else 1, 20)),
         "trace": np.zeros(((4096 if kept.timeline else 1) * room * room, 9)),
-        "histogram": whole((16 * block + 64) * room),
-        "histogram_end": whole(block),
+        "histogram": whole((32 * block + 128) * room),
+        "histogram_end": whole(2 * block),
     }
     memory = Memory(np.zeros(1, dtype=records.STATE), {})
     for name, value in values.items():

@@ -24,6 +24,11 @@ def _share(before: Sequence[float], after: Sequence[float], seconds: float) -> f
     return busy_share(added(after) - added(before), len(after), seconds) if after else NAN
 
 
+def _counts(values: Sequence[int], highest: int) -> list[int]:
+    """How many are 0, 1, … highest."""
+    return [values.count(value) for value in range(highest + 1)]
+
+
 class StepRows:
     """Writes the row of each step, of a simulated or a real run, and tells the policy."""
 
@@ -98,7 +103,6 @@ class StepRows:
         ]
         stalest = max(staleness)
         newest = [facts.weight_version - rollout.tail_version for rollout in batch]
-        histogram = [size] if stalest == 0 else [staleness.count(value) for value in range(stalest + 1)]
         spans = [rollout.span for rollout in batch]
         scored = end if facts.last_score is None else facts.last_score
         inference = (*begin.rollout, *begin.scoring), (*scored.rollout, *scored.scoring)
@@ -123,7 +127,9 @@ class StepRows:
         row[c.STALENESS_MEAN] = sum(staleness) / size
         row[c.STALENESS_MAX] = stalest
         row[c.STALENESS_MIN] = min(staleness)
-        row[c.STALENESS_HISTOGRAM] = histogram
+        row[c.STALENESS_HISTOGRAM] = _counts(staleness, stalest)
+        deferrals = [rollout.deferrals for rollout in batch]
+        row[c.DEFERRALS_HISTOGRAM] = _counts(deferrals, max(deferrals))
         row[c.STALENESS_NEWEST_MEAN] = sum(newest) / size
         row[c.STALENESS_NEWEST_MAX] = max(newest)
         row[c.STALENESS_NEWEST_MIN] = min(newest)

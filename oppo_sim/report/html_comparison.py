@@ -32,6 +32,7 @@ from oppo_sim.report.labels import ATTRIBUTION, NOTHING, format_percent, format_
 from oppo_sim.report.points import Points
 from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
 from oppo_sim.run_folder import FinishedRun
+from oppo_sim.runs.distributions import compared_shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +95,7 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
                 if len(attribution) and attribution.notna().any(axis=None)
                 else []
             ),
+            *_shares_section(cells),
             *timeline_section(run, stem),
             *([code] if code else []),
         ),
@@ -247,6 +249,26 @@ def _ranges_section(table: "pd.DataFrame", machine: str) -> Section:
     )
     grid = Grid("Speed-up with its 95 % intervals", heads, rows, frozenset(range(1, 6)))
     return Section("Two intervals", (text,), (grid,))
+
+
+def _shares_section(cells: "pd.DataFrame") -> tuple[Section, ...]:
+    grids = tuple(
+        Grid(
+            f"Trained rollouts by {name}, mean over seeds",
+            ("policy", *map(str, shares.columns)),
+            tuple(
+                (str(policy), *(format_percent(share) if share else NOTHING for share in row))
+                for policy, row in zip(shares.index, shares.to_numpy().tolist(), strict=True)
+            ),
+            frozenset(range(1, shares.shape[1] + 1)),
+        )
+        for name, shares in compared_shares(cells).items()
+    )
+    text = (
+        "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in"
+        " which it decoded and did not finish."
+    )
+    return (Section("Staleness and deferrals", (text,), grids),) if grids else ()
 
 
 def _attribution_section(attribution: "pd.DataFrame") -> Section:

@@ -32,6 +32,7 @@ from oppo_sim.report.labels import (
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.run_figures import (
     controls_figure,
+    deferrals_figure,
     in_flight_figure,
     stage_times_figure,
     staleness_figure,
@@ -146,6 +147,9 @@ def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str, unit: Unit | N
                 "Share of trained rollouts by staleness.",
             )
         )
+    if c.DEFERRALS_HISTOGRAM in steps.columns:
+        alt = "Share of trained rollouts by how often they were deferred."
+        found.append(picture(f"{stem}-deferrals", deferrals_figure(steps), "Deferrals", alt))
     if c.ROLLOUTS_DEFERRED in steps.columns:
         alt = "Rollouts deferred and surplus at the end of generation, by step."
         found.append(picture(f"{stem}-in-flight", in_flight_figure(steps), "Rollouts in flight", alt))

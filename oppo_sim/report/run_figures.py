@@ -20,6 +20,7 @@ from oppo_sim.report.style import (
     stage_colour,
     whole_numbers,
 )
+from oppo_sim.runs.distributions import counted
 from oppo_sim.tables import largest, numbers
 
 if TYPE_CHECKING:
@@ -177,23 +178,27 @@ def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
 def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     """How many versions old the trained rollouts' first tokens were, over all steps. Raises OppoError without
     the histogram column."""
-    if c.STALENESS_HISTOGRAM not in steps.columns or not len(steps):
-        raise OppoError(f"the step table lacks rows or the column '{c.STALENESS_HISTOGRAM}': add it")
-    rows = [np.asarray(row, dtype=np.float64) for row in steps[c.STALENESS_HISTOGRAM]]
-    counts = np.zeros(max(1, *(len(row) for row in rows)) if rows else 1)
-    for row in rows:
-        counts[: len(row)] += row
-    if not counts.sum():
-        raise OppoError("no rollout was trained in the steps given: there is no staleness to show")
+    counts = counted(steps, "staleness")
+    return _shares_figure(counts, "staleness (weight updates between first token and training)", title)
+
+
+def deferrals_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
+    """How often the trained rollouts had been deferred, over all steps. Raises OppoError without the
+    histogram column."""
+    counts = counted(steps, "deferrals")
+    return _shares_figure(counts, "deferrals (steps in which it decoded and did not finish)", title)
+
+
+def _shares_figure(counts: NDArray[np.float64], label: str, title: str) -> "Figure":
     portions = counts / counts.sum()
     figure, (axis,) = new_figure([3.4])
-    ages = np.arange(len(counts))
-    bars = axis.bar(ages, portions * 100, width=0.8, color=TRAINED)
+    values = np.arange(len(counts))
+    bars = axis.bar(values, portions * 100, width=0.8, color=TRAINED)
     if len(counts) <= 16:
         axis.bar_label(
             bars, [format_percent(share) if share else "" for share in portions], fontsize=8.5, padding=2
         )
-    mean = float(np.sum(ages * portions))
+    mean = float(np.sum(values * portions))
     axis.annotate(
         f"mean {significant(mean)}, highest {int(np.flatnonzero(counts)[-1])}",
         (1.0, 1.0),
@@ -202,7 +207,7 @@ def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
         va="top",
         fontsize=9,
     )
-    axis.set_xlabel("staleness (weight updates between first token and training)")
+    axis.set_xlabel(label)
     axis.set_ylabel("trained rollouts (%)")
     axis.set_xlim(-0.6, max(3.6, len(counts) - 0.4))
     axis.set_ylim(0, min(109.0, float(portions.max()) * 118))

@@ -166,6 +166,8 @@ class SummarySink:
     def __init__(self, warmup_steps: int) -> None:
         self._skip = warmup_steps
         self.columns: dict[str, Moments] = {}
+        self.histograms: dict[str, list[int]] = {}
+        """Columns of counts (of 0, 1, …), added up over the steps."""
         self.steps = 0
 
     def on_step(self, row: Mapping[str, Any]) -> None:
@@ -179,6 +181,15 @@ class SummarySink:
                 if moments is None:
                     moments = self.columns[name] = Moments()
                 moments.add(value)
+            elif isinstance(value, list):
+                self.count(name, value)
+
+    def count(self, name: str, counts: Sequence[int]) -> None:
+        """Add the counts of a step to a histogram."""
+        kept = self.histograms.setdefault(name, [])
+        kept.extend([0] * (len(counts) - len(kept)))
+        for value, number in enumerate(counts):
+            kept[value] += number
 
     def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Rollouts are summarised in their step's row."""

@@ -1,6 +1,6 @@
 """A run in numbers: moments of its step table after the warm-up."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
@@ -16,7 +16,7 @@ def summarise(steps: "pd.DataFrame", warmup_steps: int) -> "pd.DataFrame":
     """One row a numeric column of the step table, columns ``STATISTICS``; the first ``warmup_steps`` steps
     are left out."""
     kept = steps.iloc[warmup_steps:].drop(
-        columns=[c.STEP, c.WEIGHT_VERSION, c.START_S, c.STALENESS_HISTOGRAM], errors="ignore"
+        columns=[c.STEP, c.WEIGHT_VERSION, c.START_S, *c.HISTOGRAMS], errors="ignore"
     )
     numbers = kept.select_dtypes("number")
     table = numbers.agg(["mean", "std", "min", "median", "max"]).T.rename(columns={"median": "p50"})
@@ -70,9 +70,24 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
         "chunk_size": mean(c.CHUNK_SIZE),
         "reward_mean": mean(c.REWARD_MEAN),
     }
+    for name, column in c.DISTRIBUTIONS.items():
+        counts = summary.histograms.get(column, [])
+        totals |= shares_of(name, counts)
+    totals |= {c.COMPARED_DEFERRALS_MEAN: float("nan"), c.COMPARED_DEFERRALS_MAX: float("nan")}
+    if deferrals := summary.histograms.get(c.DEFERRALS_HISTOGRAM):
+        times = sum(value * count for value, count in enumerate(deferrals))
+        totals[c.COMPARED_DEFERRALS_MEAN] = times / sum(deferrals)
+        totals[c.COMPARED_DEFERRALS_MAX] = max(value for value, count in enumerate(deferrals) if count)
     totals |= {c.timing(stage): of(c.timing(stage)).mean for stage in (*c.STAGES, "step")}
     # A maximum of whole numbers is one; kept as text and read again it must be the same column.
     return {name: float(value) for name, value in totals.items()}
+
+
+def shares_of(name: str, counts: Sequence[int]) -> dict[str, float]:
+    """Column → share, from counts of 0, 1, …; NaN where nothing was counted."""
+    whole = sum(counts) or float("nan")
+    kept = [*counts[: c.LAST_SHARE], *[0] * (c.LAST_SHARE - len(counts)), sum(counts[c.LAST_SHARE :])]
+    return {c.share(name, value): count / whole for value, count in enumerate(kept)}
 
 
 def summary_record(summary: "pd.DataFrame") -> dict[str, Mapping[str, Any]]:

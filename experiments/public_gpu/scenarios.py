@@ -21,6 +21,18 @@ ACTORS = {
         "qkv_bias": True,
     },
     "qwen2_3b_opd": "Qwen/Qwen2.5-3B-Instruct",
+    "qwen3_4b_opd": {
+        # Qwen3-4B-RA-SFT: the shape of Qwen3-4B-Instruct-2507.
+        "num_hidden_layers": 36,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "qk_norm": True,
+    },
 }
 """Experiment name of an openagentrl run → the model that its configuration names."""
 TEACHER = "qwen2.5-32b"
@@ -31,8 +43,8 @@ DEVICE = "A800-80"
 
 def openagentrl(run: str) -> dict[str, Any]:
     """The scenario of one run, without its trace."""
-    table = pd.read_csv(DATA / "openagentrl_runs.csv.gz").set_index("run")
-    said = table.loc[run]
+    tables = [pd.read_csv(DATA / f"openagentrl{name}_runs.csv.gz") for name in ("", "_later")]
+    said = pd.concat(tables).set_index("run").loc[run]
     prompts, samples = int(said["data.train_batch_size"]), int(said["rollout.n"])
     return {
         "format": "oppo-scenario/1",

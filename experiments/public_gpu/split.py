@@ -27,6 +27,7 @@ UNIT_COLUMNS = {
     "vidur_layers": ("device", "model", "tp"),
     "vidur_all_reduce": ("machine", "num_workers"),
     "package_points": ("device", "model", "tp"),
+    "openagentrl_later_steps": ("run",),
 }
 """Source → the columns that name its unit."""
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 from rows import RESULTS, Row, all_scorings, first_scorings, later_scorings, read_rows
-from split import FOLDER
+from split import FOLDER, LATER
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 TIERS = ("kernels", "served engine", "stage", "step", "ranges")
 TEXT = FOLDER / "text.md"
-"""The words of the page; `{tables}`, `{held_out}`, `{later}` and `{scorings}` are filled in."""
+"""The words of the page; `{tables}`, `{held_out}`, `{later}`, `{found_later}` and `{scorings}` are filled in."""
 
 
 def write_page() -> None:
     """README.md and figures."""
     (FOLDER / "README.md").write_text(page_text(), encoding="utf-8")
-    for name in ("steps", "steps_held_out"):
+    for name in ("steps", "steps_held_out", f"steps_{LATER}"):
         if (steps := RESULTS / f"{name}.csv").exists():
             steps_figure(steps, RESULTS / f"{name}.png")
 
@@ -32,6 +32,7 @@ def page_text() -> str:
         "{tables}": "\n\n".join(tier_table(tier, read_rows()) for tier in TIERS),
         "{held_out}": held_out_tables(),
         "{later}": later_tables(),
+        "{found_later}": found_later_tables(),
         "{scorings}": scorings_list(),
     }
     for mark, words in filled.items():
@@ -67,10 +68,16 @@ def _percent(share: float) -> str:
 
 def held_out_tables() -> str:
     """First scorings only."""
-    rows = [row for row, _ in first_scorings()]
+    rows = [row for row, _ in first_scorings() if not row.source.startswith(LATER)]
     if not rows:
         return "Not scored yet."
     return "\n\n".join(tier_table(tier, rows) for tier in TIERS)
+
+
+def found_later_tables() -> str:
+    """First scorings of the runs that were found after the others had been scored."""
+    rows = [row for row, _ in first_scorings() if row.source.startswith(LATER)]
+    return "\n\n".join(tier_table(tier, rows) for tier in ("stage", "step")) if rows else "Not scored yet."
 
 
 def later_tables() -> str:

@@ -18,6 +18,9 @@ SALT = "public_gpu/1:"
 OPENED = frozenset({"gpg_fsdp"})
 """Held-out units that were looked at after their first scoring: from then on they count as develop units."""
 
+LATER = "openagentrl_later"
+"""Source of the runs that were found after the others had been scored."""
+
 UNIT_COLUMNS = {
     "openagentrl_steps": ("run",),
     "verl_gpg_fsdp_steps": ("run",),
@@ -27,7 +30,7 @@ UNIT_COLUMNS = {
     "vidur_layers": ("device", "model", "tp"),
     "vidur_all_reduce": ("machine", "num_workers"),
     "package_points": ("device", "model", "tp"),
-    "openagentrl_later_steps": ("run",),
+    f"{LATER}_steps": ("run",),
 }
 """Source → the columns that name its unit."""
 

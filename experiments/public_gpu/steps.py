@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from logs import write_log
 from scenarios import gpg, openagentrl, with_trace
-from split import OPENED, held_out, load
+from split import LATER, OPENED, held_out, load
 
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
@@ -37,21 +37,23 @@ class Run:
 
 def public_runs() -> list[Run]:
     """Every run with lengths, in order of their names."""
-    runs = [
-        Run(
-            "openagentrl",
-            str(name),
-            "4 × A800-80",
-            "verl, vLLM server",
-            _measured(steps),
-            openagentrl(str(name)),
-        )
-        for name, steps in load("openagentrl_steps").groupby("run")
-    ]
+    runs = _openagentrl("openagentrl")
     steps = _measured(load("verl_gpg_fsdp_steps"))
     return [
         *runs,
         Run("gpg", "gpg_fsdp", "8 × A100-80 or A800-80", "verl, vLLM eager", steps, gpg("A100-80")),
+    ]
+
+
+def later_runs() -> list[Run]:
+    """The runs that were found after the others had been scored; nothing is fitted on them."""
+    return _openagentrl(LATER)
+
+
+def _openagentrl(source: str) -> list[Run]:
+    return [
+        Run(source, str(name), "4 × A800-80", "verl, vLLM server", _measured(steps), openagentrl(str(name)))
+        for name, steps in load(f"{source}_steps").groupby("run")
     ]
 
 

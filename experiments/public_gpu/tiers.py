@@ -1,6 +1,6 @@
 """Rows of the page, tier by tier."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -75,8 +75,14 @@ def _served(kind: str, held_out: bool) -> Iterator[Row]:
 
 def unfitted_rows(held_out: bool, folder: Path, only: tuple[str, ...] = ()) -> tuple[list[Row], pd.DataFrame]:
     """Stages and steps of every run with the scenario of its own configuration; and the steps themselves."""
+    runs = [each for found_run in _runs(held_out, only) for each in with_other_links(found_run)]
+    return stage_rows(runs, folder)
+
+
+def stage_rows(runs: Iterable[Run], folder: Path) -> tuple[list[Row], pd.DataFrame]:
+    """A row a stage of each run, unfitted; and the steps of all, measured and predicted."""
     found, tables = [], []
-    for run in (each for found_run in _runs(held_out, only) for each in with_other_links(found_run)):
+    for run in runs:
         table = unfitted(run, folder)
         tables.append(table)
         found += [_stage_row(run, stage, table) for stage in STAGES if f"measured_{stage}" in table]

@@ -1,0 +1,44 @@
+"""Scores the public runs that were found after everything else had been scored: each once, never fitted on.
+
+    python experiments/public_gpu/found_later.py "reason"
+
+Appends to scorings.csv and makes the page again. Rows: every stage and step unfitted; the step of
+the rest of a run fitted on its first steps.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+from fitted import first_steps
+from page import write_page
+from rows import RESULTS, Row, log_scoring
+from split import LATER
+from steps import Run, later_runs
+from tiers import stage_rows
+
+
+def scored(runs: list[Run], folder: Path) -> tuple[list[Row], pd.DataFrame]:
+    """Rows of `runs`, unfitted and fitted; and their steps, measured and predicted unfitted."""
+    rows, steps = stage_rows(runs, folder)
+    rows += [row for run in runs if (row := first_steps(run, folder)) is not None]
+    return rows, steps
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("reason", help="why, for the log of scorings")
+    said = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        rows, steps = scored(later_runs(), Path(name))
+    steps.to_csv(RESULTS / f"steps_{LATER}.csv", index=False, float_format="%.6g")
+    log_scoring(rows, said.reason)
+    write_page()
+
+
+if __name__ == "__main__":
+    main()

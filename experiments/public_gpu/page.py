@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 TIERS = ("kernels", "served engine", "stage", "step", "ranges")
 TEXT = FOLDER / "text.md"
-"""The words of the page; `{tables}`, `{held_out}`, `{later}`, `{found_later}` and `{scorings}` are filled in."""
+"""The words of the page; `{tables}`, `{held_out}`, `{later}`, `{found_later}`, `{scorings}` are filled in."""
 
 
 def write_page() -> None:

@@ -1,5 +1,5 @@
-"""For which cost of a round the chunk curve turns where the paper's does (100 slower than 500, 500 the best,
-3,000 slower): step seconds by chunk size and by what a round costs.
+"""For which cost of a round the chunk curve turns where the paper's does (500 the best, 100 and 3,000
+slower): step seconds by chunk size and by what a round costs.
 
     python experiments/cut_costs.py [--steps 60] [--seeds 3] [-o experiments/results/cuts]
 
@@ -64,7 +64,8 @@ def best_chunks(curve: pd.DataFrame) -> pd.DataFrame:
 
 def draw(curve: pd.DataFrame, path: Path) -> None:
     """One panel each for KV kept and not, one line a cost of a round, its best chunk marked."""
-    figure, axes = new_figure(1, len(KV), sharey=True, size=(9.0, 3.6))
+    figure, axes = new_figure([3.6], columns=len(KV))
+    shown = curve[curve["round_fixed_s"].isin(SHOWN_S)]["step_s"]
     for axis, (keeps, title) in zip(axes, KV.items(), strict=True):
         for seconds in SHOWN_S:
             line = curve[(curve["keeps_kv"] == keeps) & (curve["round_fixed_s"] == seconds)]
@@ -76,6 +77,7 @@ def draw(curve: pd.DataFrame, path: Path) -> None:
         axis.minorticks_off()
         axis.set_title(title)
         axis.set_xlabel("chunk size, tokens")
+        axis.set_ylim(0.98 * shown.min(), 1.02 * shown.max())
     axes[0].set_ylabel("s a step")
     axes[-1].legend()
     figure.savefig(path)

@@ -33,6 +33,7 @@ FEATURES: Final[Mapping[str, Callable[[Point], float]]] = {
     "per_token": lambda point: float(point.tokens),
     "per_pair": lambda point: point.pairs,
     "per_piece": lambda point: float(point.n),
+    "per_round": lambda point: point.cell[0] if point.cell else 0.0,
 }
 DECODE_BASIS: Final = ("fixed", "per_rollout", "per_kv_token", "per_longest_kv_token")
 PREFILL_BASIS: Final = ("fixed", "per_token", "per_pair")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from oppo_real.calibrate.cuts import time_pieces, time_rounds
 from oppo_real.calibrate.plan import LEAD, TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point
 from oppo_real.engines.interface import Actor, NewTokens, Request, ScorePiece, Scorer
 from oppo_real.placement.events import Job, QueuedPiece
@@ -50,6 +51,10 @@ class Bench:
     """Waits for everything queued on the device."""
     scorer_with_ref: Scorer | None = None
     """A scorer that runs the reference model too."""
+    inline: bool = False
+    """A run's engines work in the driver's process: no messages go to and fro."""
+    enter_thread: Callable[[], None] = lambda: None
+    """To be called first in another thread that is to use the engines."""
     close: Callable[[], None] = lambda: None
     """Frees the engines."""
     next_id: int = 0
@@ -77,7 +82,8 @@ class Visit:
     seconds: tuple[float, ...]
     """Single samples of this visit; their median counts as one repeat."""
     host_seconds: tuple[float, ...] = ()
-    """Decode: the part of each sample that the driver took."""
+    """Decode: the part of each sample that the driver took. Pieces: seconds of each on their way to the
+    worker."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Training: seconds by stage."""
 
@@ -285,6 +291,15 @@ def _sync(bench: Bench, point: Point, number: int) -> Visit:
     return Visit(point, number, (perf_counter() - start,))
 
 
+def _rounds(bench: Bench, point: Point, number: int) -> Visit:
+    return Visit(point, number, tuple(time_rounds(bench, point)))
+
+
+def _pieces(bench: Bench, point: Point, number: int) -> Visit:
+    scoring, sending = time_pieces(bench, point)
+    return Visit(point, number, tuple(scoring), tuple(sending))
+
+
 _VISITS: dict[Kind, Callable[[Bench, Point, int], Visit]] = {
     "decode": _decode,
     "prefill": _prefill,
@@ -292,6 +307,8 @@ _VISITS: dict[Kind, Callable[[Bench, Point, int], Visit]] = {
     "score_ref": _score_ref,
     "train": _train,
     "sync": _sync,
+    "round": _rounds,
+    "piece": _pieces,
 }
 
 

@@ -14,7 +14,7 @@ from oppo_sim.errors import OppoError
 if TYPE_CHECKING:
     from oppo_sim.scenario.schema import Scenario
 
-Kind = Literal["decode", "prefill", "score", "score_ref", "train", "sync"]
+Kind = Literal["decode", "prefill", "score", "score_ref", "train", "sync", "round", "piece"]
 
 WARM_ITERATIONS: Final = 1
 """Iterations of a visit that are not timed, after the one that prefills."""
@@ -22,6 +22,11 @@ TIMED_ITERATIONS: Final = 3
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
 """Tokens made when the middle timed iteration begins, by which prompts are shorter than planned contexts."""
 SHORTEST_CONTEXT: Final = LEAD + 1
+ROUND_ITERATIONS: Final = 16
+"""Iterations of a visit that are divided into rounds, at most."""
+_MOST_PIECES: Final = 8
+_PIECE_TOKENS: Final = 512
+"""Of a batch that is divided into pieces, at most."""
 _SMALL_PIECE: Final = 2
 TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
 """Tokens left free behind the planned context, for those that a visit makes."""
@@ -57,13 +62,14 @@ class Point:
 
     decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens held, tokens
         of the piece);
-    train: (prompt, response); sync: no rows.
+    train: (prompt, response); round: (context, iterations of a round); piece: as score; sync: no rows.
     """
 
     kind: Kind
     rows: tuple[tuple[int, int], ...]
     cell: tuple[float, float] | None = None
-    """Its place in the profile's table: (n_running, KV tokens) or (tokens, mean context); None: fit only."""
+    """Its place in the profile's table: (n_running, KV tokens) or (tokens, mean context); of rounds how many
+    and iterations of each; None: fit only."""
     essential: bool = False
     """A profile cannot be written without it."""
 
@@ -108,6 +114,8 @@ class Point:
         """For reports."""
         if self.kind == "decode":
             return f"decode n {self.n}, KV {self.kv_tokens} (longest {self.longest})"
+        if self.kind == "round" and self.cell is not None:
+            return f"{self.cell[0]:g} rounds of {self.cell[1]:g} iterations, {self.n} rollouts"
         if self.kind == "sync":
             return "weight sync"
         if self.kind == "train":
@@ -224,6 +232,7 @@ def make_plan(sizes: Sizes, seed: int = 0) -> CalibrationPlan:
             " rollouts"
         )
     points = [*_decode(sizes), *_prefill(sizes), *_score(sizes, "score"), Point("sync", (), None, True)]
+    points += [*_rounds(sizes), *_pieces(sizes)]
     if sizes.training:
         points += _train(sizes)
     if sizes.stream_ref:
@@ -340,6 +349,32 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
             Point(kind, ((past, chunk),) * count) for count in sorted({1, -(-together // 4), together})
         ]
     return points
+
+
+def _rounds(sizes: Sizes) -> list[Point]:
+    """As many rollouts as may run, the same iterations as one round and as several."""
+    context = sizes.max_length // 2
+    iterations = min(ROUND_ITERATIONS, sizes.max_length // 4)
+    n = max(1, sizes.max_running)
+    while n > 1 and not _fits([context + iterations] * n, sizes):
+        n //= 2
+    counts = [count for count in (1, 4, ROUND_ITERATIONS) if iterations % count == 0]
+    return [
+        Point(
+            "round",
+            ((context, iterations // count),) * n,
+            (float(count), float(iterations // count)),
+        )
+        for count in counts
+    ]
+
+
+def _pieces(sizes: Sizes) -> list[Point]:
+    """The same tokens and pairs as one piece and as several."""
+    whole = min(sizes.max_length, sizes.max_scoring_tokens, _PIECE_TOKENS)
+    counts = [count for count in (1, 2, 4, _MOST_PIECES) if whole >= _MOST_PIECES]
+    whole -= whole % _MOST_PIECES
+    return [Point("piece", (((whole - whole // count) // 2, whole // count),) * count) for count in counts]
 
 
 # ---- training ----------------------------------------------------------------------------------------------

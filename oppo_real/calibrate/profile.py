@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_real.calibrate.contention import Contention
+from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import (
     DECODE_BASIS,
     PREFILL_BASIS,
@@ -171,7 +172,8 @@ REPORT_FORMAT: Final = "oppo-calibration/1"
 METHOD: Final = (
     "wall clock of a running engine, device synchronised, warm-up apart: decode by whole iterations of the"
     " driver's loop (its host time included), prefill as the iteration that joins less those after it,"
-    " scoring by appended pieces, training by whole updates; medians of repeats in shuffled passes;"
+    " scoring by appended pieces, cuts by rounds and"
+    " pieces of the same tokens, training by whole updates; medians of repeats in shuffled passes;"
     " contention by two processes"
 )
 
@@ -241,12 +243,23 @@ def calibrate_from(
             "the weight sync was not measured: raise --budget-s and run the same command again, what is"
             " measured is kept"
         )
+    pieces = [visit for visit in visits if visit.point.kind == "piece"]
+    cuts = Cuts(
+        measured_points([visit for visit in visits if visit.point.kind == "round"]),
+        measured_points(pieces),
+        _seconds_beside(pieces),
+        seed,
+    )
     decode = fit_table("decode", data["decode"], DECODE_BASIS, seed)
-    host = fit_table("host", _host_points(visits), ("fixed", "per_rollout"), seed)
-    fits = [decode, host]
+    decoded = [visit for visit in visits if visit.point.kind == "decode"]
+    host = fit_table("host", _seconds_beside(decoded), ("fixed", "per_rollout"), seed)
+    fits = [decode, host, *cuts.fits.values()]
     tables: dict[str, PrefillTable] = {}
     filled: list[Filled] = []
-    forwards = {"prefill": (data["prefill"], PREFILL_BASIS), "score": (data["score"], SCORE_BASIS)}
+    forwards = {
+        "prefill": (data["prefill"], PREFILL_BASIS),
+        "score": (cuts.without_pieces(data["score"]), SCORE_BASIS),
+    }
     both = measured_points([visit for visit in visits if visit.point.kind == "score_ref"])
     if both:
         forwards["score_ref"] = (difference(both, data["score"]), SCORE_BASIS)
@@ -283,6 +296,9 @@ def calibrate_from(
         score_ref=tables.get("score_ref"),
         training=training,
         update_weights=sync.median,
+        round_fixed_s=cuts.seconds("round"),
+        piece_fixed_s=cuts.seconds("piece"),
+        piece_send_s=cuts.seconds("send"),
         contention_factor=next(
             (one.factor for one in contention if set(one.activities) == {"decode", "score"}), None
         ),
@@ -294,7 +310,7 @@ def calibrate_from(
     )
 
 
-def _host_points(visits: Sequence[Visit]) -> list[Measured]:
+def _seconds_beside(visits: Sequence[Visit]) -> list[Measured]:
     found: dict[str, tuple[Visit, list[float]]] = {}
     for visit in visits:
         if visit.host_seconds:

@@ -163,6 +163,8 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
             max_length=sizes.max_length,
             synchronize=_waits_for(subject.config),
             scorer_with_ref=scorer_with_ref,
+            inline=config.placement.kind == "inline",
+            enter_thread=partial(torch.set_num_threads, torch.get_num_threads()),
             close=opening.pop_all().close,
         )
 

@@ -99,6 +99,16 @@ def serve_built_scorer(
     _guarded(channel, body)
 
 
+def obey_replica(channel: Channel, host: ReplicaHost, published: Published) -> None:
+    """Be a replica whose engine is built, until told to close."""
+    _guarded(channel, lambda: _obey_as_replica(channel, host, published))
+
+
+def obey_scorer(channel: Channel, host: ScorerHost) -> None:
+    """Be a scoring worker whose engine is built, until told to close."""
+    _guarded(channel, lambda: _obey_as_scorer(channel, host))
+
+
 def _guarded(channel: Channel, body: Callable[[], None]) -> None:
     try:
         body()

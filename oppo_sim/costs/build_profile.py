@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from oppo_sim.costs.context import CostContext, stages_run, unused_fields
 from oppo_sim.costs.demands import demand_of
-from oppo_sim.costs.interface import Costs, PrefillCost, TrainingCost
+from oppo_sim.costs.interface import Costs, Cuts, PrefillCost, TrainingCost
 from oppo_sim.costs.profile import PrefillTable, Profile, profile_text
 from oppo_sim.costs.profile_engine import ProfileEngine, ProfilePrefill, ProfileTraining
 from oppo_sim.costs.scoring import SummedPrefill
@@ -66,12 +66,14 @@ def costs_from_profile(
             "sha256": hashlib.sha256(profile_text(profile).encode()).hexdigest(),
             "host": profile.host.model_dump(mode="json"),
             "demands": profile.demands.model_dump(mode="json"),
+            "cuts": {name: getattr(profile, name) for name in Cuts._fields},
             "contention_factor": profile.contention_factor or "not measured",
             "unused_training_fields": unused_fields(context.training) if training is None else [],
             **({} if training is None else {"training": dict(training_provenance or {})}),
         },
         actor_kv_capacity_tokens=profile.kv_capacity_tokens,
         contention_factor=profile.contention_factor,
+        cuts=Cuts(*(getattr(profile, name) or 0.0 for name in Cuts._fields)),
     )
 
 

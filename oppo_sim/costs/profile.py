@@ -169,6 +169,13 @@ class Profile(Strict):
     training: TrainingTable
     update_weights: NonNegative
     """Seconds of one weight sync."""
+    round_fixed_s: NonNegative | None = None
+    """Seconds a round beside its iterations (docs/model.md, §6). These three: None is not measured, taken as
+    0."""
+    piece_fixed_s: NonNegative | None = None
+    """Seconds a piece of a scoring batch; the table ``score`` is without them."""
+    piece_send_s: NonNegative | None = None
+    """Seconds a piece from the driver to a scoring worker."""
     host: ProfileHost = ProfileHost()
     demands: Demands = Demands()
     contention_factor: Annotated[float, Field(ge=1)] | None = None

@@ -11,11 +11,13 @@ import torch
 
 from oppo_real.calibrate import session as session_module
 from oppo_real.calibrate.cache import VisitCache
+from oppo_real.calibrate.cut_fit import Cuts
+from oppo_real.calibrate.fit import Measured
 from oppo_real.calibrate.measure import Bench, Visit, visit_from_plain, visit_point
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
 from oppo_real.calibrate.profile import Origin, calibrate_from
 from oppo_real.calibrate.session import Effort, calibrate_to, measure_session
-from oppo_real.calibrate.subject import Subject, check_profile_matches, hardware
+from oppo_real.calibrate.subject import Subject, check_profile_matches, hardware, open_bench
 from oppo_real.config import RealConfig, parse_real_config
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
@@ -93,10 +95,16 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     score = [
         visit for visit in session.visits if visit.point.kind == "score" and visit.point.cell is not None
     ]
+    assert profile.piece_fixed_s is not None
+    assert profile.round_fixed_s is not None
+    assert profile.piece_send_s is None, "inline nothing is sent"
+    assert costs.cuts == (profile.round_fixed_s, profile.piece_fixed_s, 0.0)
     for visit in score:
-        assert costs.scorer.prefill_time(visit.point.tokens, visit.point.pairs) == pytest.approx(
-            sum(one.median for one in score if one.point == visit.point) / 2, rel=0.2
-        ), "a batch that missed its cell by rounding was moved there"
+        whole = sum(one.median for one in score if one.point == visit.point) / 2
+        pieces = visit.point.n * profile.piece_fixed_s
+        batch = costs.scorer.prefill_time(visit.point.tokens, visit.point.pairs) + pieces
+        if pieces < 0.8 * whole:
+            assert batch == pytest.approx(whole, rel=0.2), "as a run takes it: the table and its pieces"
     with pytest.warns(ProfileRangeWarning):
         costs.actor.decode_time(4, 10_000.0)
     assert profile.out_of_range["decode"] == 1
@@ -116,6 +124,51 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     for fit in calibration.fits:
         assert all(0 <= one.low <= one.value <= one.high for one in fit.coefficients)
     assert check_profile_matches(profile, SUBJECT.config, TRAINING, hardware("cpu")) is None
+
+
+def test_what_a_cut_costs_is_the_slope_over_rounds_and_pieces() -> None:
+    # 0.1 s of iterations and 3 ms a round; a batch of 20 ms and 2 ms a piece; 1 ms on its way and 0.5 ms a
+    # piece. A batch of 4 pieces that took 30 ms takes 22 ms beside them.
+    points = make_plan(SIZES).points
+    rounds = [
+        Measured(point, (0.1 + 0.003 * point.cell[0],) * 2)
+        for point in points
+        if point.kind == "round" and point.cell is not None
+    ]
+    pieces = [point for point in points if point.kind == "piece"]
+    assert [point.n for point in pieces] == [1, 2, 4, 8]
+    assert len({point.tokens for point in pieces}) == len({point.pairs for point in pieces}) == 1
+    scoring = [Measured(point, (0.02 + 0.002 * point.n,) * 2) for point in pieces]
+    sending = [Measured(point, (0.001 + 0.0005 * point.n,) * 2) for point in pieces]
+    cuts = Cuts(rounds, scoring, sending, 0)
+    found = [cuts.seconds(name) for name in ("round", "piece", "send")]
+    assert found == pytest.approx([0.003, 0.002, 0.0005], rel=1e-6)
+    (batch,) = cuts.without_pieces([Measured(pieces[2], (0.03,))])
+    assert batch.median == pytest.approx(0.022)
+    nothing = Cuts([], [], [], 0)
+    assert nothing.seconds("round") is nothing.seconds("piece") is nothing.seconds("send") is None
+
+
+def test_a_replica_told_by_messages_makes_the_rounds_that_it_is_asked_for() -> None:
+    bench = open_bench(replace(SUBJECT, config=config(placement={"kind": "processes", "threads": 1})), SIZES)
+    try:
+        assert not bench.inline
+        points = make_plan(SIZES).points
+        most = max((point for point in points if point.kind == "round"), key=lambda point: point.cell or ())
+        before = bench.actor.counts().decoded
+        visit = visit_point(bench, most, 0)
+        made = bench.actor.counts().decoded - before
+        # Three times: 2 iterations to warm up and the rounds' own, of each rollout.
+        assert most.cell is not None
+        assert made == 3 * most.n * (2 + most.cell[0] * most.cell[1])
+        assert min(visit.seconds) > 0
+        several = next(point for point in points if point.kind == "piece" and point.n == 4)
+        sent = visit_point(bench, several, 0)
+        assert min(sent.seconds) > 0
+        assert len(sent.host_seconds) == 3
+        assert min(sent.host_seconds) > 0
+    finally:
+        bench.close()
 
 
 def test_an_interrupted_calibration_goes_on_where_it_was(

@@ -122,8 +122,13 @@ def test_a_scenario_runs_with_the_interference_that_its_profile_measured(tmp_pat
         (tmp_path / "scenario.yaml").write_text(json.dumps(plain))
         return build_setup(load_scenario(tmp_path / "scenario.yaml"))
 
-    measured = built("measured.json")
+    measured = built("measured.json", sharing="mps")
     assert measured.machine.interference == 1.1
+    # In time slices decoding and scoring take twice as long together: nothing of 1.1 is left to explain; of a
+    # slow-down by 3 there is 1.5.
+    assert built("measured.json").machine.interference == 1.0
+    (tmp_path / "slow.json").write_text(json.dumps({**content(), "contention_factor": 3.0}))
+    assert built("slow.json").machine.interference == 1.5
     assert not any("not measured" in text for text in measured.warnings)
     assert built("measured.json", interference=1.5).machine.interference == 1.5
     alone = built("alone.json")

@@ -113,6 +113,11 @@ BUSY_TRAINING: Final = "busy/training"
 UTILIZATION_INFERENCE: Final = (
     "utilization/inference"  # the paper's: gen start to last score, rollout and scoring devices
 )
+# Share of the step with a kernel on the device (docs/model.md), mean over devices; empty for real runs.
+KERNEL_GEN: Final = "kernel/gen"  # of decode and prefill, rollout devices
+KERNEL_REWARD: Final = "kernel/reward"  # of scoring, devices of the scoring workers, one a worker
+KERNEL_TRAINING: Final = "kernel/training"  # of training and weight sync, training devices
+KERNEL_DEVICES: Final = "kernel/devices"  # of everything, all devices, a shared one counted once
 FLOPS_ROLLOUT: Final = "perf/flops_per_s/rollout"  # achieved over the step, all replicas
 FLOPS_SCORING: Final = "perf/flops_per_s/scoring"
 FLOPS_TRAINING: Final = "perf/flops_per_s/training"

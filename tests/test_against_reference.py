@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from oppo_sim import columns as c
-from tests.cases import STAGES, Case, cases
+from tests.cases import PHASED, STAGES, Case, cases
 from tests.reference.config import ReferenceConfig, ReferenceResult
 from tests.reference.stepper import run as run_reference
 
@@ -153,6 +153,12 @@ def assert_like_the_reference(case: Case) -> None:
             (c.KV_PREEMPTIONS, step.counters.preemptions),
         ):
             assert row[name] == count, (where, name)
+        if step.seconds > 0:
+            kernels = {c.KERNEL_GEN: step.counters.kernel_gen / case.machine.num_replicas}
+            if case.policy in PHASED:  # else which row has a batch that begins as one ends is nobody's rule
+                kernels[c.KERNEL_REWARD] = step.counters.kernel_score / case.machine.num_workers
+            for name, kernel_s in kernels.items():
+                assert row[name] == pytest.approx(min(1.0, kernel_s / step.seconds), **EXACT), (where, name)
         newest = [rollout.newest_staleness for rollout in step.trained]
         assert row[c.STALENESS_NEWEST_MEAN] == pytest.approx(sum(newest) / len(newest)), where
         assert (row[c.STALENESS_NEWEST_MIN], row[c.STALENESS_NEWEST_MAX]) == (min(newest), max(newest)), where

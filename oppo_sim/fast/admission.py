@@ -41,6 +41,7 @@ from oppo_sim.fast.records import (
     selection_in,
     shelf_groups_in,
     shelf_rollouts_in,
+    workers_in,
 )
 from oppo_sim.fast.replica import enqueue, made_tokens_in, remove
 from oppo_sim.fast.scorer import forget
@@ -268,6 +269,11 @@ def begin_row(s: State) -> None:
     s.new = s.decoded = s.prefilled = s.recomputed = s.padding = s.preemptions = s.kv_peak = 0
     s.dropped = s.dropped_tokens = s.pieces = s.scored = s.scoring_batches = 0
     s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
+    s.training_kernel_s = s.sync_kernel_s = 0.0
+    for r in range(s.replicas):
+        replicas_in(s)[r].kernel_s = 0.0
+    for w in range(s.workers):
+        workers_in(s)[w].kernel_s = 0.0
     s.tracing = 1 if s.trace_first <= s.step <= s.trace_last else 0
     rebase(s)
 

@@ -94,7 +94,7 @@ NAMES = (
     c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING, c.UTILIZATION_INFERENCE,
     c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING, c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
     c.BANDWIDTH_ROLLOUT, c.BANDWIDTH_SCORING, c.MBU_ROLLOUT, c.MBU_SCORING, c.KV_PEAK_TOKENS,
-    c.KV_PREEMPTIONS,
+    c.KV_PREEMPTIONS, c.KERNEL_GEN, c.KERNEL_REWARD, c.KERNEL_TRAINING, c.KERNEL_DEVICES,
 )  # fmt: skip
 WHOLE = frozenset({
     c.STEP, c.WEIGHT_VERSION, c.LENGTH_MAX, c.LENGTH_MIN, c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED,
@@ -136,7 +136,7 @@ SETTINGS = _fields(
     " parallel_inference free_recompute window sampling by_row_rewards has_lines_checked scorer_parts"
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"
-    " train_first train_devices train_shared sync_first sync_devices sync_shared"
+    " num_devices train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
@@ -156,7 +156,8 @@ RUN = _fields(
     " activities trainer_active waking spending oracle_next shelved tracing traced dirty new dropped"
     " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
     "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
-    " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops",
+    " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops"
+    " training_kernel_s sync_kernel_s",
 )
 """Everything that changes once, not once a rollout, replica or worker. ``leaving``: a barrier's seconds pass
 (1), or have passed (2); ``first_sent`` to before ``last_sent``: pieces on their way; ``ending``: how far the
@@ -191,11 +192,11 @@ GROUP = _record("id", "", "deferrals drops finished_step missing unfinished awai
 ``whole``: all are ready."""
 REPLICA = _record(
     "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale",
-    "at fixed slope memory arithmetic link_free",
+    "at fixed slope memory arithmetic link_free kernel_s",
 )
 """``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
 ``stale``: the demand of decoding is to be taken anew."""
-WORKER = _record("device load held head served tail")
+WORKER = _record("device load held head served tail", "kernel_s")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
     "running shared reschedule first_device devices",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, tolerance
+from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, time_on_device, tolerance
 from oppo_sim.fast.costs import forward, inside, note_range
 from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
 from oppo_sim.fast.records import (
@@ -285,6 +285,7 @@ def join(s: State, r: int) -> bool:
     seconds *= s.prefill_factor
     s.rollout_flops += flops
     s.rollout_bytes += traffic
+    replica.kernel_s += time_on_device(memory, arithmetic) * seconds
     replica.k = count
     replica.state = PREFILL
     s.active += 1
@@ -326,7 +327,7 @@ def decode(s: State, r: int) -> None:
     replica.fixed = fixed + slope * kv
     replica.slope = slope * n
     replica.k = k
-    if s.contention and replica.stale:
+    if replica.stale:
         take_demand(s, r, n, kv)
     replica.state = DECODE
     s.active += 1
@@ -427,6 +428,7 @@ def account(s: State, r: int, at: float) -> None:
     k, n = replica.k, replica.running
     rows, kv = n, replica.kv
     s.decoded += k * n
+    replica.kernel_s += time_on_device(replica.memory, replica.arithmetic) * runners_in(s)[r].seconds
     if s.tracing:
         shown = replica.padded_kv if s.static else replica.kv
         record(s, SPAN_DECODE, r, 0, runners_in(s)[r].started, at, n, k, shown)

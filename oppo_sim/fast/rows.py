@@ -28,16 +28,19 @@ from oppo_sim.fast.records import (
     histogram_in,
     out_in,
     passed_s_in,
+    replicas_in,
     rewards_in,
     rollout_rows_in,
     rollouts_in,
     rule,
     selection_in,
     trained_in,
+    workers_in,
 )
 from oppo_sim.model import formulas
 
 busy_share = rule(formulas.busy_share)
+kernel_share = rule(formulas.kernel_share)
 
 
 @compiled
@@ -193,6 +196,7 @@ def close_row(s: State) -> None:
         s.scored_at, s.scored_inference = s.now, busy_scoring(s, busy_rollout(s))
     row.utilization_inference = busy_share(s.scored_inference, s.replicas + s.workers, s.scored_at)
     work_columns(s, row, seconds)
+    kernel_columns(s, row, seconds)
     row.kv_peak_tokens = s.kv_peak
     row.kv_preemptions = s.preemptions
     if s.tracing:
@@ -217,3 +221,19 @@ def work_columns(s: State, row: Any, seconds: float) -> None:
     row.perf_bytes_per_s_scoring = s.scoring_bytes / seconds if s.knows_scorer else nan
     row.perf_mbu_rollout = s.rollout_bytes / (seconds * s.actor_bytes * s.replicas) if s.knows_actor else nan
     row.perf_mbu_scoring = s.scoring_bytes / (seconds * s.scorer_bytes * s.workers) if s.knows_scorer else nan
+
+
+@compiled
+def kernel_columns(s: State, row: Any, seconds: float) -> None:
+    """``row._kernel_columns``."""
+    training, sync = s.training_kernel_s, s.sync_kernel_s
+    gen = scoring = 0.0
+    for r in range(s.replicas):
+        gen += replicas_in(s)[r].kernel_s
+    for w in range(s.workers):
+        scoring += workers_in(s)[w].kernel_s
+    whole = gen + scoring + training * (s.train_devices - s.hosts) + sync * (s.sync_devices - s.hosts)
+    row.kernel_gen = kernel_share(gen, s.replicas, seconds)
+    row.kernel_reward = kernel_share(scoring, s.workers, seconds)
+    row.kernel_training = kernel_share(training + sync, 1, seconds)
+    row.kernel_devices = kernel_share(whole, s.num_devices, seconds)

@@ -22,6 +22,7 @@ from oppo_sim.fast.activities import (
     set_event,
     shorten,
     start,
+    time_on_device,
     tolerance,
 )
 from oppo_sim.fast.admission import (
@@ -518,9 +519,11 @@ def run_stage(s: State, last: int) -> bool:
     if s.activity == s.activities:
         runner.first_device, runner.devices, runner.shared = s.sync_first, s.sync_devices, s.sync_shared
         memory, arithmetic = s.sync_memory, s.sync_arithmetic
+        s.sync_kernel_s += time_on_device(memory, arithmetic) * activity_s_in(s)[s.activity]
     else:
         runner.first_device, runner.devices, runner.shared = s.train_first, s.train_devices, s.train_shared
         memory, arithmetic = s.train_memory, s.train_arithmetic
+        s.training_kernel_s += time_on_device(memory, arithmetic) * activity_s_in(s)[s.activity]
     start(s, actor, s.now, activity_s_in(s)[s.activity], memory, arithmetic)
     return True
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from oppo_sim.fast.activities import record, set_event, start
+from oppo_sim.fast.activities import record, set_event, start, time_on_device
 from oppo_sim.fast.costs import score_forward
 from oppo_sim.fast.ordering import clear, sort_by_key
 from oppo_sim.fast.records import (
@@ -133,6 +133,7 @@ def take(s: State, w: int) -> None:
         arithmetic *= share
     s.scoring_flops += flops
     s.scoring_bytes += traffic
+    worker.kernel_s += time_on_device(memory, arithmetic) * seconds
     start(s, s.replicas + w, s.now, seconds, memory, arithmetic)
 
 

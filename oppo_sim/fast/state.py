@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from oppo_sim.costs.interface import NO_DEMAND, Costs
+from oppo_sim.costs.interface import Costs
 from oppo_sim.fast.cost_tables import cost_tables
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.setup import MachineSetup
@@ -279,14 +279,14 @@ def _devices(
         "runners": runners,
         "workers": worker,
     }
-    demand = costs.training.demand() if train[2] else NO_DEMAND
-    sync_demand = costs.training.sync_demand() if sync[2] else NO_DEMAND
+    demand, sync_demand = costs.training.demand(), costs.training.sync_demand()
     names = ("first", "devices", "shared")
     return tables, {
         **{f"train_{name}": value for name, value in zip(names, train, strict=True)},
         **{f"sync_{name}": value for name, value in zip(names, sync, strict=True)},
         "devices": len(shared),
         "hosts": len(hosts),
+        "num_devices": len({*rollout, *scoring, *training}),
         "contention": any(shared),
         "interference": machine.interference,
         "time_slices": machine.sharing == "time_slice",

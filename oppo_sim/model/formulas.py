@@ -51,3 +51,9 @@ def busy_share(busy_s: float, devices: int, seconds: float) -> float:
     """Share of ``seconds`` in which ``devices`` devices were busy, together for ``busy_s`` seconds; NaN of no
     time."""
     return busy_s / (devices * seconds) if seconds > 0.0 else nan
+
+
+def kernel_share(kernel_s: float, devices: int, seconds: float) -> float:
+    """Share of ``seconds`` with a kernel on a device, the mean of ``devices`` ones that together had
+    ``kernel_s`` seconds of it; NaN of no time."""
+    return min(1.0, kernel_s / (devices * seconds)) if seconds > 0.0 else nan

@@ -74,6 +74,11 @@ class Machine:
             self.scoring_devices = [Device(False, setup.interference) for _ in range(setup.num_workers)]
         together = setup.shares_host and setup.interference > 1.0 and not counterfactual.no_contention
         self._hosts = [Host(setup.interference) for _ in range(setup.num_replicas if together else 0)]
+        self.sync_devices = len(dict.fromkeys((*self.training_devices, *self.rollout_devices)))
+        """Devices on which ``update_weights`` runs."""
+        self.num_devices = len(
+            dict.fromkeys((*self.rollout_devices, *self.scoring_devices, *self.training_devices))
+        )
         groups = (*self.rollout_devices, *self.scoring_devices, *self.training_devices, *self._hosts)
         self._shared = [device for device in dict.fromkeys(groups) if device.shared]
         actor = costs.actor.without_padding() if counterfactual.free_padding else costs.actor
@@ -167,6 +172,7 @@ class Machine:
         origin = self.scorer.origin = self.clock.origin
         tally = self.tally = Tally()
         self.scorer.tally = tally
+        self.scorer.kernel_s = [0.0] * len(self.scoring_devices)
         self.scorer.step = step
         spans = self.spans if record_timeline else None
         self.scorer.spans = spans
@@ -176,6 +182,7 @@ class Machine:
             replica.step = step
             replica.origin = origin
             replica.at -= passed
+            replica.kernel_s = 0.0
             replica.spans = spans
         return passed
 

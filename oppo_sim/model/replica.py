@@ -14,7 +14,7 @@ from typing import NamedTuple
 from oppo_sim.costs.interface import NO_DEMAND, EngineCost
 from oppo_sim.instants import instant_tolerance
 from oppo_sim.model.device import Runner
-from oppo_sim.model.formulas import iterations_until, series_seconds
+from oppo_sim.model.formulas import iterations_until, series_seconds, time_on_device
 from oppo_sim.model.kept import KeptKv
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
@@ -70,6 +70,8 @@ class Replica:
         self.state = IDLE
         self.at = 0.0
         """When its last activity ended."""
+        self.kernel_s = 0.0
+        """Seconds of the row with a kernel of this replica on its device."""
         self.waiting: list[Rollout] = []
         """In line to be prefilled, by id."""
         self.away: set[Rollout] = set()
@@ -388,7 +390,9 @@ class Replica:
     def _prefill(self, tokens: int, pairs: float, count: int) -> None:
         self.state = PREFILL
         cost = self._cost
-        self.runner.start(self.at, cost.prefill_time(tokens, pairs), cost.prefill_demand(tokens, pairs))
+        seconds, demand = cost.prefill_time(tokens, pairs), cost.prefill_demand(tokens, pairs)
+        self.runner.start(self.at, seconds, demand)
+        self.kernel_s += time_on_device(demand.memory, demand.arithmetic) * seconds
         work = cost.prefill_work(tokens, pairs)
         if work is not None:
             self.tally.rollout_flops += work.flops
@@ -419,9 +423,6 @@ class Replica:
         self.state = DECODE
         runner = self.runner
         seconds = series_seconds(k, self._fixed, self._slope)
-        if not runner.shared:
-            runner.start(self.at, seconds)
-            return
         if self._demand_stale:
             self._decode_demand = self._cost.decode_demand(rows, kv)
             self._demand_stale = False
@@ -442,6 +443,8 @@ class Replica:
         k, running, rows, kv = self._k, self._running, self._rows, self._padded_kv
         tally = self.tally
         tally.decoded += k * running
+        demand = self._decode_demand
+        self.kernel_s += time_on_device(demand.memory, demand.arithmetic) * self.runner.seconds
         if self.spans is not None:
             self._record("decode", at, {"n": running, "iterations": k, "kv_tokens": kv})
         if rows != running:

@@ -1,12 +1,12 @@
 """The row of a step and the rows of its rollouts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from oppo_sim import columns as c
 from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import Costs
-from oppo_sim.model.formulas import busy_share
+from oppo_sim.model.formulas import busy_share, kernel_share
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.policies.interface import Policy, StepReport
@@ -18,6 +18,14 @@ NAN = float("nan")
 R = TypeVar("R", bound=Rollout)
 Recorded = Sequence[Mapping[str, float]] | None
 """Stage times that a policy is told instead of those that passed, one mapping a step."""
+
+
+class DeviceCounts(NamedTuple):
+    """Devices that train, those of ``update_weights``, and all of them, a shared one counted once."""
+
+    training: int
+    sync: int
+    whole: int
 
 
 def _share(before: Sequence[float], after: Sequence[float], seconds: float) -> float:
@@ -59,13 +67,22 @@ class StepRows:
         self._origin = origin
 
     def close(
-        self, end: StepEnd[R], tally: Tally, reading: BusyReading, training_flops: float | None
+        self,
+        end: StepEnd[R],
+        tally: Tally,
+        reading: BusyReading,
+        training_flops: float | None,
+        devices: DeviceCounts | None = None,
     ) -> None:
-        """The row ends. Raises OppoError past the end of recorded stage times."""
+        """The row ends; ``devices``: given where ``tally`` knows seconds of kernels.
+
+        Raises OppoError past the end of recorded stage times.
+        """
         step, batch = end.step, end.batch
         end.stages["step"] = reading.at - self._begin.at
         reward = self._reward(step, batch)
         row = self._row(end, tally, reading, reward, training_flops)
+        row |= _kernel_columns(tally, end.stages["step"], len(reading.rollout), len(reading.scoring), devices)
         self._sink.on_step(row)
         self._sink.on_rollouts(rollout_rows(end, self._origin))
         self._policy.observe(
@@ -176,6 +193,22 @@ class StepRows:
         row[c.KV_PEAK_TOKENS] = tally.kv_peak
         row[c.KV_PREEMPTIONS] = tally.preemptions
         return row
+
+
+def _kernel_columns(
+    tally: Tally, seconds: float, replicas: int, workers: int, devices: DeviceCounts | None
+) -> dict[str, float]:
+    """Shares of the step with a kernel on the device."""
+    if devices is None:
+        return dict.fromkeys((c.KERNEL_GEN, c.KERNEL_REWARD, c.KERNEL_TRAINING, c.KERNEL_DEVICES), NAN)
+    training, sync = tally.training_kernel_s, tally.sync_kernel_s
+    whole = tally.gen_kernel_s + tally.scoring_kernel_s + training * devices.training + sync * devices.sync
+    return {
+        c.KERNEL_GEN: kernel_share(tally.gen_kernel_s, replicas, seconds),
+        c.KERNEL_REWARD: kernel_share(tally.scoring_kernel_s, workers, seconds),
+        c.KERNEL_TRAINING: kernel_share(training + sync, 1, seconds),
+        c.KERNEL_DEVICES: kernel_share(whole, devices.whole, seconds),
+    }
 
 
 _TIMING = {stage: c.timing(stage) for stage in (*c.STAGES, "step")}

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
-from oppo_sim.model.row import Recorded, StepRows
+from oppo_sim.model.row import DeviceCounts, Recorded, StepRows
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.model.training import Trainer
 from oppo_sim.policies.interface import KEEP, Batch, Policy
@@ -199,7 +200,12 @@ class SimulatedPlant:
     def close_row(self, end: StepEnd[Rollout]) -> None:
         reading = self.machine.read_busy()
         self.mark("step_end", reading.at, end.step)
-        self._rows.close(end, self.machine.tally, reading, self._trainer.flops)
+        machine = self.machine
+        tally = machine.tally
+        tally.gen_kernel_s = added(replica.kernel_s for replica in machine.replicas)
+        tally.scoring_kernel_s = added(machine.scorer.kernel_s)
+        devices = DeviceCounts(len(machine.training_devices), machine.sync_devices, machine.num_devices)
+        self._rows.close(end, tally, reading, self._trainer.flops, devices)
 
     def end_step(self, step: int) -> Any:
         return ()

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 
-from oppo_sim.costs.interface import NO_DEMAND, Demand, PrefillCost
+from oppo_sim.costs.interface import Demand, PrefillCost
 from oppo_sim.model.device import Runner
-from oppo_sim.model.formulas import piece_seconds
+from oppo_sim.model.formulas import piece_seconds, time_on_device
 from oppo_sim.model.links import Links
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
@@ -38,6 +38,8 @@ class Scorer(ScoringRouter[Rollout]):
         self.step = 0
         self.origin = 0.0
         """Seconds of the run at which the row began."""
+        self.kernel_s = [0.0] * len(self.workers)
+        """Seconds of the row with a kernel of each worker on its device."""
         self._cost = cost
         self._max_tokens = max_scoring_tokens
         self._piece_fixed_s = piece_fixed_s
@@ -97,12 +99,11 @@ class Scorer(ScoringRouter[Rollout]):
             tally.scoring_bytes += work.bytes
         alone = cost.prefill_time(tokens, pairs)
         seconds = piece_seconds(len(worker.batch), alone, self._piece_fixed_s)
-        demand = NO_DEMAND
-        if runner.shared:
-            demand = cost.prefill_demand(tokens, pairs)
-            if self._piece_fixed_s > 0.0:  # meanwhile the device does nothing
-                share = alone / seconds
-                demand = Demand(demand.memory * share, demand.arithmetic * share)
+        demand = cost.prefill_demand(tokens, pairs)
+        if self._piece_fixed_s > 0.0:  # meanwhile the device does nothing
+            share = alone / seconds
+            demand = Demand(demand.memory * share, demand.arithmetic * share)
+        self.kernel_s[worker.index] += time_on_device(demand.memory, demand.arithmetic) * seconds
         runner.start(at, seconds, demand)
 
     def _batch_ended(self, worker: ScoringWorker[Rollout], at: float) -> None:

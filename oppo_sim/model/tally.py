@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over one step. Tokens, floating-point operations, bytes."""
+    """Sums over one step. Tokens, floating-point operations, bytes, seconds."""
 
     decoded: int = 0
     prefilled: int = 0
@@ -20,3 +20,8 @@ class Tally:
     rollout_bytes: float = 0.0
     scoring_flops: float = 0.0
     scoring_bytes: float = 0.0
+    # Seconds with a kernel on the device: of all replicas, of all workers, of one training device.
+    gen_kernel_s: float = 0.0
+    scoring_kernel_s: float = 0.0
+    training_kernel_s: float = 0.0
+    sync_kernel_s: float = 0.0

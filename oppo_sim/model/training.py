@@ -3,6 +3,7 @@
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.model.device import Runner
+from oppo_sim.model.formulas import time_on_device
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.results.spans import Span
@@ -21,6 +22,7 @@ class Trainer:
     def __init__(self, machine: Machine, cost: TrainingCost) -> None:
         self._machine = machine
         self._cost = cost
+        self._demand, self._sync_demand = cost.demand(), cost.sync_demand()
         self._train = machine.training_runner(self._ended)
         self._sync = machine.sync_runner(self._ended)
         self._done = machine.clock.event()
@@ -80,10 +82,13 @@ class Trainer:
         clock = self._machine.clock
         began = clock.now
         self._done = clock.event()
-        if runner.shared:
-            runner.start(began, seconds, self._cost.sync_demand() if stage == SYNC else self._cost.demand())
+        tally = self._machine.tally
+        if stage == SYNC:
+            runner.start(began, seconds, self._sync_demand)
+            tally.sync_kernel_s += time_on_device(*self._sync_demand) * seconds
         else:
-            runner.start(began, seconds)
+            runner.start(began, seconds, self._demand)
+            tally.training_kernel_s += time_on_device(*self._demand) * seconds
         yield self._done
         self._record(step, stage, began)
         return clock.now - began

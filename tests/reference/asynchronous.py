@@ -145,6 +145,8 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
     must = _must_be_trained(pool, machine.version) if config.wait_for_due else []
     may_be_admitted = config.rollout_batch_size * (machine.version + config.max_staleness + 1)
     machine.place(members_of(pool.admit(may_be_admitted - pool.admitted, step)))
+    for replica in machine.replicas:
+        replica.begin_phase()
 
     # The engine never sleeps; the trainer is busy with other things after an update.
     awake = world.now + (config.added.get("first_step", 0.0) if step == 0 else 0.0)

@@ -231,6 +231,9 @@ class Counters:
     kv_peak_block_tokens: int = 0
     pieces: int = 0
     batches: int = 0
+    kernel_gen: float = 0.0
+    kernel_score: float = 0.0
+    """Seconds of own time with a kernel on the device: decode and prefill, scoring"""
 
 
 @dataclass(frozen=True)

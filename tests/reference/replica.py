@@ -210,6 +210,7 @@ class ContinuousReplica:
                 self.changed = self.changed or not rollout.in_kv
 
         self.busy = True
+        self.machine.counters.kernel_gen += max(demand) * seconds
         config = self.machine.config
         self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done)
 
@@ -306,5 +307,6 @@ class StaticReplica:
 
     def _occupy(self, seconds: float, demand: Demand, done: Callable[[float], None]) -> None:
         self.busy = True
+        self.machine.counters.kernel_gen += max(demand) * seconds
         config = self.machine.config
         self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done)

@@ -147,6 +147,7 @@ class Scorer:
         self.counters.pieces += len(worker.in_service)
         devices = self.config.devices_of_worker(worker.index)
         demand = self.config.demand("score", seconds, host)
+        self.counters.kernel_score += max(demand) * (seconds + host)
         self.world.start(seconds + host, devices, demand, lambda end: self._done(worker, end))
 
     def _done(self, worker: Worker, end: float) -> None:

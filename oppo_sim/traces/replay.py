@@ -174,11 +174,13 @@ def replay_frame(
     cut = raw > max_response_length
     responses = np.clip(raw, 1, max_response_length)
     waits = None
+    whole = raw
     if TURN_LENGTHS in kept.columns:
         from oppo_sim.traces.turns import cut_waits, waits_of
 
         waits = waits_of(kept, tool_seconds_factor)
     if waits is not None:
+        whole = raw + np.array([sum(wait.tokens for wait in row) for row in waits])
         both = [cut_waits(row, length, max_response_length) for row, length in zip(waits, raw, strict=True)]
         responses = np.array([max(1, length) for length, _ in both], dtype=np.int64)
         waits = [row for _, row in both]
@@ -208,7 +210,7 @@ def replay_frame(
         "prompts_cut": int(long_prompts.sum()),
         "prompt_lengths_assumed": int(unknown_prompts.sum()),
     }
-    short_cuts = reason_length & (raw < max_response_length)
+    short_cuts = reason_length & (whole < max_response_length)
     return Replay(
         prompt_lengths=prompts.tolist(),
         response_lengths=responses.tolist(),

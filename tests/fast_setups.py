@@ -136,6 +136,7 @@ def replay_of(case: Case, chosen: Chosen) -> Replay:
         blocks=blocks,
         block_means=means,
         key=stream_key(chosen.seed, "trace"),
+        waits=list(case.calls[:rows]) or None,
     )
 
 

@@ -12,6 +12,7 @@ from oppo_sim.fast.records import (
     ONE_STEP_OFF,
     SYNCHRONOUS,
     State,
+    answers_in,
     arrived_at_in,
     batch_in,
     cancelled_in,
@@ -123,7 +124,9 @@ def rebase(s: State) -> None:
         cancelled_in(s)[i] -= passed
     for d in range(s.devices):
         devices_in(s)[d].busy = devices_in(s)[d].busy_since = 0.0
-    for actor in range(s.actors - 3):
+    for i in range(s.answers_due):
+        answers_in(s)[i].at -= passed
+    for actor in range(s.replicas + s.workers + 1):
         runner = runners_in(s)[actor]
         runner.started -= passed
         runner.updated -= passed

@@ -41,10 +41,12 @@ from oppo_sim.fast.records import (
     selection_in,
     shelf_groups_in,
     shelf_rollouts_in,
+    turns_in,
     workers_in,
 )
 from oppo_sim.fast.replica import enqueue, made_tokens_in, remove
 from oppo_sim.fast.scorer import forget
+from oppo_sim.fast.tools import begin_turns
 
 # ---- admission (schedule/ledger.py, traces/replay.py) ------------------------------------------------------
 
@@ -109,6 +111,9 @@ def restart(s: State, slot: int, place: int, incarnation: int) -> None:
     rollout.scored = rollout.to_score = rollout.withheld = rollout.held = rollout.span = 0
     rollout.queued = rollout.on_hold = 0
     rollout.worker = rollout.head = rollout.tail = -1
+    rollout.turn_end = rollout.response
+    if s.tools:
+        begin_turns(s, slot)
 
 
 @compiled
@@ -534,6 +539,8 @@ def drop_groups(s: State) -> None:
             if rollout.queued:
                 remove(s, rollout.replica, slot)
             forget(s, slot)
+            if s.tools:
+                rollout.prompt = turns_in(s)[slot].prompt
             s.dropped += 1
             s.dropped_tokens += rollout.generated
             shelf_rollouts_in(s)[s.shelved * size + slot - place * size] = rollout

@@ -5,7 +5,7 @@ knobs, once a step, where they are controlled. Everything else is answered by th
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import isnan
 from operator import itemgetter
@@ -85,6 +85,7 @@ class Asked:
         self._observed = 0
         """Steps that the policy has been told of."""
         self._is_asked = compiled_kind(policy) is None
+        self._has_tools = setup.replay.waits is not None
         own = own_methods(policy, Policy)
         self._arranges = self._is_asked and "arrange" in own
         self._learns = _learns(policy) if isinstance(policy, ShippedPolicy) else "observe" in own
@@ -153,18 +154,24 @@ class Asked:
         columns = (
             rollouts["id"][slots].tolist(),
             of_groups["id"][places].tolist(),
-            rollouts["prompt"][slots].tolist(),
+            (self._memory.tables["turns"] if self._has_tools else rollouts)["prompt"][slots].tolist(),
             rollouts["generated"][slots].tolist(),
             rollouts["replica"][slots].tolist(),
             rollouts["admitted_step"][slots].tolist(),
             of_groups["deferrals"][places].tolist(),
             [None if head < 0 else head for head in rollouts["head"][slots].tolist()],
             of_groups["finished_step"][places].tolist() if finished else repeat(None),
-            repeat(0),  # a trace with turns is not compiled
-            repeat(False),
+            *self._turns(slots),
         )
         # What RolloutView._make does, without its Python.
         return tuple(map(tuple.__new__, repeat(RolloutView), zip(*columns, strict=False)))
+
+    def _turns(self, slots: "np.ndarray[Any, Any]") -> "tuple[Iterable[int], Iterable[bool]]":
+        """Turns done, and who waits for a tool."""
+        if not self._has_tools:
+            return repeat(0), repeat(False)
+        turns = self._memory.tables["turns"][slots]
+        return (turns["call"] - turns["first"]).tolist(), (turns["at_tool"] != 0).tolist()
 
     def _ids(self, finished: bool) -> dict[int, int]:
         """Id → slot."""

@@ -170,8 +170,6 @@ def why_not(
     policy = _policy(setup, score_granularity)
     if not isinstance(setup.replay, Replay):
         return "rows of your own are drawn on the SimPy model: only replayed traces are compiled"
-    if setup.replay.waits is not None:
-        return "rollouts that wait for tools run on the SimPy model"
     if (setup.steps + 1) * most_in_flight(policy, setup.batch) >= _MOST_ROLLOUTS:
         return f"runs of more than {_MOST_ROLLOUTS:,} rollouts run on the SimPy model"
     reason = not_covered(setup.costs)

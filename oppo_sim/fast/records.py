@@ -6,9 +6,9 @@ everything, since arrays as arguments cost compiled calls more than what the cal
 
 A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and
 the slot is used again when its rollout has been trained or dropped. An *actor* is what has one event to come:
-replicas, then scoring workers, the trainer, the timer of phases and rounds, the next piece to arrive, and the
-earliest of the cancelled events. Those do nothing, but they are moments at which the model looks, and they
-may join two instants.
+replicas, then scoring workers, the trainer, the timer of phases and rounds, the next piece to arrive, tools,
+and the earliest of the cancelled events. Those do nothing, but they are moments at which the model looks, and
+they may join two instants.
 """
 
 # Records are read by field, which has no type for mypy.
@@ -137,7 +137,8 @@ SETTINGS = _fields(
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"
     " num_devices train_first train_devices train_shared sync_first sync_devices sync_shared"
-    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices",
+    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices"
+    " tools clear_kv_on_call",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
@@ -154,7 +155,8 @@ RUN = _fields(
     " leaving first_sent last_sent landed"
     " paused draining awaiting_batch first_done histogram deferred surplus tokens_in_flight activity"
     " activities trainer_active waking spending oracle_next shelved tracing traced dirty new dropped"
-    " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches",
+    " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches"
+    " answers_due answered postponed",
     "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
     " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops"
     " training_kernel_s sync_kernel_s",
@@ -170,32 +172,41 @@ ROLLOUT = np.dtype(
         *_fields(
             "id final",
             "",
-            "generated next_cut cut prompt response worker incarnation group",
+            "generated next_cut cut prompt turn_end worker incarnation group",
             "prompt_sent has_kv queued prefilled finished scored to_score sent clipped on_hold",
         ),
         *_fields("", "", "before"),
         *_fields(
-            "row",
+            "",
             "admitted_s finished_at scored_at",
-            "head tail span replica withheld held admitted_step preemptions",
+            "row response head tail span replica withheld held admitted_step preemptions",
         ),
     ],
     align=True,
 )
 """``head`` −1: no token yet. ``before``: tokens at the step's begin. ``to_score``: the step waits for its
 score. ``incarnation`` differs whenever the slot holds another rollout. Seconds count from the begin of the
-row, but those of ``admitted_s``. Two cache lines; what a cut reads and writes lies in the first."""
+row, but those of ``admitted_s``. ``prompt`` holds the answers of tools too. Two cache lines;
+what a cut reads and writes lies in the first."""
+TURNS = _record("", "", "prompt first call last at_tool kept unseen handed")
+"""What a rollout has besides where some wait for tools: ``prompt`` alone; ``call`` is the next (or present)
+one of ``first`` to before ``last``; ``kept``, ``unseen`` as in ``model/rollout.py``; ``handed``: tokens of
+``prompt`` in ``ROLLOUT`` that the scorer was given."""
+CALL = _record("", "seconds", "after tokens")
+ANSWER = _record("slot incarnation", "at")
 LENGTHS = _record("", "", "prompt response clipped")
 """A row of the trace."""
 GROUP = _record("id", "", "deferrals drops finished_step missing unfinished awaited whole taken")
 """``missing``: members that are not ready to be selected; ``unfinished``: members that have not finished;
 ``whole``: all are ready."""
 REPLICA = _record(
-    "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale",
+    "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale away kept"
+    " kept_blocks answered",
     "at fixed slope memory arithmetic link_free kernel_s",
 )
 """``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
-``stale``: the demand of decoding is to be taken anew."""
+``stale``: the demand of decoding is to be taken anew; ``away``: rollouts at a tool; ``kept``: tokens of KV
+kept for those that do not run."""
 WORKER = _record("device load held head served tail", "kernel_s")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
@@ -218,6 +229,7 @@ STAGE = _record(
 
 TABLES: dict[str, Any] = {
     "rollouts": ROLLOUT,
+    "turns": TURNS,  # Of each slot.
     "groups": GROUP,
     "shelf_rollouts": ROLLOUT,  # Dropped rollouts that may run again, …
     "shelf_groups": GROUP,  # … and their groups.
@@ -267,6 +279,9 @@ TABLES: dict[str, Any] = {
     "lengths": LENGTHS,
     "drawn": "i8",  # Scratch: first row of each group that is admitted, and …
     "drawn_lengths": LENGTHS,  # … its members' lengths.
+    "calls": CALL,  # Of tools, those of one row of the trace after those of another.
+    "first_call": "i8",  # First call of each row, and their end.
+    "answers": ANSWER,  # To come, as a heap.
     "blocks": "i8",  # (first row, groups) of each step of the trace.
     "block_means": "f8",
     "key": "u8",  # Of the stream of row draws.
@@ -331,6 +346,10 @@ def _matrix(name: str) -> Callable[[State], Array]:
 
 
 rollouts_in = _vector("rollouts")
+turns_in = _vector("turns")
+calls_in = _vector("calls")
+first_call_in = _vector("first_call")
+answers_in = _vector("answers")
 groups_in = _vector("groups")
 shelf_rollouts_in = _vector("shelf_rollouts")
 shelf_groups_in = _vector("shelf_groups")

@@ -42,12 +42,14 @@ from oppo_sim.fast.records import (
     residues_in,
     rollouts_in,
     runners_in,
+    turns_in,
     waiting_in,
     whole_at_in,
     wholes_in,
     work_in,
 )
 from oppo_sim.fast.scorer import hand_over
+from oppo_sim.fast.tools import call_tool, release_all, release_highest, release_kept
 
 
 @compiled
@@ -60,7 +62,7 @@ def running_slot(s: State, r: int, i: int) -> int:
 def context_of(s: State, r: int, i: int) -> int:
     """Tokens in KV of the rollout at place ``i`` of the replica's heap."""
     rollout = rollouts_in(s)[running_slot(s, r, i)]
-    return rollout.prompt + rollout.response - (rollout.final - replicas_in(s)[r].iteration)
+    return rollout.prompt + rollout.turn_end - (rollout.final - replicas_in(s)[r].iteration)
 
 
 @compiled
@@ -80,7 +82,7 @@ def iterations_that_fit(s: State, r: int) -> int:
     """``Replica._iterations_that_fit``."""
     replica, residues = replicas_in(s)[r], residues_in(s)
     block = s.kv_block_tokens
-    free = s.kv_blocks - blocks_for_next_token(s, r)
+    free = s.kv_blocks - blocks_for_next_token(s, r) - replica.kept_blocks
     cycles = free // replica.running
     free -= cycles * replica.running
     clear(residues, 0, block)
@@ -101,6 +103,10 @@ def iterations_that_fit(s: State, r: int) -> int:
 def enqueue(s: State, r: int, slot: int) -> None:
     """``Replica.enqueue``."""
     replica, waiting = replicas_in(s)[r], waiting_in(s)
+    if s.tools and turns_in(s)[slot].at_tool:
+        replica.away += 1
+        rollouts_in(s)[slot].queued = 1
+        return
     i = replica.waiting
     if i >= waiting.shape[1]:
         s.error = NO_ROOM
@@ -155,7 +161,7 @@ def leave(s: State, r: int, place: int) -> None:
     replica, finals, cuts = replicas_in(s)[r], finals_in(s)[r], cuts_in(s)[r]
     slot = running_slot(s, r, place)
     rollout = rollouts_in(s)[slot]
-    rollout.generated = rollout.response - (rollout.final - replica.iteration)
+    rollout.generated = rollout.turn_end - (rollout.final - replica.iteration)
     rollout.has_kv = rollout.queued = 0
     replica.running -= 1
     replica.kv -= rollout.prompt + rollout.generated
@@ -170,9 +176,18 @@ def leave(s: State, r: int, place: int) -> None:
 
 
 @compiled
+def give_up_kept(s: State, r: int) -> None:
+    """``Replica._give_up_kept``."""
+    replica = replicas_in(s)[r]
+    while replica.kept and blocks_for_next_token(s, r) + replica.kept_blocks > s.kv_blocks:
+        release_highest(s, r)
+
+
+@compiled
 def preempt_until_it_fits(s: State, r: int) -> None:
     """``Replica._preempt_until_it_fits``."""
     replica, capacity = replicas_in(s)[r], s.kv_blocks
+    give_up_kept(s, r)
     while replica.running and blocks_for_next_token(s, r) > capacity:
         victim = 0
         for i in range(1, replica.running):
@@ -195,6 +210,8 @@ def remove(s: State, r: int, slot: int) -> None:
             if running_slot(s, r, i) == slot:
                 leave(s, r, i)
                 break
+    elif s.tools and turns_in(s)[slot].at_tool:
+        replica.away -= 1
     else:
         kept = 0
         for i in range(replica.waiting):
@@ -202,6 +219,8 @@ def remove(s: State, r: int, slot: int) -> None:
                 waiting_in(s)[r, kept] = waiting_in(s)[r, i]
                 kept += 1
         replica.waiting = kept
+    if s.tools:
+        release_kept(s, r, slot)
     rollout.queued = 0
     replica.rows, replica.padded_kv = replica.running, replica.kv
 
@@ -238,7 +257,17 @@ def join(s: State, r: int) -> bool:
         slot = waiting_in(s)[r, i]
         rollout = rollouts_in(s)[slot]
         context = np.int64(rollout.prompt) + rollout.generated
-        if rollout.prefilled:
+        if s.tools:
+            new = np.int64(turns_in(s)[slot].unseen)
+            past = context - new
+            turns_in(s)[slot].unseen = 0
+            if turns_in(s)[slot].kept == 0:
+                recomputed += past
+                recomputed_pairs += past * past * 0.5
+            tokens += new
+            pairs += new * (past + new * 0.5)
+            release_kept(s, r, slot)
+        elif rollout.prefilled:
             recomputed += context
             recomputed_pairs += context * context * 0.5
         else:
@@ -251,22 +280,24 @@ def join(s: State, r: int) -> bool:
             fresh += 1
             longest_fresh = max(longest_fresh, context)
         rollout.has_kv = 1
-        final = replica.iteration + rollout.response - rollout.generated
+        final = replica.iteration + rollout.turn_end - rollout.generated
         rollout.final = final
         push(s, r, slot)
         if s.stream:
             if rollout.next_cut == 0:
                 rollout.next_cut = s.chunk
             cut = replica.iteration + rollout.next_cut - rollout.generated
-            if cut < final:
+            if cut < final or (cut == final and rollout.turn_end < rollout.response):
                 push_cut(s, r, cut, slot)
     replica.waiting -= count
     for i in range(replica.waiting):
         waiting_in(s)[r, i] = waiting_in(s)[r, i + count]
     replica.kv += kv
+    if replica.kept and s.kv_blocks != UNBOUNDED:
+        give_up_kept(s, r)
     s.prefilled += tokens
     s.recomputed += recomputed
-    s.kv_peak = max(s.kv_peak, replica.kv)
+    s.kv_peak = max(s.kv_peak, replica.kv + replica.kept)
     if s.static:
         replica.rows, replica.padded_kv = count, count * longest
         s.padding += count * longest - kv
@@ -397,10 +428,14 @@ def ready(s: State, slot: int, at: float) -> None:
 def finish(s: State, r: int, slot: int, at: float) -> None:
     """``Replica._finish_rollouts`` of one, and ``finished`` of the schedule."""
     replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
-    rollout.generated = rollout.response
+    rollout.generated = rollout.turn_end
     replica.running -= 1
-    replica.kv -= rollout.prompt + rollout.response
-    rollout.has_kv = rollout.queued = 0
+    replica.kv -= rollout.prompt + rollout.turn_end
+    rollout.has_kv = 0
+    if rollout.turn_end < rollout.response:
+        call_tool(s, r, slot, at)
+        return
+    rollout.queued = 0
     if s.stream:
         hand_over(s, slot, 1)
     rollout.finished = 1
@@ -441,7 +476,7 @@ def account(s: State, r: int, at: float) -> None:
         work, kv_sum = work_in(s), k * kv + rows * (k * (k - 1) * 0.5)
         s.rollout_flops += k * work[rows, 0] + work[rows, 1] * kv_sum
         s.rollout_bytes += k * work[rows, 2] + work[rows, 3] * kv_sum
-    s.kv_peak = max(s.kv_peak, kv + k * rows)
+    s.kv_peak = max(s.kv_peak, kv + k * rows + replica.kept)
     iteration = replica.iteration + k
     replica.iteration = iteration
     replica.round_left -= k
@@ -453,8 +488,9 @@ def account(s: State, r: int, at: float) -> None:
             rollout.generated = rollout.next_cut
             hand_over(s, slot, 0)
             rollout.next_cut = rollout.cut + s.chunk
-            if iteration + s.chunk < rollout.final:
-                push_cut(s, r, iteration + s.chunk, slot)
+            cut = iteration + s.chunk
+            if cut < rollout.final or (cut == rollout.final and rollout.turn_end < rollout.response):
+                push_cut(s, r, cut, slot)
     finals = finals_in(s)[r]
     while replica.running and finals[0] >> SLOT_BITS == iteration:
         finish(s, r, finals[0] & NO_SLOT, at)
@@ -492,7 +528,7 @@ def sync_generated(s: State, r: int) -> None:
     replica = replicas_in(s)[r]
     for i in range(replica.running):
         rollout = rollouts_in(s)[running_slot(s, r, i)]
-        rollout.generated = rollout.response - (rollout.final - replica.iteration)
+        rollout.generated = rollout.turn_end - (rollout.final - replica.iteration)
 
 
 @compiled
@@ -512,3 +548,5 @@ def release_kv(s: State) -> None:
             for i in range(replica.waiting):
                 keys_in(s)[i] = rollouts_in(s)[waiting_in(s)[r, i]].id
             sort_by_key(keys_in(s), waiting_in(s)[r], replica.waiting)
+    if s.tools:
+        release_all(s)

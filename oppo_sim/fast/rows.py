@@ -35,6 +35,7 @@ from oppo_sim.fast.records import (
     rule,
     selection_in,
     trained_in,
+    turns_in,
     workers_in,
 )
 from oppo_sim.model import formulas
@@ -57,7 +58,7 @@ def batch_columns(s: State, row: Any) -> int:
         response = np.int64(rollout.response)
         tokens += response
         longest, shortest = max(longest, response), min(shortest, response)
-        prompts += rollout.prompt
+        prompts += turns_in(s)[batch_in(s)[i]].prompt if s.tools else rollout.prompt
         clipped += rollout.clipped
         age = s.step - rollout.head
         stale += age
@@ -114,7 +115,7 @@ def keep_rollouts(s: State) -> None:
             rollout.id,
             group.id,
             rollout.row,
-            rollout.prompt,
+            turns_in(s)[batch_in(s)[i]].prompt if s.tools else rollout.prompt,
             rollout.response,
         )
         row[5], row[6], row[7], row[8], row[9] = (

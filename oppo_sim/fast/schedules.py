@@ -106,6 +106,7 @@ from oppo_sim.fast.replica import (
 )
 from oppo_sim.fast.rows import close_row
 from oppo_sim.fast.scorer import hand_over, piece_arrives, queue_place, settle_scorer
+from oppo_sim.fast.tools import anybody_away, next_answer, take_answer
 
 # ---- generation (model/machine.py, schedule/schedules.py) -------------------------------------------------
 
@@ -116,7 +117,14 @@ def generate(s: State) -> None:
     if s.static or (s.rounds and not s.keeps_kv):
         release_kv(s)  # a batch is formed anew
     s.generating = 1
-    s.stopping = s.finish_seen = s.ready_first = 0
+    s.stopping = s.finish_seen = 0
+    begin_replicas(s)
+
+
+@compiled
+def begin_replicas(s: State) -> None:
+    """``Replica.begin_phase`` of all, now."""
+    s.ready_first = 0
     s.ready_last = s.replicas - 1
     for r in range(s.replicas):
         replica = replicas_in(s)[r]
@@ -185,18 +193,73 @@ def stop(s: State) -> None:
         replica = replicas_in(s)[r]
         if replica.state == READY:
             replica.state = IDLE
-        elif replica.state == DECODE:
-            passed = progress(runners_in(s)[r], s.now - tolerance(s.now))
-            k = iterations_until(passed, replica.k, replica.fixed, replica.slope)
-            if k < replica.k:
-                replica.k = k
-                shorten(s, r, series_seconds(k, replica.fixed, replica.slope))
+        else:
+            end_with_iteration(s, r)
+
+
+@compiled
+def end_with_iteration(s: State, r: int) -> None:
+    """``Replica._end_with_iteration``."""
+    replica = replicas_in(s)[r]
+    if replica.state == DECODE:
+        passed = progress(runners_in(s)[r], s.now - tolerance(s.now))
+        k = iterations_until(passed, replica.k, replica.fixed, replica.slope)
+        if k < replica.k:
+            replica.k = k
+            shorten(s, r, series_seconds(k, replica.fixed, replica.slope))
+
+
+@compiled
+def tool_answered(s: State) -> None:
+    """``Machine._call_tool.answered`` and ``Machine._tool_answered``: of the next answer."""
+    slot = next_answer(s)
+    if slot < 0:
+        return
+    take_answer(s, slot)
+    rollout = rollouts_in(s)[slot]
+    if not rollout.queued:
+        return
+    r = rollout.replica
+    replicas_in(s)[r].away -= 1
+    enqueue(s, r, slot)
+    if not s.generating or s.stopping:
+        return
+    if s.postponed:
+        s.postponed = 0
+        begin_replicas(s)
+    elif not s.rounds or replicas_in(s)[r].state != IDLE:  # else it is at the barrier
+        wake_replica(s, r)
+        replicas_in(s)[r].answered = s.answered = 1
+
+
+@compiled
+def wake_replica(s: State, r: int) -> None:
+    """``Replica.wake``."""
+    replica = replicas_in(s)[r]
+    if replica.state == IDLE:
+        replica.at = s.now
+        replica.state = READY
+        s.ready_first, s.ready_last = min(s.ready_first, r), max(s.ready_last, r)
+    else:
+        end_with_iteration(s, r)
+
+
+@compiled
+def answer_ends_iteration(s: State) -> bool:
+    """An end that an answer brought forward to this instant comes before what the answer leads to."""
+    s.answered = 0
+    found = False
+    for r in range(s.replicas):
+        if replicas_in(s)[r].answered:
+            replicas_in(s)[r].answered = 0
+            found = found or (s.generating and stops_now(s, r))
+    return found
 
 
 @compiled
 def rest(s: State) -> float:
     """``Machine.rest``: when the last replica stopped."""
-    s.generating = s.stopping = 0
+    s.generating = s.stopping = s.postponed = 0
     none_ready(s)
     for r in range(s.replicas):
         replicas_in(s)[r].state = IDLE
@@ -266,6 +329,8 @@ def leave_barrier(s: State) -> None:
         replicas_in(s)[r].round_left = s.chunk
         replicas_in(s)[r].stale = 1
         next_activity(s, r)
+    if s.active == 0:
+        s.postponed = 1  # until a tool answers
 
 
 @compiled
@@ -277,6 +342,10 @@ def none_ready(s: State) -> None:
 @compiled
 def settle(s: State) -> None:
     """``Machine.settle``: the decisions of one instant, in their order."""
+    if s.answered and answer_ends_iteration(s):
+        if s.dirty:
+            rerate_all(s)
+        return
     if s.generating:
         if s.schedule == ASYNC:
             send_whole_batches(s)
@@ -306,7 +375,7 @@ def settle(s: State) -> None:
                     if replicas_in(s)[r].state == IDLE:
                         idle = True
             none_ready(s)
-            if idle and s.active == 0:
+            if idle and s.active == 0 and (s.rounds or not s.tools or not anybody_away(s)):
                 barrier(s)
     if s.ending:
         s.in_settle = 1  # what follows waits until the policy has answered
@@ -747,7 +816,9 @@ def run_until(s: State, until: int) -> int:
                 return ASK_MODEL
             actor = next_actor(s)
             s.now = fire[1]
-            if actor < s.replicas:
+            if s.tools and fire[s.leaves + trainer + 3] == s.now:
+                tool_answered(s)  # before what else happens at that very moment
+            elif actor < s.replicas:
                 replica_ended(s, actor)
             elif actor < trainer:
                 scoring_ended(s, actor - s.replicas)

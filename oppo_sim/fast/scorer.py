@@ -27,6 +27,7 @@ from oppo_sim.fast.records import (
     rollouts_in,
     rule,
     runners_in,
+    turns_in,
     way_at_in,
     way_id_in,
     way_in,
@@ -47,7 +48,13 @@ def hand_over(s: State, slot: int, last: int) -> None:
     rollout = rollouts_in(s)[slot]
     past = rollout.cut
     new = rollout.generated - past
-    if rollout.prompt_sent:
+    if s.tools:
+        handed = turns_in(s)[slot].handed
+        past += handed
+        new += rollout.prompt - handed
+        turns_in(s)[slot].handed = rollout.prompt
+        rollout.prompt_sent = 1
+    elif rollout.prompt_sent:
         past += rollout.prompt
     else:
         new += rollout.prompt
@@ -247,7 +254,7 @@ def note_next_arrival(s: State) -> None:
     at = way_at_in(s)
     nothing = s.first_sent == s.last_sent
     arrives = math.inf if nothing else max(at[s.first_sent & (at.shape[0] - 1)], s.now)
-    set_event(s, s.actors - 2, arrives)
+    set_event(s, s.actors - 3, arrives)
 
 
 @compiled

@@ -11,6 +11,7 @@ COMPILED = (
     "activities.py",
     "costs.py",
     "scorer.py",
+    "tools.py",
     "replica.py",
     "admission.py",
     "rows.py",

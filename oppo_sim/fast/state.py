@@ -1,7 +1,7 @@
 """The arrays that the kernel works on, made from a built scenario."""
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from oppo_sim.rewards import BatchRewards
 from oppo_sim.scenario.build import Setup
 from oppo_sim.schedule.rules import effective_granularity, runs_in_rounds, streams_pieces
 from oppo_sim.traces.replay import Replay
+from oppo_sim.turns import ToolWait
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +102,8 @@ def make_state(
     queued = 1 << (2 * pieces - 1).bit_length()
     # Cuts of preempted rollouts stay.
     cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
-    actors = replicas + workers + 4
+    actors = replicas + workers + 5
+    waits = setup.replay.waits
     leaves = 1 << (actors - 1).bit_length()
     devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
     first, last = kept.timeline or (1, 0)
@@ -120,6 +122,8 @@ def make_state(
         "doing": records.BEGIN,
         "free": groups,
         "actors": actors,
+        "tools": waits is not None,
+        "clear_kv_on_call": machine.clear_kv_cache_on_tool_call,
         "leaves": leaves,
         "stop_after": batch.rollout_batch_size,
         "next_delta": policy.overcommit if isinstance(policy, Refill) else 0,
@@ -135,12 +139,15 @@ def make_state(
     tables = {
         **devices,
         "rollouts": np.zeros(in_flight, dtype=records.ROLLOUT),
+        "turns": np.zeros(in_flight if waits else 1, dtype=records.TURNS),
+        **_calls(waits),
+        "answers": np.zeros((in_flight + 16 if waits else 1) * room, dtype=records.ANSWER),
         "groups": np.zeros(groups, dtype=records.GROUP),
         "shelf_rollouts": np.zeros(batch.group_size, dtype=records.ROLLOUT),
         "shelf_groups": np.zeros(1, dtype=records.GROUP),
         "replicas": np.zeros(replicas, dtype=records.REPLICA),
         "fire": np.full(2 * leaves, np.inf),
-        "cancelled": np.zeros((64 + 8 * replicas + 8 * workers) * room),
+        "cancelled": np.zeros((64 + 8 * replicas + 8 * workers + (in_flight if waits else 0)) * room),
         "finals": whole(replicas, load + 1),
         "cuts": whole(replicas, 1 << (cuts - 1).bit_length()),
         "waiting": whole(replicas, load),
@@ -345,6 +352,20 @@ def _rewards(rewards: BatchRewards, steps: int) -> "np.ndarray[Any, Any]":
     if rewards.by_row is not None:
         return np.array(rewards.by_row, dtype=np.float64)
     return np.array([np.nan if mean is None else mean for mean in rewards.step_means(steps)])
+
+
+def _calls(waits: Sequence[tuple[ToolWait, ...]] | None) -> "dict[str, np.ndarray[Any, Any]]":
+    """Of the trace's rows, those of one after those of another, and where they begin."""
+    import numpy as np
+
+    from oppo_sim.fast import records
+
+    rows = waits or ()
+    flat = [call for row in rows for call in row]
+    calls = np.zeros(max(1, len(flat)), dtype=records.CALL)
+    for name in ("after", "seconds", "tokens"):
+        calls[name][: len(flat)] = [getattr(call, name) for call in flat]
+    return {"calls": calls, "first_call": np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)}
 
 
 _kept_rows: "OrderedDict[tuple[int, ...], tuple[tuple[list[Any], ...], np.ndarray[Any, Any]]]"

@@ -1,0 +1,158 @@
+"""Calls of tools, compiled (``model/rollout.py``, ``model/kept.py``, ``Machine._call_tool``). Only runs whose
+trace has turns come here (``s.tools``)."""
+
+# Records are read by field, which has no type for mypy.
+# mypy: disable-error-code="no-any-return, return-value, assignment"
+
+import math
+
+from oppo_sim.fast.activities import set_event
+from oppo_sim.fast.records import (
+    NO_ROOM,
+    Array,
+    State,
+    answers_in,
+    calls_in,
+    compiled,
+    first_call_in,
+    flights_in,
+    replicas_in,
+    rollouts_in,
+    turns_in,
+)
+
+
+@compiled
+def tools_actor(s: State) -> int:
+    """What has the next answer."""
+    return s.replicas + s.workers + 3
+
+
+@compiled
+def begin_turns(s: State, slot: int) -> None:
+    """``Rollout._begin``."""
+    turns, rollout = turns_in(s)[slot], rollouts_in(s)[slot]
+    turns.prompt = turns.unseen = rollout.prompt
+    turns.first = turns.call = first_call_in(s)[rollout.row]
+    turns.last = first_call_in(s)[rollout.row + 1]
+    turns.at_tool = turns.kept = turns.handed = 0
+    begin_turn(s, slot)
+
+
+@compiled
+def begin_turn(s: State, slot: int) -> None:
+    """``Rollout._begin_turn``."""
+    turns, rollout = turns_in(s)[slot], rollouts_in(s)[slot]
+    rollout.turn_end = calls_in(s)[turns.call].after if turns.call < turns.last else rollout.response
+
+
+@compiled
+def keep_kv(s: State, r: int, slot: int) -> None:
+    """``KeptKv.keep``."""
+    turns, replica = turns_in(s)[slot], replicas_in(s)[r]
+    turns.kept = rollouts_in(s)[slot].prompt + rollouts_in(s)[slot].generated
+    replica.kept += turns.kept
+    replica.kept_blocks += (turns.kept + s.kv_block_tokens - 1) // s.kv_block_tokens
+
+
+@compiled
+def release_kept(s: State, r: int, slot: int) -> None:
+    """``KeptKv.release``."""
+    turns, replica = turns_in(s)[slot], replicas_in(s)[r]
+    replica.kept -= turns.kept
+    replica.kept_blocks -= (turns.kept + s.kv_block_tokens - 1) // s.kv_block_tokens
+    turns.kept = 0
+
+
+@compiled
+def release_highest(s: State, r: int) -> None:
+    """``KeptKv.release_highest``."""
+    highest = -1
+    for i in range(s.flights):
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            rollout = rollouts_in(s)[slot]
+            if rollout.replica != r or turns_in(s)[slot].kept == 0:
+                continue
+            if highest < 0 or rollout.id > rollouts_in(s)[highest].id:
+                highest = slot
+    release_kept(s, r, highest)
+
+
+@compiled
+def release_all(s: State) -> None:
+    """``KeptKv.release_all`` of every replica."""
+    for i in range(s.flights):
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            if turns_in(s)[slot].kept:
+                release_kept(s, rollouts_in(s)[slot].replica, slot)
+
+
+@compiled
+def call_tool(s: State, r: int, slot: int, at: float) -> None:
+    """``Replica._call_tool`` and ``Machine._call_tool``: the rollout leaves the batch."""
+    turns = turns_in(s)[slot]
+    turns.at_tool = 1
+    replicas_in(s)[r].away += 1
+    if not s.clear_kv_on_call:
+        keep_kv(s, r, slot)
+    answers = answers_in(s)
+    i = s.answers_due
+    if i >= answers.shape[0]:
+        s.error = NO_ROOM
+        return
+    s.answers_due = i + 1
+    seconds = max(at + calls_in(s)[turns.call].seconds, s.now)
+    while i > 0 and answers[(i - 1) >> 1].at > seconds:
+        answers[i] = answers[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    answers[i].at, answers[i].slot = seconds, slot
+    answers[i].incarnation = rollouts_in(s)[slot].incarnation
+    set_event(s, tools_actor(s), answers[0].at)
+
+
+@compiled
+def next_answer(s: State) -> int:
+    """The slot whose tool answers now; −1: its rollout was dropped."""
+    answers = answers_in(s)
+    slot, incarnation = answers[0].slot, answers[0].incarnation
+    s.answers_due -= 1
+    sift_down(answers, s.answers_due)
+    set_event(s, tools_actor(s), answers[0].at if s.answers_due else math.inf)
+    return slot if rollouts_in(s)[slot].incarnation == incarnation else -1
+
+
+@compiled
+def sift_down(answers: Array, count: int) -> None:
+    """The last of ``count`` + 1 answers takes the place of the first and moves down to where it belongs."""
+    seconds = answers[count].at
+    i, child = 0, 1
+    while child < count:
+        if child + 1 < count and answers[child + 1].at < answers[child].at:
+            child += 1
+        if answers[child].at >= seconds:
+            break
+        answers[i] = answers[child]
+        i, child = child, 2 * child + 1
+    if i < count:
+        answers[i] = answers[count]
+
+
+@compiled
+def take_answer(s: State, slot: int) -> None:
+    """``Rollout.take_answer``."""
+    turns, rollout = turns_in(s)[slot], rollouts_in(s)[slot]
+    tokens = calls_in(s)[turns.call].tokens
+    turns.at_tool = 0
+    turns.call += 1
+    turns.unseen += tokens
+    rollout.prompt += tokens
+    begin_turn(s, slot)
+
+
+@compiled
+def anybody_away(s: State) -> bool:
+    """Somebody who goes on in this phase is at a tool."""
+    away = 0
+    for r in range(s.replicas):
+        away += replicas_in(s)[r].away
+    return away > 0

@@ -298,7 +298,7 @@ def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame") -> Ran
     for cell in plan.drawn:
         totals = store[cell.request.key].totals
         assert totals is not None
-        seconds = {name: totals[name] for name in (c.TIMING_STEP, c.S_PER_ROLLOUT)}
+        seconds = {name: totals[name] for name in (c.TIMING_STEP, c.S_PER_ROLLOUT, c.S_PER_TOKEN)}
         rows.append({"policy": cell.label, c.DRAW: cell.draw, "seed": cell.request.seed, **seconds})
     return ranges_of(plan.machine, pd.DataFrame(rows), plan.baselines, table)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.runs.machine import Machine
-from oppo_sim.runs.ranges import best_shares, explained, range_columns, speedups
+from oppo_sim.runs.ranges import Gain, best_shares, explained, range_columns, speedups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,8 @@ class Ranges:
 
     machine: Machine
     runs: "pd.DataFrame"
-    """One row a policy or baseline, draw and seed: seconds a step and a trained rollout."""
+    """One row a policy or baseline, draw and seed: seconds a step, a trained rollout and a trained
+    token."""
     columns: "pd.DataFrame"
     """Columns for the table of the comparison, same index."""
     shares: Mapping[str, Mapping[str, float]]
@@ -43,18 +44,25 @@ def ranges_of(
 
     terms = machine.frame()
     labels = [str(label) for label in table.index]
-    per_rollout, per_step = (_by_draw(runs, labels, name) for name in (c.S_PER_ROLLOUT, c.TIMING_STEP))
+    per_rollout, per_token, per_step = (
+        _by_draw(runs, labels, name) for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN, c.TIMING_STEP)
+    )
     real = [label for label in labels if not table.loc[label, c.BOUND_ONLY]]
     best = best_shares({label: per_rollout[label] for label in real})
     points = table.to_dict(orient="index")
     rows, shares = [], {}
     for label in labels:
-        faster = speedups(per_rollout[baselines.get(label, label)], per_rollout[label])
-        found = explained(terms, faster)
-        point = points[label]
-        rollouts = point[c.SPEEDUP_LOW], point[c.SPEEDUP_HIGH]
+        base, point = baselines.get(label, label), points[label]
+        rollout, token = (
+            Gain(point[speedup], (point[low], point[high]), speedups(seconds[base], seconds[label]))
+            for seconds, (speedup, low, high) in (
+                (per_rollout, (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH)),
+                (per_token, (c.SPEEDUP_PER_TOKEN, c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH)),
+            )
+        )
+        found = explained(terms, rollout.drawn)
         steps = [sum(seconds) / len(seconds) for seconds in per_step[label]]
-        columns = range_columns(point[c.SPEEDUP], rollouts, faster, steps, found)
+        columns = range_columns(rollout, token, steps, found)
         rows.append({**columns, c.P_BEST: best.get(label, nan)})
         if found:
             shares[label] = found

@@ -20,7 +20,15 @@ from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.machine import on_machine
-from oppo_sim.runs.ranges import best_shares, both, explained, machine_interval, told_apart
+from oppo_sim.runs.ranges import (
+    SPEEDUP_ENDS,
+    SPEEDUP_PER_TOKEN_ENDS,
+    best_shares,
+    both,
+    explained,
+    machine_interval,
+    told_apart,
+)
 from oppo_sim.runs.store import RunStore
 from tests.cli_runs import TINY, Oppo, contents, write_scenario
 
@@ -64,6 +72,8 @@ def test_two_draws_worked_out_by_hand(tmp_path: Path) -> None:
     ratio = second / first
     ends = first * ratio**0.025, first * ratio**0.975
     assert (row[c.SPEEDUP_MACHINE_LOW], row[c.SPEEDUP_MACHINE_HIGH]) == pytest.approx(ends)
+    # Responses are equally long, so that tokens are as many times as fast.
+    assert row[list(SPEEDUP_PER_TOKEN_ENDS)].tolist() == pytest.approx(row[list(SPEEDUP_ENDS)].tolist())
     assert row[c.STEP_S_MACHINE_LOW] == pytest.approx(10.0 * 1.6**0.025)
     assert row[c.STEP_S_MACHINE_HIGH] == pytest.approx(10.0 * 1.6**0.975)
     # All rollouts are alike, so the seeds add nothing; the point lies below the draws and is an end itself.

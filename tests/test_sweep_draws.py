@@ -13,6 +13,7 @@ from oppo_sim import compare
 from oppo_sim.cli.main import run
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
+from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.sweep import run_sweep
 from oppo_sim.sweep.drawing import GROUP
@@ -73,7 +74,7 @@ def test_intervals_are_those_of_a_comparison_where_rollouts_are_all_alike(tmp_pa
     swept = run_sweep(path, grid={"policy.name": ["one-step-off"]}, seeds=2).points.iloc[0]
     row = compare(path, ["one-step-off"], seeds=2, attribution=False).table.loc["one-step-off"]
     for name in (
-        c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH, c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+        *SPEEDUP_ENDS, *SPEEDUP_PER_TOKEN_ENDS,
         c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH, c.MACHINE_WIDEST_SHARE,
     ):  # fmt: skip
         assert swept[name] == pytest.approx(row[name]), name
@@ -94,6 +95,29 @@ def test_every_drawn_point_has_the_same_draws_each_with_one_of_the_seeds(
     assert [seed for _, seed in first] == [0, 1, 0]
     assert len({terms for terms, _ in first}) == 3
     assert all(found == first for found in drawn.values())
+
+
+def test_a_dry_run_counts_the_runs_on_draws(
+    tmp_path: Path, simulated: list[RunRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = streaming(tmp_path, "score_batch_s\n0\n0.1\n0.5\n")
+    wanted = [
+        "sweep",
+        str(path),
+        "--grid",
+        "policy.chunk_size=4,40",
+        "--seeds",
+        "2",
+        "-o",
+        str(tmp_path / "s"),
+    ]
+    assert run([*wanted, "--dry-run"]) == 0
+    assert "draws: 9 more runs" in capsys.readouterr().out
+    simulated.clear()
+    run_sweep(path, grid=CHUNKS, seeds=2)
+    assert sum(bool(request.terms) for request in simulated) == 9
+    assert run([*wanted, "--draws", "0", "--dry-run"]) == 0
+    assert "draws:" not in capsys.readouterr().out
 
 
 def test_only_points_that_could_be_the_best_are_drawn(tmp_path: Path) -> None:

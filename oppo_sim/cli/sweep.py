@@ -233,6 +233,18 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     if found.seconds is not None:
         took = f"about {found.seconds:,.0f} s" if found.seconds >= 1 else "less than a second"
         click.echo(f"time: {took} in {cores} process(es), from one run timed here ({found.engine})")
+    least, most = found.drawn_runs
+    if most:
+        between = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        took = ""
+        if found.drawn_seconds is not None:
+            took = (
+                ", " + " to ".join(dict.fromkeys(f"{seconds:,.0f}" for seconds in found.drawn_seconds)) + " s"
+            )
+        click.echo(
+            f"draws: {between} more runs{took}, of points that could be the best, on"
+            f" {len(plan.runnable[0].machine.draws)} draws of the machine"
+        )
     return 0
 
 

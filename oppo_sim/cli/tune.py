@@ -206,6 +206,7 @@ def _checked_table(tuned: "Tuned") -> "Table":
     from oppo_sim import columns as c
     from oppo_sim.report.labels import NOTHING, format_seconds
     from oppo_sim.report.ranges import ends_text
+    from oppo_sim.tune.advice import expected
 
     assert tuned.chosen is not None
     record = tuned.record
@@ -216,19 +217,19 @@ def _checked_table(tuned: "Tuned") -> "Table":
     for head in ("step", "speed-up [95 %]", "from choice [95 %]", "staleness", "bias", "KV peak", ""):
         shown.add_column(Text(head), justify="right", no_wrap=True)
     for one in [tuned.chosen, *tuned.others[: MOST_SHOWN - 1]]:
-        row = one.checked.rows[0]
+        row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
         mean, low, high = one.relative
         between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
-        least, most = row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
+        least, most = gain["speedup_low"], gain["speedup_high"]
         ratio = f" [{least:.2f}, {most:.2f}]" if isfinite(least) else ""
         if one.ranges:
             low, high = one.ranges[c.DIFFERENCE_BOTH_LOW], one.ranges[c.DIFFERENCE_BOTH_HIGH]
             between = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
-            ratio = f" {ends_text(one.ranges[c.SPEEDUP_BOTH_LOW], one.ranges[c.SPEEDUP_BOTH_HIGH])}"
+            ratio = f" {ends_text(gain[c.SPEEDUP_BOTH_LOW], gain[c.SPEEDUP_BOTH_HIGH])}"
         cells = (
             one.checked.setting.label + ("" if one.checked.number is not None else f" ({one.checked.why})"),
             format_seconds(row[c.STEP_S]),
-            f"{row[c.SPEEDUP]:.2f}×{ratio}",
+            f"{gain['speedup']:.2f}×{ratio}",
             NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
             f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
             f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",

@@ -367,7 +367,7 @@ def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]
     ``fixed`` are the ``--set`` options that all points share.
 
     ``axes[].at`` holds each row's position in ``axes[].values``; ``measures[].values``, ``low`` and ``high``
-    hold null where there is no number.
+    (of the rollouts), ``machine_low`` and ``machine_high`` hold null where there is no number.
     """
     axes = []
     for axis in points.axes:
@@ -386,10 +386,9 @@ def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]
         )
     measures = []
     for measure in measures_in(points):
-        low, high = (
-            [_rounded(points.measured(name)) if points.has(name) else None for name in measure.interval]
-            if measure.interval
-            else [None, None]
+        low, high, machine_low, machine_high = (
+            _rounded(points.measured(name)) if name and points.has(name) else None
+            for name in (*(measure.interval or ("", "")), *(measure.machine or ("", "")))
         )
         measures.append(
             {
@@ -400,6 +399,8 @@ def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]
                 "values": _rounded(points.measured(measure.column)),
                 "low": low,
                 "high": high,
+                "machine_low": machine_low,
+                "machine_high": machine_high,
             }
         )
     heat = heat_axes(points) if is_grid(points) else None

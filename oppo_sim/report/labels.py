@@ -101,20 +101,37 @@ class Measure(NamedTuple):
     better: Literal["low", "high", "zero", ""] = ""
     """Where the better values lie; empty: neither."""
     interval: tuple[str, str] | None = None
-    """Columns of its 95 % interval."""
+    """Columns of its 95 % interval, of the rollouts."""
+    machine: tuple[str, str] | None = None
+    """Columns of the 95 % interval of the machine."""
 
 
 MEASURES: Final = {
     measure.column: measure
     for measure in (
-        Measure(c.STEP_S, "step time", "seconds", "low", (c.STEP_S_LOW, c.STEP_S_HIGH)),
-        Measure(c.SPEEDUP, "speed-up", "ratio", "high", (c.SPEEDUP_LOW, c.SPEEDUP_HIGH)),
+        Measure(
+            c.STEP_S,
+            "step time",
+            "seconds",
+            "low",
+            (c.STEP_S_LOW, c.STEP_S_HIGH),
+            (c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH),
+        ),
+        Measure(
+            c.SPEEDUP,
+            "speed-up",
+            "ratio",
+            "high",
+            (c.SPEEDUP_LOW, c.SPEEDUP_HIGH),
+            (c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH),
+        ),
         Measure(
             c.SPEEDUP_PER_TOKEN,
             "speed-up per token",
             "ratio",
             "high",
             (c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH),
+            (c.SPEEDUP_PER_TOKEN_MACHINE_LOW, c.SPEEDUP_PER_TOKEN_MACHINE_HIGH),
         ),
         Measure(c.P_BEST, "best in draws and seeds", "share", "high"),
         Measure(c.COMPARED_STALENESS_MEAN, "mean staleness", "number", "low"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oppo_sim import columns as c
+from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 MACHINE_ENDS: Final = frozenset(
     (
         c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH,
-        c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH,
-        c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+        *SPEEDUP_ENDS,
+        *SPEEDUP_PER_TOKEN_ENDS,
         c.DIFFERENCE_BOTH_LOW, c.DIFFERENCE_BOTH_HIGH,
         c.MACHINE_WIDEST_SHARE,
     )

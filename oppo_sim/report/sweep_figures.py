@@ -161,8 +161,8 @@ def heat_figure(
 def curve_figure(
     points: Points, metric: str = c.STEP_S, *, x: str = CHUNK_FIELD, by: str | None = None, title: str = ""
 ) -> "Figure":
-    """A measure along one numeric field, a line for each value of ``by`` (a placement, say) with its 95 %
-    band.
+    """A measure along one numeric field, a line for each value of ``by`` (a placement, say): the 95 % of the
+    rollouts as a band, that of the machine as dashes at the points that were drawn.
 
     Each line holds the other varied fields at the values of its own best point (by the objective), which the
     legend says; a diamond marks the line's best by the measure.
@@ -177,7 +177,9 @@ def curve_figure(
     if not np.isfinite(values).any():
         raise OppoError(f"no point has the measure '{metric}': there is nothing to draw")
     scale, label = _scale_and_label(measure, values)
-    band = measure.interval if measure.interval and all(map(points.has, measure.interval)) else None
+    band, whiskers = (
+        ends if ends and all(map(points.has, ends)) else None for ends in (measure.interval, measure.machine)
+    )
     figure, (axis,) = new_figure([4.0], below=0.3)
     handles: list[Artist] = []
     number = points.numbers(x)
@@ -188,6 +190,12 @@ def curve_figure(
         if band:
             low, high = (points.measured(column)[rows] / scale for column in band)
             axis.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        if whiskers:
+            low, high = (points.measured(column)[rows] / scale for column in whiskers)
+            drawn = np.isfinite(low)
+            axis.vlines(
+                at[drawn], low[drawn], high[drawn], color=colour, linewidth=0.9, linestyle=(0, (3, 2))
+            )
         held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
         named = value_label(value) if by else measure.label
         handles += axis.plot(
@@ -211,9 +219,11 @@ def curve_figure(
     axis.set_ylabel(label)
     axis.margins(y=0.12)
     diamond = "◇ marks each line's best" if measure.better in ("low", "high") else ""
-    set_title(
-        axis, title, ", ".join(note for note in (diamond, "band: 95 % interval" if band else "") if note)
+    shown = (
+        "band: 95 % of the rollouts" if band else "",
+        "dashed: 95 % of the machine" if whiskers else "",
     )
+    set_title(axis, title, ", ".join(note for note in (diamond, *shown) if note))
     widest = max(len(str(handle.get_label())) for handle in handles)
     legend_below(figure, handles, columns=1 if widest > 45 else 3)
     return figure

@@ -4,7 +4,7 @@ everything that is compared, so that what all of it shares cancels."""
 from collections.abc import Mapping, Sequence
 from math import exp, isfinite, log, nan
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from oppo_sim import columns as c
 from oppo_sim.runs.statistics import ratio_interval
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 TOLD_DRAWS: Final = 8
 """Draws from which on several terms are told apart."""
 _EQUAL: Final = 1e-12
+
+SPEEDUP_ENDS: Final = (
+    c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH, c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+)  # fmt: skip
+SPEEDUP_PER_TOKEN_ENDS: Final = (
+    c.SPEEDUP_PER_TOKEN_MACHINE_LOW, c.SPEEDUP_PER_TOKEN_MACHINE_HIGH,
+    c.SPEEDUP_PER_TOKEN_BOTH_LOW, c.SPEEDUP_PER_TOKEN_BOTH_HIGH,
+)  # fmt: skip
+"""Of the machine, then of rollouts and machine together."""
 
 _Name = TypeVar("_Name", str, int)
 
@@ -112,28 +121,37 @@ def explained(terms: "pd.DataFrame", values: Sequence[float]) -> dict[str, float
     return {str(name): float(share) for name, share in ordered.items()}
 
 
+class Gain(NamedTuple):
+    """How many times as fast as the baseline."""
+
+    point: float
+    """On the machine as given, mean over the seeds."""
+    rollouts: Ends
+    """Its interval of the seeds."""
+    drawn: Sequence[float]
+    """By draw."""
+
+    @property
+    def ends(self) -> tuple[float, float, float, float]:
+        """Of the machine, then of rollouts and machine together."""
+        machine = machine_interval(self.drawn)
+        return *machine, *both(self.point, self.rollouts, machine)
+
+
 def range_columns(
-    speedup: float,
-    rollouts: Ends,
-    faster: Sequence[float],
-    steps: Sequence[float],
-    shares: Mapping[str, float],
+    per_rollout: Gain, per_token: Gain, steps: Sequence[float], shares: Mapping[str, float]
 ) -> dict[str, float | str | None]:
     """Columns of a row that rest on draws of the machine, but for who is the best.
 
-    ``speedup`` and ``rollouts``: on the machine as given, with the interval of the seeds; ``faster`` and
-    ``steps``: speed-up and seconds a step by draw; ``shares``: as ``explained``.
+    ``steps``: seconds a step by draw; ``shares``: as ``explained``.
     """
-    machine = machine_interval(faster)
-    together, step_ends = both(speedup, rollouts, machine), machine_interval(steps)
+    step_ends = machine_interval(steps)
     widest = next(iter(shares), None)
     return {
         c.STEP_S_MACHINE_LOW: step_ends[0],
         c.STEP_S_MACHINE_HIGH: step_ends[1],
-        c.SPEEDUP_MACHINE_LOW: machine[0],
-        c.SPEEDUP_MACHINE_HIGH: machine[1],
-        c.SPEEDUP_BOTH_LOW: together[0],
-        c.SPEEDUP_BOTH_HIGH: together[1],
+        **dict(zip(SPEEDUP_ENDS, per_rollout.ends, strict=True)),
+        **dict(zip(SPEEDUP_PER_TOKEN_ENDS, per_token.ends, strict=True)),
         c.MACHINE_WIDEST: widest,
         c.MACHINE_WIDEST_SHARE: nan if widest is None else shares[widest],
     }

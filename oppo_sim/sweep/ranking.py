@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from oppo_sim import columns as c
 from oppo_sim.runs.machine import EXACT, Machine
 from oppo_sim.runs.ranges import (
+    Gain,
     best_shares,
     both,
     explained,
@@ -148,23 +149,31 @@ def _drawn_ratios(
 
 
 def _drawn_row(point: PointRuns, at_point: Sequence[float], drawn: Sequence[float]) -> dict[str, Any]:
-    given = [
-        base.totals[c.S_PER_ROLLOUT] / run.totals[c.S_PER_ROLLOUT]
-        for run, base in zip(point.runs, point.baselines, strict=True)
-        if run.totals is not None and base.totals is not None
-    ]
     pairs = point.drawn_pairs
-    faster = freed([base[c.S_PER_ROLLOUT] / run[c.S_PER_ROLLOUT] for run, base in pairs], given)
+    per_rollout, per_token = (_gain(point, name) for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN))
     steps = freed([run[c.TIMING_STEP] for run, _ in pairs], [run[c.TIMING_STEP] for run in point.totals])
-    speedup, *rollouts = ratio_interval(given)
-    shares = explained(point.machine.frame(), faster) if len(point.machine.draws) == len(pairs) else {}
+    whole = len(point.machine.draws) == len(pairs)
+    shares = explained(point.machine.frame(), per_rollout.drawn) if whole else {}
     difference, *ends = ratio_interval(at_point)
     between = both(difference, (ends[0], ends[1]), machine_interval(drawn))
     return {
-        **range_columns(speedup, (rollouts[0], rollouts[1]), faster, steps, shares),
+        **range_columns(per_rollout, per_token, steps, shares),
         c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
         c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,
     }
+
+
+def _gain(point: PointRuns, name: str) -> Gain:
+    """Over the point's own baseline in the total ``name``."""
+    given = [
+        base.totals[name] / run.totals[name]
+        for run, base in zip(point.runs, point.baselines, strict=True)
+        if run.totals is not None and base.totals is not None
+    ]
+    mean, *ends = ratio_interval(given)
+    return Gain(
+        mean, (ends[0], ends[1]), freed([base[name] / run[name] for run, base in point.drawn_pairs], given)
+    )
 
 
 def _over(here: Sequence[float], there: Sequence[float]) -> list[float]:

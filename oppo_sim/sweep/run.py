@@ -19,7 +19,7 @@ from oppo_sim.runs.statistics import FIRST_LOOK, dominated, looks_of
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.axes import Axis
-from oppo_sim.sweep.drawing import draw_points
+from oppo_sim.sweep.drawing import GROUP, MOST_DRAWN, draw_points
 from oppo_sim.sweep.points import Values, points_of
 from oppo_sim.sweep.ranking import FAILED, OK, STOPPED, PointRuns, Ranking, ranked
 from oppo_sim.sweep.resolve import Resolved, Resolver, refuse_unknown
@@ -224,26 +224,48 @@ class Estimate:
     seconds: float | None
     """Real seconds, from one run that was timed; None: nothing is left to run, or that run failed."""
     engine: str
+    drawn_runs: tuple[int, int] = (0, 0)
+    """What draws of the machine add to ``runs``: of the first group of points, and where no point can be told
+    apart from the best. ``known_runs``, ``steps`` and ``seconds`` are without them."""
+    drawn_seconds: tuple[float, float] | None = None
+    """Real seconds of these; None: no run was timed."""
 
 
 def estimate(plan: SweepPlan, known: Callable[[str], bool], jobs: int) -> Estimate:
-    """Count the runs that are left and time one of them here."""
+    """Count the runs that are left and time one of them here. Which points run on draws is known only when
+    they are ranked: here the first stand for the best."""
     requests = plan.requests(range(len(plan.points)), plan.seeds)
     missing = [request for request in requests if not known(request.key)]
     steps = sum(request.steps for request in missing)
+    drawn = _drawn_runs(plan, GROUP), _drawn_runs(plan, MOST_DRAWN)
     if not missing:
-        return Estimate(len(requests), len(requests), 0, None, "")
+        return Estimate(len(requests), len(requests), 0, None, "", drawn)
     some = missing[-1]
     some = replace(some, steps=min(some.steps, json.loads(some.scenario)["warmup_steps"] + _TIMED_STEPS))
     evaluate(some)  # the first one is slower: it builds
     timed = evaluate(some)
-    seconds = (
-        None if timed.totals is None else timed.seconds / some.steps * steps / max(1, min(jobs, len(missing)))
-    )
-    return Estimate(len(requests), len(requests) - len(missing), steps, seconds, timed.engine)
+    known_runs = len(requests) - len(missing)
+    if timed.totals is None:
+        return Estimate(len(requests), known_runs, steps, None, timed.engine, drawn)
+    a_step = timed.seconds / some.steps
+    a_run = a_step * steps / len(missing)
+    least, most = (count * a_run / max(1, min(jobs, count)) for count in drawn)
+    seconds = a_step * steps / max(1, min(jobs, len(missing)))
+    return Estimate(len(requests), known_runs, steps, seconds, timed.engine, drawn, (least, most))
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _drawn_runs(plan: SweepPlan, points: int) -> int:
+    """Distinct runs of so many points, and of their baselines, on the draws of the machine."""
+    keys = {
+        request.key
+        for point in plan.runnable[:points]
+        for draw in range(len(point.machine.draws))
+        for request in point.on_draw(draw, plan.seeds[draw % len(plan.seeds)])
+    }
+    return len(keys)
 
 
 def _rounds(plan: SweepPlan) -> Iterator[tuple[int, ...]]:

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
+from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.statistics import SPEEDUP_COLUMNS, STEP_COLUMNS, compared_row
 from oppo_sim.sweep.ranking import PointRuns, Ranking
 
@@ -109,8 +110,8 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
 
 DRAWN_COLUMNS: Final = (
     c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH,
-    c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH,
-    c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH,
+    *SPEEDUP_ENDS,
+    *SPEEDUP_PER_TOKEN_ENDS,
     c.DIFFERENCE_BOTH_LOW, c.DIFFERENCE_BOTH_HIGH,
     c.P_BEST, c.MACHINE_WIDEST, c.MACHINE_WIDEST_SHARE,
 )  # fmt: skip

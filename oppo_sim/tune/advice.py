@@ -10,6 +10,7 @@ from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
 from oppo_sim.runs.machine import Machine
+from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
@@ -47,11 +48,14 @@ def choice(
 
 
 def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
-    """Numbers of a setting on fresh seeds, in the scenario as given; intervals of 95 %."""
+    """Numbers of a setting on fresh seeds, in the scenario as given; intervals of 95 %. The speed-up is that
+    of the objective: by trained rollouts, or by trained tokens."""
     row = result.checked.rows[0]
-    speedup = c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH
+    speedup, ranges = (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH), dict(result.ranges)
     if objective == "tokens":
         speedup = c.SPEEDUP_PER_TOKEN, c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH
+        ends = zip(SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS, strict=True)
+        ranges |= {shown: ranges[own] for shown, own in ends if own in ranges}
     return {
         UNIT_COST[objective]: row[UNIT_COST[objective]],
         c.STEP_S: row[c.STEP_S],
@@ -66,7 +70,7 @@ def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
         c.DEFERRED: row[c.DEFERRED],
         c.COMPARED_KV_PEAK_TOKENS: row[c.COMPARED_KV_PEAK_TOKENS],
         c.HOURS_PER_10K: row[c.HOURS_PER_10K],
-        **result.ranges,
+        **ranges,
     }
 
 
@@ -78,7 +82,7 @@ def summary_sentences(
     runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
     low, high = numbers["speedup_low"], numbers["speedup_high"]
     between = f"95 % interval {low:.3f} to {high:.3f}" if isfinite(low) and isfinite(high) else ""
-    least, most = (chosen.ranges.get(name, nan) for name in (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH))
+    least, most = (numbers.get(name, nan) for name in (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH))
     if isfinite(least) and isfinite(most):
         alone = f"; of the rollouts alone: {between}" if between else ""
         between = f"95 % interval of rollouts and machine {least:.2f} to {most:.2f}{alone}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim import columns as c
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import (
+    Gain,
     best_shares,
     both,
     explained,
@@ -40,10 +41,11 @@ class _Runs:
         """Of the setting, draw by draw."""
         return [run[name] for run, _ in self.drawn]
 
-    def faster(self, name: str) -> tuple[list[float], list[float]]:
-        """How many times cheaper than the baseline, by draw and by seed."""
+    def gain(self, name: str) -> Gain:
+        """How many times cheaper than the baseline."""
         drawn, given = ([base[name] / run[name] for run, base in pairs] for pairs in (self.drawn, self.given))
-        return freed(drawn, given), given
+        mean, *ends = ratio_interval(given)
+        return Gain(mean, (ends[0], ends[1]), freed(drawn, given))
 
     def steps(self) -> list[float]:
         """Seconds a step, by draw."""
@@ -108,10 +110,11 @@ def _with_ranges(
     terms: "pd.DataFrame",
     share: float,
 ) -> PairedResult:
-    faster, given = runs.faster(cost)
-    speedup, *alone = ratio_interval(given)
     columns: Mapping[str, Any] = range_columns(
-        speedup, (alone[0], alone[1]), faster, runs.steps(), explained(terms, faster)
+        runs.gain(c.S_PER_ROLLOUT),
+        runs.gain(c.S_PER_TOKEN),
+        runs.steps(),
+        explained(terms, runs.gain(cost).drawn),
     )
     ratios = relative_costs(one.checked.costs, best.checked.costs)
     drawn = freed(

@@ -44,8 +44,12 @@
     return measure.kind === "signed_share" && value > 0 && Number(shown.replace(/,/g, "")) !== 0 ? `+${shown}` : shown;
   };
   const withUnit = (measure, value) => (finite(value) ? bare(measure, value) + (measure.unit === "×" ? "×" : measure.unit ? ` ${measure.unit}` : "") : DASH);
-  const interval = (measure, row) =>
-    measure.low && measure.high && finite(measure.low[row]) && finite(measure.high[row]) ? `[${bare(measure, measure.low[row])}, ${bare(measure, measure.high[row])}]` : "";
+  const between = (measure, low, high, row) => (low && high && finite(low[row]) && finite(high[row]) ? `[${bare(measure, low[row])}, ${bare(measure, high[row])}]` : "");
+  // Of the rollouts, then of the machine.
+  const interval = (measure, row) => {
+    const machine = between(measure, measure.machine_low, measure.machine_high, row);
+    return [between(measure, measure.low, measure.high, row), machine && `machine ${machine}`].filter(Boolean).join(" ");
+  };
   const headed = (measure) => (measure.unit ? `${measure.label} (${measure.unit})` : measure.label);
 
   // "<= 2", "> 1.2", "5", "2..5": a test of a number in the unit shown; undefined: not understood.

@@ -2,7 +2,8 @@
 agrees.
 
 Fewer numbers than unknowns is the usual case, so the answer is a distribution. Draws are made given the
-numbers of a baseline that is computed stage by stage; each is then simulated, and weighted by how much better
+numbers of a baseline that is computed stage by stage (from the prior where enough of it agrees, else by a
+chain); each is then simulated, and weighted by how much better
 or worse the simulated one agrees (importance sampling).
 """
 
@@ -35,6 +36,11 @@ _FEW: Final = 50.0
 _SWEEPS: Final = 2000
 _CANDIDATES: Final = 2
 """Simulated, for each draw that is kept."""
+_FROM_PRIOR: Final = 60_000
+"""Draws of the priors that are tried before a chain is run."""
+_AT_ONCE: Final = 20_000
+_WORTH: Final = 4.0
+"""Independent draws, for each that is wanted, from which on those of the priors do."""
 
 _NUMBER: Final = r"([-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE: Final = re.compile(rf"\s*{_NUMBER}\s*(?:(\.\.|±|\+-)\s*{_NUMBER}\s*)?")
@@ -125,13 +131,17 @@ def observe(
         values = median * np.exp(sigma * np.clip(z, -8, 8))
         return {name: values[:, place] for place, name in enumerate(names)}
 
+    def likelihood(z: Floats) -> Floats:
+        return _agreement(baseline.estimated(terms(z)), observations)
+
     def log_density(z: Floats) -> Floats:
-        total: Floats = -0.5 * (z * z).sum(axis=1) + _agreement(baseline.estimated(terms(z)), observations)
+        total: Floats = -0.5 * (z * z).sum(axis=1) + likelihood(z)
         return total
 
     before = baseline.estimated(terms(generator.standard_normal((4000, len(names)))))
     count = _CANDIDATES * draws
-    z = sampled(log_density, len(names), count, _SWEEPS, generator)
+    found_z = _of_prior(likelihood, len(names), count, generator)
+    z = sampled(log_density, len(names), count, _SWEEPS, generator) if found_z is None else found_z
     values = terms(z)
     found = [CostTerms(**{name: float(each[row]) for name, each in values.items()}) for row in range(count)]
     seen = []
@@ -164,6 +174,20 @@ def observe(
         scenario,
         notes,
     )
+
+
+def _of_prior(
+    likelihood: Callable[[Floats], Floats], size: int, count: int, generator: np.random.Generator
+) -> Floats | None:
+    """``count`` points drawn from the prior in proportion to the likelihood; None where too few of the prior
+    agree (sampling and importance resampling, Rubin 1988)."""
+    z = generator.standard_normal((_FROM_PRIOR, size))
+    logs = np.concatenate([likelihood(z[at : at + _AT_ONCE]) for at in range(0, len(z), _AT_ONCE)])
+    weights = np.exp(logs - logs.max())
+    if not weights.sum() ** 2 / (weights**2).sum() >= _WORTH * count:
+        return None
+    chosen: Floats = z[generator.choice(len(z), size=count, p=weights / weights.sum())]
+    return chosen
 
 
 def _refuse_unmet(observations: Sequence[Observation], before: Floats, after: Floats) -> None:

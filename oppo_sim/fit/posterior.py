@@ -29,6 +29,9 @@ _NOISE: Final = (0.02, 1.0)
 """Median and sigma of a metric's relative scale."""
 _TAIL: Final = (4.0, 0.5)
 """Of the degrees of freedom beyond 1."""
+_FIRST: Final = (0.03, 2.0)
+"""Of the seconds by which a first step is longer, of the metric's own; a first update often is not, and tells
+most of what tokens cost."""
 _UNTOLD: Final = 0.7
 """Spread of the logarithm of the part of its batch that a run trains, where it is unknown."""
 _BETWEEN: Final = (0.02, 0.7)
@@ -117,7 +120,7 @@ class _Space:
                 self._add(f"tail/{kind}", *_TAIL)
             if any(features[member.log].cold.any() and member.share >= 0.005 for member in same):
                 typical = float(np.nanmedian(np.concatenate([member.seconds for member in same])))
-                self._add(f"first/{column}", max(0.1 * typical, _LEAST_S), 1.5)
+                self._add(f"first/{column}", max(_FIRST[0] * typical, _LEAST_S), _FIRST[1])
             if len(same) > 1:
                 self._add(f"between/{column}", *between_of(same[0]))
             for member in same:

@@ -1,0 +1,172 @@
+"""How often the range of `oppo fit --observe` holds the truth.
+
+Machines are drawn from the priors, a few numbers of their sequential baseline are observed with the error
+that the tool takes them to have, and the range of a policy's speed-up over the draws that agree is held
+against the speed-up on the drawn machine.
+
+    python experiments/observe/run.py --cases 110        # writes results.csv and README.md
+    python experiments/observe/run.py --page             # the page alone, from results.csv
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fast.choose import run_columns
+from oppo_sim.fit.baseline import Baseline
+from oppo_sim.fit.observe import observe, read_observation
+from oppo_sim.fit.priors import priors_for
+from oppo_sim.scenario.build import build_parts, build_setup
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.schema import Scenario
+
+FOLDER: Final = Path(__file__).parent
+RESULTS: Final = FOLDER / "results.csv"
+PAGE: Final = FOLDER / "README.md"
+STEPS: Final = 8
+POLICY: Final = "inter"
+SETS: Final = (
+    ("timing_s/step",),
+    ("timing_s/step", "timing_s/gen"),
+    ("timing_s/step", "share/gen"),
+    ("timing_s/gen", "timing_s/update_actor", "tokens_per_s"),
+    ("share/gen", "share/update_actor"),
+    ("rollouts_per_s",),
+)
+"""What is told of a run, one set a case in turn."""
+
+
+def small_scenario() -> Scenario:
+    """The shipped single-device scenario with roofline costs and short runs, so that a case takes seconds."""
+    shipped = load_scenario("h200-single")
+    costs = {name: value for name, value in shipped.to_plain()["costs"].items() if name != "kernels"}
+    costs["kind"] = "roofline"
+    plain = {
+        **shipped.to_plain(),
+        "costs": costs,
+        "steps": STEPS,
+        "warmup_steps": 1,
+        "rollout_batch_size": 32,
+    }
+    return Scenario.model_validate(plain)
+
+
+def truth_of(scenario: Scenario, names: Sequence[str], seed: int) -> CostTerms:
+    """One machine of the priors."""
+    generator = np.random.default_rng([seed, 7])
+    priors = priors_for([scenario])
+    drawn = {
+        name: priors[name].median * np.exp(priors[name].sigma * generator.standard_normal()) for name in names
+    }
+    return CostTerms(**{name: float(value) for name, value in drawn.items()})
+
+
+def told(names: Sequence[str], exact: Sequence[float], seed: int) -> list[str]:
+    """The numbers as somebody would tell them: each off by as much as the tool takes it to be off."""
+    generator = np.random.default_rng([seed, 8])
+    found = []
+    for name, value in zip(names, exact, strict=True):
+        off = value + read_observation(f"{name}={value!r}").spread * generator.standard_normal()
+        found.append(f"{name}={np.clip(off, 0.0, 1.0) if name.startswith('share/') else off:.4g}")
+    return found
+
+
+def speedup(scenario: Scenario, terms: CostTerms) -> float:
+    """Of ``POLICY`` over the sequential baseline, seconds a trained rollout after the first step."""
+    costs = scenario.costs.model_copy(update={"terms": terms, "draws": None})
+    here = scenario.model_copy(update={"costs": costs})
+    parts = build_parts(here)
+    seconds = []
+    for policy in ("sequential", POLICY):
+        setup = build_setup(here, policy=policy, steps=STEPS, parts=parts)
+        seconds.append(float(run_columns(setup).columns["timing_s/step"][1:].sum()))
+    return seconds[0] / seconds[1]
+
+
+def one_case(scenario: Scenario, number: int, draws: int) -> dict[str, float | int | str]:
+    """Truth, range, and whether it holds."""
+    begun = time.process_time()
+    names = SETS[number % len(SETS)]
+    baseline = Baseline(scenario, names)
+    truth = truth_of(scenario, baseline.terms, number)
+    numbers = told(names, baseline.simulated(truth), number)
+    result = observe(scenario, numbers, draws=draws, seed=number)
+    distinct = {draw: speedup(scenario, draw) for draw in dict.fromkeys(result.draws)}
+    low, middle, high = np.percentile([distinct[draw] for draw in result.draws], (2.5, 50, 97.5))
+    real = speedup(scenario, truth)
+    return {
+        "case": number,
+        "observed": " ".join(numbers),
+        "set": " + ".join(names),
+        "truth": real,
+        "low": float(low),
+        "middle": float(middle),
+        "high": float(high),
+        "inside": int(low <= real <= high),
+        "effective_draws": result.effective,
+        "cpu_s": time.process_time() - begun,
+    }
+
+
+def page(rows: pd.DataFrame) -> str:
+    """The result page."""
+    inside, count = int(rows["inside"].sum()), len(rows)
+    low, high = proportion(inside, count)
+    lines = [
+        "# Do ranges of `oppo fit --observe` hold the truth?",
+        "",
+        *(__doc__ or "").strip().splitlines(),
+        "",
+        f"Scenario: `h200-single` with roofline costs, 32 rollouts a step; policy `{POLICY}`; {STEPS} steps.",
+        "",
+        f"**{inside} of {count} ranges of 95 % hold the speed-up of the drawn machine: {inside / count:.0%}**"
+        f" (95 % interval of this share {low:.0%} to {high:.0%}). Wanted: 90 to 98 %.",
+        "",
+        "| observed | cases | hold | median width of the range |",
+        "|---|---|---|---|",
+    ]
+    for name, part in rows.groupby("set", sort=False):
+        width = float(((part["high"] - part["low"]) / part["middle"]).median())
+        lines.append(f"| {name} | {len(part)} | {int(part['inside'].sum())} | {width:.0%} |")
+    lines += [
+        "",
+        f"Draws are worth {rows['effective_draws'].median():.0f} independent ones in the median case and"
+        f" {rows['effective_draws'].min():.0f} in the worst. A case takes {rows['cpu_s'].median():.0f} s.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def proportion(inside: int, count: int) -> tuple[float, float]:
+    """Wilson's interval of a share."""
+    from scipy.stats import binomtest
+
+    found = binomtest(inside, count).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=110)
+    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--page", action="store_true", help="write the page from results.csv alone")
+    said = parser.parse_args()
+    if not said.page:
+        scenario, rows = small_scenario(), []
+        for number in range(said.cases):
+            rows.append(one_case(scenario, number, said.draws))
+            pd.DataFrame(rows).to_csv(RESULTS, index=False, float_format="%.6g")
+    PAGE.write_text(page(pd.read_csv(RESULTS)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -222,6 +222,9 @@ def share(of: str, value: int) -> str:
 
 UTILIZATION: Final = "utilization"
 HOURS_PER_10K: Final = "hours_per_10k_rollouts"
+NUM_GPUS: Final = "num_gpus"  # of the job, idle ones included
+TOKENS_PER_S_PER_GPU: Final = "tokens_per_s_per_gpu"  # response tokens trained
+GPU_HOURS_PER_1K_STEPS: Final = "gpu_hours_per_1k_steps"
 BOUND_ONLY: Final = "bound_only"  # the policy knows what no real run can: never the best
 # The intervals above are of the rollouts (seeds). Where draws say how unknown the machine's seconds are,
 # there are these: 95 % of the draws, and both together around the value.

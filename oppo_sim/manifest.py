@@ -54,6 +54,7 @@ def provenance(scenario: Scenario, setup: Setup) -> dict[str, Any]:
         "scenario_sha256": scenario.content_hash,
         "scenario_yaml": scenario.to_yaml(),
         "warmup_steps": scenario.warmup_steps,
+        "num_gpus": scenario.num_gpus,
         "trace": dict(setup.replay.provenance),
         "trace_sha256": setup.replay.content_hash,
         "costs": {**setup.costs.provenance, "evidence": dict(setup.costs.evidence)},

@@ -34,7 +34,7 @@ def test_totals_have_the_shares_after_the_warm_up() -> None:
     sink = SummarySink(1)
     for deferrals in ([0, 0, 0, 4], [3, 1], [2, 1, 1]):
         sink.on_step(row(deferrals))
-    totals = run_totals(sink, 4)
+    totals = run_totals(sink, 4, 1)
     assert [totals[c.share("deferrals", value)] for value in range(3)] == [5 / 8, 2 / 8, 1 / 8]
     assert totals[c.share("deferrals", 3)] == 0.0
     assert totals[c.share("staleness", 0)] == 1.0

@@ -122,7 +122,7 @@ def test_running_totals_agree_with_the_frame(tiny: Path) -> None:
     run_setup(setup, totals_only)
     run_setup(setup, frames)
     kept = frames.steps()[setup.warmup_steps :]
-    totals = run_totals(totals_only, 4)
+    totals = run_totals(totals_only, 4, 2)
     assert totals["steps"] == 5
     assert totals["seconds"] == pytest.approx(kept[c.TIMING_STEP].sum(), rel=1e-12)
     assert totals["s_per_rollout"] == pytest.approx(kept[c.TIMING_STEP].sum() / 20, rel=1e-12)

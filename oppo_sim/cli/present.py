@@ -14,14 +14,17 @@ from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import (
     ATTRIBUTION,
+    GPU_HEADS,
     NOTHING,
     Unit,
     format_seconds,
     format_signed,
+    gpu_cells,
     stage_rows,
     time_unit,
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
+from oppo_sim.results.summary import gpu_hours
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.tables import numbers
 
@@ -60,6 +63,8 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
             f" warm-up ({seconds})"
         )
         table_console().print(run_summary_table(kept, title, unit))
+        if "num_gpus" in run.manifest and not unit:
+            show_gpus(kept, int(run.manifest["num_gpus"]))
         if simulated:
             show_step_range(run.manifest)
             show_provenance(run.manifest)
@@ -73,6 +78,18 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         err=True,
     )
     return EXIT_INTERRUPTED
+
+
+def show_gpus(steps: "pd.DataFrame", num_gpus: int) -> None:
+    """What the steps cost in GPUs."""
+    seconds, tokens = float(steps[c.TIMING_STEP].sum()), float(steps[c.TOKENS_TRAINED].sum())
+    pace, hours = gpu_cells(
+        {
+            c.TOKENS_PER_S_PER_GPU: tokens / seconds / num_gpus if seconds else np.nan,
+            c.GPU_HOURS_PER_1K_STEPS: gpu_hours(seconds / len(steps), num_gpus),
+        }
+    )
+    click.echo(f"{num_gpus} GPUs: {pace} tokens trained a second a GPU, {hours} GPU-hours for 1,000 steps")
 
 
 def show_step_range(manifest: Mapping[str, Any]) -> None:
@@ -197,9 +214,10 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
                 f"{_decimals(stale, 2)} / {_decimals(oldest, 0 if oldest.is_integer() else 1)}",
                 format_signed(bias),
                 *(_decimals(count, 1) for count in deferred),
+                *gpu_cells(comparison.loc[policy].to_dict()),
             )
         )
-    return table(title, heads, rows)
+    return table(title, [*heads, *GPU_HEADS], rows)
 
 
 def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
@@ -231,10 +249,12 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
             f"{_decimals(row[c.COMPARED_STALENESS_MEAN], 2)} / {row[c.COMPARED_STALENESS_MAX]:.0f}",
             format_signed(row[c.LENGTH_BIAS]),
             _decimals(row[c.DEFERRED], 1),
+            *gpu_cells(row),
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    return table(title, ("policy", "staleness mean/max", "length bias", "deferred"), rows)
+    heads = ("policy", "staleness mean/max", "length bias", "deferred", *GPU_HEADS)
+    return table(title, heads, rows)
 
 
 def shares_table(shares: "pd.DataFrame", name: str) -> "Table":

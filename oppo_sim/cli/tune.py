@@ -204,7 +204,7 @@ def _checked_table(tuned: "Tuned") -> "Table":
     from rich.text import Text
 
     from oppo_sim import columns as c
-    from oppo_sim.report.labels import NOTHING, format_seconds
+    from oppo_sim.report.labels import GPU_HEADS, NOTHING, format_seconds, gpu_cells
     from oppo_sim.report.ranges import ends_text
     from oppo_sim.tune.advice import expected
 
@@ -214,7 +214,16 @@ def _checked_table(tuned: "Tuned") -> "Table":
     title = f"{tuned.scenario.name}: {seeds} fresh seed(s) × {record['steps']} steps (simulated)"
     shown = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     shown.add_column("setting", overflow="fold")
-    for head in ("step", "speed-up [95 %]", "from choice [95 %]", "staleness", "bias", "KV peak", ""):
+    for head in (
+        "step",
+        "speed-up [95 %]",
+        "from choice [95 %]",
+        "staleness",
+        "bias",
+        *GPU_HEADS,
+        "KV peak",
+        "",
+    ):
         shown.add_column(Text(head), justify="right", no_wrap=True)
     for one in [tuned.chosen, *tuned.others[: MOST_SHOWN - 1]]:
         row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
@@ -233,6 +242,7 @@ def _checked_table(tuned: "Tuned") -> "Table":
             NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
             f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
             f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",
+            *gpu_cells(row),
             f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
             _mark(one, tuned),
         )

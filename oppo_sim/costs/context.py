@@ -22,6 +22,13 @@ class CostContext:
     colocated_scoring: bool = False
     """The scoring workers share the devices of the rollout replicas."""
 
+    node_link_bytes_per_s: float | None = None
+    """Of a GPU, per direction, between nodes; None: all GPUs are in one node."""
+    training_spans_nodes: bool = False
+    """Gradients and gathered weights cross the link between nodes."""
+    sync_spans_nodes: bool = False
+    """New weights cross it on their way to the rollout replicas."""
+
     @property
     def nominal_batch(self) -> BatchShape:
         """A batch of prompts and responses of half the longest: what mean demands are meant for."""

@@ -80,6 +80,10 @@ class RooflineTraining:
     num_gpus: int
     weights_bytes: float
     nominal: BatchShape
+    node_link_bytes_per_s: float | None = None
+    """Of a device, per direction, where the group spans nodes: a ring is as quick as its slowest link."""
+    sync_link_bytes_per_s: float | None = None
+    """Likewise where new weights cross nodes."""
     _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -136,7 +140,8 @@ class RooflineTraining:
             return sync.fixed_s
         if sync.kind == "full_export":
             return sync.fixed_s + size / sync.export_bytes_per_s + size / sync.load_bytes_per_s
-        link = self._link() if sync.link_bytes_per_s is None else sync.link_bytes_per_s
+        between = sync.link_bytes_per_s
+        link = self._link(self.sync_link_bytes_per_s) if between is None else between
         return sync.fixed_s + size / sync.convert_bytes_per_s + size / link
 
     def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
@@ -188,9 +193,10 @@ class RooflineTraining:
     def _achieved(self) -> Achieved:
         return achieved(self.device, self.devices.achievable)
 
-    def _link(self) -> float:
+    def _link(self, between_nodes: float | None) -> float:
         own = self.devices.link_bytes_per_s
-        return (self.device.link_bytes_per_s if own is None else own) * self._achieved.link
+        inside = self.device.link_bytes_per_s if own is None else own
+        return min(inside, between_nodes or inside) * self._achieved.link
 
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
@@ -209,7 +215,13 @@ class RooflineTraining:
     def _gather_seconds(self, model: TrainedModel) -> float:
         """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the link."""
         ranks, size = self._data_parallel, value_bytes(self.training.dtype) * model.parameters
-        return size / self.training.tensor_parallel * (ranks - 1) / ranks / self._link()
+        return (
+            size
+            / self.training.tensor_parallel
+            * (ranks - 1)
+            / ranks
+            / self._link(self.node_link_bytes_per_s)
+        )
 
     def _host_link(self) -> float:
         return self.device.host_link_bytes_per_s * self._achieved.link

@@ -149,6 +149,10 @@ MEASURES: Final = {
         Measure(c.COMPARED_KV_PEAK_TOKENS, "highest KV of a replica (tokens)", "count", "low"),
         Measure(c.COMPARED_KV_PREEMPTIONS, "preemptions a step", "number", "low"),
         Measure(c.HOURS_PER_10K, "hours for 10,000 rollouts", "number", "low"),
+        Measure(c.TOKENS_PER_S_PER_GPU, "tokens trained a second a GPU", "number", "high"),
+        Measure(c.GPU_HOURS_PER_1K_STEPS, "GPU-hours for 1,000 steps", "number", "low"),
+        Measure(c.NUM_GPUS, "GPUs", "count"),
+        Measure(c.COMPARED_DEFERRALS_MEAN, "deferrals of a trained rollout, mean", "number", "low"),
         Measure(c.TOKENS_PER_S, "tokens trained a second", "number", "high"),
         Measure(c.GEN_S, "gen", "seconds", "low"),
         Measure(c.REWARD_S, "reward", "seconds", "low"),
@@ -185,6 +189,20 @@ _NAMES: Final = {
     "rollout.num_replicas": "replicas",
     "scoring.num_workers": "scoring workers",
 }
+
+
+GPU_HEADS: Final = ("tokens/s/GPU", "GPU-h/1k steps")
+
+
+def gpu_cells(row: Mapping[Any, Any]) -> tuple[str, str]:
+    """Under ``GPU_HEADS``; empty where the number of GPUs is not known."""
+    pace, hours = (
+        float(row.get(name, math.nan)) for name in (c.TOKENS_PER_S_PER_GPU, c.GPU_HOURS_PER_1K_STEPS)
+    )
+    shown = (f"{value:,.{0 if value >= 100 else 1}f}" for value in (pace, hours))
+    known = (math.isfinite(pace), math.isfinite(hours))
+    first, second = (text if there else NOTHING for text, there in zip(shown, known, strict=True))
+    return first, second
 
 
 def measure_of(column: str) -> Measure:

@@ -24,8 +24,9 @@ def summarise(steps: "pd.DataFrame", warmup_steps: int) -> "pd.DataFrame":
     return table[list(STATISTICS)]
 
 
-def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float]:
-    """What a comparison needs of a run, after the warm-up: seconds, rollouts, tokens, means."""
+def run_totals(summary: SummarySink, rollout_batch_size: int, num_gpus: int) -> dict[str, float]:
+    """What a comparison needs of a run on ``num_gpus`` GPUs, after the warm-up: seconds, rollouts, tokens,
+    means."""
     columns = summary.columns
 
     def of(name: str) -> Moments:
@@ -58,6 +59,9 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
 
     totals |= {
         c.TOKENS_PER_S: tokens / seconds if seconds else float("nan"),
+        c.NUM_GPUS: num_gpus,
+        c.TOKENS_PER_S_PER_GPU: tokens / seconds / num_gpus if seconds else float("nan"),
+        c.GPU_HOURS_PER_1K_STEPS: gpu_hours(of(c.TIMING_STEP).mean, num_gpus),
         c.COMPARED_PARTIAL_RATIO: mean(c.PARTIAL_RATIO),
         c.COMPARED_TOKENS_IN_FLIGHT: mean(c.TOKENS_IN_FLIGHT),
         c.COMPARED_KV_PEAK_TOKENS: of(c.KV_PEAK_TOKENS).maximum,
@@ -81,6 +85,11 @@ def run_totals(summary: SummarySink, rollout_batch_size: int) -> dict[str, float
     totals |= {c.timing(stage): of(c.timing(stage)).mean for stage in (*c.STAGES, "step")}
     # A maximum of whole numbers is one; kept as text and read again it must be the same column.
     return {name: float(value) for name, value in totals.items()}
+
+
+def gpu_hours(step_s: float, num_gpus: int) -> float:
+    """Of a thousand steps of ``step_s`` seconds each."""
+    return step_s * num_gpus * 1000 / 3600
 
 
 def shares_of(name: str, counts: Sequence[int]) -> dict[str, float]:

@@ -71,7 +71,7 @@ def simulate(setup: Setup, variant: str = "actual") -> tuple[dict[str, float], s
     summary, engine = run_summary(
         setup, counterfactual=chosen.counterfactual, score_granularity=chosen.score_granularity
     )
-    return run_totals(summary, setup.batch.rollout_batch_size), engine
+    return run_totals(summary, setup.batch.rollout_batch_size, setup.scenario.num_gpus), engine
 
 
 def checked_request(

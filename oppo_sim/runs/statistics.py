@@ -64,6 +64,9 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
         c.COMPARED_DEFERRALS_MAX: max(run[c.COMPARED_DEFERRALS_MAX] for run in actual),
         c.UTILIZATION: mean(c.UTILIZATION),
         c.HOURS_PER_10K: mean(c.S_PER_ROLLOUT) * 10_000 / 3600,
+        c.NUM_GPUS: mean(c.NUM_GPUS),
+        c.TOKENS_PER_S_PER_GPU: mean(c.TOKENS_PER_S_PER_GPU),
+        c.GPU_HOURS_PER_1K_STEPS: mean(c.GPU_HOURS_PER_1K_STEPS),
     }
 
 

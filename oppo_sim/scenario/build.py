@@ -146,7 +146,27 @@ def build_setup(
 
 
 def cost_context(scenario: Scenario) -> CostContext:
-    """What its costs may know of a scenario."""
+    """What its costs may know of a scenario. Raises OppoError for more GPUs than ``cluster`` has, and for a
+    replica that does not fit a node."""
+    cluster, split = scenario.cluster, scenario.split
+    if cluster.num_gpus is not None and split.num_gpus > cluster.num_gpus:
+        raise OppoError(
+            f"cluster.num_gpus {cluster.num_gpus} is less than the {split.num_gpus} that {split} takes: raise"
+            " it, or give cluster.split"
+        )
+    node = cluster.num_gpus_per_node or max(split.num_gpus, 1)
+    if split.tensor_parallel > node:
+        raise OppoError(
+            f"costs.rollout.tensor_parallel {split.tensor_parallel} is more than cluster.num_gpus_per_node"
+            f" {node}: a replica does not span nodes here"
+        )
+    if scenario.training.tensor_parallel > node:
+        raise OppoError(
+            f"training.tensor_parallel {scenario.training.tensor_parallel} is more than"
+            f" cluster.num_gpus_per_node {node}: a tensor-parallel group does not span nodes here"
+        )
+    training = split.training if isinstance(split.training, int) else split.rollout_gpus
+    apart = isinstance(split.training, int) and split.num_gpus > node
     return CostContext(
         num_replicas=scenario.rollout.num_replicas,
         num_scoring_workers=scenario.scoring.num_workers,
@@ -157,6 +177,9 @@ def cost_context(scenario: Scenario) -> CostContext:
         colocated_training=scenario.placement.training == "rollout",
         colocated_scoring=scenario.placement.scoring == "rollout"
         or (scenario.placement.scoring == "training" and scenario.placement.training == "rollout"),
+        node_link_bytes_per_s=cluster.node_link_bytes_per_s if split.num_gpus > node else None,
+        training_spans_nodes=training > node,
+        sync_spans_nodes=apart or training > node,
     )
 
 
@@ -237,6 +260,12 @@ def _warnings(
         found.append(
             f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first"
             " value"
+        )
+    idle = scenario.num_gpus - scenario.split.num_gpus
+    if idle:
+        found.append(
+            f"{idle} of cluster.num_gpus {scenario.num_gpus} GPUs do nothing under {scenario.split}: give"
+            " cluster.split"
         )
     placement = scenario.placement
     measured = placement.interference is not None or costs.contention_factor is not None

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings
 from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
+from oppo_sim.scenario.cluster import with_split
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
@@ -113,6 +114,10 @@ def scenario_from_plain(
     translated = _in_file(where, data, canonical)
     merged, over = _overridden(translated.data, parsed, canonical)
     merged.setdefault("name", default_name)
+    try:
+        merged = with_split(merged)
+    except OppoError as error:
+        raise OppoError(f"{where}: {error}") from None
     given_as = {**translated.given_as, **over.given_as}
     problems = list(_problems(merged))
     if problems:

@@ -15,6 +15,7 @@ from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.rewards import NoRewards, RewardConfig
+from oppo_sim.scenario.cluster import ClusterConfig, Split
 from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.traces.config import TraceConfig
 
@@ -180,6 +181,7 @@ class Scenario(_Section):
     scoring: ScoringConfig = Field(ScoringConfig(), description="the scoring workers")
     training: TrainingConfig = Field(TrainingConfig(), description="what PPO does with a batch")
     placement: PlacementConfig = Field(PlacementConfig(), description="which groups share devices")
+    cluster: ClusterConfig = Field(ClusterConfig(), description="how many GPUs there are, and who has which")
     costs: CostConfig = Field(description="where seconds come from")
     policy: Annotated[PolicyConfig, BeforeValidator(_name_alone)] = Field(
         PolicyConfig(name=DEFAULT_POLICY),
@@ -221,6 +223,25 @@ class Scenario(_Section):
 
     def __hash__(self) -> int:
         return hash(self.content_hash)
+
+    @property
+    def split(self) -> Split:
+        """Who has which GPUs, as its fields say."""
+        reward = getattr(self.costs, "reward_model", None)
+        degree = getattr(getattr(self.costs, "rollout", None), "tensor_parallel", 1)
+        scoring: int | str = self.placement.scoring
+        if getattr(reward, "kind", "model") == "verifier" and not self.training.stream_ref:
+            scoring = "cpu"
+        elif scoring == "separate":
+            scoring = self.scoring.num_workers * int(getattr(reward, "tensor_parallel", 1))
+        own = self.training.num_gpus or self.rollout.num_replicas * degree
+        shared = self.placement.training == "rollout"
+        return Split(self.rollout.num_replicas, degree, scoring, "rollout" if shared else own)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the job takes, idle ones included."""
+        return self.cluster.num_gpus or self.split.num_gpus
 
     @property
     def base_dir(self) -> Path | None:

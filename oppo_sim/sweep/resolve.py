@@ -14,9 +14,11 @@ from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import cost_context, policy_settings_of
+from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
+from oppo_sim.scenario.splits import Splits, possible_splits
 from oppo_sim.sweep.axes import Axis, GridAxis
 
 POLICY_NAME = "policy.name"
@@ -133,6 +135,19 @@ class Resolver:
             for prefix in (*(f"--set {text}" for text in overrides), together, _WHERE):
                 sentence = sentence.removeprefix(f"{prefix}: ")
             raise OppoError(sentence) from None
+
+
+def with_splits(scenario: Scenario, axes: Sequence[GridAxis]) -> tuple[tuple[GridAxis, ...], Splits | None]:
+    """The axes with every possible split for ``cluster.split=auto``, and what was looked at for it. Raises
+    OppoError as ``possible_splits``."""
+    found = None
+    for axis in axes:
+        if axis.field == SPLIT_FIELD and axis.values == (AUTO,):
+            found = possible_splits(scenario)
+    if found is None:
+        return tuple(axes), None
+    filled = GridAxis(SPLIT_FIELD, found.possible)
+    return tuple(filled if axis.field == SPLIT_FIELD else axis for axis in axes), found
 
 
 def refuse_unknown(scenario: Scenario, axes: Sequence[Axis]) -> None:

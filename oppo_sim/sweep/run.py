@@ -22,7 +22,7 @@ from oppo_sim.sweep.axes import Axis
 from oppo_sim.sweep.drawing import GROUP, MOST_DRAWN, draw_points
 from oppo_sim.sweep.points import Values, points_of
 from oppo_sim.sweep.ranking import FAILED, OK, STOPPED, PointRuns, Ranking, ranked
-from oppo_sim.sweep.resolve import Resolved, Resolver, refuse_unknown
+from oppo_sim.sweep.resolve import Resolved, Resolver, refuse_unknown, with_splits
 from oppo_sim.sweep.spec import SweepSpec
 from oppo_sim.sweep.table import points_frame, runs_frame
 
@@ -44,6 +44,8 @@ class SweepPlan:
     points: tuple[Values, ...]
     resolved: tuple[Resolved | str, ...]
     seeds: tuple[int, ...]
+    splits: str = ""
+    """Which splits of the GPUs were looked at, where ``cluster.split`` is ``auto``."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -132,9 +134,10 @@ def plan_sweep(
     run.
     """
     forget()
-    axes = spec.axes
+    grid, splits = with_splits(scenario, spec.grid_axes)
+    axes: tuple[Axis, ...] = (*grid, *spec.sampled_axes)
     refuse_unknown(scenario, axes)
-    points = points_of(spec.grid_axes, spec.sampled_axes, spec.samples, spec.sampler, spec.sampler_seed)
+    points = points_of(grid, spec.sampled_axes, spec.samples, spec.sampler, spec.sampler_seed)
     resolver = Resolver(scenario, steps=spec.steps, seeds=spec.seeds, draws=spec.draws)
     resolved: list[Resolved | str] = []
     for number, values in enumerate(points, 1):
@@ -151,6 +154,7 @@ def plan_sweep(
         tuple(points),
         tuple(resolved),
         tuple(range(scenario.seed, scenario.seed + spec.seeds)),
+        "" if splits is None else splits.sentence,
     )
     if not plan.runnable:
         raise _none_can_run(

@@ -6,10 +6,12 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.report.labels import (
+    GPU_HEADS,
     NOTHING,
     field_label,
     format_percent,
     format_seconds,
+    gpu_cells,
     settings_label,
     value_label,
 )
@@ -47,6 +49,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
         "staleness",
         "length bias",
         "deferred",
+        *GPU_HEADS,
         "KV peak",
         *(["P(best)"] if drawn else []),
         "",
@@ -65,6 +68,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
             f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
             _percent(row[c.LENGTH_BIAS]),
             f"{row[c.DEFERRED]:.1f}",
+            *gpu_cells(row.to_dict()),
             f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
             *([_share(row[c.P_BEST])] if drawn else []),
             "best" if number == sweep.best else "≈" if number in sweep.region else "",
@@ -75,7 +79,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
 
 def notes(sweep: Sweep) -> list[str]:
     """Sentences below the table: the region, stopped and failed points, the engines."""
-    found = []
+    found = [sweep.plan.splits] if sweep.plan.splits else []
     others = len(sweep.region) - 1
     drawn = has_ranges(sweep.points)
     over = "the seeds and the draws of the machine" if drawn else "the seeds"

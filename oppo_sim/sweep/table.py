@@ -124,6 +124,8 @@ def _columns() -> list[str]:
         *STEP_COLUMNS, *SPEEDUP_COLUMNS, c.GEN_S, c.REWARD_S, c.TRAINING_S,
         c.COMPARED_STALENESS_MEAN,
         c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.DEFERRED, c.UTILIZATION, c.HOURS_PER_10K,
+        c.COMPARED_DEFERRALS_MEAN, c.COMPARED_DEFERRALS_MAX,
+        c.NUM_GPUS, c.TOKENS_PER_S_PER_GPU, c.GPU_HOURS_PER_1K_STEPS,
     )  # fmt: skip
     return [
         *compared,

@@ -16,8 +16,10 @@ from oppo_sim.policies.refill import overcommit_rollouts
 from oppo_sim.policies.registry import SHIPPED, check_settings, make_policy, policy_class
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import policy_settings_of
+from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.splits import possible_splits
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.sweep.axes import grid_axis, sampled_axis, split_assignment
 
@@ -125,6 +127,7 @@ def build_space(
     Raises OppoError where nothing is left to search, for a policy that cannot run and was asked for, and for
     a knob that no policy has.
     """
+    changed = [_filled(scenario, knob) for knob in changed]
     if policies is not None and not policies:
         raise OppoError("there are no policies to search: name at least one")
     fields = [knob.field for knob in changed]
@@ -168,6 +171,13 @@ def build_space(
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _filled(scenario: Scenario, knob: Knob) -> Knob:
+    """``cluster.split=auto`` as a choice between all splits that are possible."""
+    if knob.field == SPLIT_FIELD and knob.choices == (AUTO,):
+        return Knob(SPLIT_FIELD, "choice", choices=possible_splits(scenario).possible)
+    return knob
 
 
 def _built(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:
@@ -277,7 +287,7 @@ def _start_value(scenario: Scenario, name: str, settings: Mapping[str, Any], kno
     if knob.field.startswith(POLICY):
         value = _setting_value(scenario, name, settings, knob)
     else:
-        value = _machine_value(scenario, knob.field)
+        value = str(scenario.split) if knob.field == SPLIT_FIELD else _machine_value(scenario, knob.field)
     if knob.kind == "choice":
         there = any(value == choice and type(value) is type(choice) for choice in knob.choices)
         return value if there else knob.choices[0]

@@ -10,8 +10,9 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.call import run_fit
 from oppo_sim.fit.estimate import HeldOut
 from oppo_sim.fit.judging import Judgement
+from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
-from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.fit_logs import COSTS, TRUTH, fit_scenario, verl_log
 
 
 def _of(held: HeldOut, column: str) -> Judgement:
@@ -45,6 +46,25 @@ def test_a_stage_that_is_mostly_constant_is_told_from_a_slow_one(tmp_path: Path)
     assert update.p90 < 0.02
     result = run_fit(log, scenario)
     assert result.point.update_actor_s == pytest.approx(60.0, rel=0.05)
+
+
+def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) -> None:
+    """The configuration names a reference model and a critic; nothing of the log's seconds is theirs."""
+    ran = fit_scenario(training={"critic": "none", "ref": False, "num_ppo_epochs": 1})
+    stages = {
+        **COSTS["stages"],
+        "values": {"per_token": 8e-5},
+        "update_critic": {"fixed": 0.5, "per_token": 2e-4},
+    }
+    given = fit_scenario(training={"num_ppo_epochs": 1}, costs={**COSTS, "stages": stages})
+    log = verl_log(tmp_path / "a.log", ran, TRUTH.model_copy(update={"other_s": 0.05}))
+    result = run_fit(log, given, fit_steps=15, output=tmp_path / "fit")
+    (held,) = result.held_out
+    assert _of(held, TIMING_STEP).model.median < 0.03
+    told = [note for note in result.notes if "taken as not run" in note]
+    assert [note.split("names ")[1].split(",")[0] for note in told] == ["ref", "update_critic or values"]
+    written = load_scenario(tmp_path / "fit" / "scenario.yaml")
+    assert (written.training.ref, written.training.critic) == (False, "none")
 
 
 @pytest.mark.parametrize("counted", [0.4, 0.9])

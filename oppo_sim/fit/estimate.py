@@ -19,6 +19,7 @@ from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.trends import Trend, trends_of
+from oppo_sim.fit.unrun import as_run
 from oppo_sim.scenario.schema import Scenario
 
 _TYPICAL = 10
@@ -152,7 +153,16 @@ def fit_logs(
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     # Terms that the scenario has already would be fitted twice: these replace them.
     costs = scenario.costs.model_copy(update={"terms": NO_TERMS, "draws": EXACT})
-    features, kept = build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
+
+    def features_of(scenario: Scenario) -> tuple[Features, StepLog]:
+        return build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
+
+    features, kept = features_of(scenario)
+    run, said = as_run(kept, scenario, features)
+    if said:
+        scenario = run
+        features, kept = features_of(scenario)
+        kept = replace(kept, notes=(*kept.notes, *said))
     members = tuple(measurements_of(kept, number, features))
     if not members:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")

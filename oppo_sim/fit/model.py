@@ -60,6 +60,20 @@ class Measurement:
         return f"first/{self.column}"
 
 
+def seconds_beyond(log: StepLog) -> tuple[Floats, Floats]:
+    """By step: seconds of the step without validation and checkpoints, and those of them that no metric
+    names. The log has ``timing_s/step``."""
+    frame = log.frame
+    whole = frame[TIMING_STEP].to_numpy(dtype=np.float64)
+    for inside in (STEP_TESTING_S, STEP_SAVE_S):
+        if inside in frame:
+            whole = whole - frame[inside].fillna(0.0).to_numpy()
+    left = whole
+    for column in log.covers:
+        left = left - frame[column].to_numpy(dtype=np.float64)
+    return whole, left
+
+
 def measurements_of(log: StepLog, number: int, features: Features) -> list[Measurement]:
     """The metrics of a log, and what of its steps no metric names.
 
@@ -67,25 +81,18 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
     them: stages that no metric names, and ``other``.
     """
     frame = log.frame
-    whole = frame[TIMING_STEP].to_numpy(dtype=np.float64) if TIMING_STEP in frame else None
-    if whole is not None:
-        for inside in (STEP_TESTING_S, STEP_SAVE_S):
-            if inside in frame:
-                whole = whole - frame[inside].fillna(0.0).to_numpy()
+    whole, left = seconds_beyond(log) if TIMING_STEP in frame else (None, None)
     running = {"gen", "reward", *(stage for stage, base in features.stages.items() if base.max() > 0)}
     found: list[Measurement] = []
     named: set[str] = set()
-    total = np.zeros(len(frame))
     for column, stages in log.covers.items():
         seconds = frame[column].to_numpy(dtype=np.float64)
-        total = total + seconds
         covered = tuple(stage for stage in stages if stage in running) or stages
         named.update(stages)
         untold = features.untold and bool(_UPDATES & set(covered))
         found.append(Measurement(column, covered, number, seconds, _share(seconds, whole), untold))
-    if whole is not None:
+    if whole is not None and left is not None:
         rest = (*sorted(running - named), OTHER)
-        left = whole - total
         typical = float(np.nanmedian(left)) if np.any(np.isfinite(left)) else float("nan")
         if np.isfinite(typical) and typical > -0.02 * float(np.nanmedian(whole)):
             # Seconds that stages overlap by are not below zero.

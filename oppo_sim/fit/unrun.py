@@ -1,0 +1,58 @@
+"""Stages that a scenario runs and the run of its log did not: no metric names them, and its steps have no
+room for them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.fit.features import Features
+from oppo_sim.fit.model import seconds_beyond
+from oppo_sim.fit.reading import StepLog
+from oppo_sim.scenario.schema import Scenario
+
+_ROOM: Final = 0.2
+"""Of what the cost model says; a factor of a stage is hardly further from 1 (``costs/priors.py``)."""
+_COUNTS: Final = 0.01
+"""Of a step: a stage that takes less is left as it is."""
+_WITHOUT: Final[Mapping[str, tuple[frozenset[str], Mapping[str, object]]]] = {
+    "ref": (frozenset({"ref"}), {"ref": False, "stream_ref": False}),
+    "critic": (frozenset({"values", "update_critic"}), {"critic": "none"}),
+    "old_log_prob": (frozenset({"old_log_prob"}), {"old_log_prob": "behaviour"}),
+}
+"""What a scenario leaves out: its stages, and the settings of ``training`` without it."""
+
+
+def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario without what the run did not run, and sentences that say so.
+
+    ``features`` are those of ``scenario``. A log without seconds of whole steps cannot tell, nor can a metric
+    that holds the stage among others.
+    """
+    if TIMING_STEP not in log.frame:
+        return scenario, ()
+    named = {stage for stages in log.covers.values() for stage in stages}
+    whole, left = seconds_beyond(log)
+    step = float(np.nanmedian(whole)) if np.any(np.isfinite(whole)) else np.nan
+    room = float(np.nanmedian(left)) if np.any(np.isfinite(left)) else np.nan
+    if not (np.isfinite(step) and np.isfinite(room)):
+        return scenario, ()
+    settings: dict[str, object] = {}
+    said = []
+    for what, (stages, without) in _WITHOUT.items():
+        if stages & named:
+            continue
+        expected = sum(float(np.median(features.stages[stage])) for stage in sorted(stages))
+        if expected < _COUNTS * step or room > _ROOM * expected:
+            continue
+        settings |= without
+        said.append(
+            f"no metric names {' or '.join(sorted(stages))}, and beyond all metrics a step has"
+            f" {max(room, 0.0):.2g} s where the scenario's costs say {expected:.3g} s: taken as not run, also"
+            f" in the written scenario (training.{what})"
+        )
+    if not settings:
+        return scenario, ()
+    training = scenario.training.model_copy(update=settings)
+    return scenario.model_copy(update={"training": training}), tuple(said)

@@ -267,16 +267,17 @@ def test_lost_to_recomputation(tmp_path: Path) -> None:
         assert shares[c.LOST_TO_RECOMPUTATION_S] == pytest.approx(lost)
 
 
-def test_lost_to_contention(tmp_path: Path) -> None:
-    # Scoring on the rollout device (see test_by_hand): gen 9 s; with devices apart the 2 s of scoring would
-    # fit beside, gen 8 s.
+@pytest.mark.parametrize(("sharing", "lost"), [("streams", 1.0), ("time_slice", 2.0)])
+def test_lost_to_contention(sharing: str, lost: float, tmp_path: Path) -> None:
+    # Scoring on the rollout device (see test_by_hand): with devices apart the 2 s of scoring would fit beside,
+    # gen 8 s. Kernels that run together: memory 1.5, gen 9 s. In time slices both run at half speed: 10 s.
     costs = {"score": {"fixed": 2.0}, "demands": {"score": {"memory": 0.5, "arithmetic": 1.0}}}
-    placement = {"scoring": "rollout", "training": "separate"}
+    placement = {"scoring": "rollout", "training": "separate", "sharing": sharing}
     shares = attributed(tmp_path, "rollout-overlap", {}, [(1, 4), (1, 8)], 1, 2, costs, placement=placement)
-    assert shares[c.LOST_TO_CONTENTION_S] == pytest.approx(1.0)
-    # Scored at the end, both in one batch: 8 + 2 s, against 9 + 2 s.
-    assert shares[c.HIDDEN_BY_OVERLAP_S] == pytest.approx(10.0 - 11.0)
-    assert shares[c.SPEEDUP] == pytest.approx(10 / 11)
+    assert shares[c.LOST_TO_CONTENTION_S] == pytest.approx(lost)
+    # Scored at the end, both in one batch: 8 + 2 s, against gen and 2 s.
+    assert shares[c.HIDDEN_BY_OVERLAP_S] == pytest.approx(-lost)
+    assert shares[c.SPEEDUP] == pytest.approx(10 / (10 + lost))
 
 
 def test_lost_to_padding(tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def show_comparison(
     if has_ranges(comparison.table):
         console.print(ranges_table(comparison.table, title))
         click.echo("95 % of rollouts and machine, and of the rollouts alone; best: probability\n")
-        console.print(price_table(comparison.table))
+        console.print(
+            price_table(comparison.table, "staleness: mean / max; GPU-h/1k: hours a thousand steps")
+        )
     else:
         console.print(comparison_table(comparison.table, title))
     for name, shares in compared_shares(comparison.cells).items():
@@ -253,7 +255,7 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    heads = ("policy", "staleness mean/max", "length bias", "deferred", *GPU_HEADS)
+    heads = ("policy", "staleness", "length bias", "deferred", *GPU_HEADS)
     return table(title, heads, rows)
 
 

@@ -191,7 +191,7 @@ _NAMES: Final = {
 }
 
 
-GPU_HEADS: Final = ("tokens/s/GPU", "GPU-h/1k steps")
+GPU_HEADS: Final = ("tok/s/GPU", "GPU-h/1k")
 
 
 def gpu_cells(row: Mapping[Any, Any]) -> tuple[str, str]:

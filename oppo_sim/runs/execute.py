@@ -201,11 +201,13 @@ def _ray(executor: Executor) -> Iterator[int]:
 
     own = not ray.is_initialized()
     if own:
-        local: dict[str, Any] = {}
-        if executor.ray_address is None and "RAY_ADDRESS" not in os.environ:
+        address, local = executor.ray_address, dict[str, Any]()
+        if address is None and "RAY_ADDRESS" not in os.environ:
+            # Without a word Ray would join a cluster that this machine happens to run, or has run.
+            address = "local"
             local = {"include_dashboard": False, "num_cpus": max(executor.jobs or 1, os.cpu_count() or 1)}
         try:
-            ray.init(executor.ray_address, log_to_driver=False, logging_level=logging.ERROR, **local)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = executor.ray_address or os.environ.get("RAY_ADDRESS") or "on this machine"
             raise OppoError(

@@ -45,6 +45,7 @@ def test_small_work_runs_at_once_and_starts_no_compiler(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "is_compiled", lambda: False)
+    monkeypatch.setattr(compiling, "COMPILING_S", 60.0)  # small also where the machine is busy
     assert run_columns(shipped(SCENARIO, "oppo", 12)).engine == "simpy"
     assert run_summary(shipped(SCENARIO, "sequential", 12))[1] == "simpy"
     assert not started

@@ -44,7 +44,7 @@ def lengths(tmp_path: Path) -> Path:
 def test_list_names_all_with_licences() -> None:
     text = call("list").stdout
     entries = json.loads(call("list", "--json").stdout)
-    assert len(entries) == 21
+    assert len(entries) == 22
     for entry in entries:
         assert entry["name"] in text
         assert entry["licence"] in text

@@ -199,6 +199,7 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     if c.DEFERRED in comparison.columns:
         heads.append("deferred")
         names.append(c.DEFERRED)
+    gpus = c.TOKENS_PER_S_PER_GPU in comparison.columns
     values = np.array([numbers(comparison, name, "comparison") for name in names]).T
     # One unit for all: the column is there to be compared.
     steps = values[:, 0]
@@ -216,10 +217,10 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
                 f"{_decimals(stale, 2)} / {_decimals(oldest, 0 if oldest.is_integer() else 1)}",
                 format_signed(bias),
                 *(_decimals(count, 1) for count in deferred),
-                *gpu_cells(comparison.loc[policy].to_dict()),
+                *(gpu_cells(comparison.loc[policy].to_dict()) if gpus else ()),
             )
         )
-    return table(title, [*heads, *GPU_HEADS], rows)
+    return table(title, [*heads, *(GPU_HEADS if gpus else ())], rows)
 
 
 def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":

@@ -147,6 +147,7 @@ class _MadeRows:
     prompt_lengths: Sequence[int]
     response_lengths: Sequence[int]
     clipped: Sequence[bool]
+    waits: None = None
 
     def mean_response_length(self, step: int) -> float:
         return float("nan")

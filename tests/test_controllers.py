@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import ChunkController, ExploreControl, RaceControl
-from oppo_sim.policies.controllers import DeltaControl, DeltaController
+from oppo_sim.policies.delta_control import DeltaControl, DeltaController
 from oppo_sim.policies.interface import Batch, StepReport
 
 

@@ -11,7 +11,8 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import Any, Final, Literal
 
-from oppo_real.calibrate.measure import Bench, training_batch
+from oppo_real.calibrate.bench import Bench
+from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_sim.costs.demands import Demands

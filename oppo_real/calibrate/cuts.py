@@ -21,7 +21,7 @@ from oppo_real.placement.host import ReplicaHost, ScorerHost
 from oppo_real.placement.worker import Channel, obey_replica, obey_scorer
 
 if TYPE_CHECKING:
-    from oppo_real.calibrate.measure import Bench
+    from oppo_real.calibrate.bench import Bench
 
 _REPEATS: Final = 3
 """Of a visit: what a cut costs is short beside an iteration."""

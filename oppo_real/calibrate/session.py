@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
+from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cache import VisitCache
 from oppo_real.calibrate.contention import (
     Activity,
@@ -18,7 +19,7 @@ from oppo_real.calibrate.contention import (
     measure_contention,
     pairs_of,
 )
-from oppo_real.calibrate.measure import Bench, Visit, visit_from_plain, visit_point, warm_up
+from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point, warm_up
 from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
 from oppo_real.calibrate.profile import (
     Calibration,

@@ -19,7 +19,7 @@ from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
-    from oppo_real.calibrate.measure import Bench
+    from oppo_real.calibrate.bench import Bench
     from oppo_real.ppo.config import PPOConfig
     from oppo_sim.scenario.schema import Scenario
 
@@ -102,7 +102,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
     """
     import torch
 
-    from oppo_real.calibrate.measure import Bench
+    from oppo_real.calibrate.bench import Bench
     from oppo_real.engines.interface import Sampling
     from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
     from oppo_real.run.models import build_training, prepare_models

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import ChunkControl
-from oppo_sim.policies.controllers import DeltaControl, DeltaController
+from oppo_sim.policies.delta_control import DeltaControl, DeltaController
 from oppo_sim.policies.interface import (
     Batch,
     Policy,

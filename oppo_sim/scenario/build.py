@@ -11,7 +11,7 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
-from oppo_sim.policies.controllers import DeltaControl
+from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import check_settings, inherited_settings, make_policy
 from oppo_sim.rewards import BatchRewards, NoRewards

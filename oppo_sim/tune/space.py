@@ -9,7 +9,7 @@ from typing import Any
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import ChunkControl
-from oppo_sim.policies.controllers import DeltaControl
+from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.refill import overcommit_rollouts

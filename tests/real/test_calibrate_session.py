@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from oppo_real.calibrate import session as session_module
+from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cache import VisitCache
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import Measured
-from oppo_real.calibrate.measure import Bench, Visit, visit_from_plain, visit_point
+from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
 from oppo_real.calibrate.profile import Origin, calibrate_from
 from oppo_real.calibrate.session import Effort, calibrate_to, measure_session

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from oppo_sim.policies.chunk_control import CHUNK_HELP, ChunkSetting, RaceControl
-from oppo_sim.policies.controllers import DeltaControl
+from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import ScoreGranularity
 from oppo_sim.policies.refill import NO_OVERCOMMIT, Refill
 from oppo_sim.policies.settings import OVERCOMMIT_HELP, Overcommit

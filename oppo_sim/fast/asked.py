@@ -21,7 +21,7 @@ from oppo_sim.columns import (
     TOKENS_TRAINED,
     timing,
 )
-from oppo_sim.fast.state import Memory
+from oppo_sim.fast.memory import Memory
 from oppo_sim.policies.interface import OraclePoolView, Policy, PoolView, RolloutView, StepPlan, StepReport
 from oppo_sim.policies.refill import Refill, ShippedPolicy
 from oppo_sim.policies.shipped.oracle import Oracle

@@ -22,8 +22,9 @@ from oppo_sim.fast.compiling import (
     mark_compiled,
 )
 from oppo_sim.fast.cost_tables import not_covered, range_counter
+from oppo_sim.fast.memory import Memory
 from oppo_sim.fast.output import numbers, rollout_rows, split_histograms, step_rows, timeline
-from oppo_sim.fast.state import STEPS_ONLY, Kept, Memory, make_state, most_in_flight
+from oppo_sim.fast.state import STEPS_ONLY, Kept, make_state, most_in_flight
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.policies.interface import Policy

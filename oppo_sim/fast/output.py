@@ -12,7 +12,7 @@ from oppo_sim.columns import (
     TRAINING_STAGES,
     RolloutRow,
 )
-from oppo_sim.fast.state import Memory
+from oppo_sim.fast.memory import Memory
 from oppo_sim.model.machine import BARRIER, WAKE
 from oppo_sim.model.training import OTHER, PARALLEL
 from oppo_sim.results.sinks import FINISH_REASONS, SECONDS

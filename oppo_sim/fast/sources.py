@@ -15,6 +15,8 @@ COMPILED = (
     "replica.py",
     "admission.py",
     "rows.py",
+    "generation.py",
+    "training.py",
     "schedules.py",
     "kernel.py",
     "../columns.py",

@@ -3,10 +3,11 @@
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from oppo_sim.costs.interface import Costs
 from oppo_sim.fast.cost_tables import cost_tables
+from oppo_sim.fast.memory import Memory, Zeros, aligned, make_memory
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
@@ -22,29 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 _KEPT = 16
-_LINE = 64
-"""Bytes of a cache line."""
-
-
-class Memory(NamedTuple):
-    """A run as the kernel works on it."""
-
-    states: "np.ndarray[Any, Any]"
-    """One record of ``records.STATE``, which points to …"""
-    tables: "dict[str, np.ndarray[Any, Any]]"
-    """… these."""
-
-    def put(self, name: str, table: "np.ndarray[Any, Any]") -> None:
-        """Let the run work on another array."""
-        import numpy as np
-
-        from oppo_sim.fast import records
-
-        i = list(records.TABLES).index(name)
-        table = self.tables[name] = _aligned(np.ascontiguousarray(table, dtype=records.TABLES[name]))
-        self.states["address"][0, i] = table.ctypes.data
-        self.states["length"][0, i] = table.shape[0]
-        self.states["width"][0, i] = table.shape[-1]
 
 
 def most_in_flight(policy: Policy, batch: Batch) -> int:
@@ -133,59 +111,59 @@ def make_state(
         "trace_last": last,
     }
 
-    def whole(*shape: int) -> "np.ndarray[Any, Any]":
-        return np.zeros(shape, dtype=np.int64)
+    def zeros(*shape: int) -> Zeros:
+        return Zeros(shape)
 
-    tables = {
+    tables: dict[str, np.ndarray[Any, Any] | Zeros] = {
         **devices,
-        "rollouts": np.zeros(in_flight, dtype=records.ROLLOUT),
-        "turns": np.zeros(in_flight if waits else 1, dtype=records.TURNS),
+        "rollouts": zeros(in_flight),
+        "turns": zeros(in_flight if waits else 1),
         **_calls(waits),
-        "answers": np.zeros((in_flight + 16 if waits else 1) * room, dtype=records.ANSWER),
-        "groups": np.zeros(groups, dtype=records.GROUP),
-        "shelf_rollouts": np.zeros(batch.group_size, dtype=records.ROLLOUT),
-        "shelf_groups": np.zeros(1, dtype=records.GROUP),
-        "replicas": np.zeros(replicas, dtype=records.REPLICA),
+        "answers": zeros((in_flight + 16 if waits else 1) * room),
+        "groups": zeros(groups),
+        "shelf_rollouts": zeros(batch.group_size),
+        "shelf_groups": zeros(1),
+        "replicas": zeros(replicas),
         "fire": np.full(2 * leaves, np.inf),
         "cancelled": np.zeros((64 + 8 * replicas + 8 * workers + (in_flight if waits else 0)) * room),
-        "finals": whole(replicas, load + 1),
-        "cuts": whole(replicas, 1 << (cuts - 1).bit_length()),
-        "waiting": whole(replicas, load),
-        "flights": whole(groups),
+        "finals": zeros(replicas, load + 1),
+        "cuts": zeros(replicas, 1 << (cuts - 1).bit_length()),
+        "waiting": zeros(replicas, load),
+        "flights": zeros(groups),
         "free": np.arange(groups, dtype=np.int64)[::-1].copy(),
-        "arrived": whole(groups),
-        "arrived_at": np.zeros(groups),
-        "wholes": whole(groups),
-        "whole_at": np.zeros(groups),
-        "finished": whole(groups),
-        "batch": whole(batch.rollout_batch_size),
-        "selection": whole(batch.rollout_batch_size),
-        "trained": whole(batch.rollout_batch_size),
-        "answer": whole(2 * in_flight),
-        "readmit": whole(batch.rollout_batch_size),
-        "inbox": np.zeros((pieces, 4), dtype=np.int32),
-        "inbox_id": whole(pieces),
-        "way": np.zeros((queued, 5), dtype=np.int32),
-        "way_at": np.zeros(queued),
-        "way_id": whole(queued),
-        "land": np.zeros((pieces, 5), dtype=np.int32),
-        "land_id": whole(pieces),
-        "queue": np.zeros((workers * queued, 5), dtype=np.int32),
-        "residues": whole(machine.kv_block_tokens),
-        "keys": whole(pieces),
-        "items": whole(pieces),
-        "order": whole(groups),
-        "scratch": whole(groups),
-        "scratch_at": np.zeros(groups),
-        "dealt": whole(replicas),
-        "stage_s": np.zeros(records.STAGES),
-        "passed_s": np.zeros(records.STAGES),
-        "activity_s": np.zeros(records.STAGES + records.PARALLEL_STAGES),
-        "activity_stages": whole(records.STAGES + records.PARALLEL_STAGES),
+        "arrived": zeros(groups),
+        "arrived_at": zeros(groups),
+        "wholes": zeros(groups),
+        "whole_at": zeros(groups),
+        "finished": zeros(groups),
+        "batch": zeros(batch.rollout_batch_size),
+        "selection": zeros(batch.rollout_batch_size),
+        "trained": zeros(batch.rollout_batch_size),
+        "answer": zeros(2 * in_flight),
+        "readmit": zeros(batch.rollout_batch_size),
+        "inbox": zeros(pieces, 4),
+        "inbox_id": zeros(pieces),
+        "way": zeros(queued, 5),
+        "way_at": zeros(queued),
+        "way_id": zeros(queued),
+        "land": zeros(pieces, 5),
+        "land_id": zeros(pieces),
+        "queue": zeros(workers * queued, 5),
+        "residues": zeros(machine.kv_block_tokens),
+        "keys": zeros(pieces),
+        "items": zeros(pieces),
+        "order": zeros(groups),
+        "scratch": zeros(groups),
+        "scratch_at": zeros(groups),
+        "dealt": zeros(replicas),
+        "stage_s": zeros(records.STAGES),
+        "passed_s": zeros(records.STAGES),
+        "activity_s": zeros(records.STAGES + records.PARALLEL_STAGES),
+        "activity_stages": zeros(records.STAGES + records.PARALLEL_STAGES),
         "rewards": _rewards(rewards, setup.steps),
         "lengths": _rows(setup.replay),
-        "drawn": whole(groups),
-        "drawn_lengths": np.zeros(in_flight, dtype=records.LENGTHS),
+        "drawn": zeros(groups),
+        "drawn_lengths": zeros(in_flight),
         "blocks": np.array(setup.replay.blocks, dtype=np.int64),
         "block_means": np.array(setup.replay.block_means),
         "key": np.array([setup.replay.key], dtype=np.uint64),
@@ -198,35 +176,17 @@ def make_state(
         "terms": costs.terms,
         "tables": costs.tables,
         "stages": costs.stages,
-        "asked": np.zeros((5, 3)),
-        "out": np.zeros(block, dtype=records.ROW),
-        "rollout_rows": np.zeros((block * batch.rollout_batch_size if kept.rollouts else 1, 20)),
-        "trace": np.zeros(((4096 if kept.timeline else 1) * room * room, 9)),
-        "histogram": whole((32 * block + 128) * room),
-        "histogram_end": whole(2 * block),
+        "asked": zeros(5, 3),
+        "out": zeros(block),
+        "rollout_rows": zeros(block * batch.rollout_batch_size if kept.rollouts else 1, 20),
+        "trace": zeros((4096 if kept.timeline else 1) * room * room, 9),
+        "histogram": zeros((32 * block + 128) * room),
+        "histogram_end": zeros(2 * block),
     }
-    memory = Memory(np.zeros(1, dtype=records.STATE), {})
-    for name, value in values.items():
-        memory.states[name] = value
-    for name in records.TABLES:
-        memory.put(name, tables[name])
-    return memory
+    return make_memory(values, tables)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
-
-
-def _aligned(table: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-    """The table, copied if need be, at the begin of a cache line."""
-    import numpy as np
-
-    if table.ctypes.data % _LINE == 0:
-        return table
-    room = np.empty(table.nbytes + _LINE, dtype=np.uint8)
-    first = -room.ctypes.data % _LINE
-    moved: np.ndarray[Any, Any] = room[first : first + table.nbytes].view(table.dtype).reshape(table.shape)
-    moved[...] = table
-    return moved
 
 
 def _devices(
@@ -387,5 +347,5 @@ def _rows(replay: Replay) -> "np.ndarray[Any, Any]":
         rows = np.zeros(len(replay.prompt_lengths), dtype=records.LENGTHS)
         for name, column in zip(records.LENGTHS.names or (), columns, strict=True):
             rows[name] = column
-        _kept_rows[key] = (columns, _aligned(rows))
+        _kept_rows[key] = (columns, aligned(rows))
     return _kept_rows[key][1]

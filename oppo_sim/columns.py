@@ -95,6 +95,7 @@ TOKENS_DECODED: Final = "tokens/decoded"
 TOKENS_TRAINED: Final = "tokens/trained"  # response tokens of the batch
 TOKENS_PREFILLED: Final = "tokens/prefilled"  # by the actor, recomputed ones and padding left out
 TOKENS_RECOMPUTED: Final = "tokens/recomputed"  # prefilled again: carried without KV, preempted or moved
+TOKENS_PREFIX_CACHED: Final = "tokens/prefix_cached"  # not prefilled: another sample's KV has the prompt
 TOKENS_PADDING: Final = (
     "tokens/padding"  # rows and columns computed for nobody: static batches, padded graphs
 )

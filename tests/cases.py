@@ -115,6 +115,8 @@ def cases(
     longest = draw(st.sampled_from([3, 8, 20, 60]))
     responses = tuple(draw(st.lists(st.integers(1, longest), min_size=rows, max_size=rows)))
     prompts = tuple(draw(st.lists(st.integers(1, 12), min_size=rows, max_size=rows)))
+    if group_size > 1 and draw(st.integers(0, 3)):  # samples of one prompt, mostly
+        prompts = tuple(prompts[row // group_size] for row in range(rows))
     asynchronous = policy in ASYNCHRONOUS
     static = not asynchronous and draw(st.integers(0, 4)) == 0
     calls = () if static or not tools or draw(st.integers(0, 2)) else draw(tool_calls(responses))
@@ -136,6 +138,8 @@ def cases(
         keeps_kv_between_rounds=draw(st.sampled_from([True, True, False])),
         send_s_per_token=draw(st.sampled_from([0.0, 0.0, 0.013, 0.1])),
         clear_kv_cache_on_tool_call=bool(calls) and draw(st.booleans()),
+        shares_prefixes=not static and draw(st.booleans()),
+        groups_together=draw(st.booleans()),
         max_scoring_tokens=draw(st.sampled_from([1, 7, 30, 10_000])),
         scorer_kv_capacity_tokens=draw(st.sampled_from([None, None, 5, 40])),
         streamable=draw(st.integers(0, 5)) > 0,

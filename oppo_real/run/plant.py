@@ -37,7 +37,13 @@ def make_plant(inputs: RunInput, sink: Sink) -> "EnginePlant":
         )
     scheduler = make_scheduler(
         ScheduleSetup(
-            policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps, inputs.first_step
+            policy,
+            inputs.batch,
+            machine.num_replicas,
+            machine.streamable,
+            inputs.steps,
+            inputs.first_step,
+            machine.groups_together,
         ),
         lambda scheduler: EnginePlant(inputs, sink, scheduler),
         _forced_length if inputs.replays else None,

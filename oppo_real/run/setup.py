@@ -131,6 +131,11 @@ def build_real_setup(
                 check_cores(listed, f"real.placement.cores.{where}")
     if base.machine.batching == "static":
         raise OppoError("rollout.batching static is simulated only: set it to continuous for a real run")
+    if base.machine.shares_prefixes and base.batch.group_size > 1:
+        raise OppoError(
+            "rollout.enable_prefix_caching is simulated only: the engines here prefill the prompt of every"
+            " sample, so set it to false for a real run"
+        )
     if chosen.oracle and config.mode != "replay":
         raise OppoError(
             f"policy '{chosen.name}' is an oracle: it needs lengths known beforehand, so set real.mode to"

@@ -7,6 +7,7 @@ import numpy as np
 
 from oppo_sim.fast.activities import rebase, tolerance
 from oppo_sim.fast.ordering import clear, draw_index, sort_by_key
+from oppo_sim.fast.prefixes import begin_prefix
 from oppo_sim.fast.records import (
     ASK_MODEL,
     BY_STEP,
@@ -79,6 +80,15 @@ def least_loaded(s: State) -> int:
             s.least_at = 0
             s.least_load += 1
     return s.least_at
+
+
+@compiled
+def place_for(s: State, number: int) -> int:
+    """``Ledger._place``: the replica for a rollout of group ``number``."""
+    if not s.groups_together or number != s.placed_group:
+        s.placed_on = least_loaded(s)
+        s.placed_group = number
+    return s.placed_on
 
 
 @compiled
@@ -161,8 +171,10 @@ def admit_group(s: State, i: int) -> None:
         rollout.admitted_s = s.origin + s.now
         rollout.preemptions = 0
         restart(s, slot, place, rollout.incarnation)
+        if s.shares_prefixes:
+            begin_prefix(s, slot, member == 0)
         if s.window == 0:
-            put_on(s, slot, least_loaded(s))
+            put_on(s, slot, place_for(s, group.id))
     s.new += s.group_size
 
 
@@ -184,7 +196,7 @@ def readmit(s: State) -> None:
             if s.error != OK:
                 return
             place = take_from_shelf(s, at)
-        put_on(s, place * size + member, least_loaded(s))
+        put_on(s, place * size + member, place_for(s, number))
     kept = 0
     for i in range(s.shelved):
         if shelf_groups_in(s)[i].id >= 0:
@@ -271,7 +283,8 @@ def arrange_window(s: State) -> None:
 @compiled
 def begin_row(s: State) -> None:
     """``SimulatedPlant.begin_row``."""
-    s.new = s.decoded = s.prefilled = s.recomputed = s.padding = s.preemptions = s.kv_peak = 0
+    s.new = s.decoded = s.prefilled = s.recomputed = s.prefix_cached = 0
+    s.padding = s.preemptions = s.kv_peak = 0
     s.dropped = s.dropped_tokens = s.pieces = s.scored = s.scoring_batches = 0
     s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
     s.training_kernel_s = s.sync_kernel_s = 0.0
@@ -310,6 +323,7 @@ def admit(s: State) -> None:
         s.error = NO_ROOM
         return
     draw_rows(s, groups)
+    s.placed_group = -1
     for i in range(groups):
         admit_group(s, i)
     if s.readmits:

@@ -88,8 +88,8 @@ NAMES = (
     c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.STALENESS_NEWEST_MIN,
     c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT,
     c.CHUNK_SIZE, c.REWARD_MEAN,
-    c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PADDING,
-    c.TOKENS_DROPPED,
+    c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED,
+    c.TOKENS_PADDING, c.TOKENS_DROPPED,
     c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
     c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING, c.UTILIZATION_INFERENCE,
     c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING, c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
@@ -102,8 +102,8 @@ WHOLE = frozenset({
     c.STALENESS_MAX, c.STALENESS_MIN, c.STALENESS_NEWEST_MAX, c.STALENESS_NEWEST_MIN,
     c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED,
     c.TOKENS_TRAINED, c.TOKENS_PREFILLED,
-    c.TOKENS_RECOMPUTED, c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED,
-    c.SCORER_PIECES, c.SCORER_BATCHES,
+    c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED, c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT,
+    c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
     c.KV_PEAK_TOKENS, c.KV_PREEMPTIONS,
 })  # fmt: skip
 """Columns of whole numbers."""
@@ -138,7 +138,7 @@ SETTINGS = _fields(
     " asks_plan asks_arrange asks_select asks_drop devices contention"
     " num_devices train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices"
-    " tools clear_kv_on_call",
+    " tools clear_kv_on_call shares_prefixes groups_together",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
@@ -156,7 +156,7 @@ RUN = _fields(
     " paused draining awaiting_batch first_done histogram deferred surplus tokens_in_flight activity"
     " activities trainer_active waking spending oracle_next shelved tracing traced dirty new dropped"
     " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches"
-    " answers_due answered postponed",
+    " answers_due answered postponed prefix_cached placed_group placed_on",
     "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
     " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops"
     " training_kernel_s sync_kernel_s",
@@ -173,7 +173,7 @@ ROLLOUT = np.dtype(
             "id final",
             "",
             "generated next_cut cut prompt turn_end worker incarnation group",
-            "prompt_sent has_kv queued prefilled finished scored to_score sent clipped on_hold",
+            "prompt_sent has_kv queued prefilled finished scored to_score sent clipped on_hold shares",
         ),
         *_fields("", "", "before"),
         *_fields(
@@ -196,17 +196,21 @@ CALL = _record("", "seconds", "after tokens")
 ANSWER = _record("slot incarnation", "at")
 LENGTHS = _record("", "", "prompt response clipped")
 """A row of the trace."""
-GROUP = _record("id", "", "deferrals drops finished_step missing unfinished awaited whole taken")
+GROUP = _record(
+    "id", "", "deferrals drops finished_step missing unfinished awaited whole taken prompt prefix"
+)
 """``missing``: members that are not ready to be selected; ``unfinished``: members that have not finished;
-``whole``: all are ready."""
+``whole``: all are ready; ``prompt``: of the first member, ``prefix`` of its tokens can be shared, by those of
+the same length."""
 REPLICA = _record(
     "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale away kept"
-    " kept_blocks answered",
+    " kept_blocks answered shared_tokens shared_blocks shared_running",
     "at fixed slope memory arithmetic link_free kernel_s",
 )
 """``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
 ``stale``: the demand of decoding is to be taken anew; ``away``: rollouts at a tool; ``kept``: tokens of KV
-kept for those that do not run."""
+kept for those that do not run; ``shared_…``: tokens and blocks less in memory, and blocks less among
+those that run, as in ``SharedPrefixes``."""
 WORKER = _record("device load held head served tail", "kernel_s")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
@@ -231,6 +235,8 @@ TABLES: dict[str, Any] = {
     "rollouts": ROLLOUT,
     "turns": TURNS,  # Of each slot.
     "groups": GROUP,
+    "prefix_running": "i4",  # Of each replica and group slot: members that share the prompt and run, and …
+    "prefix_held": "i4",  # … those that run or whose KV is kept.
     "shelf_rollouts": ROLLOUT,  # Dropped rollouts that may run again, …
     "shelf_groups": GROUP,  # … and their groups.
     "replicas": REPLICA,
@@ -351,6 +357,8 @@ calls_in = _vector("calls")
 first_call_in = _vector("first_call")
 answers_in = _vector("answers")
 groups_in = _vector("groups")
+prefix_running_in = _matrix("prefix_running")
+prefix_held_in = _matrix("prefix_held")
 shelf_rollouts_in = _vector("shelf_rollouts")
 shelf_groups_in = _vector("shelf_groups")
 replicas_in = _vector("replicas")

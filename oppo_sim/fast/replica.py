@@ -10,6 +10,7 @@ import numpy as np
 from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, time_on_device, tolerance
 from oppo_sim.fast.costs import forward, inside, note_range
 from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
+from oppo_sim.fast.prefixes import cached_prefix, join_prefix, leave_prefix, runs_prefix
 from oppo_sim.fast.records import (
     ASK_MODEL,
     ASYNC,
@@ -70,11 +71,18 @@ def blocks_for_next_token(s: State, r: int) -> int:
     """``Replica._blocks_for_next_token``."""
     replica, block = replicas_in(s)[r], s.kv_block_tokens
     if block == 1:
-        return replica.kv + replica.running
-    blocks = 0
+        return replica.kv + replica.running - replica.shared_running
+    blocks = -replica.shared_running
     for i in range(replica.running):
         blocks += context_of(s, r, i) // block + 1
     return blocks
+
+
+@compiled
+def kept_blocks(s: State, r: int) -> int:
+    """``Replica._kept_blocks``."""
+    replica = replicas_in(s)[r]
+    return replica.kept_blocks - (replica.shared_blocks - replica.shared_running)
 
 
 @compiled
@@ -82,7 +90,7 @@ def iterations_that_fit(s: State, r: int) -> int:
     """``Replica._iterations_that_fit``."""
     replica, residues = replicas_in(s)[r], residues_in(s)
     block = s.kv_block_tokens
-    free = s.kv_blocks - blocks_for_next_token(s, r) - replica.kept_blocks
+    free = s.kv_blocks - blocks_for_next_token(s, r) - kept_blocks(s, r)
     cycles = free // replica.running
     free -= cycles * replica.running
     clear(residues, 0, block)
@@ -165,6 +173,8 @@ def leave(s: State, r: int, place: int) -> None:
     rollout.has_kv = rollout.queued = 0
     replica.running -= 1
     replica.kv -= rollout.prompt + rollout.generated
+    if s.shares_prefixes:
+        leave_prefix(s, r, slot)
     last = replica.running
     if place < last:
         finals[place] = finals[last]
@@ -179,7 +189,7 @@ def leave(s: State, r: int, place: int) -> None:
 def give_up_kept(s: State, r: int) -> None:
     """``Replica._give_up_kept``."""
     replica = replicas_in(s)[r]
-    while replica.kept and blocks_for_next_token(s, r) + replica.kept_blocks > s.kv_blocks:
+    while replica.kept and blocks_for_next_token(s, r) + kept_blocks(s, r) > s.kv_blocks:
         release_highest(s, r)
 
 
@@ -236,8 +246,14 @@ def room(s: State, r: int) -> int:
         count = min(count, s.max_num_seqs - replica.running)
     if s.kv_blocks != UNBOUNDED:
         used = blocks_for_next_token(s, r)
+        joining = -1
         for position in range(count):
-            rollout = rollouts_in(s)[waiting_in(s)[r, position]]
+            slot = waiting_in(s)[r, position]
+            rollout = rollouts_in(s)[slot]
+            if s.shares_prefixes and rollout.shares:
+                if rollout.group == joining or runs_prefix(s, r, slot):
+                    used -= groups_in(s)[rollout.group].prefix // s.kv_block_tokens
+                joining = rollout.group
             used += (rollout.prompt + rollout.generated) // s.kv_block_tokens + 1
             if used > s.kv_blocks:
                 return position
@@ -257,23 +273,34 @@ def join(s: State, r: int) -> bool:
         slot = waiting_in(s)[r, i]
         rollout = rollouts_in(s)[slot]
         context = np.int64(rollout.prompt) + rollout.generated
+        shared = cached_prefix(s, r, slot) if s.shares_prefixes else 0
         if s.tools:
             new = np.int64(turns_in(s)[slot].unseen)
             past = context - new
             turns_in(s)[slot].unseen = 0
-            if turns_in(s)[slot].kept == 0:
-                recomputed += past
-                recomputed_pairs += past * past * 0.5
+            if turns_in(s)[slot].kept:
+                shared = 0
+            elif past:
+                again = past - shared
+                recomputed += again
+                recomputed_pairs += again * (shared + again * 0.5)
+            else:
+                new, past = new - shared, shared
             tokens += new
             pairs += new * (past + new * 0.5)
             release_kept(s, r, slot)
         elif rollout.prefilled:
-            recomputed += context
-            recomputed_pairs += context * context * 0.5
+            again = context - shared
+            recomputed += again
+            recomputed_pairs += again * (shared + again * 0.5)
         else:
-            tokens += context
-            pairs += context * context * 0.5
+            new = context - shared
+            tokens += new
+            pairs += new * (shared + new * 0.5)
             rollout.prefilled = 1
+        if s.shares_prefixes:
+            s.prefix_cached += shared
+            join_prefix(s, r, slot)
         kv += context
         longest = max(longest, context)
         if rollout.generated == 0:
@@ -297,7 +324,7 @@ def join(s: State, r: int) -> bool:
         give_up_kept(s, r)
     s.prefilled += tokens
     s.recomputed += recomputed
-    s.kv_peak = max(s.kv_peak, replica.kv + replica.kept)
+    s.kv_peak = max(s.kv_peak, replica.kv + replica.kept - replica.shared_tokens)
     if s.static:
         replica.rows, replica.padded_kv = count, count * longest
         s.padding += count * longest - kv
@@ -432,6 +459,8 @@ def finish(s: State, r: int, slot: int, at: float) -> None:
     replica.running -= 1
     replica.kv -= rollout.prompt + rollout.turn_end
     rollout.has_kv = 0
+    if s.shares_prefixes:
+        leave_prefix(s, r, slot)
     if rollout.turn_end < rollout.response:
         call_tool(s, r, slot, at)
         return
@@ -476,7 +505,7 @@ def account(s: State, r: int, at: float) -> None:
         work, kv_sum = work_in(s), k * kv + rows * (k * (k - 1) * 0.5)
         s.rollout_flops += k * work[rows, 0] + work[rows, 1] * kv_sum
         s.rollout_bytes += k * work[rows, 2] + work[rows, 3] * kv_sum
-    s.kv_peak = max(s.kv_peak, kv + k * rows + replica.kept)
+    s.kv_peak = max(s.kv_peak, kv + k * rows + replica.kept - replica.shared_tokens)
     iteration = replica.iteration + k
     replica.iteration = iteration
     replica.round_left -= k
@@ -540,6 +569,8 @@ def release_kv(s: State) -> None:
         for i in range(replica.running):
             slot = running_slot(s, r, i)
             rollouts_in(s)[slot].has_kv = 0
+            if s.shares_prefixes:
+                leave_prefix(s, r, slot)
             waiting_in(s)[r, replica.waiting] = slot
             replica.waiting += 1
         replica.first_cut = replica.last_cut = 0

@@ -186,6 +186,7 @@ def close_row(s: State) -> None:
     row.tokens_decoded = s.decoded
     row.tokens_prefilled = s.prefilled
     row.tokens_recomputed = s.recomputed
+    row.tokens_prefix_cached = s.prefix_cached
     row.tokens_in_flight = tokens_in_flight(s)
     row.tokens_scored = s.scored
     row.scorer_pieces = s.pieces

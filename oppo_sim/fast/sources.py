@@ -11,6 +11,7 @@ COMPILED = (
     "activities.py",
     "costs.py",
     "scorer.py",
+    "prefixes.py",
     "tools.py",
     "replica.py",
     "admission.py",

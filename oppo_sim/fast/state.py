@@ -82,6 +82,8 @@ def make_state(
     cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
     actors = replicas + workers + 5
     waits = setup.replay.waits
+    shares = machine.shares_prefixes and batch.group_size > 1
+    sharing = (replicas, groups) if shares else (1, 1)
     leaves = 1 << (actors - 1).bit_length()
     devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
     first, last = kept.timeline or (1, 0)
@@ -102,6 +104,8 @@ def make_state(
         "actors": actors,
         "tools": waits is not None,
         "clear_kv_on_call": machine.clear_kv_cache_on_tool_call,
+        "shares_prefixes": shares,
+        "groups_together": machine.groups_together,
         "leaves": leaves,
         "stop_after": batch.rollout_batch_size,
         "next_delta": policy.overcommit if isinstance(policy, Refill) else 0,
@@ -121,6 +125,8 @@ def make_state(
         **_calls(waits),
         "answers": zeros((in_flight + 16 if waits else 1) * room),
         "groups": zeros(groups),
+        "prefix_running": zeros(*sharing),
+        "prefix_held": zeros(*sharing),
         "shelf_rollouts": zeros(batch.group_size),
         "shelf_groups": zeros(1),
         "replicas": zeros(replicas),

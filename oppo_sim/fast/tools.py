@@ -7,6 +7,7 @@ trace has turns come here (``s.tools``)."""
 import math
 
 from oppo_sim.fast.activities import set_event
+from oppo_sim.fast.prefixes import keep_prefix, release_prefix
 from oppo_sim.fast.records import (
     NO_ROOM,
     Array,
@@ -53,6 +54,8 @@ def keep_kv(s: State, r: int, slot: int) -> None:
     turns.kept = rollouts_in(s)[slot].prompt + rollouts_in(s)[slot].generated
     replica.kept += turns.kept
     replica.kept_blocks += (turns.kept + s.kv_block_tokens - 1) // s.kv_block_tokens
+    if s.shares_prefixes:
+        keep_prefix(s, r, slot)
 
 
 @compiled
@@ -61,6 +64,8 @@ def release_kept(s: State, r: int, slot: int) -> None:
     turns, replica = turns_in(s)[slot], replicas_in(s)[r]
     replica.kept -= turns.kept
     replica.kept_blocks -= (turns.kept + s.kv_block_tokens - 1) // s.kv_block_tokens
+    if s.shares_prefixes and turns.kept:
+        release_prefix(s, r, slot)
     turns.kept = 0
 
 

@@ -1,15 +1,17 @@
 """KV that a replica keeps of rollouts that wait for a tool, and until they run again."""
 
+from oppo_sim.model.prefixes import SharedPrefixes
 from oppo_sim.model.rollout import Rollout
 
 
 class KeptKv:
     """Memory that others may have: it is given up as soon as it is needed."""
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, prefixes: SharedPrefixes) -> None:
         self.tokens = 0
         self.blocks = 0
         self._block = block_tokens
+        self._prefixes = prefixes
         self._of: dict[int, Rollout] = {}
 
     def __bool__(self) -> bool:
@@ -21,6 +23,7 @@ class KeptKv:
         self._of[rollout.rollout_id] = rollout
         self.tokens += rollout.kept
         self.blocks += self._blocks(rollout)
+        self._prefixes.keep(rollout)
 
     def release(self, rollout: Rollout) -> None:
         """No longer: it runs again with it, it is gone, or others need the memory."""
@@ -29,6 +32,7 @@ class KeptKv:
             self.tokens -= rollout.kept
             self.blocks -= self._blocks(rollout)
             rollout.kept = 0
+            self._prefixes.release(rollout)
 
     def release_highest(self) -> None:
         """That of the highest id."""

@@ -16,6 +16,7 @@ from oppo_sim.instants import instant_tolerance
 from oppo_sim.model.device import Runner
 from oppo_sim.model.formulas import iterations_until, series_seconds, time_on_device
 from oppo_sim.model.kept import KeptKv
+from oppo_sim.model.prefixes import SharedPrefixes
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
@@ -82,7 +83,8 @@ class Replica:
         self._on_finish = on_finish
         self.on_piece = on_piece
         self._on_call = on_call
-        self._kept = KeptKv(rules.kv_block_tokens)
+        self._prefixes = SharedPrefixes(rules.kv_block_tokens)
+        self._kept = KeptKv(rules.kv_block_tokens, self._prefixes)
         self._ready = ready
         self._iteration = 0
         self._running = 0
@@ -197,6 +199,7 @@ class Replica:
         self.sync_generated()
         for _, _, rollout in self._finishes:
             rollout.has_kv = False
+            self._prefixes.leave(rollout)
             self.waiting.append(rollout)
         self.waiting.sort(key=_by_id)
         self._kept.release_all()
@@ -210,6 +213,7 @@ class Replica:
             heapify(self._finishes)
             self._running -= 1
             self._kv -= rollout.context
+            self._prefixes.leave(rollout)
             for cuts in self._cuts.values():
                 if rollout in cuts:
                     cuts.remove(rollout)
@@ -239,20 +243,27 @@ class Replica:
         joining = self.waiting[: self._room()] if self._limited() else self.waiting
         if not joining:
             return False
-        rules = self._rules
+        rules, prefixes = self._rules, self._prefixes
         iteration = self._iteration
-        tokens = recomputed = kv = longest = 0
+        tokens = recomputed = cached = kv = longest = 0
         pairs = recomputed_pairs = 0.0
         for rollout in joining:
             context = rollout.context
             new, rollout.unseen = rollout.unseen, 0
             past = context - new
             if not rollout.kept:
-                recomputed += past
-                recomputed_pairs += past * past * 0.5
+                shared = rollout.prefix if prefixes.holds(rollout.group_id) else 0
+                cached += shared
+                if past:
+                    again = past - shared
+                    recomputed += again
+                    recomputed_pairs += again * (shared + again * 0.5)
+                else:
+                    new, past = new - shared, shared
             tokens += new
             pairs += new * (past + new * 0.5)
             self._kept.release(rollout)
+            prefixes.join(rollout)
             kv += context
             longest = context if context > longest else longest
             rollout.has_kv = True
@@ -273,7 +284,8 @@ class Replica:
         tally = self.tally
         tally.prefilled += tokens
         tally.recomputed += recomputed
-        tally.kv_peak = max(tally.kv_peak, self._kv + self._kept.tokens)
+        tally.prefix_cached += cached
+        tally.kv_peak = max(tally.kv_peak, self._kv + self._kept.tokens - prefixes.tokens)
         if rules.static:
             self._rows = count
             self._padded_kv = count * longest
@@ -322,9 +334,14 @@ class Replica:
             return max(count, 0)
         block = rules.kv_block_tokens
         used = self._blocks_for_next_token()
+        joining = -1
         for position in range(count):
             rollout = self.waiting[position]
             used += rollout.context // block + 1
+            if rollout.prefix:
+                if rollout.group_id == joining or self._prefixes.runs(rollout.group_id):
+                    used -= rollout.prefix // block
+                joining = rollout.group_id
             if used > rules.kv_blocks:
                 return position
         return max(count, 0)
@@ -340,16 +357,21 @@ class Replica:
 
     def _blocks_for_next_token(self) -> int:
         block = self._rules.kv_block_tokens
+        shared = self._prefixes.running_blocks
         if block == 1:
-            return self._kv + self._running
-        return sum(context // block + 1 for context in self._contexts())
+            return self._kv + self._running - shared
+        return sum(context // block + 1 for context in self._contexts()) - shared
+
+    def _kept_blocks(self) -> int:
+        """Of those that do not run, less what they share with those that do."""
+        return self._kept.blocks - (self._prefixes.blocks - self._prefixes.running_blocks)
 
     def _iterations_that_fit(self) -> int:
         """Iterations before the growth check fails."""
         rules = self._rules
         assert rules.kv_blocks is not None
         block, running = rules.kv_block_tokens, self._running
-        free = rules.kv_blocks - self._blocks_for_next_token() - self._kept.blocks
+        free = rules.kv_blocks - self._blocks_for_next_token() - self._kept_blocks()
         cycles, free = divmod(free, running)
         residues = [0] * block
         if block > 1:
@@ -382,7 +404,7 @@ class Replica:
         """What others keep is in the way of the next iteration."""
         capacity, kept = self._rules.kv_blocks, self._kept
         assert capacity is not None
-        while kept and self._blocks_for_next_token() + kept.blocks > capacity:
+        while kept and self._blocks_for_next_token() + self._kept_blocks() > capacity:
             kept.release_highest()
 
     # ---- activities ----------------------------------------------------------------------------------------
@@ -457,7 +479,7 @@ class Replica:
             tally.rollout_flops += k * line[0] + line[1] * kv_sum
             tally.rollout_bytes += k * line[2] + line[3] * kv_sum
         self._padded_kv = kv = kv + k * rows
-        tally.kv_peak = max(tally.kv_peak, kv + self._kept.tokens)
+        tally.kv_peak = max(tally.kv_peak, kv + self._kept.tokens - self._prefixes.tokens)
         self._kv += k * running
         iteration = self._iteration = self._iteration + k
         if self.round_left is not None:
@@ -482,6 +504,7 @@ class Replica:
             self._running -= 1
             self._kv -= rollout.context
             rollout.has_kv = False
+            self._prefixes.leave(rollout)
             if rollout.turn_end < rollout.response_length:
                 self._call_tool(rollout, at)
                 continue

@@ -15,6 +15,7 @@ class Rollout(RolloutState):
         "has_kv",
         "kept",
         "preemptions",
+        "prefix",
         "queued",
         "response_length",
         "trace_row",
@@ -38,6 +39,8 @@ class Rollout(RolloutState):
         self.response_length = response_length
         self.trace_row = trace_row
         self.clipped = False
+        self.prefix = 0
+        """Tokens of its prompt that other samples of it can share."""
         self.admitted_s = admitted_s
         """Seconds since the run began; all other seconds here count from the begin of the row."""
         self.preemptions = 0

@@ -159,6 +159,7 @@ class StepRows:
         row[c.TOKENS_TRAINED] = total
         row[c.TOKENS_PREFILLED] = tally.prefilled
         row[c.TOKENS_RECOMPUTED] = tally.recomputed
+        row[c.TOKENS_PREFIX_CACHED] = tally.prefix_cached
         row[c.TOKENS_PADDING] = tally.padding
         row[c.TOKENS_DROPPED] = facts.dropped_tokens
         row[c.TOKENS_IN_FLIGHT] = facts.tokens_in_flight

@@ -8,6 +8,7 @@ from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.machine import Machine
+from oppo_sim.model.prefixes import shared_tokens
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.row import DeviceCounts, Recorded, StepRows
 from oppo_sim.model.setup import MachineSetup
@@ -74,7 +75,14 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
     """Simulate ``inputs.steps`` training steps; rows go to ``sink``. Returns the timeline of
     ``inputs.timeline_steps``."""
     machine = inputs.machine
-    setup = ScheduleSetup(inputs.policy, inputs.batch, machine.num_replicas, machine.streamable, inputs.steps)
+    setup = ScheduleSetup(
+        inputs.policy,
+        inputs.batch,
+        machine.num_replicas,
+        machine.streamable,
+        inputs.steps,
+        groups_together=machine.groups_together,
+    )
     scheduler = make_scheduler(
         setup,
         lambda scheduler: SimulatedPlant(inputs, sink, scheduler),
@@ -118,6 +126,9 @@ class SimulatedPlant:
             machine.read_busy(),
         )
         self._held = False
+        self._shares = inputs.machine.shares_prefixes and inputs.batch.group_size > 1
+        self._prompt_length = 0
+        """Of the group admitted last, its first member's."""
 
     def now(self) -> float:
         return self.machine.clock.now
@@ -137,6 +148,11 @@ class SimulatedPlant:
             () if inputs.waits is None else inputs.waits[row],
         )
         rollout.clipped = rows.clipped[row]
+        if self._shares:
+            if rollout_id % inputs.batch.group_size == 0:
+                self._prompt_length = rollout.prompt_length
+            if rollout.prompt_length == self._prompt_length:
+                rollout.prefix = shared_tokens(rollout.prompt_length, inputs.machine.kv_block_tokens)
         return rollout
 
     def begin_row(self, step: int) -> float:

@@ -24,6 +24,10 @@ class MachineSetup:
     clear_kv_cache_on_tool_call: bool = False
     """A rollout that calls a tool gives up its KV; else its replica keeps it as long as nobody needs the
     memory."""
+    shares_prefixes: bool = False
+    """Samples of one prompt on a replica have the prompt's whole blocks in KV once."""
+    groups_together: bool = False
+    """All samples of a prompt go to one replica."""
     max_scoring_tokens: int = 16384
     scorer_kv_capacity_tokens: int | None = None
     send_s_per_token: float = 0.0
@@ -50,6 +54,11 @@ class MachineSetup:
             raise OppoError(
                 "rollout.batching static cannot have kv_capacity_tokens or max_num_seqs: remove them, or use"
                 " batching continuous"
+            )
+        if self.batching == "static" and self.shares_prefixes:
+            raise OppoError(
+                "rollout.batching static pads every prompt and cannot share one: set"
+                " rollout.enable_prefix_caching to false, or use batching continuous"
             )
         if self.batching == "static" and asynchronous:
             raise OppoError(

@@ -10,6 +10,7 @@ class Tally:
     decoded: int = 0
     prefilled: int = 0
     recomputed: int = 0
+    prefix_cached: int = 0
     padding: int = 0
     preemptions: int = 0
     kv_peak: int = 0

@@ -208,6 +208,8 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         clear_kv_cache_on_weight_sync=rollout.clear_kv_cache_on_weight_sync,
         keeps_kv_between_rounds=rollout.keeps_kv_between_rounds,
         clear_kv_cache_on_tool_call=rollout.clear_kv_cache_on_tool_call,
+        shares_prefixes=rollout.enable_prefix_caching,
+        groups_together=rollout.group_placement == "together",
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
         send_s_per_token=(

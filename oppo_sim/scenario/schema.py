@@ -65,6 +65,20 @@ class RolloutConfig(_Section):
             " memory)"
         ),
     )
+    enable_prefix_caching: bool = Field(
+        False,
+        description=(
+            "samples of one prompt on one replica have the prompt in KV once, and prefill it once, as long as"
+            " one of them has its KV there"
+        ),
+    )
+    group_placement: Literal["spread", "together"] = Field(
+        "spread",
+        description=(
+            "where the samples of a prompt go: each to the replica with the fewest unfinished, or all where"
+            " the first one went"
+        ),
+    )
 
 
 class ScoringConfig(_Section):

@@ -62,9 +62,10 @@ class Ledger(Generic[F]):
         num_replicas: int,
         make_rollout: Callable[[int, int], F],
         oracle_length: Callable[[F], int] | None = None,
+        groups_together: bool = False,
     ) -> None:
         """``make_rollout(rollout_id, step)`` makes a rollout's record; only a declared oracle is shown what
-        ``oracle_length`` gives."""
+        ``oracle_length`` gives; ``groups_together``: all samples of a prompt go to one replica."""
         if policy.oracle and oracle_length is None:
             raise OppoError(
                 f"policy '{policy.name}' is an oracle: it needs lengths known beforehand, so it runs in"
@@ -78,6 +79,8 @@ class Ledger(Generic[F]):
         self._oldest_first = policy.schedule == "async" and policy.train_order == "oldest"
         self._arranges = type(policy).arrange is not Policy.arrange
         self._num_replicas = num_replicas
+        self._together = groups_together
+        self._placed_last: F | None = None
         self.load = [0] * num_replicas
         """Unfinished rollouts a replica has."""
         self.unfinished: dict[int, F] = {}
@@ -143,6 +146,7 @@ class Ledger(Generic[F]):
             rollout.generated_before = rollout.generated
         plan = self._policy.plan(self.pool(version))
         self._answers.check_plan(plan, self.shelved.keys())
+        self._placed_last = None
         admitted = [self._admit_new(step) for _ in range(plan.admit)]
         new = len(admitted)
         for rollout_id in plan.readmit:
@@ -260,10 +264,14 @@ class Ledger(Generic[F]):
         return rollout
 
     def _place(self, rollout: F) -> None:
-        load = self.load
-        replica = load.index(min(load))
+        load, last = self.load, self._placed_last
+        if self._together and last is not None and last.group_id == rollout.group_id:
+            replica = last.replica
+        else:
+            replica = load.index(min(load))
         load[replica] += 1
         rollout.replica = replica
+        self._placed_last = rollout
         self.unfinished[rollout.rollout_id] = rollout
         if self._batch.group_size > 1:
             self._missing[rollout.group_id] = self._missing.get(rollout.group_id, 0) + 1

@@ -29,6 +29,8 @@ class ScheduleSetup:
     steps: int
     first_step: int = 0
     """Steps before it were done in an earlier run."""
+    groups_together: bool = False
+    """All samples of a prompt go to one replica."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,12 @@ class Scheduler(ABC, Generic[F]):
         self.granularity = effective_granularity(setup.policy, setup.streamable)
         self.plant: Plant[F] = plant_of(self)
         self.ledger: Ledger[F] = Ledger(
-            setup.policy, setup.batch, setup.num_replicas, self.plant.admit, oracle_length
+            setup.policy,
+            setup.batch,
+            setup.num_replicas,
+            self.plant.admit,
+            oracle_length,
+            setup.groups_together,
         )
         self._plan = StepPlan(0, 1)
         self._stopping = False

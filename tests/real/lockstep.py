@@ -98,6 +98,8 @@ LOCKSTEP_CASES = [
     LockstepCase("oppo, rounds", "oppo", {"overcommit": 2, "chunk_size": 6, "stop_check": "chunk"}, TWO),
     LockstepCase("oppo, waits", "oppo", {"overcommit": 3, "chunk_size": 6, "max_deferrals": 1}, TWO),
     LockstepCase("oppo, groups", "oppo", {"overcommit": 2, "chunk_size": 6}, TWO, group_size=2),
+    LockstepCase("oppo, groups together", "oppo", {"overcommit": 3, "chunk_size": 6}, MachineSetup(num_replicas=2, num_workers=2, groups_together=True), batch=6, group_size=3),
+    LockstepCase("tail-batching, groups together", "tail-batching", {"over_issue": 1.5}, MachineSetup(num_replicas=2, groups_together=True), group_size=2),
     LockstepCase("rollout-overlap", "rollout-overlap", {}, TWO),
     LockstepCase("partial-rollout", "partial-rollout", {"token_budget": 9}, TWO),
     LockstepCase("april", "april", {}, TWO),

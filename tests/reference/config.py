@@ -70,6 +70,10 @@ class ReferenceConfig:
     calls: tuple[tuple[tuple[int, float, int], ...], ...] = ()
     """Calls of tools of rollout 0, 1, …, and again from the first: (response tokens before it, seconds,
     tokens of the answer)"""
+    shares_prompts: bool = False
+    """Samples of a prompt that have KV on one replica have the prompt there once"""
+    together: bool = False
+    """Samples of a prompt go to one replica"""
     batching: str = "continuous"
     kv_capacity_tokens: int | None = None
     kv_block_tokens: int = 1
@@ -224,6 +228,8 @@ class Counters:
     decoded: int = 0
     prefilled: int = 0
     recomputed: int = 0
+    shared: int = 0
+    """Tokens that need no prefill, since another sample's KV has them"""
     padding: int = 0
     dropped_tokens: int = 0
     preemptions: int = 0

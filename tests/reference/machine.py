@@ -30,7 +30,14 @@ class Machine:
 
     def place(self, rollouts: list[Rollout]) -> None:
         """Each in turn to the replica with the fewest unfinished, the lowest index on ties."""
+        last: Rollout | None = None
         for rollout in rollouts:
+            size = self.config.group_size
+            if self.config.together and last is not None and last.id // size == rollout.id // size:
+                self.replicas[last.replica].add(rollout)
+                last = rollout
+                continue
+            last = rollout
             replica = min(self.replicas, key=lambda replica: (len(replica.unfinished()), replica.index))
             replica.add(rollout)
 

@@ -35,9 +35,19 @@ class Pool:
                 self._refuse_what_never_fits(prompt + response + sum(tokens for _, _, tokens in calls))
                 group.members.append(Rollout(self.admitted, prompt, response, calls=calls, fresh=prompt))
                 self.admitted += 1
+            self._find_common_prompt(group)
             groups.append(group)
         self.in_flight.extend(groups)
         return groups
+
+    def _find_common_prompt(self, group: Group) -> None:
+        """All whole blocks of the prompt but the last token, for members with the first one's prompt."""
+        if not self.config.shares_prompts or self.config.group_size == 1:
+            return
+        prompt, block = group.members[0].prompt_length, self.config.kv_block_tokens
+        for member in group.members:
+            if member.prompt_length == prompt:
+                member.common = sum(1 for end in range(block, prompt, block) if end < prompt) * block
 
     def rollouts_in_flight(self) -> int:
         return len(members_of(self.in_flight))

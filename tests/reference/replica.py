@@ -34,7 +34,11 @@ class Replica(Protocol):
 def count_prefill(machine: Machine, rollout: Rollout) -> None:
     """Count the rollout's real context, and fix its first cut threshold."""
     machine.counters.prefilled += rollout.fresh
-    machine.counters.recomputed += rollout.context - rollout.fresh - rollout.held
+    if rollout.ever_prefilled:
+        machine.counters.recomputed += rollout.context - rollout.fresh - rollout.held - rollout.found
+    else:
+        machine.counters.prefilled -= rollout.found
+    machine.counters.shared += rollout.found
     rollout.fresh = 0
     if not rollout.ever_prefilled:
         rollout.threshold = machine.chunk_size
@@ -140,7 +144,23 @@ class ContinuousReplica:
         if config.kv_capacity_tokens is None:
             return True
         capacity = config.kv_capacity_tokens // config.kv_block_tokens * config.kv_block_tokens
-        return sum(self.machine.blocks(rollout.context + 1) for rollout in rollouts) <= capacity
+        return self._memory({rollout: rollout.context + 1 for rollout in rollouts}) <= capacity
+
+    def _memory(self, tokens: dict[Rollout, int]) -> int:
+        """Tokens in blocks that rollouts take with so many each; a common prompt is there once."""
+        taken = sum(self.machine.blocks(count) for count in tokens.values())
+        prompts: dict[int, list[int]] = {}
+        for rollout in tokens:
+            prompts.setdefault(rollout.id // self.machine.config.group_size, []).append(rollout.common)
+        return taken - sum(sum(common) - max(common) for common in prompts.values())
+
+    def _prompt_is_here(self, rollout: Rollout) -> bool:
+        size = self.machine.config.group_size
+        return any(
+            other.id // size == rollout.id // size and other.common and (other.in_kv or other.held)
+            for other in self.members
+            if other is not rollout
+        )
 
     def _preempt_what_cannot_grow(self) -> None:
         self._give_up_held()
@@ -159,6 +179,8 @@ class ContinuousReplica:
                 most is not None and len(self._running()) >= most
             ):
                 break
+            here = rollout.common > 0 and rollout.held == 0 and self._prompt_is_here(rollout)
+            rollout.found = rollout.common if here else 0
             rollout.in_kv = True
             joining.append(rollout)
         self._give_up_held()
@@ -171,8 +193,8 @@ class ContinuousReplica:
             return
         capacity = config.kv_capacity_tokens // config.kv_block_tokens * config.kv_block_tokens
         holding = [member for member in self.members if member.held and not member.in_kv]
-        used = sum(self.machine.blocks(rollout.context + 1) for rollout in self._running())
-        while holding and used + sum(self.machine.blocks(member.held) for member in holding) > capacity:
+        running = {rollout: rollout.context + 1 for rollout in self._running()}
+        while holding and self._memory(running | {member: member.held for member in holding}) > capacity:
             holding.pop().held = 0
 
     def _prefill(self, joining: list[Rollout]) -> None:
@@ -180,8 +202,9 @@ class ContinuousReplica:
         for rollout in joining:
             count_prefill(self.machine, rollout)
         self._note_kv(next_token=False)
-        tokens = sum(rollout.context - rollout.held for rollout in joining)
-        pairs = sum((rollout.context**2 - rollout.held**2) / 2 for rollout in joining)
+        had = {rollout: rollout.held or rollout.found for rollout in joining}
+        tokens = sum(rollout.context - past for rollout, past in had.items())
+        pairs = sum((rollout.context**2 - past**2) / 2 for rollout, past in had.items())
         for rollout in joining:
             rollout.held = 0
         if not tokens:

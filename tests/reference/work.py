@@ -37,6 +37,10 @@ class Rollout:
     answered: int = 0
     tool_tokens: int = 0
     at_tool: bool = False
+    common: int = 0
+    """Tokens of the prompt that it can have from another sample of it, and another from it"""
+    found: int = 0
+    """... and had when it joined"""
     held: int = 0
     """Tokens of KV that its replica still has of it while it is not in the batch."""
     fresh: int = 0

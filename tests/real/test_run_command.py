@@ -194,6 +194,11 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
         ),
         ({"mode": "train"}, {"policy": "oracle"}, "set real.mode to replay"),
         ({}, {"rollout": {"batching": "static"}}, "batching static is simulated only"),
+        (
+            {},
+            {"group_size": 2, "rollout": {"enable_prefix_caching": True}},
+            "enable_prefix_caching is simulated only",
+        ),
         ({"dtype": "float8"}, {}, "real.dtype"),
         ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),
     ],

@@ -26,6 +26,7 @@ from oppo_sim.runs.statistics import compared_row
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import Setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.schedule.rules import runs_in_rounds
 from oppo_sim.simulation import loaded_scenario
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ LOSS_COLUMNS = {
     "free_recompute": c.LOST_TO_RECOMPUTATION_S,
     "no_contention": c.LOST_TO_CONTENTION_S,
     "free_padding": c.LOST_TO_PADDING_S,
+    "free_cuts": c.LOST_TO_CUTS_S,
 }
 ATTRIBUTION_COLUMNS = (c.HIDDEN_BY_OVERLAP_S, c.SAVED_BY_SHORTER_TAIL_S, *LOSS_COLUMNS.values())
 
@@ -182,13 +184,22 @@ def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
     variants = [] if built.score_granularity == "batch" else ["batch_scoring"]
     if built.without_tail is not None:
         variants.append("no_tail")
-    # Where KV is short, whatever is preempted is prefilled again.
-    if built.recomputes or machine.kv_capacity_tokens is not None:
+    # Where KV is short, whatever is preempted is prefilled again; so is what a round does not keep.
+    in_rounds = runs_in_rounds(built)
+    if (
+        built.recomputes
+        or machine.kv_capacity_tokens is not None
+        or (in_rounds and not machine.keeps_kv_between_rounds)
+    ):
         variants.append("free_recompute")
     if machine.scoring_on != "separate" or scenario.placement.shares_host:
         variants.append("no_contention")
     if machine.batching == "static" or scenario.costs.pads_batches:
         variants.append("free_padding")
+    cuts = setup.costs.cuts
+    by_piece = cuts.piece_fixed_s > 0.0 or cuts.piece_send_s > 0.0 or machine.send_s_per_token > 0.0
+    if (in_rounds and cuts.round_fixed_s > 0.0) or by_piece:
+        variants.append("free_cuts")
     cells = []
     for variant in variants:
         if variant == "no_tail":

@@ -195,6 +195,31 @@ def test_in_time_slices_only_the_gaps_of_an_activity_are_free() -> None:
     assert gen(1.0, "streams", (0.25, 0.1)) == gen(1.0, "mps", (0.25, 0.1)) == pytest.approx(8.2)
 
 
+def test_a_kernel_is_on_the_device_in_max_of_both_demands_of_an_activity() -> None:
+    # The last case above: 8 iterations of 1 s have a kernel on the device a quarter of their seconds, 2 s;
+    # two rollouts scored in 2 s each, all of them, 4 s: of a step of 8.5 + 2 s, then 3 s of training on a
+    # device of its own (half of them a kernel's) and 1 s of weight sync on both (all of it).
+    stages = {"update_actor": (3.0, 0.0, 0.0)}
+    demands = {"decode": (0.25, 0.1), "score": (0.5, 1.0), "train": (0.2, 0.5), "sync": (1.0, 0.0)}
+    costs = linear_costs(score=(2.0, 0.0, 0.0), stages=stages, update_weights=1.0, demands=demands)
+    step_s = 8.5 + 2 + 3 + 1
+
+    def shares(sharing: str, training_on: str) -> list[float]:
+        machine = MachineSetup(scoring_on="rollout", training_on=training_on, sharing=sharing)  # type: ignore[arg-type]
+        result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
+        (seconds,) = result.column("timing_s/step")
+        names = (c.KERNEL_GEN, c.KERNEL_REWARD, c.KERNEL_TRAINING, c.KERNEL_DEVICES)
+        return [float(result.column(name)[0]) * seconds for name in names]
+
+    # Seconds of kernels: decoding, scoring, training with sync, and a device's: 2 + 4 + 2.5 + 1 on two
+    # devices, the sync on both; or on one.
+    apart = shares("time_slice", "separate")
+    assert apart == pytest.approx([2.0, 4.0, 2.5, (2 + 4 + 1.5 + 2 * 1) / 2])
+    together = shares("time_slice", "rollout")
+    assert together == pytest.approx([2.0, 4.0, 2.5, 2 + 4 + 2.5])
+    assert step_s == 14.5
+
+
 def test_groups_in_one_machine_slow_each_other_without_sharing_capacity() -> None:
     # As above, on devices of their own in one machine, f = 2: scoring lasts 4 s (t = 4 to 8) while decode
     # makes 2 of its 4 iterations, whatever both demand: gen = 10, and then 2 s alone. Decode is busy 10 s of

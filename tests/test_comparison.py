@@ -294,6 +294,40 @@ def test_lost_to_padding(tmp_path: Path) -> None:
     assert shares[c.SPEEDUP] == pytest.approx(1.0)
 
 
+def test_lost_to_cuts(tmp_path: Path) -> None:
+    # One rollout of 10 tokens in rounds of 4, prompt 4, 0.5 s a scored token, 1 s a round, 0.25 s a piece at
+    # the scorer. Free: gen 10, pieces of 8, 4, 2 tokens at 4, 8 and 10: scored by 8, 10 and 11. Step 11 s.
+    # With their costs: gen 13; pieces at 4, 9 and 12, each 0.25 s longer: scored by 8.25, 11.25 and 13.25:
+    # 2.25 s are lost.
+    costs = {"score": {"per_token": 0.5}, "terms": {"round_fixed_s": 1.0, "piece_fixed_s": 0.25}}
+    settings = {"chunk_size": 4, "stop_check": "chunk"}
+    shares = attributed(tmp_path, "intra", settings, [(4, 10)], 2, 1, costs)
+    assert shares[c.LOST_TO_CUTS_S] == pytest.approx(2.25)
+    assert math.isnan(shares[c.LOST_TO_RECOMPUTATION_S])
+    # Streamed, each 1 s on its way: the last one arrives at 11 instead of 10. Nothing to lose without costs.
+    for costs, lost in (({}, math.nan), ({"terms": {"piece_send_s": 1.0}}, 1.0)):
+        shares = attributed(
+            tmp_path, "intra", {"chunk_size": 4}, [(4, 10)], 2, 1, {"score": {"per_token": 0.5}, **costs}
+        )
+        assert shares[c.LOST_TO_CUTS_S] == pytest.approx(lost, nan_ok=True)
+
+
+def test_what_a_round_does_not_keep_is_lost_to_recomputation(tmp_path: Path) -> None:
+    # Rounds of 4 of one rollout of 10 tokens, prompt 4, prefill 0.1 s a token: 8 and 12 tokens again.
+    shares = attributed(
+        tmp_path,
+        "intra",
+        {"chunk_size": 4, "stop_check": "chunk"},
+        [(4, 10)],
+        2,
+        1,
+        {"prefill": {"per_token": 0.1}},
+        rollout={"num_replicas": 1, "keeps_kv_between_rounds": False},
+    )
+    assert shares[c.LOST_TO_RECOMPUTATION_S] == pytest.approx(2.0)
+    assert math.isnan(shares[c.LOST_TO_CUTS_S])
+
+
 def test_only_what_a_policy_can_lose_is_replayed(tiny: Path) -> None:
     variants: dict[str, set[str]] = {}
     compared = ["intra", "inter", "oppo", "one-step-off", "async"]

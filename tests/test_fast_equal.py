@@ -38,7 +38,12 @@ ALONE = (
     "rollout.batching=continuous",
 )
 """Asynchronous policies need devices of their own for training, and continuous batching."""
-COUNTERFACTUALS = (Counterfactual(), Counterfactual(free_recompute=True), Counterfactual(free_padding=True))
+COUNTERFACTUALS = (
+    Counterfactual(),
+    Counterfactual(free_recompute=True),
+    Counterfactual(free_padding=True),
+    Counterfactual(free_cuts=True),
+)
 
 
 def outcome(setup: Setup, engine: Any, **how: Any) -> StepColumns | str:

@@ -64,6 +64,7 @@ def attribution() -> pd.DataFrame:
             "hidden_by_overlap_s": [nan, 8.0, -1.0], "saved_by_shorter_tail_s": [nan, 22.0, nan],
             "lost_to_recomputation_s": [nan, 1.5, 3.0],
             "lost_to_contention_s": [nan, 0.5, 2.0], "lost_to_padding_s": [nan, nan, nan],
+            "lost_to_cuts_s": [nan, 0.2, 0.4],
         },
         index=comparison().index,
     )  # fmt: skip
@@ -222,6 +223,7 @@ def test_attribution_draws_gains_right_losses_left_and_says_what_does_not_apply(
         "saved by the shorter tail",
         "lost to recomputation",
         "lost to contention",
+        "lost to cuts",
     ]
     assert axis_texts(figure) == ["not applicable"]
     oppo = [
@@ -229,13 +231,13 @@ def test_attribution_draws_gains_right_losses_left_and_says_what_does_not_apply(
         for bar in figure.axes[0].patches
         if bar.get_y() == pytest.approx(1 - 0.31)
     ]
-    assert oppo == [(0, 8.0), (8.0, 22.0), (0, -1.5), (-1.5, -0.5)]
+    assert oppo == [(0, 8.0), (8.0, 22.0), (0, -1.5), (-1.5, -0.5), (-2.0, -0.2)]
     third = [
         (bar.get_x(), bar.get_width())
         for bar in figure.axes[0].patches
         if bar.get_y() == pytest.approx(2 - 0.31) and bar.get_width()
     ]
-    assert third == [(0, -1.0), (-1.0, -3.0), (-4.0, -2.0)]
+    assert third == [(0, -1.0), (-1.0, -3.0), (-4.0, -2.0), (-6.0, -0.4)]
 
 
 def test_nothing_but_unknowns_can_still_be_drawn() -> None:

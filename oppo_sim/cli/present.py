@@ -273,7 +273,10 @@ def shares_table(shares: "pd.DataFrame", name: str) -> "Table":
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
     """One row a policy: seconds a step that overlap hid, that the shorter tail saved, and that were lost;
     empty where not applicable."""
-    heads = ("policy", "overlap hid", "tail saved", "recompute lost", "contention lost", "padding lost")
+    heads = (
+        "policy", "overlap\nhid", "tail\nsaved",
+        *(f"{word}\nlost" for word in ("recompute", "contention", "padding", "cuts")),
+    )  # fmt: skip
     values = [numbers(attribution, name, "attribution").tolist() for name in ATTRIBUTION]
     rows = [
         (str(policy), *map(format_seconds, seconds))

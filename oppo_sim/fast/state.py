@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.fast.cost_tables import cost_tables
 from oppo_sim.fast.memory import Memory, Zeros, aligned, make_memory
 from oppo_sim.model.counterfactual import Counterfactual
@@ -85,6 +85,8 @@ def make_state(
     shares = machine.shares_prefixes and batch.group_size > 1
     sharing = (replicas, groups) if shares else (1, 1)
     leaves = 1 << (actors - 1).bit_length()
+    cut_costs = NO_CUTS if counterfactual.free_cuts else setup.costs.cuts
+    send_s_per_token = 0.0 if counterfactual.free_cuts else machine.send_s_per_token
     devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
     first, last = kept.timeline or (1, 0)
     values = {
@@ -92,9 +94,9 @@ def make_state(
         **costs.settings,
         **device_settings,
         **setup.costs.phases._asdict(),
-        **setup.costs.cuts._asdict(),
-        "send_s_per_token": machine.send_s_per_token,
-        "travels": setup.costs.cuts.piece_send_s > 0.0 or machine.send_s_per_token > 0.0,
+        **cut_costs._asdict(),
+        "send_s_per_token": send_s_per_token,
+        "travels": cut_costs.piece_send_s > 0.0 or send_s_per_token > 0.0,
         **{f"asks_{name}": name in asks for name in ("plan", "arrange", "select", "drop")},
         "by_row_rewards": rewards.by_row is not None,
         "queue_length": queued,

@@ -13,6 +13,8 @@ class Counterfactual:
     """Activities on one device do not slow each other."""
     free_padding: bool = False
     """Padded rows, columns and graph slots cost nothing."""
+    free_cuts: bool = False
+    """A round, a piece and its way to the scorer cost no seconds of their own (``costs.terms``, the link)."""
 
 
 ACTUAL = Counterfactual()

@@ -5,7 +5,7 @@ from functools import partial
 
 from simpy.events import Event
 
-from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
@@ -110,18 +110,19 @@ class Machine:
             )
             for index, device in enumerate(self.rollout_devices)
         ]
-        cuts = costs.cuts
+        cuts = NO_CUTS if counterfactual.free_cuts else costs.cuts
+        send_s_per_token = 0.0 if counterfactual.free_cuts else setup.send_s_per_token
         self._round_fixed_s = cuts.round_fixed_s
         self._leaves: Callable[[], None] | None = None
         """What leaving the barrier is, once its seconds have passed."""
-        travels = cuts.piece_send_s > 0.0 or setup.send_s_per_token > 0.0
+        travels = cuts.piece_send_s > 0.0 or send_s_per_token > 0.0
         self.scorer = Scorer(
             [self._runner_on(index, device) for index, device in enumerate(self.scoring_devices)],
             costs.scorer,
             setup.max_scoring_tokens,
             setup.scorer_kv_capacity_tokens,
             cuts.piece_fixed_s,
-            partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, setup.send_s_per_token)
+            partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, send_s_per_token)
             if travels
             else None,
             scheduler.scored,

@@ -177,6 +177,7 @@ ATTRIBUTION: Final = {
     c.LOST_TO_RECOMPUTATION_S: "lost to recomputation",
     c.LOST_TO_CONTENTION_S: "lost to contention",
     c.LOST_TO_PADDING_S: "lost to padding",
+    c.LOST_TO_CUTS_S: "lost to cuts",
 }
 """Where a policy's seconds went: what it won, then what it lost."""
 

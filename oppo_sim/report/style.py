@@ -147,7 +147,7 @@ IDLE: Final = "#EFEFEF"
 TRACE: Final = "#8A8A8A"
 TRAINED: Final = "#0072B2"
 GAINS: Final = ("#0072B2", "#56B4E9")
-LOSSES: Final = ("#D55E00", "#E69F00", "#CC79A7")
+LOSSES: Final = ("#D55E00", "#E69F00", "#CC79A7", "#882255")
 
 
 def stage_colour(stage: str) -> str:

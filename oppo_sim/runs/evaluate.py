@@ -43,6 +43,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "free_recompute": Variant(Counterfactual(free_recompute=True)),
     "no_contention": Variant(Counterfactual(no_contention=True)),
     "free_padding": Variant(Counterfactual(free_padding=True)),
+    "free_cuts": Variant(Counterfactual(free_cuts=True)),
 }
 
 _KEPT = 64  # scenarios and costs a process keeps

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from oppo_sim.columns import STEP_S
 from oppo_sim.comparison import Comparison, ComparisonPlan, OnProgress, comparison_of, make_cells
 from oppo_sim.costs.terms import write_draws
 from oppo_sim.fast.choose import engine_of
@@ -16,6 +17,7 @@ from oppo_sim.results.spans import Marker, Span
 from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.store import RunStore
+from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
@@ -74,7 +76,7 @@ def compare_to_folder(
         _write_timelines(folder, timelines)
         if figures:
             _write_figures(folder, plan, comparison, timelines)
-        folder.finish(_manifest(plan))
+        folder.finish(_manifest(plan, comparison))
         store.remove()
     return comparison
 
@@ -130,9 +132,11 @@ def _write_figures(
     folder.write_figure("figures/gantt.png", compare_gantt(timelines, _shown_steps(plan)))
 
 
-def _manifest(plan: ComparisonPlan) -> dict[str, Any]:
+def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
     scenario = plan.scenario
     setups = {policy: plan.setups[policy] for policy in plan.policies}
+    warnings = [warning for each in setups.values() for warning in each.warnings]
+    warnings += sync_warnings(scenario, float(comparison.table[STEP_S].min()))
     return {
         "kind": "simulated comparison",
         "policies": list(plan.policies),
@@ -144,7 +148,7 @@ def _manifest(plan: ComparisonPlan) -> dict[str, Any]:
         **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
         **provenance(scenario, plan.setups[BASELINE]),
         "engines": {policy: engine_of(each) for policy, each in setups.items()},
-        "warnings": list(dict.fromkeys(warning for each in setups.values() for warning in each.warnings)),
+        "warnings": list(dict.fromkeys(warnings)),
     }
 
 

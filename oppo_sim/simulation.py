@@ -12,6 +12,7 @@ from oppo_sim.manifest import run_manifest
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
+from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
@@ -92,7 +93,7 @@ def simulate(
             table,
             RolloutBlocks().frame(),
             summarise(table, setup.warmup_steps),
-            manifest,
+            with_sync_warnings(manifest, loaded, table, setup.warmup_steps),
             [],
             [],
         )
@@ -107,10 +108,18 @@ def simulate(
         table,
         frames.rollouts(),
         summarise(table, setup.warmup_steps),
-        manifest,
+        with_sync_warnings(manifest, loaded, table, setup.warmup_steps),
         spans,
         markers,
     )
+
+
+def with_sync_warnings(
+    manifest: Mapping[str, Any], scenario: Scenario, steps: "pd.DataFrame", warmup: int
+) -> dict[str, Any]:
+    """The manifest with a warning where the weight sync takes much of a mean step after the warm-up."""
+    found = sync_warnings(scenario, float(steps[TIMING_STEP].iloc[warmup:].mean()))
+    return {**manifest, "warnings": [*manifest["warnings"], *found]}
 
 
 def loaded_scenario(scenario: Scenario | str | Path, overrides: Sequence[str]) -> Scenario:

@@ -30,7 +30,7 @@ from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.runs.machine import EXACT, Machine, step_seconds
 from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import Setup
-from oppo_sim.simulation import ProgressSink, check_timeline, run_setup
+from oppo_sim.simulation import ProgressSink, check_timeline, run_setup, with_sync_warnings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -282,7 +282,7 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
     return finish_run(
         folder,
         output,
-        manifest,
+        with_sync_warnings(manifest, setup.scenario, steps, min(setup.warmup_steps, len(steps) - 1)),
         timeline=request.timeline,
         figures=request.figures,
     )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 
+from oppo_sim.costs.interface import StageTimes
+from oppo_sim.costs.models import MODELS
 from oppo_sim.errors import OppoError
 from oppo_sim.results.summary import gpu_hours
-from oppo_sim.scenario.build import build_parts, cost_context
+from oppo_sim.scenario.build import Parts, build_parts, cost_context
 from oppo_sim.scenario.cluster import Split
-from oppo_sim.scenario.load import load_scenario, shipped_scenarios
+from oppo_sim.scenario.load import load_scenario, scenario_from_plain, shipped_scenarios
 from oppo_sim.scenario.splits import possible_splits
+from oppo_sim.scenario.yaml_text import parse_yaml
+from oppo_sim.simulation import simulate
 from oppo_sim.sweep.axes import GridAxis
 from oppo_sim.sweep.resolve import with_splits
 from oppo_sim.tune.space import build_space, parse_knob
@@ -94,6 +100,59 @@ def test_links_between_nodes_slow_gradients_and_new_weights() -> None:
     slow = seconds("cluster.num_gpus_per_node=2", "cluster.node_link_bytes_per_s=5e8")
     assert slow[0] > both[0]
     assert slow[1] > both[1]
+
+
+def test_what_crosses_two_nodes_by_hand() -> None:
+    def built(*overrides: str) -> tuple[Parts, StageTimes]:
+        scenario = load_scenario("h100x16-2nodes", ["costs.draws=none", *overrides])
+        parts = build_parts(scenario)
+        return parts, parts.costs.training.stage_times(cost_context(scenario).nominal_batch)
+
+    parts, times = built()
+    # Weights: 14.77 billion parameters in 16 bits, converted at 20 GB/s, over 0.7 of 50 GB/s.
+    weights = 2.0 * MODELS["qwen2.5-14b"].parameters
+    assert times.update_weights == pytest.approx(0.5 + weights / 2e10 + weights / (0.7 * 5e10))
+    # Pieces: 8 bytes a token over the link between nodes, since scoring has GPUs of its own.
+    assert parts.machine.send_s_per_token == pytest.approx(8 / 5e10)
+    assert built("scoring.link_bytes_per_s=1e9")[0].machine.send_s_per_token == pytest.approx(8e-9)
+    for same in (
+        "cluster.num_gpus_per_node=16",
+        "cluster.split=rollout:8xTP2 scoring:rollout training:rollout",
+    ):
+        assert built(same)[0].machine.send_s_per_token == 0.0
+    # Layers gathered for forward and backward and gradients reduced, (d − 1)/d of the weights each: where the
+    # link is so slow that it is all that counts, half the link takes the same again.
+    slow, slower = (built(f"cluster.node_link_bytes_per_s={rate}")[1] for rate in ("1e9", "5e8"))
+    tokens = 224 / 14 / 4 * (512 + 1024)
+    micro = parts.costs.provenance["derived"]["actor_micro_batch_tokens"]  # type: ignore[index]
+    gathered = 4 * ceil(tokens / micro) * 3 * weights * 13 / 14 / (0.7 * 1e9)
+    assert slower.update_actor - slow.update_actor == pytest.approx(gathered)
+
+
+def test_pieces_reach_the_scorer_over_the_link_between_nodes() -> None:
+    """One rollout of 16 + 4 tokens: decoded in 4 s, its piece of 20 tokens on its way for 20 · 8 / 16 s, scored
+    in 1 s."""
+    text = """
+format: oppo-scenario/1
+steps: 1
+rollout_batch_size: 1
+max_prompt_length: 16
+max_response_length: 4
+"""
+    plain = parse_yaml(text, "f.yaml") | {
+        "trace": {"synth": {"parameters": {"mu": 9.0, "sigma": 0.01}, "rows": 4}, "prompt_length": 16},
+        "costs": {
+            "kind": "linear",
+            "decode": {"fixed": 1.0},
+            "score": {"fixed": 1.0},
+            "terms": {"other_s": 0.0},
+        },
+        "cluster": {"num_gpus": 2, "num_gpus_per_node": 1, "node_link_bytes_per_s": 16.0},
+        "policy": {"name": "rollout-overlap"},
+    }
+    run = simulate(scenario_from_plain(plain, [], where="f.yaml"))
+    assert float(run.steps["timing_s/gen"].iloc[0]) == 4.0
+    assert float(run.steps["timing_s/reward"].iloc[0]) == 20 * 8 / 16 + 1.0
 
 
 def test_gpu_hours_of_a_thousand_steps() -> None:

@@ -179,6 +179,25 @@ def test_shipped_scenarios(name: str, policy: str) -> None:
     assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
 
 
+@pytest.mark.parametrize(
+    ("name", "policy", "steps", "overrides"),
+    [
+        ("h100x16-2nodes", "oppo", 11, ()),
+        # Pieces wait for their link: 8 bytes a token at 2 kB/s.
+        ("h100x16-2nodes", "oppo", 11, ("cluster.node_link_bytes_per_s=2e3", "warmup_steps=0")),
+        ("h200x8-async", "async", 11, ()),
+        ("h200x8-moe", "inter", 11, ()),
+        ("agentic-a800x4", "inter", 2, ("warmup_steps=0",)),
+    ],
+)
+def test_shipped_scenarios_of_more_machines(
+    name: str, policy: str, steps: int, overrides: tuple[str, ...]
+) -> None:
+    setup = shipped(name, policy, steps, *overrides)
+    assert why_not(setup) is None
+    assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_a_policy_is_told_the_same_of_every_step(name: str) -> None:
     setup = shipped("h200-single", "sequential", 6, "warmup_steps=0", *ALONE)

@@ -1,12 +1,11 @@
-"""What waits for tools change: step seconds of the scenario beside this file, with the waits as logged and
-with tools that answer at once, with KV kept during a call and without, for sequential and for 64 rollouts
-more in flight.
+"""What waits for tools change: step seconds of the shipped scenario agentic-a800x4, with the waits as logged and
+with tools that answer at once, with KV kept during a call and without, for sequential and for 64 rollouts more in
+flight.
 
     python experiments/agents/waits.py [--seeds 3]
 """
 
 import argparse
-from pathlib import Path
 
 from oppo_sim import columns as c
 from oppo_sim.fast.choose import run_summary
@@ -14,7 +13,7 @@ from oppo_sim.runs.statistics import ratio_interval
 from oppo_sim.scenario.build import build_parts, build_setup
 from oppo_sim.scenario.load import load_scenario
 
-SCENARIO = Path(__file__).resolve().parent / "scenario.yaml"
+SCENARIO = "agentic-a800x4"
 MACHINES: dict[str, list[str]] = {
     "as logged": [],
     "as logged, KV cleared": ["rollout.clear_kv_cache_on_tool_call=true"],

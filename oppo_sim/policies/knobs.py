@@ -90,14 +90,6 @@ class Knob:
             return self.nearest(value + (self.step if share > 0 else -self.step))
         return moved
 
-    def at_end(self, value: Any) -> bool:
-        """The value is the first or last of a range with more than two values."""
-        return (
-            self.kind != "choice"
-            and self.size > 2
-            and value in (self.nearest(self.low), self.nearest(self.high))
-        )
-
     def _between(self, share: float) -> float:
         if self.log:
             return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))

@@ -322,7 +322,7 @@ def safe_stem(path: Path) -> str:
 def sweep_command(record: Mapping[str, Any]) -> str:
     """The command line of a sweep, from the spec that its record keeps."""
     spec = record["spec"]
-    words = ["oppo", "sweep", f"{record['scenario']}.yaml"]
+    words = ["oppo", "sweep", str(spec["scenario"])]
     for option, key in (("--grid", "grid"), ("--random", "random"), ("--set", "set")):
         for name, values in spec.get(key, {}).items():
             listed = (

@@ -126,6 +126,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         *([f"Its price: {joined(price)}."] if price else []),
         *_machine(sweep, best),
         *_flatness(points, best, len(sweep.record["seeds"])),
+        *(f"{_capital(edge['sentence'])}." for edge in sweep.record.get("edges", ())),
         *_worst(points, best),
         *_left_out(points),
     )

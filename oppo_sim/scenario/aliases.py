@@ -142,6 +142,10 @@ def _mini_batches(alias: str, value: Any, facts: Facts) -> int:
     return batch // rollouts
 
 
+def _of_nodes(alias: str, value: Any, facts: Facts) -> int:
+    return _number(alias, value) * facts.whole("cluster.num_gpus_per_node", alias)
+
+
 def _carries(alias: str, value: Any, facts: Facts) -> object:
     if type(value) is not bool:
         raise OppoError(f"{alias} is {show_value(value)} but must be true or false")
@@ -300,6 +304,22 @@ ALIASES: Mapping[str, Alias] = {
             "rollout_batch_size / (prompts × group_size), which must divide it",
         ),
     ),
+    **_same(
+        "cluster.num_gpus_per_node",
+        "num_gpus_per_node",
+        "gpus_per_node",
+        "n_gpus_per_node",
+        "cluster.gpus_per_node",
+        "cluster.n_gpus_per_node",
+        "trainer.n_gpus_per_node",
+    ),
+    **_same("cluster.num_gpus", "num_gpus"),
+    **dict.fromkeys(
+        ("num_nodes", "cluster.num_nodes", "cluster.n_nodes", "trainer.nnodes"),
+        Alias("cluster.num_gpus", _of_nodes, "nodes × num_gpus_per_node"),
+    ),
+    **_same("cluster.split", "split"),
+    **_same("rollout.num_replicas", "vllm_num_engines"),
     **{name: Alias(target) for target, names in engine_names.SAME.items() for name in names},
     **dict.fromkeys(
         engine_names.HOST_NAMES, Alias(engine_names.HOST, _engine_host, "the host preset it stands for")
@@ -404,6 +424,8 @@ def _take_from_section(
             target = tuple(ALIASES[alias].target.split("."))
             if alias == key and target[0] != name:
                 continue
+            if target == (name, key):  # a short name that is the field's own, in its section
+                break
             if place[0] == "policies":
                 target = (*place, *target[1:])
             yield _Found(alias, ".".join((*place, key)), section.pop(key), target)

@@ -81,8 +81,9 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
             "rollout.batching static cannot run a trace with turns, since a padded batch does not wait for"
             " tools: use batching continuous"
         )
-    costs = scenario.costs.costs(cost_context(scenario), scenario.base_dir)
-    return Parts(built, costs, _machine(scenario, costs), max(built.prompt_lengths))
+    context = cost_context(scenario)
+    costs = scenario.costs.costs(context, scenario.base_dir)
+    return Parts(built, costs, _machine(scenario, costs, context), max(built.prompt_lengths))
 
 
 def build_setup(
@@ -183,8 +184,9 @@ def cost_context(scenario: Scenario) -> CostContext:
     )
 
 
-def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
+def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineSetup:
     rollout, scoring, placement = scenario.rollout, scenario.scoring, scenario.placement
+    link = _piece_link(scenario, context)
     capacity = rollout.kv_capacity_tokens
     if capacity == "auto":
         if rollout.batching == "static":
@@ -212,9 +214,7 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         groups_together=rollout.group_placement == "together",
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
-        send_s_per_token=(
-            0.0 if scoring.link_bytes_per_s is None else scoring.bytes_per_token / scoring.link_bytes_per_s
-        ),
+        send_s_per_token=0.0 if link is None else scoring.bytes_per_token / link,
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,
         training_on=placement.training,
@@ -222,6 +222,17 @@ def _machine(scenario: Scenario, costs: Costs) -> MachineSetup:
         interference=placement.interference or measured_interference(placement, costs.contention_factor),
         shares_host=placement.shares_host is True,
     )
+
+
+def _piece_link(scenario: Scenario, context: CostContext) -> float | None:
+    """Bytes a second of what pieces cross to the scorer; None: they take no time. Nobody says which node a
+    scorer is in: where the job spans nodes and scoring does not share the rollout's GPUs, pieces cross."""
+    split = scenario.split
+    apart = isinstance(split.scoring, int) or (
+        split.scoring == "training" and isinstance(split.training, int)
+    )
+    between = context.node_link_bytes_per_s if apart else None
+    return scenario.scoring.link_bytes_per_s or between
 
 
 def measured_interference(placement: PlacementConfig, contention_factor: float | None) -> float:

@@ -13,6 +13,8 @@ from oppo_sim.scenario.yaml_text import show_value
 
 AUTO: Final = "auto"
 SPLIT_FIELD: Final = "cluster.split"
+SPLIT_NAMES: Final = (SPLIT_FIELD, "split")
+"""The field and its short name."""
 _SPLIT = re.compile(r"rollout:(\d+)xTP(\d+) scoring:(\d+|rollout|training|cpu) training:(\d+|rollout)")
 SYNTAX: Final = (
     "rollout:4xTP2 scoring:2 training:6 is 4 replicas of 2 GPUs, 2 GPUs that score and 6 that train;"

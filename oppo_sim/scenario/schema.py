@@ -94,8 +94,8 @@ class ScoringConfig(_Section):
     link_bytes_per_s: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description=(
-            "bandwidth of the link that pieces of one replica cross to the scorer; null: their bytes take no"
-            " time"
+            "bandwidth of the link that pieces of one replica cross to the scorer; null: that between nodes"
+            " where scoring has GPUs apart and the job spans nodes, else their bytes take no time"
         ),
     )
     bytes_per_token: Annotated[float, Field(gt=0)] = Field(

@@ -20,6 +20,7 @@ from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import read_head
 from oppo_sim.runs.store import RunStore
 from oppo_sim.sweep.axes import Axis, GridAxis
+from oppo_sim.sweep.beyond import best_warnings, edge_records
 from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Sweep, SweepPlan, finish, make_runs
 from oppo_sim.tables import write_frame
 
@@ -135,6 +136,7 @@ def best_record(sweep: Sweep) -> dict[str, Any]:
             "told_apart": len(plan.seeds) > 1 or c.P_BEST in table.columns,
             "values": {field: _range(rows[field]) for field in plan.fields} if len(rows) else {},
         },
+        "edges": edge_records(sweep),
     }
 
 
@@ -143,7 +145,8 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
     the same sweep gives the same record."""
     plan = sweep.plan
     steps = sorted({point.request.steps for point in plan.runnable})
-    warnings = list(dict.fromkeys(warning for point in plan.runnable for warning in point.warnings))
+    warnings = best_warnings(sweep)
+    warnings += dict.fromkeys(warning for point in plan.runnable for warning in point.warnings)
     return {
         "format": FORMAT,
         "kind": "simulated sweep",
@@ -155,6 +158,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "statuses": sweep.statuses,
         "best": sweep.best,
         "region": list(sweep.region),
+        "edges": edge_records(sweep),
         "seeds": list(plan.seeds),
         "steps": steps[0] if len(steps) == 1 else steps,
         **({"machine": sweep.machine.record()} if sweep.machine.sentence else {}),

@@ -14,7 +14,7 @@ from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import cost_context, policy_settings_of
-from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
+from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
@@ -142,12 +142,14 @@ def with_splits(scenario: Scenario, axes: Sequence[GridAxis]) -> tuple[tuple[Gri
     OppoError as ``possible_splits``."""
     found = None
     for axis in axes:
-        if axis.field == SPLIT_FIELD and axis.values == (AUTO,):
+        if axis.field in SPLIT_NAMES and axis.values == (AUTO,):
             found = possible_splits(scenario)
     if found is None:
         return tuple(axes), None
-    filled = GridAxis(SPLIT_FIELD, found.possible)
-    return tuple(filled if axis.field == SPLIT_FIELD else axis for axis in axes), found
+    possible = found.possible
+    return tuple(
+        GridAxis(axis.field, possible) if axis.field in SPLIT_NAMES else axis for axis in axes
+    ), found
 
 
 def refuse_unknown(scenario: Scenario, axes: Sequence[Axis]) -> None:

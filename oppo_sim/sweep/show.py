@@ -16,6 +16,7 @@ from oppo_sim.report.labels import (
     value_label,
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, widest_sentence
+from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.run import Sweep
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def notes(sweep: Sweep) -> list[str]:
         )
     elif sweep.best is not None and len(sweep.points) > 1:
         found.append(f"every other point is significantly worse than the best over {over}")
+    found += [edge.sentence(command) for edge, command in best_edges(sweep)]
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
     if drawn and sweep.best is not None:

@@ -6,7 +6,6 @@ from typing import Any
 
 from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
-from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
 from oppo_sim.runs.machine import Machine
@@ -168,12 +167,9 @@ def machine_sentences(chosen: PairedResult, machine: Machine) -> list[str]:
     return found
 
 
-def knob_sentences(
-    effects: Sequence[KnobEffect], interactions: Sequence[Interaction], knobs: Sequence[Knob]
-) -> list[str]:
+def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interaction]) -> list[str]:
     """How flat the optimum is, which knob matters, which depend on each other."""
     found = []
-    ranges = {knob.field: knob for knob in knobs}
     for effect in effects:
         name = effect.field.removeprefix("policy.")
         first, last = (_shown(value) for value in effect.flat)
@@ -183,11 +179,6 @@ def knob_sentences(
         if share is not None:
             importance = f"; importance {100 * share:.0f} % over its whole range"
         found.append(f"{name} ({_shown(effect.chosen)}): {flat}; {worst}{importance}.")
-        if ranges[effect.field].at_end(effect.chosen) and effect.flat[0] == effect.flat[1]:
-            found.append(
-                f"{name} {_shown(effect.chosen)} is the end of its range: widen it (--space {effect.field}=…)"
-                " to see beyond."
-            )
         if effect.better is not None:
             found.append(
                 f"{name} {_shown(effect.better)} was significantly better in this sweep: search on with more"

@@ -6,15 +6,18 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine
+from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files
+from oppo_sim.tune.beyond import chosen_edges
 from oppo_sim.tune.check import (
     RUNNERS_UP,
     Swept,
@@ -183,6 +186,8 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     limit = None
     if problem.constraints.kv_capacity is not None:
         limit = kv_limit(problem.constraints, bench.parts(setting, 0))
+    knobs = searched.space.knobs[setting.policy]
+    at_edge = chosen_edges(request, bench.scenario(setting), knobs, setting)
     sections = {
         "What to set, and what to expect": [
             *words.summary_sentences(
@@ -190,6 +195,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
             ),
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
             *words.beside_given(best, others),
+            *(f"{text}." for text in sync_warnings(bench.scenario(setting), best.checked.rows[0][c.STEP_S])),
         ],
         "How sure the choice is": [
             *words.alike_sentences(
@@ -197,7 +203,10 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
             ),
             *words.machine_sentences(best, machine),
         ],
-        "Around the choice": words.knob_sentences(effects, together, searched.space.knobs[setting.policy]),
+        "Around the choice": [
+            *words.knob_sentences(effects, together),
+            *(f"{text[0].upper()}{text[1:]}." for text in (edge.sentence(how) for edge, how in at_edge)),
+        ],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
         "What these numbers are not": words.caveats(scenario, setting),
@@ -206,7 +215,20 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}
         for world, name in enumerate(names)
     ]
-    return _tuned(searched, bench, sections, best, others, swept, effects, together, regrets, machine=machine)
+    edges = [edge.record(how) for edge, how in at_edge]
+    return _tuned(
+        searched,
+        bench,
+        sections,
+        best,
+        others,
+        swept,
+        effects,
+        together,
+        regrets,
+        machine=machine,
+        edges=edges,
+    )
 
 
 def _tuned(
@@ -221,6 +243,7 @@ def _tuned(
     regrets: Sequence[Mapping[str, Any]] = (),
     infeasible: Infeasible | None = None,
     machine: Machine = EXACT,
+    edges: Sequence[Mapping[str, Any]] = (),
 ) -> Tuned:
     """The result in words (``sections``), as values and as tables; ``best`` None: nothing kept all bounds."""
     scenario, folder = searched.scenario, searched.request.folder
@@ -251,6 +274,7 @@ def _tuned(
         "chosen": None if best is None else files.plain_result(best),
         "others": [files.plain_result(one) for one in others],
         "knobs": [files.plain_effect(effect) for effect in effects],
+        "edges": list(edges),
         "interactions": [asdict(one) for one in together],
         "regrets": regrets,
         "infeasible": infeasible and {**vars(infeasible), "nearest": infeasible.nearest.to_plain()},
@@ -321,6 +345,8 @@ def _searched_sentences(searched: _Searched) -> list[str]:
     found += [f"Cannot run ({count}): {error}" for error, count in failures.most_common(3)]
     fields = {knob.field for knobs in searched.space.knobs.values() for knob in knobs}
     machine = sorted(field for field in fields if not field.startswith("policy."))
+    if searched.space.splits:
+        found.append(f"{searched.space.splits}.")
     if machine:
         found.append(
             f"{', '.join(machine)} changes the machine itself: speed-ups are against sequential on"
@@ -349,6 +375,7 @@ def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
         **searched.identity,
         "policies": list(searched.space.policies),
         "left_out": dict(searched.space.left_out),
+        "splits": searched.space.splits,
         "space": searched.space.described(),
         "world_names": [world.name for world in searched.worlds],
         "seeds": list(searched.seeds.search),

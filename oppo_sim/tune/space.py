@@ -73,6 +73,8 @@ class Space:
     """Each policy as the scenario would run it, drawn into the ranges."""
     left_out: Mapping[str, str]
     """Policies that cannot take part, and why."""
+    splits: str = ""
+    """Which splits of the GPUs there are and how many were left out, where all are searched."""
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -127,7 +129,7 @@ def build_space(
     Raises OppoError where nothing is left to search, for a policy that cannot run and was asked for, and for
     a knob that no policy has.
     """
-    changed = [_filled(scenario, knob) for knob in changed]
+    changed, splits = _with_splits(scenario, changed)
     if policies is not None and not policies:
         raise OppoError("there are no policies to search: name at least one")
     fields = [knob.field for knob in changed]
@@ -167,17 +169,21 @@ def build_space(
                 f"none of the policies {', '.join(knobs)} has a setting {knob.field}: name another field, or"
                 " other policies"
             )
-    return Space(knobs, base, starts, left_out)
+    return Space(knobs, base, starts, left_out, splits)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _filled(scenario: Scenario, knob: Knob) -> Knob:
-    """``cluster.split=auto`` as a choice between all splits that are possible."""
-    if knob.field == SPLIT_FIELD and knob.choices == (AUTO,):
-        return Knob(SPLIT_FIELD, "choice", choices=possible_splits(scenario).possible)
-    return knob
+def _with_splits(scenario: Scenario, knobs: Sequence[Knob]) -> tuple[list[Knob], str]:
+    """``cluster.split=auto`` as a choice between all splits that are possible, and what was left out."""
+    filled, sentence = list(knobs), ""
+    for number, knob in enumerate(knobs):
+        if knob.field == SPLIT_FIELD and knob.choices == (AUTO,):
+            splits = possible_splits(scenario)
+            filled[number] = Knob(SPLIT_FIELD, "choice", choices=splits.possible)
+            sentence = splits.sentence
+    return filled, sentence
 
 
 def _built(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:

@@ -1,0 +1,70 @@
+"""The edges at which a finished sweep's best point lies, with the command that searches beyond each."""
+
+from typing import TYPE_CHECKING, Any
+
+from oppo_sim import columns as c
+from oppo_sim.report.html_parts import sweep_command
+from oppo_sim.runs.evaluate import setup_of
+from oppo_sim.runs.sync_share import sync_warnings
+from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES
+from oppo_sim.sweep.axes import Axis, GridAxis
+from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
+
+if TYPE_CHECKING:
+    from oppo_sim.sweep.run import Sweep
+
+
+def best_edges(sweep: "Sweep") -> list[tuple[Edge, str]]:
+    """Each edge and the command that searches beyond it; none where no point is the best."""
+    plan = sweep.plan
+    point = None if sweep.best is None else plan.resolved[sweep.best]
+    if sweep.best is None or point is None or isinstance(point, str):
+        return []
+    best = plan.points[sweep.best]
+    searched = {axis.field: _searched(sweep, axis, best) for axis in plan.axes}
+    auto = any(plan.spec.grid.get(name) == AUTO for name in SPLIT_NAMES)
+    found = edges(setup_of(point.request).scenario, searched, best, auto=auto)
+    return [(edge, _command(sweep, edge)) for edge in found]
+
+
+def best_warnings(sweep: "Sweep") -> list[str]:
+    """Of the best point, what only its step seconds can tell."""
+    if sweep.best is None:
+        return []
+    point = sweep.plan.resolved[sweep.best]
+    if isinstance(point, str):
+        return []
+    return sync_warnings(setup_of(point.request).scenario, float(sweep.points[c.STEP_S].iloc[sweep.best]))
+
+
+def edge_records(sweep: "Sweep") -> list[dict[str, Any]]:
+    """For JSON."""
+    return [edge.record(command) for edge, command in best_edges(sweep)]
+
+
+# ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _searched(sweep: "Sweep", axis: Axis, best: Any) -> Searched:
+    points = list(zip(sweep.plan.points, sweep.points[c.STATUS], sweep.points[c.ERROR], strict=True))
+    ran = [values[axis.field] for values, status, _ in points if status != "failed" and axis.field in values]
+    refused = {
+        values[axis.field]: str(error)
+        for values, status, error in points
+        if status == "failed"
+        and isinstance(values.get(axis.field), int | float | str)
+        and all(values[field] == best[field] for field in values if field != axis.field)
+    }
+    interval = None
+    if not isinstance(axis, GridAxis) and not axis.choices:
+        interval = Interval(axis.low, axis.high, axis.log, axis.integer)
+    return Searched(ran, interval, refused)
+
+
+def _command(sweep: "Sweep", edge: Edge) -> str:
+    if not edge.values:
+        return ""
+    spec = sweep.plan.spec.to_plain()
+    kind = "random" if edge.field in spec["random"] else "grid"
+    wider = {**spec, kind: {**spec[kind], edge.field: edge.values}}
+    return sweep_command({"scenario": sweep.plan.scenario.name, "spec": wider})

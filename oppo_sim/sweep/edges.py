@@ -1,0 +1,209 @@
+"""Where the best point lies at an edge of what was searched: which edge, why if it can be told, what widens
+it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from oppo_sim.policies.interface import Batch
+from oppo_sim.policies.refill import overcommit_rollouts
+from oppo_sim.scenario.build import cost_context
+from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES, Split
+from oppo_sim.scenario.schema import Scenario
+
+Side = Literal["lowest", "highest"]
+
+CHUNK: Final = "policy.chunk_size"
+OVERCOMMIT: Final = "policy.overcommit"
+STALENESS: Final = "policy.max_staleness"
+_LOWEST: Final[Mapping[str, float]] = {
+    CHUNK: 1,
+    "policy.token_budget": 1,
+    OVERCOMMIT: 0,
+    STALENESS: 0,
+    "policy.max_deferrals": 0,
+    "policy.over_issue": 1,
+    "rollout.num_replicas": 1,
+    "scoring.num_workers": 1,
+}
+"""Below these there is nothing."""
+_PARTS: Final = {
+    "rollout_gpus": "GPUs that generate",
+    "tensor_parallel": "GPUs a replica",
+    "scoring": "GPUs that score",
+    "training": "GPUs that train",
+}
+"""Of a split."""
+_LIKE_CHUNKS: Final = (CHUNK, "policy.token_budget")
+_STALE: Final = (OVERCOMMIT, STALENESS, "policy.over_issue", "policy.max_deferrals")
+
+
+class Interval(NamedTuple):
+    """A range that values were drawn from."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+
+class Searched(NamedTuple):
+    """What was searched of a field."""
+
+    values: Sequence[Any]
+    """Those that ran, in any order: numbers, or splits under ``cluster.split``."""
+    drawn: Interval | None = None
+    """Where they come from; None: they are a list."""
+    refused: Mapping[Any, str] = {}
+    """Values that could not run with the best ones of all other fields → why."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A field whose best value has no neighbour on one side."""
+
+    field: str
+    value: Any
+    what: str
+    """What is lowest or highest: the value of the field, or a part of a split."""
+    side: Side
+    limit: bool
+    """There is nothing beyond it to search."""
+    why: str
+    """Empty: it cannot be told."""
+    values: str
+    """Of the field, as an option takes them, wider than before; empty: it cannot be widened."""
+
+    def sentence(self, command: str = "") -> str:
+        """``command`` searches the wider range."""
+        end = f"the {self.side} {'there is' if self.limit else 'searched'}"
+        why = f": {self.why}" if self.why else ""
+        widen = f"; search beyond it: {command}" if command and self.values else ""
+        return f"best at an edge: {self.what} is {end}{why}{widen}"
+
+    def record(self, command: str = "") -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "command": command if self.values else "", "sentence": self.sentence(command)}
+
+
+def edges(
+    scenario: Scenario, searched: Mapping[str, Searched], best: Mapping[str, Any], *, auto: bool = False
+) -> list[Edge]:
+    """The edges at which a best point lies.
+
+    Args:
+        scenario: the best point's own.
+        searched: what was searched, by field.
+        best: field → its value at the best point.
+        auto: all splits that can run were searched.
+    """
+    found: list[Edge] = []
+    for field, given in searched.items():
+        value = best.get(field)
+        if field in SPLIT_NAMES:
+            found += _split_edges(field, [str(one) for one in given.values], str(value), auto)
+        elif (edge := _number_edge(scenario, field, given, value)) is not None:
+            found.append(edge)
+    return found
+
+
+# ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any) -> Edge | None:
+    here = _amount(scenario, field, value)
+    order = sorted({amount for one in given.values if (amount := _amount(scenario, field, one)) is not None})
+    if here is None or len(order) < 2 or here not in (order[0], order[-1]):
+        return None
+    side: Side = "lowest" if here == order[0] else "highest"
+    if side == "highest" and None in given.values:  # no bound at all is beyond every number
+        return None
+    what = f"{field} {value:g}" if isinstance(value, float) else f"{field} {value}"
+    for other, reason in given.refused.items():
+        amount = _amount(scenario, field, other)
+        if amount is not None and (amount < here if side == "lowest" else amount > here):
+            return Edge(field, value, what, side, False, f"{other} could not run ({reason})", "")
+    limit = here <= _LOWEST.get(field, -math.inf) if side == "lowest" else here >= _highest(scenario, field)
+    wider = "" if limit else _wider(scenario, field, order, side, given.drawn)
+    return Edge(field, value, what, side, limit, _why(scenario, field, side, limit), wider)
+
+
+def _amount(scenario: Scenario, field: str, value: Any) -> float | None:
+    """The number that a value is; of overcommit its rollouts, since 1 is a rollout and 1.0 a batch."""
+    number = value.item() if hasattr(value, "item") else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        return None
+    if field == OVERCOMMIT:
+        batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+        return float(overcommit_rollouts(number, batch))
+    return float(number)
+
+
+def _highest(scenario: Scenario, field: str) -> float:
+    return float(scenario.max_response_length) if field in _LIKE_CHUNKS else math.inf
+
+
+def _wider(scenario: Scenario, field: str, order: Sequence[float], side: Side, drawn: Interval | None) -> str:
+    """The values with two further ones, in the way in which they go on; of an interval, a wider one."""
+    bounds = _LOWEST.get(field, 0.0), _highest(scenario, field)
+    if drawn is not None:
+        low, high, length = drawn.low, drawn.high, drawn.high - drawn.low
+        if side == "lowest":
+            low = max(low / 4 if drawn.log else low - length / 2, bounds[0])
+        else:
+            high = min(high * 4 if drawn.log else high + length / 2, bounds[1])
+        ends = "..".join(f"{math.ceil(one)}" if drawn.whole else f"{one:.6g}" for one in (low, high))
+        return ends + (":log" if drawn.log else "")
+    low, high = order[0], order[-1]
+    geometric = len(order) > 2 and low > 0 and math.isclose(order[1] / low, order[2] / order[1], rel_tol=0.05)
+    if geometric:
+        by = order[1] / low
+        more = [low / by**2, low / by] if side == "lowest" else [high * by, high * by**2]
+    else:
+        by = order[1] - low if side == "lowest" else high - order[-2]
+        more = [low - 2 * by, low - by] if side == "lowest" else [high + by, high + 2 * by]
+    whole = all(one == int(one) for one in order)
+    size = scenario.group_size if field == OVERCOMMIT else 1
+    held = [min(max(one, bounds[0]), bounds[1]) for one in more]
+    values = sorted({float(size * round(one / size)) if whole else one for one in (*held, *order)})
+    return ",".join(f"{int(one)}" if whole else f"{one:.6g}" for one in values)
+
+
+def _why(scenario: Scenario, field: str, side: Side, limit: bool) -> str:
+    if field in _LIKE_CHUNKS:
+        if limit and side == "highest":
+            return "no response is longer, so nothing is cut"
+        if side == "highest":
+            return "smaller pieces or rounds cost more here than they hide"
+        cuts = scenario.costs.costs(cost_context(scenario), scenario.base_dir).cuts
+        free = [name for name, seconds in cuts._asdict().items() if seconds == 0.0]
+        if field == CHUNK and "piece_fixed_s" in free:
+            return (
+                "a cut costs no seconds of its own in this scenario (costs.terms.piece_fixed_s,"
+                " round_fixed_s; 'oppo calibrate' measures them)"
+            )
+        return ""
+    if field in _STALE and side == "highest":
+        return "staleness costs no seconds, and seconds are what is minimised"
+    if field in _STALE and limit:
+        return "nothing is gained by it on this machine"
+    return ""
+
+
+def _split_edges(field: str, texts: Sequence[str], best: str, auto: bool) -> list[Edge]:
+    here, others = Split.parse(best), [Split.parse(text) for text in texts]
+    values = "" if auto else AUTO
+    every = "every split that can run was searched" if auto else ""
+    found: list[Edge] = []
+    for name in _PARTS:
+        sizes = sorted({size for one in others if isinstance(size := getattr(one, name), int)})
+        own = getattr(here, name)
+        if not isinstance(own, int) or len(sizes) < 2 or own not in (sizes[0], sizes[-1]):
+            continue
+        side: Side = "lowest" if own == sizes[0] else "highest"
+        limit = (side == "lowest" and own == 1) or (side == "highest" and own == here.num_gpus)
+        least = "one GPU is the least" if own == 1 else "all GPUs"
+        what, wider = f"{_PARTS[name]} {own}", "" if limit else values
+        found.append(Edge(field, best, what, side, limit, least if limit else every, wider))
+    return found

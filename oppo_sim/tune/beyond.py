@@ -1,0 +1,50 @@
+"""The edges at which the chosen setting of a search lies, with the command that searches beyond each."""
+
+import shlex
+from collections.abc import Sequence
+
+from oppo_sim.policies.knobs import Knob
+from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import show_value
+from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
+from oppo_sim.tune.request import TuneRequest
+from oppo_sim.tune.space import Setting
+
+
+def chosen_edges(
+    request: TuneRequest, scenario: Scenario, knobs: Sequence[Knob], chosen: Setting
+) -> list[tuple[Edge, str]]:
+    """Each edge and the command that searches beyond it; ``scenario`` has the chosen setting in it."""
+    auto = any(knob.field == SPLIT_FIELD and knob.choices == (AUTO,) for knob in request.space)
+    searched = {knob.field: _searched(knob) for knob in knobs if knob.size > 2}
+    found = edges(scenario, searched, chosen.knobs, auto=auto)
+    return [(edge, _command(request, scenario, edge) if edge.values else "") for edge in found]
+
+
+def _searched(knob: Knob) -> Searched:
+    if knob.kind == "choice":
+        return Searched(knob.choices)
+    ends = knob.nearest(knob.low), knob.nearest(knob.high)
+    return Searched(ends, Interval(knob.low, knob.high, knob.log, knob.kind == "int"))
+
+
+def _command(request: TuneRequest, scenario: Scenario, edge: Edge) -> str:
+    spaces = {knob.field: _text(knob) for knob in request.space} | {edge.field: edge.values}
+    options = [("--space", f"{field}={values}") for field, values in spaces.items()]
+    if request.policies is not None:
+        options.append(("--policies", ",".join(request.policies)))
+    if request.objective != "rollouts":
+        options.append(("--objective", request.objective))
+    for name, bound in request.constraints.described().items():
+        if bound is not None:
+            options.append((f"--{name.replace('_', '-')}", str(bound)))
+    options.append(("--trials", str(request.trials)))
+    return shlex.join(["oppo", "tune", scenario.source, *(word for pair in options for word in pair)])
+
+
+def _text(knob: Knob) -> str:
+    if knob.kind == "choice":
+        return ",".join(one if isinstance(one, str) else show_value(one) for one in knob.choices)
+    ends = (int(knob.low), int(knob.high)) if knob.kind == "int" else (float(knob.low), float(knob.high))
+    return f"{ends[0]}..{ends[1]}" + (":log" if knob.log else "")

@@ -1,0 +1,167 @@
+"""The best point of a sweep or a search at an edge of what was searched; a weight sync that takes much of a
+step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oppo_sim.runs.sync_share import sync_warnings
+from oppo_sim.scenario.load import load_scenario, scenario_from_plain
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import parse_yaml
+from oppo_sim.simulation import simulate
+from oppo_sim.sweep import run_sweep
+from oppo_sim.sweep.beyond import best_edges
+from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
+from oppo_sim.sweep.show import notes
+from oppo_sim.tune.space import build_space, parse_knob
+
+
+def scenario(extra: str = "") -> Scenario:
+    text = """
+format: oppo-scenario/1
+steps: 4
+rollout_batch_size: 8
+max_prompt_length: 16
+max_response_length: 64
+trace: {synth: {parameters: {mu: 3.0, sigma: 0.7}, rows: 100}, prompt_length: 8}
+costs: {kind: linear, decode: {fixed: 0.01}, score: {per_token: 0.002}}
+policy: {name: oppo, chunk_size: 8, overcommit: 0}
+rewards: {kind: saturating}
+"""
+    return scenario_from_plain(parse_yaml(text + extra, "f.yaml"), [], where="f.yaml")
+
+
+def one(field: str, values: Sequence[Any], best: Any, drawn: Interval | None = None) -> Edge | None:
+    found = edges(scenario(), {field: Searched(values, drawn)}, {field: best})
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "best", "said"),
+    [
+        ("policy.chunk_size", (8, 16, 32), 16, None),
+        ("policy.chunk_size", (8, 16, 32), 8, ("lowest", False, "2,4,8,16,32")),
+        ("policy.chunk_size", (8, 16, 32), 32, ("highest", False, "8,16,32,64")),
+        ("policy.chunk_size", (16, 32, 64), 64, ("highest", True, "")),
+        ("policy.chunk_size", (1, 2), 1, ("lowest", True, "")),
+        ("policy.overcommit", (0, 2, 4), 0, ("lowest", True, "")),
+        ("policy.overcommit", (0, 2, 4), 4, ("highest", False, "0,2,4,6,8")),
+        # 1.0 is a batch of 8 rollouts, more than 4 of them.
+        ("policy.overcommit", (2, 4, 1.0), 4, None),
+        ("policy.max_staleness", (0, 1, 2), 2, ("highest", False, "0,1,2,3,4")),
+        # Unbounded deferrals are beyond every number of them.
+        ("policy.max_deferrals", (None, 1, 2, 8), 8, None),
+        ("policy.max_deferrals", (None, 1, 2, 8), None, None),
+        ("policy.name", ("oppo", "inter"), "oppo", None),
+        ("policy.chunk_size", (8,), 8, None),
+    ],
+)
+def test_an_edge_is_found_with_what_lies_beyond(
+    field: str, values: Sequence[Any], best: Any, said: tuple[str, bool, str] | None
+) -> None:
+    edge = one(field, values, best)
+    assert (None if edge is None else (edge.side, edge.limit, edge.values)) == said
+    if edge is not None and not edge.limit:
+        assert f"search beyond it: oppo x {edge.values}" in edge.sentence(f"oppo x {edge.values}")
+
+
+def test_an_interval_is_widened_within_what_there_is() -> None:
+    low = one("policy.chunk_size", (9, 20, 30), 9, Interval(8, 32, log=True, whole=True))
+    assert low is not None
+    assert low.values == "2..32:log"
+    high = one("policy.chunk_size", (9, 20, 30), 30, Interval(8, 32, log=True, whole=True))
+    assert high is not None
+    assert high.values == "8..64:log"
+    assert parse_knob(f"policy.chunk_size={high.values}").high == 64
+
+
+def test_why_is_said_where_it_can_be_told() -> None:
+    lowest = {"policy.chunk_size": Searched((8, 16))}
+    (free,) = edges(scenario(), lowest, {"policy.chunk_size": 8})
+    assert "a cut costs no seconds" in free.why
+    costly = scenario().model_copy(
+        update={"costs": scenario().costs.model_validate({
+            "kind": "linear", "decode": {"fixed": 0.01}, "terms": {"piece_fixed_s": 0.1}})}
+    )  # fmt: skip
+    (paid,) = edges(costly, lowest, {"policy.chunk_size": 8})
+    assert paid.why == ""
+    (stale,) = edges(scenario(), {"policy.overcommit": Searched((0, 2))}, {"policy.overcommit": 2})
+    assert "staleness costs no seconds" in stale.why
+    refused = Searched((8, 16), refused={32: "it does not fit"})
+    (held,) = edges(scenario(), {"policy.chunk_size": refused}, {"policy.chunk_size": 16})
+    assert held.why == "32 could not run (it does not fit)"
+    assert held.values == ""
+
+
+def test_a_split_is_at_an_edge_in_its_parts() -> None:
+    splits = (
+        "rollout:2xTP2 scoring:rollout training:4",
+        "rollout:4xTP1 scoring:rollout training:4",
+        "rollout:2xTP1 scoring:rollout training:6",
+        "rollout:6xTP1 scoring:rollout training:2",
+    )
+
+    def whats(best: int, auto: bool) -> dict[str, tuple[str, bool, str]]:
+        found = edges(
+            scenario(), {"cluster.split": Searched(splits)}, {"cluster.split": splits[best]}, auto=auto
+        )
+        return {edge.what: (edge.side, edge.limit, edge.values) for edge in found}
+
+    assert whats(0, False) == {"GPUs a replica 2": ("highest", False, "auto")}
+    assert whats(1, True) == {"GPUs a replica 1": ("lowest", True, "")}
+    assert whats(2, True) == {
+        "GPUs that generate 2": ("lowest", False, ""),
+        "GPUs a replica 1": ("lowest", True, ""),
+        "GPUs that train 6": ("highest", False, ""),
+    }
+
+
+def test_a_sweep_says_its_edge_and_the_command_it_gives_runs(tmp_path: Path) -> None:
+    swept = run_sweep(
+        scenario(), grid={"policy.overcommit": [0, 2], "policy.chunk_size": [2, 4, 8]}, seeds=2, draws=0,
+        folder=tmp_path / "swept", executor="serial",
+    )  # fmt: skip
+    found = dict(best_edges(swept))
+    at = {edge.field: edge for edge in found}
+    values = swept.plan.points[swept.best or 0]
+    assert values["policy.overcommit"] == 2  # less is waited for
+    assert at["policy.overcommit"].values == "0,2,4,6"
+    command = found[at["policy.overcommit"]]
+    assert "--grid policy.overcommit=0,2,4,6" in command
+    assert "--grid policy.chunk_size=2,4,8" in command
+    assert any(command in sentence for sentence in notes(swept))
+
+
+def test_a_search_counts_the_splits_that_it_left_out() -> None:
+    space = build_space(load_scenario("h200x8-async"), ["async"], [parse_knob("cluster.split=auto")], None)
+    assert "splits of 8 GPUs" in space.splits
+    assert "others were left out" in space.splits
+    assert build_space(load_scenario("h200x8-async"), ["async"], [], None).splits == ""
+
+
+def test_a_long_weight_sync_is_told_with_the_better_choice() -> None:
+    name = "h200-single"
+    default = load_scenario(name, ["training.weight_sync={kind: online_refit}"])
+    run = simulate(default, policy="oppo", steps=12, keep_rollouts=False)
+    (said,) = (text for text in run.manifest["warnings"] if "update_weights" in text)
+    seconds = float(run.steps["timing_s/update_weights"].iloc[-1])
+    assert f"({seconds:.3g} of {run.step_s:.3g} s)" in said
+    assert "by its defaults" in said
+    # The better choice takes what it says.
+    text = said.split("training.weight_sync ")[1].split("} ")[0] + "}"
+    better = simulate(
+        load_scenario(name, [f"training.weight_sync={text}"]), policy="oppo", steps=12, keep_rollouts=False
+    )
+    again = float(better.steps["timing_s/update_weights"].iloc[-1])
+    assert f"it takes {again:.3g} s" in said
+    assert not [text for text in better.manifest["warnings"] if "update_weights" in text]
+    export = load_scenario(name, ["training.weight_sync={kind: full_export}"])
+    assert "{kind: online_refit}" in sync_warnings(export, 300.0)[0]
+    assert sync_warnings(export, 1e6) == []
+    assert sync_warnings(scenario(), 0.001) == []

@@ -13,8 +13,6 @@ from oppo_sim.columns import (
     FINISH_REASON,
     RESPONSE_LENGTH,
     ROLLOUT_COLUMNS,
-    STEP_S_MACHINE_HIGH,
-    STEP_S_MACHINE_LOW,
     TRAINED_STEP,
     RolloutRow,
 )
@@ -27,8 +25,7 @@ from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.run_folder import RunFolder, open_run_folder
-from oppo_sim.runs.machine import EXACT, Machine, step_seconds
-from oppo_sim.runs.ranges import machine_interval
+from oppo_sim.runs.machine import EXACT, Machine, headline_intervals
 from oppo_sim.scenario.build import Setup
 from oppo_sim.simulation import ProgressSink, check_timeline, run_setup, with_sync_warnings
 
@@ -162,7 +159,7 @@ class SimulationRequest:
     rollouts: bool = True
     figures: bool = True
     machine: Machine = EXACT
-    """Draws on which the mean step is looked at, too."""
+    """Draws on which the means that the terminal shows are looked at, too."""
 
 
 class RolloutTableSink:
@@ -289,8 +286,7 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
 
 
 def _machine_record(setup: Setup, machine: Machine) -> dict[str, Any]:
-    low, high = machine_interval(step_seconds(setup, machine))
-    return {**machine.record(), STEP_S_MACHINE_LOW: low, STEP_S_MACHINE_HIGH: high}
+    return {**machine.record(), "intervals": headline_intervals(setup, machine)}
 
 
 def _lengths(path: Path) -> "pd.DataFrame":

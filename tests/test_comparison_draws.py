@@ -211,7 +211,7 @@ def test_a_page_tells_both_intervals(oppo: Oppo, tmp_path: Path) -> None:
     assert "95 %, machine" in page or "dashed of the machine" in page
 
 
-def test_a_run_has_a_range_of_its_mean_step_where_draws_are_wanted(oppo: Oppo, tmp_path: Path) -> None:
+def test_a_run_has_ranges_of_its_means_where_draws_are_wanted(oppo: Oppo, tmp_path: Path) -> None:
     constant(tmp_path, "training\n1\n4\n")
     arguments = ("simulate", "tiny.yaml", "--no-figures", "--no-rollouts")
     plain = oppo(*arguments, "-o", "plain")
@@ -220,13 +220,25 @@ def test_a_run_has_a_range_of_its_mean_step_where_draws_are_wanted(oppo: Oppo, t
     drawn = oppo(*arguments, "--draws", "8", "-o", "drawn")
     # 14 s and 26 s.
     ends = 14.0 * (26 / 14) ** 0.025, 14.0 * (26 / 14) ** 0.975
-    record = read_run_folder("drawn").manifest["machine"]
-    assert (record[c.STEP_S_MACHINE_LOW], record[c.STEP_S_MACHINE_HIGH]) == pytest.approx(ends)
-    assert "mean step on 2 draws of the machine: 14.2 s to 25.6 s (95 %)" in drawn.out
+    manifest = read_run_folder("drawn").manifest
+    intervals = manifest["machine"]["intervals"]
+    assert intervals[c.TIMING_STEP] == pytest.approx(ends)
+    assert "mean on draws [95 %]" in drawn.out and "14.2 s to 25.6 s" in drawn.out
+    # Training takes 4 and 16 s, generation the same on both.
+    update = intervals[c.timing("update_actor")]
+    assert update == pytest.approx((4.0 * 4**0.025, 4.0 * 4**0.975))
+    assert intervals[c.timing("gen")][0] == pytest.approx(intervals[c.timing("gen")][1])
+    # A slower step is fewer tokens and more hours.
+    steps = pd.read_parquet("drawn/steps.parquet").iloc[manifest["warmup_steps"] :]
+    gpus, tokens = manifest["num_gpus"], steps[c.TOKENS_TRAINED].mean()
+    assert intervals[c.TOKENS_PER_S_PER_GPU] == pytest.approx(
+        (tokens / ends[1] / gpus, tokens / ends[0] / gpus)
+    )
+    assert intervals[c.GPU_HOURS_PER_1K_STEPS] == pytest.approx([end * gpus / 3.6 for end in ends])
     for name in ("steps.parquet", "summary.json"):
         assert Path("plain", name).read_bytes() == Path("drawn", name).read_bytes()
     found = json.loads(oppo(*arguments, "--draws", "8", "-o", "json", "--json").out)
-    assert found["machine"][c.STEP_S_MACHINE_LOW] == pytest.approx(ends[0])
+    assert found["machine"]["intervals"][c.TIMING_STEP] == pytest.approx(ends)
 
 
 # ---- where it runs -----------------------------------------------------------------------------------------

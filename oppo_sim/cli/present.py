@@ -62,11 +62,13 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
             f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
             f" warm-up ({seconds})"
         )
-        table_console().print(run_summary_table(kept, title, unit))
+        ends = run.manifest.get("machine", {}).get("intervals", {})
+        table_console().print(run_summary_table(kept, title, unit, ends))
         if "num_gpus" in run.manifest and not unit:
-            show_gpus(kept, int(run.manifest["num_gpus"]))
+            show_gpus(kept, int(run.manifest["num_gpus"]), ends)
         if simulated:
-            show_step_range(run.manifest)
+            if sentence := machine_sentence(run.manifest):
+                click.echo(sentence)
             show_provenance(run.manifest)
         done = f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""
         click.echo(f"wrote {run.folder}{done}")
@@ -80,8 +82,8 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
     return EXIT_INTERRUPTED
 
 
-def show_gpus(steps: "pd.DataFrame", num_gpus: int) -> None:
-    """What the steps cost in GPUs."""
+def show_gpus(steps: "pd.DataFrame", num_gpus: int, ends: Mapping[str, Sequence[float]]) -> None:
+    """What the steps cost in GPUs. ``ends``: 95 % intervals over draws of the machine, of what has them."""
     seconds, tokens = float(steps[c.TIMING_STEP].sum()), float(steps[c.TOKENS_TRAINED].sum())
     pace, hours = gpu_cells(
         {
@@ -89,18 +91,11 @@ def show_gpus(steps: "pd.DataFrame", num_gpus: int) -> None:
             c.GPU_HOURS_PER_1K_STEPS: gpu_hours(seconds / len(steps), num_gpus),
         }
     )
+    names = (c.TOKENS_PER_S_PER_GPU, c.GPU_HOURS_PER_1K_STEPS)
+    if all(name in ends for name in names):
+        low, high = (gpu_cells({name: ends[name][end] for name in names}) for end in (0, 1))
+        pace, hours = f"{pace} [{low[0]}, {high[0]}]", f"{hours} [{low[1]}, {high[1]}]"
     click.echo(f"{num_gpus} GPUs: {pace} tokens trained a second a GPU, {hours} GPU-hours for 1,000 steps")
-
-
-def show_step_range(manifest: Mapping[str, Any]) -> None:
-    """What the mean step is on draws of the machine, where they were wanted."""
-    record = manifest.get("machine", {})
-    low, high = (record.get(name, float("nan")) for name in (c.STEP_S_MACHINE_LOW, c.STEP_S_MACHINE_HIGH))
-    if np.isfinite((low, high)).all():
-        ends = f"{format_seconds(low)} to {format_seconds(high)}"
-        click.echo(f"mean step on {record['draws']} draws of the machine: {ends} (95 %)")
-    if sentence := machine_sentence(manifest):
-        click.echo(sentence)
 
 
 def show_comparison(
@@ -178,13 +173,24 @@ def table(
     return shown
 
 
-def run_summary_table(steps: "pd.DataFrame", title: str = "", unit: Unit | None = None) -> "Table":
+def run_summary_table(
+    steps: "pd.DataFrame",
+    title: str = "",
+    unit: Unit | None = None,
+    ends: Mapping[str, Sequence[float]] | None = None,
+) -> "Table":
     """Mean, median, 95th percentile and share of the step for every stage that took time, and for the step.
 
-    Leave warm-up steps out of ``steps`` beforehand. Raises OppoError without the timing columns.
+    ``ends``: 95 % intervals of means over draws of the machine, by column. Leave warm-up steps out of
+    ``steps`` beforehand. Raises OppoError without the timing columns.
     """
-    *stages, step = stage_rows(steps, unit)
-    shown = table(title, ("stage", "mean", "p50", "p95", "share of step"), stages)
+    heads: tuple[str, ...] = ("stage", "mean", "p50", "p95", "share of step")
+    rows: list[tuple[str, ...]] = list(stage_rows(steps, unit))
+    if ends:
+        heads = (*heads, "mean on draws [95 %]")
+        rows = [(*row, _seconds_ends(ends.get(c.timing(row[0])))) for row in rows]
+    *stages, step = rows
+    shown = table(title, heads, stages)
     shown.add_section()
     shown.add_row(*step, style="bold")
     return shown
@@ -286,6 +292,13 @@ def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _seconds_ends(ends: Sequence[float] | None) -> str:
+    if ends is None:
+        return NOTHING
+    low, high = ends
+    return f"{format_seconds(low)} to {format_seconds(high)}"
 
 
 def _decimals(value: float, digits: int) -> str:

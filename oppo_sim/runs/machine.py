@@ -1,13 +1,23 @@
 """The machines that a scenario's costs may stand for: draws of what is unknown about its seconds."""
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from oppo_sim.columns import TIMING_STEP
+from oppo_sim.columns import (
+    GPU_HOURS_PER_1K_STEPS,
+    STAGES,
+    TIMING_STEP,
+    TOKENS_PER_S_PER_GPU,
+    TOKENS_TRAINED,
+    timing,
+)
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import EXACT as EXACT_DRAWS
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.errors import OppoError
+from oppo_sim.results.summary import gpu_hours
+from oppo_sim.runs.ranges import Ends, machine_interval
 from oppo_sim.scenario.build import Setup, cost_context
 from oppo_sim.scenario.schema import Scenario
 
@@ -17,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_DRAWS: Final = 32
 """Of a comparison, a sweep and a search."""
 MOST_DRAWS: Final = 10_000
+
+_HEADLINES: Final = (*map(timing, STAGES), TIMING_STEP)
 
 Source = Literal["fitted", "priors", "given"]
 
@@ -75,17 +87,28 @@ def machine_of(scenario: Scenario, count: int) -> Machine:
     )
 
 
-def step_seconds(setup: Setup, machine: Machine) -> list[float]:
-    """Mean seconds of a step after the warm-up of a built run, on every draw of its machine. Raises OppoError
-    for a run that cannot go on."""
+def headline_intervals(setup: Setup, machine: Machine) -> dict[str, Ends]:
+    """95 % intervals over the draws of the machine of a built run: mean seconds of the step and of each stage
+    that took time, tokens trained a second a GPU, GPU-hours for 1,000 steps; without the warm-up.
+
+    Raises OppoError for a run that cannot go on.
+    """
     from oppo_sim.fast.choose import run_summary
 
-    section, context, found = setup.scenario.costs, cost_context(setup.scenario), []
-    built = section.build(context, setup.scenario.base_dir)
+    section, context = setup.scenario.costs, cost_context(setup.scenario)
+    built, gpus = section.build(context, setup.scenario.base_dir), setup.scenario.split.num_gpus
+    values: dict[str, list[float]] = {}
     for terms in machine.draws:
         summary, _ = run_summary(replace(setup, costs=section.under(built, terms, context)))
-        found.append(summary.columns[TIMING_STEP].mean)
-    return found
+        means = {name: summary.columns[name].mean for name in _HEADLINES if name in summary.columns}
+        step, tokens = means[TIMING_STEP], summary.columns[TOKENS_TRAINED].mean
+        if gpus and step > 0:
+            means[TOKENS_PER_S_PER_GPU] = tokens / step / gpus
+            means[GPU_HOURS_PER_1K_STEPS] = gpu_hours(step, gpus)
+        for name, value in means.items():
+            values.setdefault(name, []).append(value)
+    found = {name: machine_interval(of_draws) for name, of_draws in values.items()}
+    return {name: ends for name, ends in found.items() if all(map(isfinite, ends))}
 
 
 def on_machine(scenario: Scenario, terms: CostTerms) -> Scenario:

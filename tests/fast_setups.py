@@ -159,7 +159,8 @@ def costs_of(case: Case, kind: str) -> Costs:
         optimizer_offload=case.batch > 2 and not case.parallel_inference,
         ref_param_offload=not case.parallel_inference,
         sequence_parallel=2 if case.batch > 1 else 1,
-        num_gpus=2,
+        num_gpus=4 if case.batch % 2 else 2,
+        remove_padding=case.batch % 3 > 0,
     )
     context = CostContext(case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training)
     if kind == "profile":

@@ -21,7 +21,7 @@ from oppo_sim.costs.models import MODELS, ModelShape
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
-from oppo_sim.costs.training_config import FullExport, OnlineRefit, SharedWeights, TrainingConfig
+from oppo_sim.costs.training_config import FullExport, OnlineRefit, Reshard, SharedWeights, TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.yaml_text import parse_yaml
 
@@ -280,7 +280,7 @@ def test_work_counts_forward_and_backward() -> None:
 
 def test_weight_sync_at_the_published_calibration_point() -> None:
     # 10B parameters in 16 bits: 15 minutes by full export, 20 seconds by online refit.
-    def seconds(sync: FullExport | OnlineRefit | SharedWeights) -> float:
+    def seconds(sync: FullExport | OnlineRefit | Reshard | SharedWeights) -> float:
         model = TrainedModel(TINY, True, MicroBatch(8), MicroBatch(8))
         device = DEVICES["A100-80"]
         return (
@@ -305,6 +305,9 @@ def test_weight_sync_at_the_published_calibration_point() -> None:
         OnlineRefit(fixed_s=0.0, convert_bytes_per_s=20e9, link_bytes_per_s=10e9)
     ) == pytest.approx(3.0)
     assert seconds(SharedWeights(kind="shared", fixed_s=0.1)) == 0.1
+    # 20 GB loaded at 10 GB/s, gathered over 300 GB/s at a share of 0.7.
+    resharded = seconds(Reshard(kind="reshard", load_bytes_per_s=10e9))
+    assert resharded == pytest.approx(2.0 + 20 / 210, rel=1e-6)
 
 
 def test_state_bytes_follow_zero() -> None:
@@ -426,6 +429,12 @@ def test_a_model_that_does_not_fit_says_what_and_by_how_much() -> None:
             {},
             {"colocated_training": False},
             "weight_sync kind shared",
+        ),
+        (
+            TrainingConfig(weight_sync=Reshard(kind="reshard")),
+            {},
+            {"colocated_training": False},
+            "weight_sync kind reshard needs training on the rollout devices",
         ),
         (TrainingConfig(), {"device": "A100-80", "rollout": {"dtype": "fp8"}}, {}, "no fp8"),
         (TrainingConfig(), {"actor_model": "nope"}, {}, "no model 'nope'"),

@@ -1,13 +1,15 @@
 """Training as frameworks configure it: recomputation, sequence parallelism, offload, dtypes, memory; by hand."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from oppo_sim.costs.achieved import Achievable
+from oppo_sim.costs.achieved import Achievable, trainer_shares
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.device import Device
+from oppo_sim.costs.devices import DEVICES
 from oppo_sim.costs.interface import BatchShape, Costs
 from oppo_sim.costs.memory import (
     MicroBatch,
@@ -17,6 +19,7 @@ from oppo_sim.costs.memory import (
     training_state,
 )
 from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.operators import Split, achievable_rates, layer_groups
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
@@ -129,6 +132,72 @@ def test_micro_batches_of_rollouts_are_as_many_whatever_their_tokens() -> None:
     assert two.update_actor == pytest.approx(3 * (whole + 2 * 0.25))
     three = tiny(config(sharding="none"), num_gpus=2, rollouts=3.0).stage_times(batch)
     assert three.ref == pytest.approx(whole + 2 * 0.25)
+
+
+def test_ranks_that_gather_weights_wait_for_the_longest_micro_batch() -> None:
+    # 4 rollouts of 10 tokens and 4 of 30 on 4 ranks, one a micro-batch, two micro-batches: each brings 20 ± 10
+    # tokens, of which half the variance is left, since a rank's two hold 40 tokens. The largest of four normal
+    # numbers is 1.049 (Blom).
+    batch = BatchShape((2,) * 8, (8, 28) * 4)
+    many = tiny(config(), num_gpus=4, rollouts=1.0).stage_times(batch)
+    even = tiny(config(), num_gpus=4, micro=20).stage_times(batch)
+    longest = 1 + 1.0491 * (10 / 2**0.5) / 20
+    forward = (even.ref - 2 * 0.25) * longest
+    assert many.ref == pytest.approx(forward + 2 * 0.25, rel=1e-4)
+    assert many.update_actor == pytest.approx(3 * (forward + 2 * 0.25), rel=1e-4)
+    # Nobody waits in every micro-batch without gathers, with one rank, or where all are as long.
+    apart = tiny(config(sharding="none"), num_gpus=4, rollouts=1.0).stage_times(batch)
+    assert apart.ref == pytest.approx(even.ref)
+    alone = tiny(config(), rollouts=1.0), tiny(config(sharding="none"), rollouts=1.0)
+    assert alone[0].stage_times(batch).ref == alone[1].stage_times(batch).ref
+    same = BatchShape((2,) * 8, (18,) * 8)
+    assert tiny(config(), num_gpus=4, rollouts=1.0).stage_times(same).ref == pytest.approx(
+        tiny(config(), num_gpus=4, micro=20).stage_times(same).ref
+    )
+
+
+def test_padding_runs_every_rollout_at_the_longest_but_for_attention() -> None:
+    padded = dataclasses.replace(tiny(config(remove_padding=False), rollouts=1.0), longest=10)
+    packed = tiny(config(), rollouts=1.0)
+    # Two rollouts of 10 instead of 4 tokens: products and head of 20, attention of 16 pairs.
+    seconds = (2 * 576 * 20 + 4 * 8 * 16 + 2 * 256 * 20) / 1000
+    assert padded.stage_times(SMALL).ref == pytest.approx(seconds + 2 * 0.25)
+    assert padded.work(SMALL) == packed.work(SMALL)
+    assert padded.stage_times(SMALL).update_actor == pytest.approx(3 * (seconds + 2 * 0.25))
+    # A budget of tokens holds padding too: 5 rollouts' worth of 10 tokens in micro-batches of 8.
+    budget = dataclasses.replace(tiny(config(remove_padding=False)), longest=10)
+    assert budget.stage_times(SMALL).ref == pytest.approx(seconds + 3 * 0.25)
+
+
+def test_a_trainers_element_wise_kernels_by_hand() -> None:
+    # One token through one layer: norms 2·(36 + 6)·8 bytes, rotary 20·(8 + 4), copies 4·(8 + 2·4), the gate
+    # 10·16. With a norm of queries and keys 36·12 more.
+    split = Split(TINY, 1, "bf16", 2.0, achievable_rates(TOY, "bf16", EXACT.achievable))
+    assert layer_groups(split, 1.0, fused=False)[-1].bytes == 672 + 240 + 64 + 160
+    normed = dataclasses.replace(split, shape=TINY.model_copy(update={"qk_norm": True}))
+    assert layer_groups(normed, 1.0, fused=False)[-1].bytes == 1136 + 36 * 12
+    halves = dataclasses.replace(split, tensor_parallel=2)
+    assert layer_groups(halves, 1.0, fused=False)[-1].bytes == 672 + 464 / 2
+    # Fused ones move less; only they differ.
+    fused = layer_groups(split, 1.0)
+    assert fused[-1].bytes < 1136 and fused[:-1] == layer_groups(split, 1.0, fused=False)[:-1]
+
+
+def test_offload_is_no_faster_than_memory_that_is_not_pinned() -> None:
+    quick = TOY.model_copy(update={"host_link_bytes_per_s": 1e12})
+    devices = EXACT.model_copy(update={"offload_bytes_per_s": 10.0})
+    moved, kept = (
+        dataclasses.replace(tiny(config(param_offload=flag), quick), devices=devices).stage_times(SMALL)
+        for flag in (True, False)
+    )
+    assert moved.old_log_prob - kept.old_log_prob == pytest.approx(2 * 30 / 10)
+
+
+def test_a_trainers_products_reach_less_than_a_serving_engines() -> None:
+    for name, expected in (("A100-80", 0.73), ("H100", 0.73), ("B200", 0.65)):
+        assert trainer_shares(DEVICES[name], Achievable()).gemm == expected
+    given = trainer_shares(DEVICES["A100-80"], Achievable(gemm=0.9, link=0.5))
+    assert (given.gemm, given.link, given.layer_latency_s) == (0.9, 0.5, 0.0)
 
 
 def test_gradients_reduced_in_float32_are_twice_the_bytes() -> None:
@@ -299,6 +368,8 @@ def test_micro_batches_of_rollouts_need_the_memory_of_half_the_longest() -> None
     assert training.ref.inference_micro_batch == (2_536, 0.25)
     own = held(micro_batch_rollouts=8, log_prob_micro_batch_tokens=20_000).actor
     assert own.inference_micro_batch == (20_000, 0.0)
+    # With padding each of the eight takes the longest.
+    assert held(micro_batch_rollouts=8, remove_padding=False).actor.training_micro_batch == (20_288, 2.0)
     with pytest.raises(OppoError, match=r"lower training\.micro_batch_rollouts"):
         held(micro_batch_rollouts=200)
     with pytest.raises(ValueError, match="two sizes of one micro-batch: choose one"):

@@ -67,6 +67,7 @@ def openagentrl(run: str) -> dict[str, Any]:
             "param_offload": bool(said["actor.fsdp_config.param_offload"]),
             "optimizer_offload": bool(said["actor.fsdp_config.optimizer_offload"]),
             "ref_param_offload": bool(said["ref.fsdp_config.param_offload"]),
+            "weight_sync": {"kind": "reshard"},
         },
         "costs": {
             "kind": "composed",
@@ -107,6 +108,7 @@ def gpg(device: str) -> dict[str, Any]:
             "critic": "none",
             "ref": False,
             "gradient_checkpointing": True,
+            "weight_sync": {"kind": "reshard"},
         },
         "costs": {
             "kind": "composed",

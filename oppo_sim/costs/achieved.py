@@ -107,6 +107,19 @@ _COLLECTIVES = {
 }
 
 
+TRAINER_GEMM = 0.73
+"""Of the peak, what PyTorch's matrix products reach in vidur's profiles of whole layers (A100 0.73, H100
+0.72, A40 0.74)."""
+
+
+def trainer_shares(device: Device, given: Achievable) -> Achievable:
+    """``given`` with what a trainer's forward reaches where it says nothing."""
+    known = achieved(device, given)
+    gemm = min(known.gemm, TRAINER_GEMM) if given.gemm is None else given.gemm
+    latency_s = 0.0 if given.layer_latency_s is None else given.layer_latency_s
+    return given.model_copy(update={"gemm": gemm, "layer_latency_s": latency_s})
+
+
 def achieved(device: Device, given: Achievable) -> Achieved:
     """What is given, else what is known of the device."""
     known = _ACHIEVED.get(device.name, _GENERAL)

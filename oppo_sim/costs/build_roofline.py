@@ -82,6 +82,7 @@ def training_group(parts: Parts) -> RooflineTraining:
         num_gpus=devices.num_training,
         weights_bytes=weight_bytes(models.actor, parts.rollout.dtype, True),
         nominal=context.nominal_batch,
+        longest=context.max_prompt_length + context.max_response_length,
         node_link_bytes_per_s=context.node_link_bytes_per_s if context.training_spans_nodes else None,
         sync_link_bytes_per_s=context.node_link_bytes_per_s if context.sync_spans_nodes else None,
     )

@@ -2,7 +2,7 @@
 here, so that both engines give the same digits."""
 
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, sqrt
 from typing import Any
 
 
@@ -49,6 +49,26 @@ def micro_batches(tokens: float, rollouts: float, most_tokens: int, most_rollout
     """Micro-batches of at most ``most_tokens``; or, where that is not 0, of ``most_rollouts``."""
     whole = rollouts / most_rollouts if most_rollouts > 0.0 else tokens / most_tokens
     return max(1, ceil(whole))
+
+
+def slowest_rank(
+    tokens: float, pairs: float, rollouts: float, count: int, mini_batches: int, spread: float
+) -> float:
+    """The longest of what ranks bring to a micro-batch, over their mean; 1 where ``spread`` is 0.
+
+    Ranks that gather weights layer by layer wait for each other in every micro-batch. Each has ``tokens``,
+    ``pairs`` (Σ n²/2) and ``rollouts`` in a mini-batch, in ``count`` micro-batches; all ranks have as many
+    tokens in a whole batch. A micro-batch is then a sum of rollouts drawn without replacement, and ``spread``
+    (``StagePlan``) of its standard deviations above the mean is the longest.
+    """
+    if spread <= 0.0:
+        return 1.0
+    mean = tokens / rollouts
+    variance = 2.0 * pairs / rollouts - mean * mean
+    if variance <= 0.0:
+        return 1.0
+    drawn = 1.0 - 1.0 / (count * mini_batches)
+    return 1.0 + spread * sqrt(variance * drawn * count / rollouts) / mean
 
 
 def stage_seconds(

@@ -12,13 +12,18 @@ class StagePlan(NamedTuple):
     """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
 
     seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a
-    mini-batch is run in ``count`` micro-batches of max(passes · forward / speed, gather_s) + overhead_s
-    seconds each.
+    mini-batch is run in ``count`` micro-batches of max(passes · slowest · forward / speed, gather_s) +
+    overhead_s seconds each (``formulas.slowest_rank``).
     """
 
     micro_batch: int
     micro_batch_rollouts: float = 0.0
     """Not 0: a micro-batch is so many rollouts, whatever their tokens."""
+    padded_tokens: float = 0.0
+    """Not 0: every rollout runs as so many tokens, with padding; attention is of its own."""
+    spread: float = 0.0
+    """Standard deviations of a micro-batch's tokens by which the longest of the ranks that wait for each
+    other is above the mean."""
     mini_batches: int = 1
     steps: int = 1
     """Mini-batches of all epochs."""

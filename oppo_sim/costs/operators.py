@@ -100,10 +100,13 @@ def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
     return num_experts * (1.0 - missed)
 
 
-def layer_groups(split: Split, rows: float, touched: float | None = None) -> tuple[Group, ...]:
+def layer_groups(
+    split: Split, rows: float, touched: float | None = None, *, fused: bool = True
+) -> tuple[Group, ...]:
     """Matrix products and element-wise kernels of all layers for ``rows`` tokens, without attention itself.
 
-    ``touched`` experts of a layer are read; None: as many as ``rows`` tokens are expected to use.
+    ``touched`` experts of a layer are read; None: as many as ``rows`` tokens are expected to use. ``fused``:
+    a norm, the rotary positions and the gate are one kernel each, as in a serving engine.
     """
     shape, layers = split.shape, split.shape.num_hidden_layers
     hidden, query, kv = shape.hidden_size, shape.query_width, shape.kv_width
@@ -127,6 +130,8 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
         width += shape.moe_layers * (
             shape.num_experts_per_tok * expert_width + shape.shared_expert_intermediate_size
         )
+    if not fused:
+        return (*groups, _traffic(split, rows * _unfused_bytes(split, width)))
     # Two norms with their residuals (read and write both), rotary positions and the gate; norms are not split
     # between devices.
     per_row = (
@@ -135,6 +140,28 @@ def layer_groups(split: Split, rows: float, touched: float | None = None) -> tup
     )
     groups.append(_traffic(split, rows * per_row * split.activation_bytes))
     return tuple(groups)
+
+
+def _unfused_bytes(split: Split, width: float) -> float:
+    """Of a token through all layers' element-wise operators run one by one, as the transformers library
+    writes its Llama and Qwen layers: each reads its operands and writes its result. ``width``: of all layers'
+    MLPs."""
+    shape, value = split.shape, split.activation_bytes
+    # A norm: to 32 bits, square, mean, times the root's inverse, back (no casts where values have 32 bits),
+    # times the weight.
+    casts = 2.0 * (value + 4.0) if value < 4.0 else 0.0
+    norm = casts + 20.0 + 2.0 * value
+    residual = 3.0 * value
+    # Rotary positions: times cosine, half of the columns negated, both halves joined, times sine, the sum.
+    rotary = 10.0 * value
+    copied = 2.0 * value  # For the attention kernel, which takes heads in another order.
+    gate = (5.0 if shape.gated_mlp else 2.0) * value
+    turned = shape.query_width + shape.kv_width
+    heads = (rotary + (norm if shape.qk_norm else 0.0)) * turned + copied * (turned + shape.kv_width)
+    of_layers = shape.num_hidden_layers * (
+        2.0 * (norm + residual) * shape.hidden_size + heads / split.tensor_parallel
+    )
+    return of_layers + gate * width / split.tensor_parallel
 
 
 def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...]:

@@ -120,10 +120,11 @@ class ShapedCosts(CostSection):
 
     def _check(self, models: Models, context: CostContext) -> None:
         """Raises OppoError for a weight sync or a tensor-parallel degree that cannot be."""
-        if context.training.weight_sync.kind == "shared" and not context.colocated_training:
+        kind = context.training.weight_sync.kind
+        if kind in ("shared", "reshard") and not context.colocated_training:
             raise OppoError(
-                "training: weight_sync kind shared needs training on the rollout devices; colocate it or take"
-                " online_refit"
+                f"training: weight_sync kind {kind} needs training on the rollout devices; colocate it or"
+                " take online_refit"
             )
         trained = [models.actor, models.critic, *([models.ref] if stages_run(context.training).ref else ())]
         split, degree = "tensor_parallel", context.training.tensor_parallel

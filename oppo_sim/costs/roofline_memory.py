@@ -152,7 +152,8 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
     def least(parts: Parts) -> int:
         if isinstance(wanted, int) and by_tokens:
             return wanted
-        held = max(longest, math.ceil(wanted * longest / 2)) if isinstance(wanted, int) else longest
+        share = 2 if parts.context.training.remove_padding else 1
+        held = max(longest, math.ceil(wanted * longest / share)) if isinstance(wanted, int) else longest
         return -(-held // parts.context.training.sequence_parallel)
 
     def need(parts: Parts) -> _Need:

@@ -65,9 +65,17 @@ class TrainingDevices(Strict):
     """The training group's devices and what they reach; their number is in ``training:``."""
 
     device: DeviceRef | None = None
-    achievable: Achievable = Achievable(gemm=0.55, layer_latency_s=0.0)
+    achievable: Achievable = Achievable()
+    """What is left out: products reach ``TRAINER_GEMM``, or what is known of the device if that is less; a
+    layer has no latency of its own; the rest is as known of the device."""
+    fused_kernels: bool = False
+    """Norms, rotary positions and the gate are one kernel each (Liger, Megatron); False: the transformers
+    library's operators one by one."""
     link_bytes_per_s: Positive | None = None
     """Per direction and device, where it is not the device's own link (several nodes)."""
+    offload_bytes_per_s: Positive = 4e9
+    """Of a device to or from host memory for ``param_offload`` and ``optimizer_offload``: verl copies from
+    and to memory that is not pinned. The host link's rate where that is less."""
     memory_utilization: Share = 0.9
     micro_batch_overhead_s: NonNegative = 0.02
     """Host and launch time of one forward of one micro-batch; its backward costs twice that."""

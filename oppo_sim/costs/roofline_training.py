@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
-from oppo_sim.costs.achieved import Achieved, achieved
+from oppo_sim.costs.achieved import Achievable, Achieved, achieved, trainer_shares
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import Device, value_bytes
-from oppo_sim.costs.formulas import added, micro_batches, stage_seconds
+from oppo_sim.costs.formulas import added, micro_batches, slowest_rank, stage_seconds
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
 from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, MicroBatch, StateBytes, model_parameters
@@ -82,6 +84,8 @@ class RooflineTraining:
     nominal: BatchShape
     node_link_bytes_per_s: float | None = None
     """Of a device, per direction, where the group spans nodes: a ring is as quick as its slowest link."""
+    longest: int = 0
+    """Tokens of the longest rollout that there may be; what padding fills up to."""
     sync_link_bytes_per_s: float | None = None
     """Likewise where new weights cross nodes."""
     _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
@@ -134,12 +138,15 @@ class RooflineTraining:
         return Work(flops * self.num_gpus, traffic * self.num_gpus)
 
     def sync_seconds(self) -> float:
-        """Seconds of ``update_weights``, see ``FullExport``, ``OnlineRefit`` and ``SharedWeights``."""
+        """Seconds of ``update_weights``, see ``WeightSync``."""
         sync, size = self.training.weight_sync, self.weights_bytes
         if sync.kind == "shared":
             return sync.fixed_s
         if sync.kind == "full_export":
             return sync.fixed_s + size / sync.export_bytes_per_s + size / sync.load_bytes_per_s
+        if sync.kind == "reshard":
+            gathered = size / self._link(self.sync_link_bytes_per_s)
+            return sync.fixed_s + size / sync.load_bytes_per_s + gathered
         between = sync.link_bytes_per_s
         link = self._link(self.sync_link_bytes_per_s) if between is None else between
         return sync.fixed_s + size / sync.convert_bytes_per_s + size / link
@@ -191,7 +198,11 @@ class RooflineTraining:
 
     @cached_property
     def _achieved(self) -> Achieved:
-        return achieved(self.device, self.devices.achievable)
+        return achieved(self.device, self._shares)
+
+    @cached_property
+    def _shares(self) -> Achievable:
+        return trainer_shares(self.device, self.devices.achievable)
 
     def _link(self, between_nodes: float | None) -> float:
         own = self.devices.link_bytes_per_s
@@ -200,7 +211,7 @@ class RooflineTraining:
 
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
-            shares, link = self.devices.achievable, self.devices.link_bytes_per_s
+            shares, link = self._shares, self.devices.link_bytes_per_s
             degree, dtype = self.training.tensor_parallel, self.training.dtype
             self._splits[id(model)] = Split(
                 model.shape,
@@ -227,15 +238,31 @@ class RooflineTraining:
         return self.device.host_link_bytes_per_s * self._achieved.link
 
     def _out_and_in(self, size: float) -> float:
-        return 2.0 * size / self._host_link()
+        return 2.0 * size / min(self._host_link(), self.devices.offload_bytes_per_s)
 
-    def _moved(self, state: StateBytes) -> float:
-        """What an update brings in from host memory."""
+    def _offload_seconds(self, state: StateBytes) -> float:
+        """What an update brings in from host memory, and takes back."""
         training = self.training
         if training.offload:
-            return state.total
+            return 2.0 * state.total / self._host_link()
         moved = state.parameters if training.param_offload else 0.0
-        return moved + (state.optimizer if training.optimizer_offload else 0.0)
+        return self._out_and_in(moved + (state.optimizer if training.optimizer_offload else 0.0))
+
+    @property
+    def _spread(self) -> float:
+        """Of ``StagePlan``: the largest of as many normal numbers as there are groups of data-parallel ranks
+        (Blom, "Statistical Estimates and Transformed Beta-Variables", 1958), of micro-batches that all
+        sequence-parallel devices of a group share. Token budgets are filled evenly, padding evens all."""
+        if self.training.sharding != "full" or not self.training.remove_padding:
+            return 0.0
+        sequence = self.training.sequence_parallel
+        groups = self._data_parallel // sequence
+        return NormalDist().inv_cdf((groups - 0.375) / (groups + 0.25)) / sqrt(sequence)
+
+    def _micro_batches(self, held: MicroBatch) -> tuple[int, float, float, float]:
+        """The fields of ``StagePlan`` that say what a micro-batch runs."""
+        padded = 0.0 if self.training.remove_padding else float(self.longest)
+        return *held, padded, self._spread if held.rollouts else 0.0
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
@@ -246,7 +273,10 @@ class RooflineTraining:
             split = self._split(model)
             self._forwards[id(model)] = forward_terms(
                 split,
-                lambda tokens, touched: (*layer_groups(split, tokens, touched), *self._head(model, tokens)),
+                lambda tokens, touched: (
+                    *layer_groups(split, tokens, touched, fused=self.devices.fused_kernels),
+                    *self._head(model, tokens),
+                ),
                 model.shape.num_hidden_layers * self._achieved.layer_latency_s,
             )
         return self._forwards[id(model)]
@@ -255,7 +285,7 @@ class RooflineTraining:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
         plan = StagePlan(
-            *model.inference_micro_batch,
+            *self._micro_batches(model.inference_micro_batch),
             gather_s=gather + model.streamed_bytes / self._host_link(),
             overhead_s=self.devices.micro_batch_overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
@@ -273,7 +303,7 @@ class RooflineTraining:
         recomputed = 1.0 if training.gradient_checkpointing else 0.0
         speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
         plan = StagePlan(
-            *model.training_micro_batch,
+            *self._micro_batches(model.training_micro_batch),
             mini_batches=training.num_mini_batches,
             steps=training.num_ppo_epochs * training.num_mini_batches,
             passes=3.0,
@@ -285,7 +315,7 @@ class RooflineTraining:
             reduction_s=0.0 if sharded else 2.0 * reduced * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,
-            offload_s=self._out_and_in(self._moved(model.state)),
+            offload_s=self._offload_seconds(model.state),
         )
         return _Stage(model, plan, recomputed)
 
@@ -295,10 +325,16 @@ class RooflineTraining:
         tokens = batch.tokens / self._data_parallel / plan.mini_batches
         pairs = batch.pairs / self._data_parallel / plan.mini_batches
         rollouts = len(batch.prompt_lengths) / self._data_parallel / plan.mini_batches
-        count = micro_batches(tokens, rollouts, plan.micro_batch, plan.micro_batch_rollouts)
-        one_s, one = self._forward_terms(stage.model).at(tokens / count, pairs / count)
+        padded = plan.padded_tokens > 0.0
+        run_tokens = plan.padded_tokens * rollouts if padded else tokens
+        count = micro_batches(run_tokens, rollouts, plan.micro_batch, plan.micro_batch_rollouts)
+        forward = self._forward_terms(stage.model)
+        one_s, one = forward.at(run_tokens / count, pairs / count)
+        # Padding takes the device and is no work.
+        work = forward.at(tokens / count, pairs / count)[1] if padded else one
+        slowest = slowest_rank(tokens, pairs, rollouts, count, plan.mini_batches, plan.spread)
         seconds = stage_seconds(
-            one_s,
+            slowest * one_s,
             count,
             plan.passes,
             plan.speed,
@@ -315,6 +351,6 @@ class RooflineTraining:
             seconds,
             run * one.arithmetic_s,
             run * one.memory_s + plan.steps * plan.optimizer_s,
-            passes * one.flops,
-            passes * one.bytes + plan.steps * plan.optimizer_bytes,
+            passes * work.flops,
+            passes * work.bytes + plan.steps * plan.optimizer_bytes,
         )

@@ -50,7 +50,21 @@ class SharedWeights(Strict):
     fixed_s: NonNegative = 0.0
 
 
-WeightSync = Annotated[FullExport | OnlineRefit | SharedWeights, Field(discriminator="kind")]
+class Reshard(Strict):
+    """The trained shards are gathered and loaded by an engine on the same devices (verl's hybrid engine):
+    fixed_s + bytes/load + bytes/link seconds. Colocated only.
+
+    The default leaves 2 s of waking (``gen_phase_s``) of what verl takes on A800 with 6 GB (2.4 s of ``gen``
+    that are not its slowest rollout) and on A100 with 15 GB (4.4 s, ``timing_s/reshard``): the develop runs
+    of experiments/public_gpu.
+    """
+
+    kind: Literal["reshard"]
+    fixed_s: NonNegative = 0.0
+    load_bytes_per_s: Positive = 6e9
+
+
+WeightSync = Annotated[FullExport | OnlineRefit | Reshard | SharedWeights, Field(discriminator="kind")]
 
 
 class TrainingConfig(Strict):
@@ -69,13 +83,16 @@ class TrainingConfig(Strict):
     ref_micro_batch_tokens: Count | None = None
     """Likewise in ``ref``."""
     micro_batch_rollouts: Count | None = None
-    """Instead of a budget of tokens: rollouts that a rank runs at once, without padding (verl's
-    ``ppo_micro_batch_size_per_gpu`` with ``use_remove_padding``)."""
+    """Instead of a budget of tokens: rollouts that a rank runs at once (verl's
+    ``ppo_micro_batch_size_per_gpu``)."""
     log_prob_micro_batch_rollouts: Count | None = None
     """Likewise in ``old_log_prob`` and ``values``; None: as the updates, unless
     ``log_prob_micro_batch_tokens`` is given."""
     ref_micro_batch_rollouts: Count | None = None
     """Likewise in ``ref``."""
+    remove_padding: bool = True
+    """False: every rollout runs as ``max_prompt_length`` + ``max_response_length`` tokens (verl without
+    ``use_remove_padding``); attention leaves the padding out."""
     reduce_dtype: Literal["float32"] | None = None
     """Of gradients on their way between devices (verl's FSDP: float32); None: ``dtype``."""
     selective_recompute: bool = False

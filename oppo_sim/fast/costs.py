@@ -29,6 +29,7 @@ from oppo_sim.fast.records import (
 Forward = tuple[float, float, float, float, float]
 roofline_forward = rule(formulas.roofline_forward)
 micro_batches = rule(formulas.micro_batches)
+slowest_rank = rule(formulas.slowest_rank)
 stage_seconds = rule(formulas.stage_seconds)
 interpolated = rule(formulas.interpolated)
 inside = rule(formulas.inside)
@@ -157,10 +158,14 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float, rollouts: 
     tokens = tokens / ranks / stage.mini_batches
     pairs = pairs / ranks / stage.mini_batches
     rollouts = rollouts / ranks / stage.mini_batches
-    count = micro_batches(tokens, rollouts, stage.micro_batch, stage.micro_batch_rollouts)
-    one, _, _, flops, _ = roofline_part(s, parts_in(s)[stage.part], tokens / count, pairs / count)
+    run = stage.padded_tokens * rollouts if stage.padded_tokens > 0.0 else tokens
+    count = micro_batches(run, rollouts, stage.micro_batch, stage.micro_batch_rollouts)
+    one, _, _, flops, _ = roofline_part(s, parts_in(s)[stage.part], run / count, pairs / count)
+    if stage.padded_tokens > 0.0:
+        _, _, _, flops, _ = roofline_part(s, parts_in(s)[stage.part], tokens / count, pairs / count)
+    slowest = slowest_rank(tokens, pairs, rollouts, count, stage.mini_batches, stage.spread)
     seconds = stage_seconds(
-        one,
+        slowest * one,
         count,
         stage.passes,
         stage.speed,

@@ -37,8 +37,10 @@ def with_stage_seconds(priors: Mapping[str, Prior], seconds: Mapping[str, float]
 def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict[str, Prior]:
     """By name. Of several scenarios the least certain belief holds.
 
-    ``in_place``: the weight sync is inside the log's generation.
+    ``in_place``: the weight sync is inside the log's generation. A scenario that says so itself
+    (``weight_sync: {kind: reshard}``) has the seconds of that already.
     """
+    in_place = in_place and any(each.training.weight_sync.kind != "reshard" for each in scenarios)
     known: dict[str, Prior] = {}
     for scenario in scenarios:
         for prior in scenario.costs.priors(cost_context(scenario)):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.call import run_fit
-from oppo_sim.fit.drifting import Ahead, drawn_drift
+from oppo_sim.fit.drifting import Ahead, drawn_drift, walk_of
 from oppo_sim.fit.periodic import found_in
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
 
@@ -108,19 +108,63 @@ def test_steps_that_stall_at_random_have_no_period() -> None:
     assert found_in(steps[:3], seconds[:3], 100.0 + seconds[:3]) is None
 
 
-def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
-    def width(after: float, beyond: float, generation: bool = True) -> float:
-        ahead = Ahead(np.array([after]), np.array([beyond]))
-        drawn = drawn_drift(
-            ahead, generation=generation, seen=True, draws=20_000, generator=np.random.default_rng(1)
-        )
-        low, high = np.percentile(drawn, (2.5, 97.5))
-        return float(high - low)
+def drawn(residuals: np.ndarray, after: list[float], beyond: float = 0.0, noise: float = 0.02) -> np.ndarray:
+    """20,000 draws of the drift at steps after a run with these residuals."""
+    walk = walk_of(residuals, np.arange(len(residuals)), noise, generation=True)
+    ahead = Ahead(np.array(after), np.full(len(after), beyond))
+    generator = np.random.default_rng(1)
+    return drawn_drift(ahead, walk, generation=True, draws=20_000, generator=generator)
 
-    assert width(100, 0) > 1.5 * width(1, 0) > 0
-    assert width(1, 1) > 1.2 * width(1, 0)
-    assert width(50, 0) > 2 * width(50, 0, generation=False)
+
+def width(drift: np.ndarray) -> float:
+    low, high = np.percentile(drift[:, -1], (2.5, 97.5))
+    return float(high - low)
+
+
+def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
+    residuals = 0.02 * np.random.default_rng(0).standard_normal(15)
+    assert width(drawn(residuals, [100.0])) > 1.5 * width(drawn(residuals, [1.0])) > 0
+    assert width(drawn(residuals, [1.0], beyond=1.0)) > 1.2 * width(drawn(residuals, [1.0]))
     # A walk: the same whatever lies between.
-    one = Ahead(np.array([10.0, 90.0]), np.zeros(2))
-    both = drawn_drift(one, generation=True, seen=True, draws=20_000, generator=np.random.default_rng(2))
+    both = drawn(residuals, [10.0, 90.0])
     assert np.corrcoef(both.T)[0, 1] > 0.3
+    assert width(both) == pytest.approx(width(drawn(residuals, [90.0])), rel=0.05)
+    # Of a run that was not fitted there is no walk, only the distance.
+    near = Ahead(np.array([0.0]), np.array([0.0]))
+    assert not drawn_drift(near, None, generation=True, draws=50, generator=np.random.default_rng(0)).any()
+
+
+def test_drift_is_as_wide_as_the_noise_of_the_log() -> None:
+    calm = 0.01 * np.random.default_rng(0).standard_normal(15)
+    assert width(drawn(3 * calm, [50.0])) == pytest.approx(3 * width(drawn(calm, [50.0])), rel=0.01)
+    # Without residuals the noise of the fit stands.
+    assert width(drawn(np.full(15, np.nan), [50.0], noise=0.04)) > 1.9 * width(
+        drawn(calm[:2], [50.0], noise=0.02)
+    )
+
+
+def test_a_long_steady_log_has_narrow_drift_and_a_change_widens_it() -> None:
+    generator = np.random.default_rng(3)
+    steady = 0.02 * generator.standard_normal(150)
+    changed = steady + np.where(np.arange(150) >= 110, 0.3, 0.0)
+    assert width(drawn(steady, [50.0])) < 0.6 * width(drawn(steady[:15], [50.0]))
+    assert width(drawn(changed, [50.0])) > 2 * width(drawn(steady, [50.0]))
+    # The walk is followed from where it was, not from the mean of the run.
+    assert np.median(drawn(changed, [1.0])) == pytest.approx(0.3, abs=0.03)
+    # One step that stalls is no change.
+    stalled = steady + np.where(np.arange(150) == 110, 1.0, 0.0)
+    assert width(drawn(stalled, [50.0])) < 1.3 * width(drawn(steady, [50.0]))
+
+
+def test_intervals_of_walks_hold_as_often_as_they_say() -> None:
+    generator = np.random.default_rng(4)
+    inside = []
+    for _ in range(60):
+        ratio = 0.02 * np.exp(1.5 * generator.standard_normal())
+        walk = np.cumsum(0.02 * np.sqrt(ratio) * generator.standard_normal(95))
+        seconds = walk + 0.02 * generator.standard_normal(95)
+        drift = drawn(seconds[:15], (np.arange(80) + 1.0).tolist())[:1000]
+        noisy = drift + 0.02 * generator.standard_normal(drift.shape)
+        low, high = np.percentile(noisy, (2.5, 97.5), axis=0)
+        inside.append(np.mean((low <= seconds[15:]) & (seconds[15:] <= high)))
+    assert 0.9 <= np.mean(inside) <= 0.99

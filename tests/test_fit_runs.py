@@ -10,8 +10,10 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.call import run_fit
 from oppo_sim.fit.estimate import HeldOut
 from oppo_sim.fit.judging import Judgement
+from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
 from tests.fit_logs import COSTS, TRUTH, fit_scenario, verl_log
 
 
@@ -146,3 +148,30 @@ def test_intervals_hold_when_engines_drift(tmp_path: Path) -> None:
         total += model.steps
     assert total == 60
     assert inside / total >= 0.9
+
+
+def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path) -> None:
+    """Rounds of a run of ours cost seconds that its iterations do not; a run in one call cannot tell."""
+    scenario = fit_scenario(
+        policy={"name": "sequential", "stop_check": "chunk", "chunk_size": 100},
+        rollout={"num_replicas": 2, "keeps_kv_between_rounds": False},
+        scoring={"max_scoring_tokens": 3000},
+    )
+    costs = scenario.costs.model_copy(
+        update={"terms": CostTerms(round_fixed_s=0.8, piece_fixed_s=0.02, gen_phase_s=2.0)}
+    )
+    setup = build_setup(scenario.model_copy(update={"costs": costs}))
+    request = SimulationRequest(setup, "sequential", tmp_path / "run", False, (0, 0), True, False)
+    simulate_to_folder(request, lambda _done: None)
+    result = run_fit(tmp_path / "run", scenario, fit_steps=12, draws=200)
+    told = {each.term: each for each in result.told}
+    for name, truth in (("round_fixed_s", 0.8), ("piece_fixed_s", 0.02)):
+        low, middle, high = told[name].posterior
+        assert low <= truth <= high
+        assert middle == pytest.approx(truth, rel=0.3)
+        assert told[name].verdict != "not told"
+    assert not any("round_fixed_s" in note for note in result.notes)
+    assert any(note.startswith("piece_send_s cannot be told") for note in result.notes)
+    one_call = run_fit(verl_log(tmp_path / "v.log", fit_scenario(), TRUTH), fit_scenario(), draws=50)
+    assert "round_fixed_s" not in {each.term for each in one_call.told}
+    assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)

@@ -44,6 +44,7 @@ _VERL = "verl steps, jianghoucheng/Agent_On_Policy_Distillation (4 × A800), dev
 _GPG = "verl steps, diqiuzhuanzhuan/verldata (8 × A100-80)"
 _SERVED = "served time per token, ai-dynamo/aiconfigurator silicon_sample.csv"
 _SPLITWISE = "vLLM of 2023, splitwise-sim"
+_RAY = "ray-project/ray @08444c4c, release/perf_metrics/microbenchmark.json"
 _PROFILE = "repeats of a calibration"
 
 TABLE: Final = (
@@ -124,6 +125,28 @@ TABLE: Final = (
     Row("iteration_s", "log", 5e-4, 1.5, f"{_SERVED}: host presets differ by 2 ms an iteration"),
     Row("rollout_iteration_s", "log", 1e-5, 1.5, f"{_SERVED}: host presets differ by 60 µs a rollout"),
     Row("score_batch_s", "log", 5e-3, 2.0, "assumed: a request to a server"),
+    Row(
+        "piece_fixed_s",
+        "log",
+        5e-4,
+        1.2,
+        f"{_RAY}: a call of an actor takes 0.1 to 0.5 ms; Ray Serve's documentation: a request 1 to 2 ms",
+    ),
+    Row(
+        "piece_send_s",
+        "log",
+        5e-4,
+        1.2,
+        f"{_RAY}: to put an object and to get it takes 0.3 ms, from a client 2 ms",
+    ),
+    Row(
+        "round_fixed_s",
+        "log",
+        0.1,
+        1.5,
+        f"assumed, wide: {_RAY}: a call alone takes 0.5 ms; with 0.7 to 1 s a round the chunk curve turns"
+        " where the paper's does (experiments/results/cuts)",
+    ),
     Row("gen_phase_s", "log", 2.0, 1.0, f"{_VERL}: seconds"),
     *(
         Row(f"{stage}_s", "log", 1.0, 1.2, f"{_VERL}: 1 to 2 s of loading what was offloaded")

@@ -143,7 +143,7 @@ def _replica_features(scenario: Scenario, parts: Parts) -> tuple[list[Features],
         prompts={step: [replay.prompt_lengths[row] for row in dealt] for step, dealt in enumerate(rows)},
     )
     full, _ = build_features(everyone, scenario, parts=parts)
-    shared = {name: getattr(full, name) for name in ("stages", "score", "score_batches", "tokens")}
+    shared = {name: getattr(full, name) for name in ("stages", "score", "score_batches", "pieces", "tokens")}
     assert set(full.stages) == set(TRAINING_STAGES)
     tokens = sum(replay.response_lengths[row] for dealt in rows for row in dealt) / STEPS
     return [replace(features, **shared) for features in whole], tokens

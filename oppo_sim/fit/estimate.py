@@ -11,7 +11,7 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import Features, Floats, build_features
-from oppo_sim.fit.identify import OddStep, Told, odd_steps, told_terms
+from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.periodic import in_words, with_periodic
@@ -122,6 +122,7 @@ def fit_logs(
         )
     ]
     notes += [f"{trend.log}: {trend}" for trend in trends]
+    notes += cuts_not_told(posterior.terms)
     ahead = []
     for part in others:
         found = judge(fitted, part.features, part.members, posterior, seed=seed)
@@ -243,7 +244,12 @@ def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, s
     """The draws as terms of the costs. First steps add up; the wait for tools is part of the phase; where
     several runs were fitted, a draw is of another run, which differs as they do."""
     generator = np.random.default_rng([seed, 1])
-    values = {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
+    stated = parts[0].scenario.costs.terms.stated()
+    # What a log cannot tell stays as it is.
+    values: dict[str, Floats] = {
+        name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
+    }
+    values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
     values["first_step_s"] = (
         np.sum(list(posterior.first.values()), axis=0) if posterior.first else np.zeros(posterior.size)
     )

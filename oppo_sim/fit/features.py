@@ -32,9 +32,8 @@ from oppo_sim.costs.interface import BatchShape, Costs
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.phases import Scoring, round_size_of, scoring_of, slowest_phase
 from oppo_sim.fit.reading import StepLog
-from oppo_sim.fit.running import Stretches, in_slots, padded_batch, slots_of_kv
-from oppo_sim.model.setup import MachineSetup
 from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.schema import Scenario
 
@@ -75,10 +74,15 @@ class Features:
     area: Floats
     """Rollouts × iterations."""
     prefill: Floats
+    rounds: Floats
+    """Rounds of generation, each a cut; 0 where the phase is not cut."""
     wait: Floats
     """Seconds for which the last rollout waited for tools."""
     score: Floats
+    """Workers × steps, as the two that follow."""
     score_batches: Floats
+    pieces: Floats
+    """Rollouts that a worker scores, one piece each."""
     stages: dict[str, Floats]
     """By training stage."""
     spread: Floats
@@ -97,6 +101,11 @@ class Features:
     def scores(self) -> bool:
         """Scoring takes time under the cost model."""
         return bool(self.score.max() > 0)
+
+    @property
+    def cut(self) -> bool:
+        """Generation runs in rounds."""
+        return bool(self.rounds.max() > 0)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -159,15 +168,15 @@ def build_features(
     if untold:
         kept = replace(kept, notes=(*kept.notes, _UNTOLD))
     kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
-    return replace(_features(kept, shapes, parts), untold=untold), kept
+    return replace(_features(kept, shapes, parts, round_size_of(log, scenario)), untold=untold), kept
 
 
-def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Features:
+def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size: int | None) -> Features:
     frame, costs = log.frame, parts.costs
     wait = _column(frame, SLOWEST_TOOL_S, 0.0)
     slowest = _column(frame, SLOWEST_LENGTH, np.inf)
     tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS) or np.any(wait > 0))
-    owner, phases, prefills = [], [], []
+    owner, phases = [], []
     engine = Decoding(costs.actor)
     for share in (0.0, TOOL_SHARE) if tools else (0.0,):
         for step, shape in enumerate(shapes):
@@ -175,21 +184,23 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Feature
                 # The one that finished last ends the phase, though others are longer: a tool made it wait
                 ended = np.minimum(responses, max(1.0, slowest[step]))
                 decoded = np.where(ended < shape.cut, np.maximum(1.0, ended * (1.0 - share)), ended)
-                phase, prefill = _slowest_replica(
-                    np.rint(decoded).astype(np.int64), shape.prompts, parts.machine, costs, engine
-                )
+                lengths = np.rint(decoded).astype(np.int64)
                 owner.append(step)
-                phases.append(phase)
-                prefills.append(prefill)
+                phases.append(slowest_phase(lengths, shape.prompts, parts.machine, costs, engine, round_size))
     whole = slice(0, sum(len(shape.responses) for shape in shapes))
     both = (whole, slice(whole.stop, None) if tools else whole)
-    decode = seconds_by_host(costs.actor, phases)
+    stretches = [phase.stretches for phase in phases]
+    decode = seconds_by_host(costs.actor, stretches)
     mean = _by_step(owner[whole], len(shapes))
     stages = [_stage_seconds(shape, costs) for shape in shapes]
-    scoring = [_scoring(shape, parts) for shape in shapes]
+    by_worker = np.array([_scoring(shape, parts) for shape in shapes], dtype=np.float64).swapaxes(0, 1)
+    prefills, rounds = (
+        np.array([getattr(phase, name) for phase in phases], dtype=np.float64)[whole]
+        for name in ("prefill_s", "rounds")
+    )
     as_it_is = decode[AS_IT_IS][whole]
     iterations, area = (
-        np.array([getattr(phase, name) for phase in phases]) for name in ("total_iterations", "area")
+        np.array([getattr(each, name) for each in stretches]) for name in ("total_iterations", "area")
     )
     variance = np.maximum(0.0, mean(as_it_is**2) - mean(as_it_is) ** 2)
     return Features(
@@ -198,10 +209,12 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts) -> Feature
         decode=np.array([[mean(row[part]) for row in decode] for part in both]),
         iterations=np.array([mean(iterations[part]) for part in both]),
         area=np.array([mean(area[part]) for part in both]),
-        prefill=mean(np.array(prefills)[whole]),
+        prefill=mean(prefills),
+        rounds=mean(rounds),
         wait=wait,
-        score=np.array([seconds for seconds, _ in scoring]),
-        score_batches=np.array([batches for _, batches in scoring]),
+        score=by_worker[:, :, 0],
+        score_batches=by_worker[:, :, 1],
+        pieces=by_worker[:, :, 2],
         stages={stage: np.array([each[stage] for each in stages]) for stage in TRAINING_STAGES},
         spread=np.sqrt(variance) / mean(as_it_is),
         longest=np.array([float(shape.responses.max(axis=1).mean()) for shape in shapes]),
@@ -222,6 +235,11 @@ def _column(frame: "pd.DataFrame", name: str, missing: float) -> Floats:
     if name not in frame:
         return np.full(len(frame), missing)
     return frame[name].fillna(missing).to_numpy(dtype=np.float64)
+
+
+def _scoring(shape: "_StepShape", parts: Parts) -> list[Scoring]:
+    both = zip(shape.forward.prompt_lengths, shape.forward.response_lengths, strict=True)
+    return scoring_of([prompt + response for prompt, response in both], parts.machine, parts.costs)
 
 
 def _stage_seconds(shape: "_StepShape", costs: Costs) -> dict[str, float]:
@@ -325,60 +343,3 @@ def _shape(
 
 def _known(value: float | None) -> float | None:
     return None if value is None or np.isnan(value) else float(value)
-
-
-def _slowest_replica(
-    responses: npt.NDArray[np.int64],
-    prompts: npt.NDArray[np.int64],
-    machine: MachineSetup,
-    costs: Costs,
-    engine: Decoding,
-) -> tuple[Stretches, float]:
-    """Stretches and prefill seconds of the replica that ends last; rollouts are dealt out in turn, as the
-    sequential policy does."""
-    found = []
-    for replica in range(min(machine.num_replicas, len(responses))):
-        mine, begun = responses[replica :: machine.num_replicas], prompts[replica :: machine.num_replicas]
-        if machine.batching == "static":
-            rows, width = len(mine), float(begun.max())
-            seconds = costs.actor.prefill_time(rows * width, rows * width * width / 2.0) if width else 0.0
-            found.append((padded_batch(begun, mine), seconds))
-            continue
-        slots = machine.max_num_seqs or len(mine)
-        if machine.kv_capacity_tokens is not None:
-            slots = min(slots, slots_of_kv(begun, mine, machine.kv_capacity_tokens) or slots)
-        phase, batches = in_slots(begun, mine, slots)
-        found.append((phase, sum(_prefill(costs, begun[batch]) for batch in batches)))
-    if len(found) == 1:
-        return found[0]
-    decoding = engine.seconds([phase for phase, _ in found])
-    last = max(range(len(found)), key=lambda replica: decoding[replica] + found[replica][1])
-    return found[last]
-
-
-def _prefill(costs: Costs, prompts: npt.NDArray[np.int64]) -> float:
-    tokens = float(prompts.sum())
-    return costs.actor.prefill_time(tokens, float((prompts**2).sum()) / 2.0) if tokens else 0.0
-
-
-def _scoring(shape: _StepShape, parts: Parts) -> tuple[float, float]:
-    """Seconds and batches of the slowest scoring worker, all rollouts at the end of generation; each goes to
-    the worker with the fewest tokens."""
-    most, workers = parts.machine.max_scoring_tokens, parts.machine.num_workers
-    sizes = [p + r for p, r in zip(shape.forward.prompt_lengths, shape.forward.response_lengths, strict=True)]
-    queues: list[list[int]] = [[] for _ in range(workers)]
-    loads = [0] * workers
-    for size in sizes:
-        worker = loads.index(min(loads))
-        queues[worker].append(size)
-        loads[worker] += size
-    found = []
-    for queue in queues:
-        seconds, batches, tokens, pairs = 0.0, 0, 0, 0.0
-        for size in (*queue, most + 1):
-            if tokens and tokens + size > most:
-                seconds += parts.costs.scorer.prefill_time(float(tokens), pairs)
-                batches, tokens, pairs = batches + 1, 0, 0.0
-            tokens, pairs = tokens + size, pairs + size * size / 2.0
-        found.append((seconds, float(batches)))
-    return max(found)

@@ -1,6 +1,6 @@
 """What a log cannot tell, and which of its steps do not fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,8 @@ _FAR: Final = 4.0
 _OFF: Final = 0.1
 _OF_STEP: Final = 0.01
 
+CUTS: Final = ("round_fixed_s", "piece_fixed_s", "piece_send_s")
+"""Terms of what a cut costs."""
 _ADVICE: Final = {
     "decode": "a run whose longest responses differ from step to step, or with another batch size",
     "host": "a run with another batch size on the same engine",
@@ -32,6 +34,8 @@ _ADVICE: Final = {
     "gen_phase_s": "a step with very short responses, or the seconds of waking and resharding by themselves",
     "score": "timing_s/reward of batches of different size",
     "score_batch_s": "timing_s/reward of batches of different size",
+    "piece_fixed_s": "timing_s/reward with another rollout_batch_size, or oppo calibrate",
+    "round_fixed_s": "a run with another chunk_size, or oppo calibrate",
     "update_weights": "timing_s/update_weights apart from timing_s/gen, for two model sizes",
     "update_weights_s": "timing_s/update_weights apart from timing_s/gen",
     "other_s": "timing_s/step beside all stages",
@@ -74,6 +78,19 @@ class OddStep:
 def told_terms(posterior: Posterior, priors: Mapping[str, Prior]) -> list[Told]:
     """Every unknown of a posterior."""
     return told_of(posterior.terms, priors)
+
+
+def cuts_not_told(terms: Iterable[str]) -> list[str]:
+    """A sentence on the costs of a cut (``docs/model.md``) that the fitted runs do not have, so that nothing
+    was estimated of them."""
+    missing = [name for name in CUTS if name not in terms]
+    if not missing:
+        return []
+    return [
+        f"{', '.join(missing)} cannot be told from a run that generates in one call and scores whole batches:"
+        " the written scenario keeps what the scenario says of them (0 where it says nothing); measure them"
+        " with oppo calibrate, or fit the folder of a sequential run in rounds (stop_check: chunk)"
+    ]
 
 
 def told_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> list[Told]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.drifting import Ahead, ahead_of, drawn_drift
+from oppo_sim.fit.drifting import Ahead, Walk, ahead_of, drawn_drift, walk_of
 from oppo_sim.fit.features import Features
 from oppo_sim.fit.model import Measurement
 from oppo_sim.fit.posterior import Posterior, between_of, member_seconds
@@ -17,6 +17,8 @@ Floats = npt.NDArray[np.float64]
 
 INTERVAL: Final = (2.5, 97.5)
 NAIVE: Final = ("mean", "line")
+_COUNTS: Final = 0.003
+"""Of a step: a metric that takes less has no walk of its own."""
 _TRAINED: Final = (0.2, 1.0)
 """Part of the batch that a run trains, where it is unknown and the run was not fitted."""
 
@@ -67,12 +69,14 @@ def predict(
     *,
     seen: bool,
     ahead: Ahead | None = None,
+    walks: Mapping[str, Walk] | None = None,
     seed: int = 0,
 ) -> dict[str, Prediction]:
     """Each metric, and ``timing_s/step`` where all metrics of a step are known.
 
     ``seen``: the run is one that was fitted, so its own offset is known; else it may differ as runs do.
-    ``ahead``: how far each step lies from those that were fitted; None: these are they.
+    ``ahead``: how far each step lies from those that were fitted; None: these are they. ``walks``: of the
+    metrics of a run that was fitted.
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Prediction] = {}
@@ -81,7 +85,8 @@ def predict(
     for member in members:
         if posterior.noise_of(member) is None:
             continue
-        centre, drawn = _drawn(features, member, posterior, seen, ahead, generator)
+        walk = (walks or {}).get(member.column)
+        centre, drawn = _drawn(features, member, posterior, seen, ahead, walk, generator)
         found[member.column] = _prediction(features.steps, member.seconds, centre, drawn)
         measured = measured + member.seconds
         whole.append((centre, drawn))
@@ -101,6 +106,7 @@ def _drawn(
     posterior: Posterior,
     seen: bool,
     ahead: Ahead | None,
+    walk: Walk | None,
     generator: np.random.Generator,
 ) -> tuple[Floats, Floats]:
     """Draws × steps: of the model, and of what would be measured."""
@@ -123,14 +129,37 @@ def _drawn(
             centre = centre * generator.uniform(*_TRAINED, size=(posterior.size, 1))
     if ahead is not None:
         between = between + drawn_drift(
-            ahead, generation="gen" in member.stages, seen=seen, draws=posterior.size, generator=generator
+            ahead, walk, generation="gen" in member.stages, draws=posterior.size, generator=generator
         )
     length_spread = features.spread if "gen" in member.stages else np.zeros(1)
     kind = posterior.noise_of(member)
     assert kind is not None
     scale = np.sqrt(posterior.noise[kind][:, None] ** 2 + length_spread**2)
     noise = scale * generator.standard_t(posterior.tail[kind][:, None], size=centre.shape)
-    return centre, centre * np.exp(np.clip(between + noise, -3, 3))
+    drawn = centre * np.exp(np.clip(between + noise, -3, 3))
+    return centre if walk is None else centre * np.exp(walk.centre), drawn
+
+
+def walks_of(
+    features: Features, members: Sequence[Measurement], posterior: Posterior, *, seed: int = 0
+) -> dict[str, Walk]:
+    """Of the metrics of a fitted run, from the residuals of its fitted steps; metrics that matter to a
+    step."""
+    predictions = predict(features, members, posterior, seen=True, seed=seed)
+    found = {}
+    for member in members:
+        kind = posterior.noise_of(member)
+        if kind is None or member.share < _COUNTS:
+            continue
+        with np.errstate(invalid="ignore", divide="ignore"):
+            residuals = np.log(member.seconds / predictions[member.column].predicted)
+        found[member.column] = walk_of(
+            residuals,
+            features.steps,
+            float(np.median(posterior.noise[kind])),
+            generation="gen" in member.stages,
+        )
+    return found
 
 
 def _prediction(steps: npt.NDArray[np.int64], measured: Floats, centre: Floats, drawn: Floats) -> Prediction:
@@ -153,7 +182,13 @@ def judge(
     """
     ahead = ahead_of([features for features, _ in fitted], held, last_step)
     seen = last_step is not None
-    predictions = predict(held, held_members, posterior, seen=seen, ahead=ahead, seed=seed)
+    walks: dict[str, Walk] = {}
+    if seen:
+        logs = {member.log for member in held_members}
+        for features, members in fitted:
+            if logs & {member.log for member in members}:
+                walks = walks_of(features, members, posterior, seed=seed)
+    predictions = predict(held, held_members, posterior, seen=seen, ahead=ahead, walks=walks, seed=seed)
     known = [(features, _by_column(members)) for features, members in fitted]
     found = []
     for column, prediction in sorted(predictions.items(), key=lambda item: item[0] != TIMING_STEP):

@@ -113,10 +113,12 @@ def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
     for stage in stages:
         if stage == "gen":
             found += [name for name in _GEN if name != "host" or _any(features, "has_host")]
+            found += ["round_fixed_s"] if any(each.cut for each in features) else []
             found += [TOOL_TOKENS] if any(each.tools for each in features) else []
             found += [TOOL_WAIT] if any(each.wait.max() > 0 for each in features) else []
         elif stage == "reward":
-            found += ["score", "score_batch_s"] if _any(features, "scores") else ["score_batch_s"]
+            scored = ["score", "score_batch_s", "piece_fixed_s"]
+            found += scored if _any(features, "scores") else ["score_batch_s"]
         elif stage == OTHER:
             found.append("other_s")
         else:
@@ -145,12 +147,19 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
             + term("iteration_s", 0.0) * _between(features.iterations, tools)
             + term("rollout_iteration_s", 0.0) * _between(features.area, tools)
             + term("prefill", 1.0) * features.prefill
+            + term("round_fixed_s", 0.0) * features.rounds
             + term("gen_phase_s", 0.0)
             + np.minimum(term(TOOL_WAIT, 1.0), 1.0) * features.wait
         )
         return result
     if stage == "reward":
-        return term("score", 1.0) * features.score + term("score_batch_s", 0.0) * features.score_batches
+        workers = (
+            term("score", 1.0)[:, None] * features.score
+            + term("score_batch_s", 0.0)[:, None] * features.score_batches
+            + term("piece_fixed_s", 0.0)[:, None] * features.pieces
+        )
+        slowest: Floats = workers.max(axis=1)
+        return slowest
     if stage == OTHER:
         return term("other_s", 0.0) * np.ones(len(features))
     assert stage in TRAINING_STAGES

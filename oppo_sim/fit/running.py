@@ -56,10 +56,10 @@ def padded_batch(prompts: Ints, responses: Ints) -> Stretches:
     return Stretches(np.array([rows]), np.array([longest]), np.array([start]), np.array([rows]))
 
 
-def in_slots(prompts: Ints, responses: Ints, slots: int) -> tuple[Stretches, list[Ints]]:
-    """At most ``slots`` at once, in order; and the rollouts of each join, for their prefills."""
+def in_slots(prompts: Ints, responses: Ints, slots: int) -> tuple[Stretches, Ints]:
+    """At most ``slots`` at once, in order; and the iterations before which each rollout joins."""
     if slots >= len(responses):
-        return all_at_once(prompts, responses), [np.arange(len(responses))]
+        return all_at_once(prompts, responses), np.zeros(len(responses), dtype=np.int64)
     ends = [int(length) for length in responses[:slots]]
     heapify(ends)
     starts = np.zeros(len(responses), dtype=np.int64)
@@ -80,8 +80,20 @@ def in_slots(prompts: Ints, responses: Ints, slots: int) -> tuple[Stretches, lis
     iterations = np.diff(instants)
     grown = np.concatenate(([0.0], np.cumsum(running * iterations)[:-1].astype(np.float64)))
     kv = np.cumsum(kv_jump)[:-1] + grown
-    batches = [np.flatnonzero(joins == at) for at in np.unique(joins)]
-    return Stretches(running, iterations, kv, running), batches
+    return Stretches(running, iterations, kv, running), starts
+
+
+def cut_at(phase: Stretches, size: int) -> list[Stretches]:
+    """A phase in rounds of ``size`` iterations, the last one shorter."""
+    ends = np.cumsum(phase.iterations)
+    marks = np.unique(np.concatenate((ends, np.arange(size, ends[-1], size))))
+    begins = np.concatenate(([0], marks[:-1]))
+    place = np.searchsorted(ends, begins, side="right")
+    before = ends[place] - phase.iterations[place]
+    kv = phase.kv_start[place] + phase.growth[place] * (begins - before)
+    pieces = Stretches(phase.running[place], marks - begins, kv, phase.growth[place])
+    rounds = begins // size
+    return [Stretches(*(part[rounds == number] for part in pieces)) for number in range(int(rounds[-1]) + 1)]
 
 
 def slots_of_kv(prompts: Ints, responses: Ints, capacity: int) -> int | None:

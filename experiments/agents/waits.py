@@ -1,6 +1,6 @@
-"""What waits for tools change: step seconds of the shipped scenario agentic-a800x4, with the waits as logged and
-with tools that answer at once, with KV kept during a call and without, for sequential and for 64 rollouts more in
-flight.
+"""What waits for tools change: step seconds of the shipped scenario agentic-a800x4, with the waits as logged
+and with tools that answer at once, with KV kept during a call and without, for sequential and for 64 rollouts
+more in flight.
 
     python experiments/agents/waits.py [--seeds 3]
 """

@@ -180,6 +180,11 @@ def _lines(stats: "TraceStats") -> list[tuple[str, str, str]]:
         lines.append(("prompt mean", token_count(stats.prompt_mean), meaning))
     else:
         lines.append(("prompt mean", "unknown", "set trace.prompt_length in a scenario"))
+    if stats.turns_mean is not None:
+        tokens = f"{token_count(stats.tool_tokens_mean)} tokens of answers a rollout"
+        lines.append(("turns", f"{stats.turns_mean:.2f}", f"mean, max {stats.turns_max}; {tokens}"))
+        longest = f"p99 {stats.tool_seconds_p99:.3g}, max {stats.tool_seconds_max:.3g}"
+        lines.append(("tool seconds", f"{stats.tool_seconds_mean:.3g}", f"of a rollout, mean, {longest}"))
     if stats.reward_mean is not None:
         lines.append(("reward mean", f"{stats.reward_mean:.4g}", ""))
     return lines

@@ -59,6 +59,13 @@ if TYPE_CHECKING:
 @click.option("--prompt-correlation", type=float, help="How alike the samples of a prompt are, 0 to 1 [0].")
 @click.option("--prompt-mean", type=float, help="Mean prompt length, tokens.")
 @click.option("--prompt-p99", type=float, help="99 % of the prompts are not longer, tokens.")
+@click.option("--tool-calls", type=float, help="Mean calls of tools a rollout: it waits for each answer.")
+@click.option("--max-tool-calls", type=int, help="Calls of a rollout at most [8].")
+@click.option("--tool-seconds", type=float, help="Mean seconds of a call.")
+@click.option("--tool-seconds-p99", type=float, help="99 % of the calls are not longer [exponential].")
+@click.option("--tool-timeout-s", type=float, help="A call ends after so many seconds.")
+@click.option("--tool-tokens", type=float, help="Mean tokens of an answer [64].")
+@click.option("--tool-tokens-p99", type=float, help="99 % of the answers are not longer, tokens.")
 @click.option("--seed", type=int, help="Seed of the draws [0].")
 @OUTPUT
 @FORCE
@@ -86,6 +93,7 @@ def synth_command(
       oppo trace synth --mean 900 --clip-ratio 0.05 --max-response-length 4096 -o cut.csv.gz
       oppo trace synth --p50 400 --p99 3000 --steps 200 --drift linear --last-factor 3 -o drift.parquet
       oppo trace synth --like serving_servegen_r1 --rows 1000000 -o big.parquet
+      oppo trace synth --mean 1200 --p99 7000 --tool-calls 3 --tool-seconds 2 -o agents.parquet
     """
     from oppo_sim.traces.distributions import parameters_of
     from oppo_sim.traces.schema import content_hash
@@ -95,7 +103,7 @@ def synth_command(
     from oppo_sim.traces.targets import solve
 
     refuse_output(output, force)
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = _with_tools({name: value for name, value in settings.items() if value is not None})
     if params:
         given["parameters"] = dict(_parameter(text) for text in params)
     if like is not None:
@@ -124,6 +132,24 @@ def synth_command(
         return
     parameters = ", ".join(f"{key} {value:.4g}" for key, value in parameters_of(distribution).items())
     click.echo(f"wrote {output}: {in_short(stats)} ({config.distribution}, {parameters})")
+
+
+_TOOLS = {
+    "tool_calls": "mean_calls",
+    "max_tool_calls": "max_calls",
+    "tool_seconds": "mean_s",
+    "tool_seconds_p99": "p99_s",
+    "tool_timeout_s": "timeout_s",
+    "tool_tokens": "mean_tokens",
+    "tool_tokens_p99": "p99_tokens",
+}
+
+
+def _with_tools(given: dict[str, Any]) -> dict[str, Any]:
+    tools = {field: given.pop(option) for option, field in _TOOLS.items() if option in given}
+    if tools and not {"mean_calls", "mean_s"} <= set(tools):
+        raise click.UsageError("calls of tools need --tool-calls and --tool-seconds: give both")
+    return {**given, "tools": tools} if tools else given
 
 
 def _synth_config(given: dict[str, Any]) -> "SynthConfig":

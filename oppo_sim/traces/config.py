@@ -60,6 +60,43 @@ class DriftConfig(_Section):
         return self
 
 
+class ToolsConfig(_Section):
+    """Calls of tools in a synthetic trace: a rollout with n calls has n + 1 turns, its response tokens
+    divided among them at random."""
+
+    mean_calls: Annotated[float, Field(gt=0, le=1000)] = Field(description="of a rollout, on average")
+    max_calls: Annotated[int, Field(ge=1, le=1000)] = Field(
+        8, description="of a rollout at most; calls are binomial with this many chances"
+    )
+    mean_s: Annotated[float, Field(ge=0, le=1e5)] = Field(description="seconds of a call, on average")
+    p99_s: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="99 % of calls are not longer, seconds (lognormal); null: exponential"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None, description="a call ends after so many seconds; null: never cut"
+    )
+    mean_tokens: TokenMean = Field(64, description="of an answer, on average")
+    p99_tokens: TokenMean | None = Field(
+        None, description="99 % of answers are not longer (lognormal); null: all as long as mean_tokens"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ToolsConfig":
+        if self.mean_calls >= self.max_calls:
+            raise ValueError(
+                f"mean_calls {self.mean_calls:g} is not below max_calls {self.max_calls}: raise max_calls"
+            )
+        if self.p99_s is not None and self.p99_s <= self.mean_s:
+            raise ValueError(f"p99_s {self.p99_s:g} is not above mean_s {self.mean_s:g}: raise it")
+        if self.p99_s is not None and self.mean_s == 0:
+            raise ValueError("p99_s needs a mean_s above 0: leave it out where tools answer at once")
+        if self.p99_tokens is not None and self.p99_tokens <= self.mean_tokens:
+            raise ValueError(
+                f"p99_tokens {self.p99_tokens:g} is not above mean_tokens {self.mean_tokens:g}: raise it"
+            )
+        return self
+
+
 class SynthConfig(_Section):
     """A synthetic trace, given by targets (of the lengths after the cut at ``max_response_length``) or by
     parameters."""
@@ -100,6 +137,7 @@ class SynthConfig(_Section):
     prompt_p99: TokenMean | None = Field(
         None, description="99 % of prompts are not longer (lognormal); null: all as long as prompt_mean"
     )
+    tools: ToolsConfig | None = Field(None, description="calls of tools; null: responses of one turn")
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(
         0, description="of the trace's own draws, apart from the scenario's seed"
     )

@@ -7,7 +7,18 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, SOURCE, STEP
+from oppo_sim.columns import (
+    FINISH_REASON,
+    PROMPT_ID,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    REWARD,
+    SOURCE,
+    STEP,
+    TOOL_SECONDS,
+    TOOL_TOKENS,
+    TURN_LENGTHS,
+)
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.replay import prompt_codes
 
@@ -57,6 +68,15 @@ class TraceStats:
     prompt_mean: float | None
     prompt_max: int | None
     reward_mean: float | None
+    turns_mean: float | None = None
+    """Turns of a rollout; None, likewise below: no row waits for a tool."""
+    turns_max: int | None = None
+    tool_seconds_mean: float | None = None
+    """Of a rollout, all its calls."""
+    tool_seconds_p99: float | None = None
+    tool_seconds_max: float | None = None
+    tool_tokens_mean: float | None = None
+    """Of a rollout, all answers."""
 
 
 def trace_stats(frame: pd.DataFrame) -> TraceStats:
@@ -100,7 +120,25 @@ def trace_stats(frame: pd.DataFrame) -> TraceStats:
         prompt_mean=float(prompts.mean()) if len(prompts) else None,
         prompt_max=int(prompts.max()) if len(prompts) else None,
         reward_mean=float(used[REWARD].mean()) if used[REWARD].notna().any() else None,
+        **_turns(used),
     )
+
+
+def _turns(used: pd.DataFrame) -> dict[str, Any]:
+    if TURN_LENGTHS not in used.columns:
+        return {}
+    turns = used[TURN_LENGTHS].map(len).to_numpy()
+    if turns.max() < 2:
+        return {}
+    seconds = np.array([float(part.sum()) for part in used[TOOL_SECONDS]])
+    return {
+        "turns_mean": float(turns.mean()),
+        "turns_max": int(turns.max()),
+        "tool_seconds_mean": float(seconds.mean()),
+        "tool_seconds_p99": float(np.percentile(seconds, 99)),
+        "tool_seconds_max": float(seconds.max()),
+        "tool_tokens_mean": float(np.mean([int(part.sum()) for part in used[TOOL_TOKENS]])),
+    }
 
 
 def expected_longest(ascending: npt.NDArray[Any], batch: int) -> float:

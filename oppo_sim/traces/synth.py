@@ -13,6 +13,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.traces.catalog import length_factors
 from oppo_sim.traces.config import MAX_LENGTH, DriftConfig, SynthConfig
 from oppo_sim.traces.schema import check_frame
+from oppo_sim.traces.synth_tools import tool_calls
 from oppo_sim.traces.targets import solve, solve_two
 
 Floats = npt.NDArray[np.float64]
@@ -49,6 +50,8 @@ def synthesise(config: SynthConfig) -> pd.DataFrame:
         RESPONSE_LENGTH: np.clip(np.rint(drawn), 1, cut).astype(np.int64),
         FINISH_REASON: np.where(clipped, "length", "stop").astype(object),
     }
+    if config.tools is not None:
+        columns |= tool_calls(config.tools, columns[RESPONSE_LENGTH], config.seed)
     return check_frame(
         pd.DataFrame({name: values for name, values in columns.items() if values is not None}),
         "the synthetic trace",

@@ -16,7 +16,9 @@ from oppo_sim.columns import (
     REWARD,
     SOURCE,
     TAIL_VERSION,
+    TOOL_SECONDS,
     TRACE_COLUMNS,
+    TURN_COLUMNS,
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.places import Place
@@ -24,7 +26,7 @@ from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.schema import TEXT_COLUMNS, checked_frame
 
 _CHUNK_ROWS: Final = 65_536
-FURTHER: Final = (HEAD_VERSION, TAIL_VERSION, ARRIVAL_S)
+FURTHER: Final = (HEAD_VERSION, TAIL_VERSION, ARRIVAL_S, *TURN_COLUMNS)
 OUTSIDE: Final = "step outside --steps"
 
 
@@ -118,4 +120,6 @@ class Gathering:
 def _schema() -> pa.Schema:
     text, whole, real = pa.large_string(), pa.int64(), pa.float64()
     types = {name: text if name in TEXT_COLUMNS else whole for name in TRACE_COLUMNS}
-    return pa.schema({**types, REWARD: real, HEAD_VERSION: whole, TAIL_VERSION: whole, ARRIVAL_S: real})
+    turns = {name: pa.large_list(real if name == TOOL_SECONDS else whole) for name in TURN_COLUMNS}
+    further = {HEAD_VERSION: whole, TAIL_VERSION: whole, ARRIVAL_S: real, **turns}
+    return pa.schema({**types, REWARD: real, **further})

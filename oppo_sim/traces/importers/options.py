@@ -7,7 +7,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_sim.columns import FINISH_REASON, PROMPT_ID, PROMPT_LENGTH, RESPONSE_LENGTH, REWARD, SAMPLE_ID, STEP
+from oppo_sim.columns import (
+    FINISH_REASON,
+    PROMPT_ID,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    REWARD,
+    SAMPLE_ID,
+    STEP,
+    TURN_COLUMNS,
+)
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
 
@@ -21,6 +30,7 @@ ROLLOUT_FIELDS: Final = (
     SAMPLE_ID,
     FINISH_REASON,
     REWARD,
+    *TURN_COLUMNS,
 )
 """What a field of a rollout record can stand for; ``response`` and ``prompt`` are text or token ids."""
 

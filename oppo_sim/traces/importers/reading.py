@@ -29,6 +29,10 @@ class Rollout(NamedTuple):
     head_version: int | None = None
     tail_version: int | None = None
     arrival_s: float | None = None
+    turn_response_lengths: list[int] | None = None
+    """Likewise the next two: of rollouts that wait for tools, as a trace has them (docs/traces.md)."""
+    tool_seconds: list[float] | None = None
+    tool_tokens: list[int] | None = None
     reason_inferred: bool = False
     """The finish reason was concluded, or cannot be: an estimate does not tell a cut response."""
 
@@ -115,6 +119,16 @@ class Reading:
             ] += 1
             return None
         return place.real(value, "reward")
+
+    def numbers(self, record: Mapping[str, Any], place: Place, target: str) -> list[Any] | None:
+        """As ``pick``, a list of numbers, one a turn or call. Raises OppoError."""
+        value = self.pick(record, place, target, target)
+        if value is None:
+            return None
+        listed = isinstance(value, list | tuple)
+        if not listed or any(isinstance(one, bool) or not isinstance(one, int | float) for one in value):
+            raise place.error(f"{target} is {str(value)[:40]!r} but must be a list of numbers")
+        return list(value)
 
     def _counter(self, place: Place) -> Counter:
         if self.counter is None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from oppo_sim.columns import TOOL_SECONDS, TOOL_TOKENS, TURN_COLUMNS, TURN_LENGTHS
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.options import MetricNames
@@ -46,6 +47,7 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
     prompt, prompt_id = _prompt(record, place, reading)
     logged = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
     source = record.get("source")
+    turns = {name: reading.numbers(record, place, name) for name in TURN_COLUMNS}
     return Rollout(
         line=place.line,
         response_length=tokens,
@@ -56,6 +58,9 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
         finish_reason=logged or reason,
         reward=reading.reward(record, place, "reward"),
         source=source if isinstance(source, str) and source else None,
+        turn_response_lengths=turns[TURN_LENGTHS],
+        tool_seconds=turns[TOOL_SECONDS],
+        tool_tokens=turns[TOOL_TOKENS],
         reason_inferred=logged is None and inferred,
     )
 

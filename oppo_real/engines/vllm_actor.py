@@ -8,8 +8,8 @@ enough for any join (``max_num_seqs * max_model_len``, or the KV capacity where 
 smaller ``max_num_batched_tokens`` is asked for, a large join takes several engine iterations; what others
 make meanwhile is kept and delivered by the following steps, still one token a step.
 
-*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills); a step
-still delivers one token to each rollout that has one.
+*Free-running* (throughput): vLLM's own defaults (asynchronous scheduling on GPUs, split prefills; not split
+where a CPU samples); a step still delivers one token to each rollout that has one.
 
 *Order.* The rollout id is the scheduling priority: lower ids join first, the highest id is preempted first.
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _IDLE_ITERATIONS = 8
 """Iterations without any token after which the engine is stuck; asynchronous scheduling needs two."""
+_CPU_BUDGET = 2048
+"""Tokens of an iteration, as vLLM has by default."""
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
@@ -157,11 +159,14 @@ class VllmActor:
             "logprobs_mode": "processed_logprobs",
             "scheduling_policy": "priority",
         }
+        length = max_model_len or _positions(self._folder)
         if lock_step:
-            length = max_model_len or _positions(self._folder)
             joined = max_num_seqs * length
             budget = min(joined, max(kv_capacity_tokens or joined, length) + max_num_seqs)
             own |= {"async_scheduling": False, "max_num_batched_tokens": budget}
+        elif self._features.device_type == "cpu" and sampling.temperature > 0.0:
+            # After a part of a prefill vLLM sets a rollout's generator back; those of torch on a CPU cannot.
+            own |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(_CPU_BUDGET, length)}
         settings = engine_settings(
             self._folder,
             self._features,

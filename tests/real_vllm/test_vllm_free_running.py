@@ -76,3 +76,28 @@ def test_a_carried_rollout_goes_on_under_new_weights(actor: Any) -> None:
     assert gather(first, {}) == {0: head}
     assert gather(late, {}) == {0: greedy(new, [*prompt(0, 9), *head], 15)}
     assert actor.counts().recomputed - before.recomputed == 19
+
+
+def test_sampled_rollouts_whose_prompts_exceed_an_iteration(actor_folder: Path) -> None:
+    # 48 prompts of 60 tokens, 2,880: more than the 2,048 of an iteration, so that one would have to be split.
+    from oppo_real.engines.vllm_actor import VllmActor
+
+    actor = VllmActor(
+        actor_folder,
+        Sampling(temperature=1.0, seed=3),
+        lock_step=False,
+        dtype="float32",
+        max_num_seqs=48,
+        engine_args={"enforce_eager": True, "kv_cache_memory_bytes": 1 << 24, "block_size": 32},
+    )
+    try:
+        actor.submit([forced(i, 4, prompt_length=60) for i in range(48)])
+        news = []
+        while actor.running():
+            news += actor.step()
+        made = gather(news, {})
+        assert {len(tokens) for tokens in made.values()} == {4}
+        assert sorted(made) == list(range(48))
+        assert actor.counts().prefilled == 48 * 60
+    finally:
+        actor.close()

@@ -29,6 +29,8 @@ _PAIR: Final = re.compile(
     r"""['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
 )
 _STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d+)\b", re.IGNORECASE)
+_BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
+"""A line of a step that was cut off in its first figure."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_LINE: Final = 1 << 20
 
@@ -68,7 +70,8 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             match.group(1): float(match.group(2)) for match in _PAIR.finditer(line) if match.end() <= whole
         }
         figures = {name: value for name, value in pairs.items() if math.isfinite(value)}
-        if not any("/" in name or "length" in name or "len" in name for name in figures):
+        cut = _BEGUN.search(line)
+        if not (cut or any("/" in name or "length" in name or "len" in name for name in figures)):
             continue
         named = next((figures[name] for name in STEP_NAMES if name in figures), None)
         found = _STEP.search(line)

@@ -176,8 +176,9 @@ def test_the_memory_settings_of_verl_are_read() -> None:
 def test_the_micro_batches_of_verl_are_read_in_rollouts() -> None:
     training = verl(
         "actor: {ppo_micro_batch_size_per_gpu: 16}, rollout: {log_prob_micro_batch_size_per_gpu: 8},"
-        " ref: {log_prob_micro_batch_size_per_gpu: 4}"
+        " ref: {log_prob_micro_batch_size_per_gpu: 4}, model: {use_remove_padding: false}"
     ).training
+    assert not training.remove_padding
     assert training.micro_batch_rollouts == 16
     assert training.log_prob_micro_batch_rollouts == 8
     assert training.ref_micro_batch_rollouts == 4

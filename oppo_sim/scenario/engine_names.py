@@ -25,6 +25,7 @@ SAME: dict[str, tuple[str, ...]] = {
     "training.micro_batch_tokens": (f"{_VERL}.actor.ppo_max_token_len_per_gpu",),
     "training.log_prob_micro_batch_tokens": (f"{_VERL}.rollout.log_prob_max_token_len_per_gpu",),
     "training.ref_micro_batch_tokens": (f"{_VERL}.ref.log_prob_max_token_len_per_gpu",),
+    "training.remove_padding": (f"{_VERL}.model.use_remove_padding",),
     "training.micro_batch_rollouts": (f"{_VERL}.actor.ppo_micro_batch_size_per_gpu",),
     "training.log_prob_micro_batch_rollouts": (f"{_VERL}.rollout.log_prob_micro_batch_size_per_gpu",),
     "training.ref_micro_batch_rollouts": (f"{_VERL}.ref.log_prob_micro_batch_size_per_gpu",),

@@ -70,6 +70,7 @@ ROLLOUTS_ADMITTED: Final = "rollouts/admitted"
 ROLLOUTS_DEFERRED: Final = "rollouts/deferred"  # unfinished in flight at the end of gen
 ROLLOUTS_SURPLUS: Final = "rollouts/surplus"  # finished, not selected
 ROLLOUTS_DROPPED: Final = "rollouts/dropped"
+ROLLOUTS_FILTERED: Final = "rollouts/filtered"  # of groups whose rewards were all equal (dynamic sampling)
 PARTIAL_RATIO: Final = (
     "partial/partial_ratio"  # share of the batch whose tokens come from more than one version
 )
@@ -100,6 +101,7 @@ TOKENS_PADDING: Final = (
     "tokens/padding"  # rows and columns computed for nobody: static batches, padded graphs
 )
 TOKENS_DROPPED: Final = "tokens/dropped"
+TOKENS_FILTERED: Final = "tokens/filtered"  # response tokens of rollouts/filtered: generated for nothing
 TOKENS_IN_FLIGHT: Final = (
     "tokens/in_flight"  # response tokens held by rollouts not yet trained, at the end of the step
 )
@@ -209,6 +211,7 @@ COMPARED_STALENESS_MEAN: Final = "staleness_mean"
 COMPARED_STALENESS_MAX: Final = "staleness_max"
 LENGTH_BIAS: Final = "length_bias"  # mean response length trained / mean of the trace − 1
 DEFERRED: Final = "deferred"  # rollouts a step
+FILTERED: Final = "filtered"  # rollouts a step, generated for nothing: all rewards of their group were equal
 COMPARED_DEFERRALS_MEAN: Final = "deferrals_mean"  # of a trained rollout: steps in which it did not finish
 COMPARED_DEFERRALS_MAX: Final = "deferrals_max"
 DISTRIBUTIONS: Final = {"staleness": STALENESS_HISTOGRAM, "deferrals": DEFERRALS_HISTOGRAM}

@@ -182,6 +182,8 @@ def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
     """The counterfactuals that say something about a policy."""
     built, machine, scenario = setup.policy_factory(), setup.machine, setup.scenario
     variants = [] if built.score_granularity == "batch" else ["batch_scoring"]
+    if built.schedule == "async" and setup.sample_rewards is not None:
+        variants = []  # whole batches may never come together where groups are dropped
     if built.without_tail is not None:
         variants.append("no_tail")
     # Where KV is short, whatever is preempted is prefilled again; so is what a round does not keep.

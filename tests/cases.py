@@ -46,6 +46,8 @@ class Case:
     demands: dict[str, tuple[float, float]]
     rewards: tuple[float, ...]
     terms: CostTerms = NO_TERMS
+    sample_rewards: tuple[float, ...] = ()
+    """By which groups are judged, one entry a row; empty: no group is."""
     calls: tuple[tuple[ToolWait, ...], ...] = ()
     """For tools, one entry a row."""
 
@@ -77,6 +79,7 @@ class Case:
             "costs": self.costs(),
             "rewards": list(self.rewards),
             "waits": list(self.calls) or None,
+            "sample_rewards": self.sample_rewards or None,
         }
         policy = changes.pop("policy", self.policy)
         return run(policy, list(self.responses), **(given | changes))
@@ -150,9 +153,14 @@ def cases(
         shares_host=contention and scoring_on == "separate" and draw(st.booleans()),
     )
     shares = st.sampled_from([0.0, 0.3, 0.6, 1.0])
+    settings = draw(policy_settings(policy, group_size, batch))
+    judged: tuple[float, ...] = ()
+    unjudged = asynchronous and settings.get("score_granularity") == "batch"
+    if group_size > 1 and policy != "oracle" and not unjudged and draw(st.booleans()):
+        judged = draw(sample_rewards(rows, group_size))
     return Case(
         policy,
-        draw(policy_settings(policy, group_size, batch)),
+        settings,
         batch,
         group_size,
         draw(st.integers(1, 8)),
@@ -168,8 +176,18 @@ def cases(
         {kind: (draw(shares), draw(shares)) for kind in ("decode", "prefill", "score", "train", "sync")},
         tuple(draw(st.lists(st.floats(-1, 1, allow_nan=False), min_size=9, max_size=9))),
         draw(terms()),
+        judged,
         calls,
     )
+
+
+@st.composite
+def sample_rewards(draw: st.DrawFn, rows: int, group_size: int) -> tuple[float, ...]:
+    """0 or 1 a row; rewards differ in a group of each half of the trace, so that no step lasts for ever."""
+    rewards = draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=rows, max_size=rows))
+    for group in (0, rows // group_size // 2):
+        rewards[group * group_size : group * group_size + 2] = [0.0, 1.0]
+    return tuple(rewards)
 
 
 @st.composite

@@ -109,6 +109,7 @@ def setup_of(case: Case, chosen: Chosen) -> Setup:
         warmup_steps=chosen.warmup,
         seed=chosen.seed,
         scenario=any_scenario(),
+        sample_rewards=case.sample_rewards or None,
     )
 
 

@@ -110,7 +110,7 @@ class Free(Overcommitting):
 
     def plan(self, pool: PoolView) -> StepPlan:
         bound = self.batch.rollout_batch_size * (pool.weight_version + 2)
-        return StepPlan(max(0, bound - pool.admitted), 3)
+        return StepPlan(max(0, bound - (pool.admitted - pool.filtered)), 3)
 
     def select(self, pool: PoolView) -> Sequence[int]:
         newest = sorted(pool.finished, key=lambda view: (-view.group_id, view.rollout_id))
@@ -128,7 +128,7 @@ class Uninterrupted(Arranging):
 
     def plan(self, pool: PoolView) -> StepPlan:
         bound = self.batch.rollout_batch_size * (pool.weight_version + 3)
-        return StepPlan(max(0, bound - pool.admitted), 3)
+        return StepPlan(max(0, bound - (pool.admitted - pool.filtered)), 3)
 
 
 OWN = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +113,7 @@ def run(
     timeline: tuple[int, int] | None = None,
     recorded_timing: list[dict[str, float]] | None = None,
     waits: list[tuple[ToolWait, ...]] | None = None,
+    sample_rewards: Sequence[float] | None = None,
 ) -> Result:
     """Simulate ``steps`` steps of B = ``batch``."""
     rows = Lengths([prompts] * len(responses) if isinstance(prompts, int) else prompts, responses)
@@ -134,6 +136,7 @@ def run(
         timeline,
         recorded_timing,
         waits,
+        sample_rewards,
     )
     spans, markers = run_model(inputs, sink)
     return Result(sink.steps(), sink.rollouts(), spans, markers, made)

@@ -78,6 +78,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         send_per_token=machine.send_s_per_token,
         keep_kv_on_tool_call=not machine.clear_kv_cache_on_tool_call,
         calls=case.calls,
+        sample_rewards=case.sample_rewards,
         shares_prompts=machine.shares_prefixes,
         together=machine.groups_together,
         batching=machine.batching,
@@ -153,6 +154,8 @@ def assert_like_the_reference(case: Case) -> None:
             (c.TOKENS_PREFIX_CACHED, step.counters.shared),
             (c.TOKENS_PADDING, step.counters.padding),
             (c.TOKENS_DROPPED, step.counters.dropped_tokens),
+            (c.ROLLOUTS_FILTERED, step.counters.filtered),
+            (c.TOKENS_FILTERED, step.counters.filtered_tokens),
             (c.KV_PREEMPTIONS, step.counters.preemptions),
         ):
             assert row[name] == count, (where, name)

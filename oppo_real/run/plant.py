@@ -178,6 +178,10 @@ class EnginePlant:
             rollouts.sort(key=lambda rollout: rollout.rollout_id)
             self._group.submit(replica, [self._job(rollout) for rollout in rollouts])
 
+    def join(self, admitted: list[RealRollout]) -> None:
+        """Of dynamic sampling, which a real run refuses before it starts."""
+        raise OppoError("a real run admits rollouts between steps only: set dynamic_sampling.enable to false")
+
     def _job(self, rollout: RealRollout) -> Job:
         if rollout.tokens:
             self._resubmitted += rollout.prompt_length + len(rollout.tokens)

@@ -136,6 +136,11 @@ def build_real_setup(
             "rollout.enable_prefix_caching is simulated only: the engines here prefill the prompt of every"
             " sample, so set it to false for a real run"
         )
+    if base.sample_rewards is not None:
+        raise OppoError(
+            "dynamic_sampling is simulated only: a real run trains every group, so set"
+            " dynamic_sampling.enable to false"
+        )
     if chosen.oracle and config.mode != "replay":
         raise OppoError(
             f"policy '{chosen.name}' is an oracle: it needs lengths known beforehand, so set real.mode to"

@@ -198,13 +198,16 @@ def run_summary_table(
 
 def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     """One row a policy: step time, speed-up with its 95 % interval, staleness, length bias, deferred rollouts
-    a step (where known). Raises OppoError for missing columns."""
+    a step (where known), and filtered ones (where there are any). Raises OppoError for missing columns."""
     heads = ["policy", "step time", "speed-up [95 % interval]", "staleness mean/max", "length bias"]
     names = [c.STEP_S, c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH, c.COMPARED_STALENESS_MEAN]
     names += [c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS]
     if c.DEFERRED in comparison.columns:
         heads.append("deferred")
         names.append(c.DEFERRED)
+    if _filters(comparison):
+        heads.append("filtered")
+        names.append(c.FILTERED)
     gpus = c.TOKENS_PER_S_PER_GPU in comparison.columns
     values = np.array([numbers(comparison, name, "comparison") for name in names]).T
     # One unit for all: the column is there to be compared.
@@ -229,6 +232,11 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     return table(title, [*heads, *(GPU_HEADS if gpus else ())], rows)
 
 
+def _filters(comparison: "pd.DataFrame") -> bool:
+    """Groups were dropped for equal rewards."""
+    return c.FILTERED in comparison.columns and bool((comparison[c.FILTERED] > 0).any())
+
+
 def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     """One row a policy: step time, speed-up with the interval of rollouts and machine and that of the
     rollouts alone, probability to be the best. 80 columns wide."""
@@ -251,18 +259,22 @@ def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
 
 
 def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: staleness, length bias and deferred rollouts a step."""
+    """One row a policy: staleness, length bias, deferred rollouts a step, and filtered ones where there are
+    any."""
+    filters = _filters(comparison)
     rows = [
         (
             str(policy),
             f"{_decimals(row[c.COMPARED_STALENESS_MEAN], 2)} / {row[c.COMPARED_STALENESS_MAX]:.0f}",
             format_signed(row[c.LENGTH_BIAS]),
             _decimals(row[c.DEFERRED], 1),
+            *((_decimals(row[c.FILTERED], 1),) if filters else ()),
             *gpu_cells(row),
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    heads = ("policy", "staleness", "length bias", "deferred", *GPU_HEADS)
+    filtered = ("filtered",) if filters else ()
+    heads = ("policy", "staleness", "length bias", "deferred", *filtered, *GPU_HEADS)
     return table(title, heads, rows)
 
 

@@ -25,6 +25,7 @@ from oppo_sim.fast.records import (
     dealt_in,
     drawn_in,
     drawn_lengths_in,
+    filtered_in,
     finished_in,
     flights_in,
     free_in,
@@ -285,7 +286,9 @@ def begin_row(s: State) -> None:
     """``SimulatedPlant.begin_row``."""
     s.new = s.decoded = s.prefilled = s.recomputed = s.prefix_cached = 0
     s.padding = s.preemptions = s.kv_peak = 0
-    s.dropped = s.dropped_tokens = s.pieces = s.scored = s.scoring_batches = 0
+    s.dropped = s.dropped_tokens = s.filtered = s.filtered_tokens = s.pieces = s.scored = (
+        s.scoring_batches
+    ) = 0
     s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
     s.training_kernel_s = s.sync_kernel_s = 0.0
     for r in range(s.replicas):
@@ -307,6 +310,7 @@ def note_generated(s: State) -> None:
 @compiled
 def admit(s: State) -> None:
     """``Ledger.begin_step``: with the policy's plan, or that of ``Policy.refill`` or ``Oracle.plan``."""
+    drop_filtered(s)
     note_generated(s)
     in_flight = s.flights * s.group_size
     if s.asks_plan:
@@ -565,6 +569,32 @@ def drop_groups(s: State) -> None:
     for i in range(s.answers):
         give_back(s, answer_in(s)[i])
     s.answers = 0
+
+
+@compiled
+def drop_filtered(s: State) -> int:
+    """``Scheduler._drop_filtered``; returns how many groups."""
+    count = s.filtering
+    for i in range(count):
+        place = filtered_in(s)[i]
+        for slot in range(place * s.group_size, (place + 1) * s.group_size):
+            forget(s, slot)
+        give_back(s, place)
+    s.filtering = 0
+    return count
+
+
+@compiled
+def admit_within(s: State, groups: int) -> None:
+    """``Ledger.replace``: more groups, in line on their replicas."""
+    draw_rows(s, groups)
+    s.placed_group = -1
+    for i in range(groups):
+        admit_group(s, i)
+        if s.asks_arrange:
+            place = flights_in(s)[s.flights - 1]
+            for slot in range(place * s.group_size, (place + 1) * s.group_size):
+                enqueue(s, rollouts_in(s)[slot].replica, slot)
 
 
 @compiled

@@ -36,6 +36,7 @@ Places: TypeAlias = "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]"
 _FIELDS = (
     "step", "row", "fin", "arrived", "flights", "admitted", "shelved", "to_admit", "next_chunk", "next_delta",
     "overcommit", "stop_after", "max_deferrals", "readmits", "answers", "planned", "arranged",
+    "filtered_ever",
 )  # fmt: skip
 """What is read and written of the run's state."""
 METHODS = ("plan", "arrange", "select", "drop", "observe")
@@ -207,6 +208,7 @@ class Asked:
             self._replicas,
             self._views,
             self._ids_in_flight,
+            state["filtered_ever"][0],
         )
         if isinstance(pool, OraclePoolView):
             lengths = self._memory.tables["rollouts"]["response"]

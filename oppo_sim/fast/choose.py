@@ -237,6 +237,7 @@ def _run_model(
         counterfactual,
         timeline_steps,
         waits=replay.waits,
+        sample_rewards=setup.sample_rewards,
     )
     if choice == SIMPY:
         return run_model(inputs, sink)

@@ -17,8 +17,10 @@ from oppo_sim.fast.activities import (
     tolerance,
 )
 from oppo_sim.fast.admission import (
+    admit_within,
     close_version,
     count_deferrals,
+    drop_filtered,
     drop_groups,
     order_arrivals,
     order_by_instant,
@@ -194,6 +196,21 @@ def wake_replica(s: State, r: int) -> None:
 
 
 @compiled
+def replace_filtered(s: State, groups: int) -> None:
+    """``Scheduler._replace_filtered`` and ``Machine.join``."""
+    if groups == 0:
+        return
+    admit_within(s, groups)
+    if s.rounds:
+        return  # at the barrier
+    for i in range(s.flights - groups, s.flights):
+        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
+            r = rollouts_in(s)[slot].replica
+            wake_replica(s, r)
+            replicas_in(s)[r].answered = s.answered = 1
+
+
+@compiled
 def answer_ends_iteration(s: State) -> bool:
     """An end that an answer brought forward to this instant comes before what the answer leads to."""
     s.answered = 0
@@ -246,6 +263,7 @@ def barrier(s: State) -> None:
     if not s.rounds:
         s.error = ASK_MODEL
         return
+    s.to_replace = drop_filtered(s)
     deliver_round(s)
     if s.round_fixed_s > 0.0:
         s.leaving = 1
@@ -270,6 +288,7 @@ def leave_barrier(s: State) -> None:
     if phase_over(s):
         begin_end(s, rest(s))
         return
+    replace_filtered(s, s.to_replace)
     at = last_at(s)
     if not s.keeps_kv:
         release_kv(s)
@@ -297,16 +316,28 @@ def settle(s: State) -> None:
         return
     if s.generating:
         if s.schedule == ASYNC:
+            if s.filtering:
+                groups = drop_filtered(s)
+                if not s.stopping and not s.draining:
+                    replace_filtered(s, groups)
             send_whole_batches(s)
             if s.stopping and s.active == 0:
                 rest(s)
                 s.paused = s.resume = 1
         elif not s.rounds and (s.finish_seen or s.stopping):
             s.finish_seen = 0
-            if not s.stopping and phase_over(s):
-                stop(s)
+            groups = drop_filtered(s)
+            if not s.stopping:
+                if phase_over(s):
+                    stop(s)
+                else:
+                    replace_filtered(s, groups)
             if s.stopping and s.active == 0:
                 begin_end(s, rest(s))
+        if s.answered and answer_ends_iteration(s):
+            if s.dirty:
+                rerate_all(s)
+            return
         if s.stopping:
             for r in range(s.replicas):
                 if stops_now(s, r):

@@ -83,13 +83,14 @@ NO_SLOT = (1 << SLOT_BITS) - 1
 NAMES = (
     c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in c.STAGES), c.TIMING_STEP,
     c.LENGTH_MEAN, c.LENGTH_MAX, c.LENGTH_MIN, c.LENGTH_CLIP_RATIO, c.PROMPT_LENGTH_MEAN, c.TRACE_LENGTH_MEAN,
-    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO,
+    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED,
+    c.ROLLOUTS_FILTERED, c.PARTIAL_RATIO,
     c.STALENESS_MEAN, c.STALENESS_MAX, c.STALENESS_MIN,
     c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.STALENESS_NEWEST_MIN,
     c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT,
     c.CHUNK_SIZE, c.REWARD_MEAN,
     c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED,
-    c.TOKENS_PADDING, c.TOKENS_DROPPED,
+    c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_FILTERED,
     c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
     c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING, c.UTILIZATION_INFERENCE,
     c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING, c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
@@ -98,7 +99,7 @@ NAMES = (
 )  # fmt: skip
 WHOLE = frozenset({
     c.STEP, c.WEIGHT_VERSION, c.LENGTH_MAX, c.LENGTH_MIN, c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED,
-    c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED,
+    c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.ROLLOUTS_FILTERED, c.TOKENS_FILTERED,
     c.STALENESS_MAX, c.STALENESS_MIN, c.STALENESS_NEWEST_MAX, c.STALENESS_NEWEST_MIN,
     c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED,
     c.TOKENS_TRAINED, c.TOKENS_PREFILLED,
@@ -138,7 +139,7 @@ SETTINGS = _fields(
     " asks_plan asks_arrange asks_select asks_drop devices contention"
     " num_devices train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices"
-    " tools clear_kv_on_call shares_prefixes groups_together",
+    " tools clear_kv_on_call shares_prefixes groups_together filters",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
@@ -156,7 +157,8 @@ RUN = _fields(
     " paused draining awaiting_batch first_done histogram deferred surplus tokens_in_flight activity"
     " activities trainer_active waking spending oracle_next shelved tracing traced dirty new dropped"
     " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches"
-    " answers_due answered postponed prefix_cached placed_group placed_on",
+    " answers_due answered postponed prefix_cached placed_group placed_on"
+    " filtering filtered filtered_tokens filtered_ever to_replace",
     "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
     " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops"
     " training_kernel_s sync_kernel_s",
@@ -256,6 +258,8 @@ TABLES: dict[str, Any] = {
     "arrived_at": "f8",
     "wholes": "i8",  # Group slots that finished and wait until they make up a batch for the scorer (async).
     "whole_at": "f8",
+    "filtered": "i8",  # Group slots with equal rewards, which are to leave the scorer.
+    "sample_rewards": "f8",  # Of the trace's rows, by which groups are judged.
     "finished": "i8",  # Group slots that may be selected, in order.
     "batch": "i8",  # Slots of the batch in training.
     "selection": "i8",  # Slots of the batch selected last.
@@ -379,6 +383,8 @@ arrived_at_in = _vector("arrived_at")
 wholes_in = _vector("wholes")
 whole_at_in = _vector("whole_at")
 finished_in = _vector("finished")
+filtered_in = _vector("filtered")
+sample_rewards_in = _vector("sample_rewards")
 batch_in = _vector("batch")
 selection_in = _vector("selection")
 trained_in = _vector("trained")

@@ -33,7 +33,9 @@ from oppo_sim.fast.records import (
     compiled,
     cuts_in,
     demand_in,
+    filtered_in,
     finals_in,
+    flights_in,
     groups_in,
     keys_in,
     line_at_in,
@@ -43,6 +45,7 @@ from oppo_sim.fast.records import (
     residues_in,
     rollouts_in,
     runners_in,
+    sample_rewards_in,
     turns_in,
     waiting_in,
     whole_at_in,
@@ -436,6 +439,33 @@ def made_tokens_in(rollout: Any, version: int) -> None:
 
 
 @compiled
+def equal_rewards(s: State, place: int) -> bool:
+    """``run._equal``."""
+    first = sample_rewards_in(s)[rollouts_in(s)[place * s.group_size].row]
+    for slot in range(place * s.group_size + 1, (place + 1) * s.group_size):
+        if sample_rewards_in(s)[rollouts_in(s)[slot].row] != first:
+            return False
+    return True
+
+
+@compiled
+def take_out(s: State, place: int) -> None:
+    """``Ledger.ready`` of a group with equal rewards: it is in flight no more."""
+    filtered_in(s)[s.filtering] = place
+    s.filtering += 1
+    s.filtered += s.group_size
+    s.filtered_ever += s.group_size
+    for slot in range(place * s.group_size, (place + 1) * s.group_size):
+        s.filtered_tokens += rollouts_in(s)[slot].generated
+    kept = 0
+    for i in range(s.flights):
+        if flights_in(s)[i] != place:
+            flights_in(s)[kept] = flights_in(s)[i]
+            kept += 1
+    s.flights = kept
+
+
+@compiled
 def ready(s: State, slot: int, at: float) -> None:
     """``Ledger.ready``: a finished rollout may be selected, once its group is whole."""
     place = rollouts_in(s)[slot].group
@@ -446,6 +476,9 @@ def ready(s: State, slot: int, at: float) -> None:
         group.finished_step = s.step
         s.awaited -= group.awaited
         group.awaited = 0
+        if s.filters and equal_rewards(s, place):
+            take_out(s, place)
+            return
         arrived_in(s)[s.arrived], arrived_at_in(s)[s.arrived] = place, at
         s.arrived += 1
         s.fin += 1
@@ -575,7 +608,7 @@ def release_kv(s: State) -> None:
             replica.waiting += 1
         replica.first_cut = replica.last_cut = 0
         replica.running = replica.kv = replica.rows = replica.padded_kv = 0
-        if s.limited:
+        if s.limited or s.shares_prefixes:
             for i in range(replica.waiting):
                 keys_in(s)[i] = rollouts_in(s)[waiting_in(s)[r, i]].id
             sort_by_key(keys_in(s), waiting_in(s)[r], replica.waiting)

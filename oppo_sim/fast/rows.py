@@ -180,6 +180,8 @@ def close_row(s: State) -> None:
     row.rollouts_surplus = s.surplus
     row.rollouts_dropped = s.dropped
     row.tokens_dropped = s.dropped_tokens
+    row.rollouts_filtered = s.filtered
+    row.tokens_filtered = s.filtered_tokens
     row.tokens_padding = s.padding
     row.overcommit = s.overcommit
     row.chunk_size = s.chunk

@@ -46,7 +46,7 @@ class Machine:
         self._ready: list[Replica] = []
         time_slices = setup.sharing == "time_slice"
         self._answered: list[Replica] = []
-        """Tools have answered rollouts of these in this instant."""
+        """Rollouts of these have got in line in this instant: their tools answered, or they are new."""
         self._calls: dict[int, Event] = {}
         """Answers to come, by rollout."""
         self._postponed_round: int | None = None
@@ -258,6 +258,15 @@ class Machine:
             finished, replica.made_in_round = replica.made_in_round, []
             yield from dict.fromkeys((*finished, *replica.running))
 
+    def join(self, rollouts: Sequence[Rollout]) -> None:
+        """More rollouts, while generation goes on."""
+        for rollout in rollouts:
+            replica = self.replicas[rollout.replica]
+            replica.enqueue(rollout)
+            if replica.round_left is None:  # else it is at the barrier
+                replica.wake(self.clock.now)
+                self._answered.append(replica)
+
     def _call_tool(self, rollout: Rollout, at: float) -> None:
         wait = rollout.call_tool()
 
@@ -317,14 +326,12 @@ class Machine:
     def settle(self, now: float) -> None:
         """The decisions of one instant, in their order."""
         scheduler = self._scheduler
-        if self._answered:
-            answered, self._answered = self._answered, []
-            if self.generating and any(replica.stops_at(now) for replica in answered):
-                # As below: that end comes before what an answer leads to.
-                self._rerate(now)
-                return
+        if self._an_iteration_ends_first(now):
+            return
         if self.generating:
             scheduler.stop_check()
+            if self._an_iteration_ends_first(now):
+                return
             if self.stopping and any(replica.stops_at(now) for replica in self.replicas):
                 # An end that the stop brought forward to this instant comes before what follows from it.
                 self._rerate(now)
@@ -339,6 +346,17 @@ class Machine:
             scheduler.instant_over()
         if self._shared:
             self._rerate(now)
+
+    def _an_iteration_ends_first(self, now: float) -> bool:
+        """An iteration was cut short for those that got in line, and ends in this very instant: that comes
+        before what they lead to."""
+        if not self._answered:
+            return False
+        answered, self._answered = self._answered, []
+        if self.generating and any(replica.stops_at(now) for replica in answered):
+            self._rerate(now)
+            return True
+        return False
 
     def _start_ready(self, now: float) -> None:
         ready = self._ready

@@ -140,6 +140,7 @@ class StepRows:
         row[c.ROLLOUTS_DEFERRED] = facts.deferred
         row[c.ROLLOUTS_SURPLUS] = facts.surplus
         row[c.ROLLOUTS_DROPPED] = facts.dropped
+        row[c.ROLLOUTS_FILTERED] = facts.filtered
         row[c.PARTIAL_RATIO] = sum([span > 1 for span in spans]) / size
         row[c.STALENESS_MEAN] = sum(staleness) / size
         row[c.STALENESS_MAX] = stalest
@@ -162,6 +163,7 @@ class StepRows:
         row[c.TOKENS_PREFIX_CACHED] = tally.prefix_cached
         row[c.TOKENS_PADDING] = tally.padding
         row[c.TOKENS_DROPPED] = facts.dropped_tokens
+        row[c.TOKENS_FILTERED] = facts.filtered_tokens
         row[c.TOKENS_IN_FLIGHT] = facts.tokens_in_flight
         row[c.TOKENS_SCORED] = tally.scored
         row[c.SCORER_PIECES] = tally.pieces

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from oppo_sim.costs.formulas import added
@@ -69,6 +70,8 @@ class ModelInput:
     """Lock-step: stage times that the policy is told instead of the simulated ones, one mapping a step."""
     waits: Sequence[tuple[ToolWait, ...]] | None = None
     """For tools, one entry a row; None: no rollout waits."""
+    sample_rewards: Sequence[float] | None = None
+    """Dynamic sampling: reward of each row, by which groups are judged; None: every group is trained."""
 
 
 def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]:
@@ -82,6 +85,7 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
         machine.streamable,
         inputs.steps,
         groups_together=machine.groups_together,
+        equal_rewards=None if inputs.sample_rewards is None else partial(_equal, inputs.sample_rewards),
     )
     scheduler = make_scheduler(
         setup,
@@ -93,6 +97,11 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
     clock = plant.machine.clock
     clock.drive(clock.process(scheduler.process()))
     return plant.machine.spans, plant.machine.markers
+
+
+def _equal(rewards: Sequence[float], members: Sequence[Rollout]) -> bool:
+    first = rewards[members[0].trace_row]
+    return all(rewards[member.trace_row] == first for member in members)
 
 
 class SimulatedPlant:
@@ -115,6 +124,7 @@ class SimulatedPlant:
         self.next_round = machine.next_round
         self.leave_barrier = machine.leave_barrier
         self.end_round = machine.end_round
+        self.join = machine.join
         self._trainer = Trainer(machine, inputs.costs.training)
         self._rows = StepRows(
             sink,

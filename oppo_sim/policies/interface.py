@@ -53,6 +53,7 @@ class PoolView:
         "_make",
         "_unfinished",
         "admitted",
+        "filtered",
         "num_replicas",
         "step",
         "weight_version",
@@ -67,8 +68,11 @@ class PoolView:
         num_replicas: int,
         make: Callable[[bool], tuple[RolloutView, ...]],
         ids: Callable[[], Sequence[int]] = tuple,
+        filtered: int = 0,
     ) -> None:
         self.step = step
+        self.filtered = filtered
+        """Of those, rollouts of groups that dynamic sampling dropped."""
         self.weight_version = weight_version
         self.admitted = admitted
         """Rollouts admitted since the run began."""

@@ -138,6 +138,7 @@ MEASURES: Final = {
         Measure(c.COMPARED_STALENESS_MAX, "highest staleness", "count", "low"),
         Measure(c.LENGTH_BIAS, "length bias", "signed_share", "zero"),
         Measure(c.DEFERRED, "deferred a step", "number", "low"),
+        Measure(c.FILTERED, "filtered a step", "number", "low"),
         Measure(c.UTILIZATION, "utilization", "share", "high"),
         Measure(
             c.DIFFERENCE,

@@ -47,6 +47,7 @@ def run_totals(summary: SummarySink, rollout_batch_size: int, num_gpus: int) -> 
         "staleness_mean": of(c.STALENESS_MEAN).mean,
         "staleness_max": of(c.STALENESS_MAX).maximum,
         "deferred": of(c.ROLLOUTS_DEFERRED).mean,
+        c.FILTERED: of(c.ROLLOUTS_FILTERED).mean,
         "dropped_tokens": of(c.TOKENS_DROPPED).total,
         "recomputed_tokens": of(c.TOKENS_RECOMPUTED).total,
         "padding_tokens": of(c.TOKENS_PADDING).total,

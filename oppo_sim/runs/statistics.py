@@ -60,6 +60,7 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
         c.COMPARED_STALENESS_MAX: max(run[c.COMPARED_STALENESS_MAX] for run in actual),
         c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
         c.DEFERRED: mean(c.DEFERRED),
+        c.FILTERED: mean(c.FILTERED),
         c.COMPARED_DEFERRALS_MEAN: mean(c.COMPARED_DEFERRALS_MEAN),
         c.COMPARED_DEFERRALS_MAX: max(run[c.COMPARED_DEFERRALS_MAX] for run in actual),
         c.UTILIZATION: mean(c.UTILIZATION),

@@ -276,6 +276,7 @@ ALIASES: Mapping[str, Alias] = {
         "clear_cache",
         "fully_async.clear_kv_cache_on_weight_sync",
     ),
+    **_same("dynamic_sampling.enable", "filter_groups.enable", "algorithm.filter_groups.enable"),
     **_same("rollout.enable_prefix_caching", "actor_rollout_ref.rollout.enable_prefix_caching"),
     **_same(
         "rollout.max_num_seqs",

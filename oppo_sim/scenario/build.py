@@ -1,6 +1,6 @@
 """From a scenario to everything that one simulated run needs. Whatever cannot run is refused here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.interface import Costs
 from oppo_sim.draws import stream_key
+from oppo_sim.dynamic_sampling import check_dynamic_sampling, sample_rewards
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.delta_control import DeltaControl
@@ -34,6 +35,8 @@ class Setup:
     warmup_steps: int
     seed: int
     scenario: Scenario
+    sample_rewards: Sequence[float] | None = None
+    """Of each row of the trace, by which groups are judged; None: no group is dropped for its rewards."""
     warnings: tuple[str, ...] = ()
     """What is likely not meant, one sentence each."""
 
@@ -127,6 +130,10 @@ def build_setup(
     replay = replace(shared.replay, key=stream_key(seed, "trace"))
     shared.machine.check(shared.longest_prompt, scenario.max_response_length, built.schedule)
 
+    judged = sample_rewards(scenario.dynamic_sampling, replay, batch.group_size, seed)
+    if judged is not None:
+        check_dynamic_sampling(built)
+
     def rewards() -> BatchRewards:
         return BatchRewards(scenario.rewards, seed, replay.rewards)
 
@@ -142,6 +149,7 @@ def build_setup(
         warmup_steps=scenario.warmup_steps,
         seed=seed,
         scenario=scenario,
+        sample_rewards=judged,
         warnings=(*replay.warnings, *_warnings(scenario, built, name, chosen, shared.costs)),
     )
 

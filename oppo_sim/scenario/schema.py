@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.training_config import TrainingConfig
+from oppo_sim.dynamic_sampling import DynamicSampling
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.rewards import NoRewards, RewardConfig
 from oppo_sim.scenario.cluster import ClusterConfig, Split
@@ -207,6 +208,9 @@ class Scenario(_Section):
     rewards: RewardConfig = Field(
         NoRewards(), description="mean rewards of trained batches, for the overcommit controller"
     )
+    dynamic_sampling: DynamicSampling = Field(
+        DynamicSampling(), description="groups that teach nothing are dropped and replaced (DAPO)"
+    )
     real: dict[str, Any] | None = Field(None, description="how a real run is made; read by oppo_real only")
 
     _base_dir: Path | None = PrivateAttr(None)
@@ -224,6 +228,11 @@ class Scenario(_Section):
             raise ValueError(
                 f"rollout_batch_size {self.rollout_batch_size} is not a multiple of group_size"
                 f" {self.group_size}: make it one, since groups are admitted and trained whole"
+            )
+        if self.dynamic_sampling.enable and self.group_size == 1:
+            raise ValueError(
+                "dynamic_sampling.enable needs groups: the only reward of a group of one equals itself, so"
+                " set group_size to 2 or more"
             )
         if self.policy.name in self.policies:
             raise ValueError(

@@ -5,7 +5,7 @@ The backend decodes and tells the ledger what finished when; the ledger asks the
 answers. It holds no time costs and never looks at the length of a response that has not finished.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -63,9 +63,11 @@ class Ledger(Generic[F]):
         make_rollout: Callable[[int, int], F],
         oracle_length: Callable[[F], int] | None = None,
         groups_together: bool = False,
+        equal_rewards: Callable[[Sequence[F]], bool] | None = None,
     ) -> None:
         """``make_rollout(rollout_id, step)`` makes a rollout's record; only a declared oracle is shown what
-        ``oracle_length`` gives; ``groups_together``: all samples of a prompt go to one replica."""
+        ``oracle_length`` gives; ``groups_together``: all samples of a prompt go to one replica;
+        ``equal_rewards``: whether a group that is ready is dropped (None: none is)."""
         if policy.oracle and oracle_length is None:
             raise OppoError(
                 f"policy '{policy.name}' is an oracle: it needs lengths known beforehand, so it runs in"
@@ -81,6 +83,10 @@ class Ledger(Generic[F]):
         self._num_replicas = num_replicas
         self._together = groups_together
         self._placed_last: F | None = None
+        self._equal_rewards = equal_rewards
+        self._filtered: list[F] = []
+        self.filtered = 0
+        """Rollouts dropped for the equal rewards of their groups."""
         self.load = [0] * num_replicas
         """Unfinished rollouts a replica has."""
         self.unfinished: dict[int, F] = {}
@@ -131,7 +137,9 @@ class Ledger(Generic[F]):
             return [*self.unfinished, *(rollout.rollout_id for rollout in self.finished)]
 
         kind = PoolView if self._oracle_length is None else OraclePoolView
-        pool = kind(self._step, version, self.admitted, self.in_flight, self._num_replicas, make, ids)
+        pool = kind(
+            self._step, version, self.admitted, self.in_flight, self._num_replicas, make, ids, self.filtered
+        )
         if isinstance(pool, OraclePoolView) and self._oracle_length is not None:
             length = self._oracle_length
             pool.response_lengths = {
@@ -166,15 +174,16 @@ class Ledger(Generic[F]):
         rollout.made_tokens_in(version)
         self.load[rollout.replica] -= 1
 
-    def ready(self, rollout: F, at: float) -> None:
-        """A finished rollout may be selected (synchronous: when it finished; async: when it was scored)."""
+    def ready(self, rollout: F, at: float) -> Sequence[int]:
+        """A finished rollout may be selected (synchronous: when it finished; async: when it was scored).
+        Returns the response tokens of each member of its group if that is dropped for equal rewards."""
         group = rollout.group_id
         if self._batch.group_size == 1:
             members = [rollout]
         else:
             self._missing[group] -= 1
             if self._missing[group]:
-                return
+                return ()
             del self._missing[group]
             members = [self.unfinished[i] for i in self._member_ids(group)]
         for member in members:
@@ -182,13 +191,31 @@ class Ledger(Generic[F]):
             member.finished_step = self._step
             if self._awaited:
                 self._awaited.discard(member.rollout_id)
+        if self._equal_rewards is not None and self._equal_rewards(members):
+            for member in members:
+                member.filtered = True
+            self._filtered += members
+            self.filtered += len(members)
+            return [member.generated for member in members]
         self._arrivals.append((at, group, members))
         self._finished_count += len(members)
+        return ()
+
+    def take_filtered(self) -> list[F]:
+        """Rollouts of groups with equal rewards since the last call; they are in flight no more."""
+        filtered, self._filtered = self._filtered, []
+        return filtered
+
+    def replace(self, count: int) -> list[F]:
+        """Admit ``count`` rollouts within the step, and place them."""
+        self._placed_last = None
+        return [self._admit_new(self._step) for _ in range(count)]
 
     def state_dict(self, plain: Callable[[F], Any]) -> dict[str, Any]:
         """The ledger between two steps; ``plain`` turns a rollout's record into plain values."""
         return {
             "admitted": self.admitted,
+            "filtered": self.filtered,
             "load": list(self.load),
             "unfinished": [plain(rollout) for rollout in self.unfinished.values()],
             "finished": [plain(rollout) for rollout in self.finished],
@@ -199,6 +226,7 @@ class Ledger(Generic[F]):
     def load_state_dict(self, state: Mapping[str, Any], restored: Callable[[Any], F]) -> None:
         """Restore what ``state_dict`` gave; ``restored`` turns plain values into a rollout's record."""
         self.admitted = int(state["admitted"])
+        self.filtered = int(state.get("filtered", 0))
         self.load[:] = state["load"]
         self.unfinished = {rollout.rollout_id: rollout for rollout in map(restored, state["unfinished"])}
         self.finished = [restored(plain) for plain in state["finished"]]

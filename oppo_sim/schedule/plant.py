@@ -47,6 +47,8 @@ class StepEnd(Generic[F]):
     surplus: int
     dropped: int
     dropped_tokens: int
+    filtered: int
+    filtered_tokens: int
     tokens_in_flight: int
     last_score: BusyReading | None
     """Meters at the last score; None where generation never pauses (then the whole row counts)."""
@@ -71,6 +73,9 @@ class Plant(Protocol[F]):
 
     def place(self, begun: Begun[F]) -> None:
         """Bring rollouts to the replicas where the ledger placed them."""
+
+    def join(self, admitted: list[F]) -> None:
+        """Bring rollouts that are admitted while generation goes on to their replicas."""
 
     def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
         """All replicas decode from now on (``round_size``: so many iterations each).

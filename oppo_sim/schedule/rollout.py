@@ -13,6 +13,7 @@ class RolloutState:
         "cut",
         "deferrals",
         "drops",
+        "filtered",
         "finished_at",
         "finished_step",
         "generated",
@@ -47,6 +48,8 @@ class RolloutState:
 
     def _begin(self) -> None:
         self.deferrals = 0
+        self.filtered = False
+        """All rewards of its group are equal, so that the group is dropped."""
         self.generated = 0
         """Response tokens so far; the backend keeps it current at the end of a phase and before a change of
         version."""

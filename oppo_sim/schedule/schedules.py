@@ -7,7 +7,7 @@ events until the signal has come.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 from oppo_sim.instants import instant_tolerance
 from oppo_sim.policies.interface import Arrangement, Batch, Policy, StepPlan
@@ -31,6 +31,8 @@ class ScheduleSetup:
     """Steps before it were done in an earlier run."""
     groups_together: bool = False
     """All samples of a prompt go to one replica."""
+    equal_rewards: Callable[[Sequence[Any]], bool] | None = None
+    """Dynamic sampling: whether a group's rollouts have equal rewards, and are dropped and replaced."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,14 @@ class Scheduler(ABC, Generic[F]):
             self.plant.admit,
             oracle_length,
             setup.groups_together,
+            setup.equal_rewards,
         )
         self._plan = StepPlan(0, 1)
         self._stopping = False
         """The plant was told to stop and has not rested since."""
         self._admitted = 0
         self._dropped: list[int] = []
+        self._filtered: list[int] = []
 
     @abstractmethod
     def process(self) -> Wait[None]:
@@ -107,17 +111,36 @@ class Scheduler(ABC, Generic[F]):
         """Returns by how much seconds are fewer from now on."""
         self._admitted = 0
         self._dropped = []
+        self._filtered = []
         passed = self.plant.begin_row(step)
         if passed:
             self.ledger.rebase(passed)
         return passed
 
+    def _drop_filtered(self) -> int:
+        """Groups with equal rewards leave the scorer; returns how many rollouts."""
+        filtered = self.ledger.take_filtered()
+        for rollout in filtered:
+            self.plant.drop(rollout)
+        return len(filtered)
+
+    def _replace_filtered(self, count: int) -> None:
+        """Generation goes on: others begin in their place, at once."""
+        if count:
+            self._admitted += count
+            self.plant.join(self.ledger.replace(count))
+
     def _begin_step(self, step: int) -> Begun[F]:
+        self._drop_filtered()  # the plan sees that they are gone
         begun = self.ledger.begin_step(step, self.version)
         self._plan = begun.plan
         self._admitted += begun.new
         self.plant.place(begun)
         return begun
+
+    def _ready_or_filtered(self, rollout: F, at: float) -> None:
+        """It may be selected, or its group is dropped, once the group is whole."""
+        self._filtered += self.ledger.ready(rollout, at)
 
     def _score_whole(self, rollouts: Iterable[F]) -> None:
         """Hand over what has not been handed over yet (``batch`` and ``rollout`` granularity)."""
@@ -148,6 +171,8 @@ class Scheduler(ABC, Generic[F]):
                 *left,
                 len(self._dropped),
                 sum(self._dropped),
+                len(self._filtered),
+                sum(self._filtered),
                 in_flight,
                 last_score,
             )
@@ -166,6 +191,8 @@ class _Phased(Scheduler[F]):
         self.rounds = runs_in_rounds(setup.policy)
         super().__init__(setup, plant_of, oracle_length)
         self._finish_seen = False
+        self._to_replace = 0
+        """In rounds: rollouts that left at the barrier."""
         self._began = 0.0
         self._phase_over = self.plant.signal()
         self._awaited: set[int] = set()
@@ -176,7 +203,7 @@ class _Phased(Scheduler[F]):
     def finished(self, rollout: F, at: float) -> None:
         ledger = self.ledger
         ledger.finish(rollout, at, self.version)
-        ledger.ready(rollout, at)
+        self._ready_or_filtered(rollout, at)
         self._finish_seen = True
         if self.granularity == "rollout" and not self.rounds:
             self._score_whole((rollout,))
@@ -192,9 +219,13 @@ class _Phased(Scheduler[F]):
         if self.rounds or not (self._finish_seen or self._stopping):
             return
         self._finish_seen = False
-        if not self._stopping and self.ledger.phase_over():
-            self._stopping = True
-            plant.stop()
+        filtered = self._drop_filtered()
+        if not self._stopping:
+            if self.ledger.phase_over():
+                self._stopping = True
+                plant.stop()
+            else:
+                self._replace_filtered(filtered)
         if self._stopping and plant.stopped():
             self._stopping = False
             self._end_phase(plant.rest())
@@ -202,6 +233,7 @@ class _Phased(Scheduler[F]):
     def all_idle(self) -> None:
         if not self.rounds:
             raise AssertionError("no replica has work, but the phase has not ended")
+        self._to_replace = self._drop_filtered()
         self._deliver_round()
         self.plant.leave_barrier(self._after_barrier)
 
@@ -209,6 +241,7 @@ class _Phased(Scheduler[F]):
         if self.ledger.phase_over():
             self._end_phase(self.plant.rest())
         else:
+            self._replace_filtered(self._to_replace)
             self.plant.next_round(self._plan.chunk_size)
 
     def instant_over(self) -> None:
@@ -241,6 +274,8 @@ class _Phased(Scheduler[F]):
     def _deliver_round(self) -> None:
         """At the barrier, pieces of the round reach the scorer."""
         for rollout in self.plant.end_round():
+            if rollout.filtered:
+                continue
             finished = rollout.finished_at is not None
             if self.granularity == "chunk" and rollout.generated > rollout.cut:
                 self.plant.hand_over(rollout, finished)
@@ -331,9 +366,12 @@ class Asynchronous(Scheduler[F]):
             self._batches.add(rollout, at)
 
     def scored(self, rollout: F, at: float) -> None:
-        self.ledger.ready(rollout, at)
+        self._ready_or_filtered(rollout, at)
 
     def stop_check(self) -> None:
+        filtered = self._drop_filtered()
+        if not (self._stopping or self._draining):
+            self._replace_filtered(filtered)
         self._score_whole(self._batches.take())
         if self._stopping and self.plant.stopped():
             self._stopping = False

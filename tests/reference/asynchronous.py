@@ -89,7 +89,9 @@ def _one_step(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> 
 def _generate_next_batch(machine: Machine, pool: Pool, batches: list[Batch], step: int) -> None:
     groups = pool.admit(machine.config.rollout_batch_size, step)
     machine.place(members_of(groups))
-    generation = Generation(machine, pool, lambda: all(group.finished for group in groups), first=not batches)
+    generation = Generation(
+        machine, pool, lambda: all(group.finished for group in groups), first=not batches, groups=groups
+    )
     batches.append(Batch(groups, generation))
 
 
@@ -144,7 +146,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
         rollout.decoded_in_step = False
     must = _must_be_trained(pool, machine.version) if config.wait_for_due else []
     may_be_admitted = config.rollout_batch_size * (machine.version + config.max_staleness + 1)
-    machine.place(members_of(pool.admit(may_be_admitted - pool.admitted, step)))
+    machine.place(members_of(pool.admit(may_be_admitted - (pool.admitted - pool.filtered), step)))
     for replica in machine.replicas:
         replica.begin_phase()
 
@@ -156,6 +158,11 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
             world.start(until - world.now, (), (0.0, 0.0), lambda end: None)
     training: Training | None = None
     while True:
+        if training is not None:
+            training.poll()
+        gone = pool.filter(asynchronous=True)
+        if training is None or not training.done:
+            pool.replace(gone)
         if config.granularity == "batch":
             _send_whole_batches(machine, pool, sent)
         slack = same_instant(world.now - start)
@@ -180,6 +187,7 @@ def _one_row(machine: Machine, pool: Pool, sent: list[Group], step: int) -> Step
     if not config.interrupts:
         _let_begun_finish(machine, pool, sent)
     update = _update_weights(machine)
+    pool.filter(asynchronous=True)
     pool.count_deferrals()
     finished = [group for group in pool.in_flight if group.finished]
     last_finish = max(start, *(rollout.finish_time for rollout in trained))

@@ -70,6 +70,9 @@ class ReferenceConfig:
     calls: tuple[tuple[tuple[int, float, int], ...], ...] = ()
     """Calls of tools of rollout 0, 1, …, and again from the first: (response tokens before it, seconds,
     tokens of the answer)"""
+    sample_rewards: tuple[float, ...] = ()
+    """Of rollout 0, 1, …, and again from the first; groups without two different ones are dropped and
+    replaced. Empty: no group is"""
     shares_prompts: bool = False
     """Samples of a prompt that have KV on one replica have the prompt there once"""
     together: bool = False
@@ -232,6 +235,8 @@ class Counters:
     """Tokens that need no prefill, since another sample's KV has them"""
     padding: int = 0
     dropped_tokens: int = 0
+    filtered: int = 0
+    filtered_tokens: int = 0
     preemptions: int = 0
     kv_peak_tokens: int = 0
     kv_peak_block_tokens: int = 0

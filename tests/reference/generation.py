@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .machine import Machine
 from .pool import Pool
-from .work import members_of
+from .work import Group, members_of
 
 
 class Generation:
@@ -12,12 +12,20 @@ class Generation:
     iterations."""
 
     def __init__(
-        self, machine: Machine, pool: Pool, may_end: Callable[[], bool], first: bool = False
+        self,
+        machine: Machine,
+        pool: Pool,
+        may_end: Callable[[], bool],
+        first: bool = False,
+        groups: list[Group] | None = None,
     ) -> None:
-        """``first``: of the run."""
+        """``first``: of the run; ``groups``: those generated, kept up to date where some are replaced."""
         self.machine = machine
         self.pool = pool
         self.may_end = may_end
+        self.groups = groups
+        self.gone: list[Group] = []
+        """Since the last replacement"""
         self.start = machine.world.now
         self.end: float | None = None
         self.stopping = False
@@ -55,8 +63,23 @@ class Generation:
         else:
             self._poll_tokens()
 
+    def _filter(self) -> None:
+        gone = self.pool.filter()
+        self.gone += gone
+        if self.groups is not None:
+            self.groups[:] = [group for group in self.groups if group not in gone]
+
+    def _replace(self) -> None:
+        new = self.pool.replace(self.gone)
+        self.gone = []
+        if self.groups is not None:
+            self.groups.extend(new)
+
     def _poll_tokens(self) -> None:
-        self.stopping = self.stopping or self.may_end()
+        self._filter()
+        if not (self.stopping or self._enough()):
+            self._replace()
+        self.stopping = self.stopping or self._enough()
         if not self.stopping:
             for replica in self.machine.replicas:
                 if not replica.busy:
@@ -73,13 +96,15 @@ class Generation:
         if all(replica.at_barrier for replica in replicas):
             if not self.at_barrier:
                 self.at_barrier = True
+                self._filter()
                 self.machine.at_barrier(members_of(self.pool.in_flight))
                 self._pay(self.machine.config.added.get("round_fixed", 0.0))
             if not self.round_paid:
                 return
-            if self.may_end():
+            if self._enough():
                 self.end = self.machine.world.now
                 return
+            self._replace()
             if not any(replica.has_work() for replica in replicas):
                 return
             self.at_barrier = False
@@ -92,6 +117,10 @@ class Generation:
             if not replica.busy and not replica.at_barrier:
                 replica.start_next()
                 replica.at_barrier = not replica.busy
+
+    def _enough(self) -> bool:
+        """Nothing is missing: of a batch of its own, as many as there were, too."""
+        return self.may_end() and not (self.groups is not None and self.gone)
 
     def _pay(self, seconds: float) -> None:
         """The host's seconds of a round."""

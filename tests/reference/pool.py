@@ -22,9 +22,12 @@ class Pool:
         self.surplus: list[Group] = []
         self.held_back: list[Group] = []
         self.long_queue: list[Group] = []
+        self.filtered = 0
+        self.step = 0
 
     def admit(self, count: int, step: int) -> list[Group]:
         """``count`` new rollouts in whole groups; nothing is placed yet."""
+        self.step = step
         groups = []
         for _ in range(count // self.config.group_size):
             group = Group(self.admitted // self.config.group_size, [])
@@ -48,6 +51,30 @@ class Pool:
         for member in group.members:
             if member.prompt_length == prompt:
                 member.common = sum(1 for end in range(block, prompt, block) if end < prompt) * block
+
+    def filter(self, asynchronous: bool = False) -> list[Group]:
+        """Groups whose rewards are known and all equal leave for good."""
+        rewards = self.config.sample_rewards
+        gone = []
+        for group in self.in_flight:
+            if (group.scored if asynchronous else group.finished) and rewards:
+                seen = {rewards[member.id % len(rewards)] for member in group.members}
+                if len(seen) == 1:
+                    gone.append(group)
+        self.remove(gone)
+        for rollout in members_of(gone):
+            self.filtered += 1
+            self.machine.counters.filtered += 1
+            self.machine.counters.filtered_tokens += rollout.generated
+            self.machine.scorer.forget(rollout)
+            rollout.attempt += 1  # a piece in service counts for nothing
+        return gone
+
+    def replace(self, gone: list[Group]) -> list[Group]:
+        """As many new ones, in the same step."""
+        new = self.admit(len(members_of(gone)), self.step)
+        self.machine.place(members_of(new))
+        return new
 
     def rollouts_in_flight(self) -> int:
         return len(members_of(self.in_flight))

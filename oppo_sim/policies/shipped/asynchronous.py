@@ -62,7 +62,8 @@ class Async(ShippedPolicy):
     def plan(self, pool: PoolView) -> StepPlan:
         bound = self.batch.rollout_batch_size * (pool.weight_version + self.max_staleness + 1)
         wait_for = self._due(pool) if self._waits else frozenset()
-        return StepPlan(admit=max(0, bound - pool.admitted), chunk_size=self.chunk_size, wait_for=wait_for)
+        admitted = pool.admitted - pool.filtered
+        return StepPlan(admit=max(0, bound - admitted), chunk_size=self.chunk_size, wait_for=wait_for)
 
     def _due(self, pool: PoolView) -> frozenset[int]:
         """The oldest, by (version of the first token, id), that must be in this batch, so that the batches to

@@ -229,6 +229,18 @@ HOURS_PER_10K: Final = "hours_per_10k_rollouts"
 NUM_GPUS: Final = "num_gpus"  # of the job, idle ones included
 TOKENS_PER_S_PER_GPU: Final = "tokens_per_s_per_gpu"  # response tokens trained
 GPU_HOURS_PER_1K_STEPS: Final = "gpu_hours_per_1k_steps"
+# To a target reward (learning.py); 95 % intervals of rollouts, machine and the effect of staleness together.
+PROGRESS: Final = "progress"  # on-policy steps that a step is worth
+TIME_TO_REWARD_S: Final = "time_to_reward_s"
+HOURS_TO_REWARD: Final = "hours_to_reward"
+HOURS_TO_REWARD_LOW: Final = "hours_to_reward_low"
+HOURS_TO_REWARD_HIGH: Final = "hours_to_reward_high"
+GPU_HOURS_TO_REWARD: Final = "gpu_hours_to_reward"
+GPU_HOURS_TO_REWARD_LOW: Final = "gpu_hours_to_reward_low"
+GPU_HOURS_TO_REWARD_HIGH: Final = "gpu_hours_to_reward_high"
+REWARD_SPEEDUP: Final = "speedup_to_reward"  # against the sequential baseline
+REWARD_SPEEDUP_LOW: Final = "speedup_to_reward_low"
+REWARD_SPEEDUP_HIGH: Final = "speedup_to_reward_high"
 BOUND_ONLY: Final = "bound_only"  # the policy knows what no real run can: never the best
 # The intervals above are of the rollouts (seeds). Where draws say how unknown the machine's seconds are,
 # there are these: 95 % of the draws, and both together around the value.

@@ -18,12 +18,14 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
+from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, ExecutorName, Runner
 from oppo_sim.runs.machine import DEFAULT_DRAWS, EXACT, Machine, machine_of
 from oppo_sim.runs.request import ACTUAL, RunRequest
 from oppo_sim.runs.statistics import compared_row
 from oppo_sim.runs.store import RunStore
+from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from oppo_sim.scenario.build import Setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.schedule.rules import runs_in_rounds
@@ -93,7 +95,7 @@ class Comparison:
 
     table: "pd.DataFrame"
     """One row a policy, index ``policy``: step time, speed-up with its interval, stages, staleness, length
-    bias."""
+    bias, time to the target reward."""
     attribution: "pd.DataFrame"
     """One row a policy: seconds a step hidden, saved and lost (NaN: not applicable)."""
     cells: "pd.DataFrame"
@@ -290,10 +292,12 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
     baselines = plan.baselines
     labels = list(dict.fromkeys([*baselines.values(), *plan.policies]))
     rows, shares = [], []
+    learning = learning_of(plan.scenario.rewards, plan.steps)
     for label in labels:
         actual, base = (of(name, ACTUAL).to_dict("records") for name in (label, baselines.get(label, label)))
         bound_only = label in plan.setups and plan.setups[label].policy_factory().oracle
-        rows.append({"policy": label, **compared_row(actual, base), c.BOUND_ONLY: bound_only})
+        to_reward = to_reward_columns(actual, base, learning, _drawn_of(plan, store, label))
+        rows.append({"policy": label, **compared_row(actual, base), **to_reward, c.BOUND_ONLY: bound_only})
         if label in plan.policies and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
     table = pd.DataFrame(rows).set_index("policy")
@@ -302,6 +306,23 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
         return Comparison(table, attribution, cells)
     ranges = _ranges(plan, store, table)
     return Comparison(pd.concat([table, ranges.columns], axis=1), attribution, cells, ranges)
+
+
+def _drawn_of(plan: ComparisonPlan, store: RunStore, label: str) -> list[list[Drawn]]:
+    """The runs of a label on draws of the machine, with those of its baseline."""
+
+    def totals_of(name: str) -> dict[tuple[int, int], Mapping[str, float]]:
+        return {
+            (cell.draw or 0, cell.request.seed): store[cell.request.key].totals or {}
+            for cell in plan.drawn
+            if cell.label == name
+        }
+
+    runs, bases = totals_of(label), totals_of(plan.baselines.get(label, label))
+    return [
+        [Drawn(place, runs[draw, seed], bases[draw, seed]) for place, seed in enumerate(plan.seeds)]
+        for draw in range(len(plan.machine.draws) if plan.drawn else 0)
+    ]
 
 
 def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame") -> Ranges:

@@ -14,6 +14,7 @@ from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
+from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.store import RunStore
@@ -146,6 +147,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
+        "to_reward": learning_of(scenario.rewards, plan.steps).record(),
         **provenance(scenario, plan.setups[BASELINE]),
         "engines": {policy: engine_of(each) for policy, each in setups.items()},
         "warnings": list(dict.fromkeys(warnings)),

@@ -4,17 +4,36 @@ own column."""
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oppo_sim.costs.formulas import added
 from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
+from oppo_sim.learning import Learning, StalenessEffect, effect_of
+
+WAY: Final = 0.9
+"""From the first reward to the limit, for a curve without a target."""
 
 
 class _RewardConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    staleness_effect: StalenessEffect = Field(
+        "measured",
+        description=(
+            "what staleness and length bias cost in progress: measured (on tiny models), none, or"
+            " {staleness, length_bias, spread}; for the time to a target reward, not for the controllers"
+        ),
+    )
+    target_steps: float | None = Field(
+        None, gt=0, description="on-policy steps to the target reward; null: to `target`, or the scenario's"
+    )
+
+    def steps_to_target(self) -> float | None:
+        """On-policy steps to the target reward; None: the rewards say none."""
+        return self.target_steps
 
 
 class SaturatingRewards(_RewardConfig):
@@ -25,6 +44,25 @@ class SaturatingRewards(_RewardConfig):
     limit: float = Field(4.5, description="mean reward it approaches")
     time_constant: float = Field(200.0, gt=0, description="steps until 63 % of the way")
     noise: float = Field(0.05, ge=0, description="standard deviation of a batch's mean")
+    target: float | None = Field(
+        None, description="mean reward to reach; null: 90 % of the way from start to limit"
+    )
+
+    @model_validator(mode="after")
+    def _reachable(self) -> "SaturatingRewards":
+        low, high = sorted((self.start, self.limit))
+        if self.target is not None and not low < self.target < high:
+            raise ValueError(
+                f"target {self.target} is never reached: give a reward between start {self.start} and limit"
+                f" {self.limit}"
+            )
+        return self
+
+    def steps_to_target(self) -> float | None:
+        if self.target_steps is not None or self.start == self.limit:
+            return self.target_steps
+        left = 1 - WAY if self.target is None else (self.limit - self.target) / (self.limit - self.start)
+        return -self.time_constant * math.log(left)
 
 
 class SeriesRewards(_RewardConfig):
@@ -49,6 +87,12 @@ class NoRewards(_RewardConfig):
 RewardConfig = Annotated[
     SaturatingRewards | SeriesRewards | TraceRewards | NoRewards, Field(discriminator="kind")
 ]
+
+
+def learning_of(config: RewardConfig, steps: int) -> Learning:
+    """How far runs have to go, and what staleness costs them; where the rewards name no target, as far as
+    ``steps`` on-policy steps go."""
+    return Learning(config.steps_to_target() or float(steps), effect_of(config.staleness_effect))
 
 
 class BatchRewards:

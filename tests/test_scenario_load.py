@@ -122,7 +122,10 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ("rewards: {kind: series, values: []}", "rewards.values is [] but must have at least 1 item"),
         ("rewards: {kind: series, values: [1, '2']}", 'rewards.values[1] is "2" but must be a number'),
         ("rewards: {kind: series, series: [1]}", "rewards.values is missing; 1 more problem after that"),
-        ("rewards: {kind: none, start: 3}", "unknown field rewards.start: there is kind"),
+        (
+            "rewards: {kind: none, start: 3}",
+            "unknown field rewards.start: there are staleness_effect, target_steps, kind",
+        ),
         ("training: {weight_sync: {kind: x}}", 'training.weight_sync.kind is "x" but must be one of'),
         ("training: {critic: values_head}", "must be 'separate', 'value_head' or 'none'"),
         ("training: {stream_ref: true, ref: false}", "stream_ref: true needs ref: true"),

@@ -20,6 +20,7 @@ from oppo_sim.report.labels import (
     format_seconds,
     format_signed,
     gpu_cells,
+    significant,
     stage_rows,
     time_unit,
 )
@@ -118,11 +119,13 @@ def show_comparison(
         )
     else:
         console.print(comparison_table(comparison.table, title))
+    console.print(to_reward_table(comparison.table, "to the target reward [95 %]"))
     for name, shares in compared_shares(comparison.cells).items():
         if shares.shape[1] > 1:
             console.print(shares_table(shares, name))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went, seconds a step"))
+    click.echo(manifest["to_reward"]["sentence"])
     show_machine(manifest, comparison.table)
     show_provenance(manifest)
     click.echo(f"wrote {folder}")
@@ -276,6 +279,26 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     filtered = ("filtered",) if filters else ()
     heads = ("policy", "staleness", "length bias", "deferred", *filtered, *GPU_HEADS)
     return table(title, heads, rows)
+
+
+def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
+    """One row a policy: what a step is worth, hours, GPU-hours and speed-up to the target reward."""
+
+    def value(row: Mapping[Any, Any], name: str, low: str, high: str, mark: str = "") -> str:
+        between = f" [{significant(row[low])}, {significant(row[high])}]" if np.isfinite(row[low]) else ""
+        return f"{significant(row[name])}{mark}{between}"
+
+    rows = [
+        (
+            str(policy),
+            _decimals(row[c.PROGRESS], 2),
+            value(row, c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH),
+            significant(row[c.GPU_HOURS_TO_REWARD]),
+            value(row, c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH, "×"),
+        )
+        for policy, row in comparison.to_dict(orient="index").items()
+    ]
+    return table(title, ("policy", "step worth", "hours", "GPU-h", "speed-up"), rows)
 
 
 def shares_table(shares: "pd.DataFrame", name: str) -> "Table":

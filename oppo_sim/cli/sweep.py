@@ -59,9 +59,9 @@ VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int
 )
 @options.STEPS
 @options.OVERRIDES
-@click.option("--objective", type=click.Choice(["time", "speedup"]),
-help="What is best: seconds a trained rollout, or speed-up over each "
-              "point's own baseline.  [default: time]")  # fmt: skip
+@click.option("--objective", type=click.Choice(["time", "speedup", "time_to_reward"]),
+help="What is best: seconds a trained rollout, speed-up over each "
+              "point's own baseline, or time to the target reward.  [default: time]")  # fmt: skip
 @click.option(
     "--stop-dominated",
     is_flag=True,

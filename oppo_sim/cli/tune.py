@@ -49,8 +49,9 @@ class _Capacity(click.ParamType[int | str]):
 @click.option("--space", "space", multiple=True, metavar="FIELD=LOW..HIGH[:log]|A,B,C",
 help="Range of a knob instead of its default, or a "
               "further field of the scenario; may be repeated. One value pins it.")  # fmt: skip
-@click.option("--objective", type=click.Choice(["rollouts", "tokens"]), default="rollouts",
-              help="Least seconds per trained rollout, or per trained response token.")  # fmt: skip
+@click.option("--objective", type=click.Choice(["rollouts", "tokens", "time_to_reward"]), default="rollouts",
+              help="Least seconds per trained rollout, per trained response "
+              "token, or to the target reward.")  # fmt: skip
 @click.option(
     "--max-staleness", type=click.FloatRange(0), help="Bound on the stalest trained rollout, updates."
 )

@@ -22,6 +22,7 @@ from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
+from oppo_sim.rewards import learning_of
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace, cost_context
 from oppo_sim.scenario.schema import Scenario, remember_origin
@@ -72,7 +73,8 @@ def simulate(setup: Setup, variant: str = "actual") -> tuple[dict[str, float], s
     summary, engine = run_summary(
         setup, counterfactual=chosen.counterfactual, score_granularity=chosen.score_granularity
     )
-    return run_totals(summary, setup.batch.rollout_batch_size, setup.scenario.num_gpus), engine
+    totals = run_totals(summary, setup.batch.rollout_batch_size, setup.scenario.num_gpus)
+    return totals | learning_of(setup.scenario.rewards, setup.steps).columns(totals), engine
 
 
 def checked_request(

@@ -10,6 +10,9 @@ from oppo_sim import columns as c
 FIRST_LOOK: Final = 3
 """Seeds that every point gets before any is stopped."""
 LEVEL: Final = 0.05
+TO_REWARD: Final = "time_to_reward"
+OBJECTIVE_COLUMN: Final = {"time": c.S_PER_ROLLOUT, "speedup": c.SPEEDUP, TO_REWARD: c.HOURS_TO_REWARD}
+"""Objective of a sweep → the column of a comparison that says it."""
 _EQUAL = 1e-12
 
 Totals = Mapping[str, float]
@@ -73,7 +76,9 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
 
 def loss(run: Totals, baseline: Totals | None, objective: str) -> float:
     """What a run is ranked by, less is better: seconds a trained rollout, or its share of the baseline's
-    under the same seed."""
+    under the same seed, or seconds to the target reward."""
+    if objective == TO_REWARD:
+        return run[c.TIME_TO_REWARD_S]
     seconds = run[c.S_PER_ROLLOUT]
     if objective == "time":
         return seconds

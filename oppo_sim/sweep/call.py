@@ -49,7 +49,8 @@ def run_sweep(
         draws: of what is unknown about the machine, for the points that could be the best (docs/sweep.md); 0:
             the machine is taken as given.
         overrides: field → one value for all points.
-        objective: ``time`` (seconds a trained rollout) or ``speedup`` (over each point's own baseline).
+        objective: ``time`` (seconds a trained rollout), ``speedup`` (over each point's own baseline) or
+            ``time_to_reward``.
         stop_dominated: give no further seeds to points that are significantly worse than the best so far
             (docs/sweep.md).
         folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds.

@@ -14,6 +14,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path, whole_file, write_errors
 from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
+from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import file_facts
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
@@ -162,6 +163,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "steps": steps[0] if len(steps) == 1 else steps,
         **({"machine": sweep.machine.record()} if sweep.machine.sentence else {}),
+        "to_reward": learning_of(plan.scenario.rewards, plan.scenario.steps).record(),
         "engines": dict(sweep.engines),
         "baselines": dict(Counter(point.baseline_label for point in plan.runnable).most_common()),
         "failures": [

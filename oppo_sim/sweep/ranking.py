@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any, Final, Literal
 
 from oppo_sim import columns as c
+from oppo_sim.learning import ONE_STEP, Learning
 from oppo_sim.runs.machine import EXACT, Machine
 from oppo_sim.runs.ranges import (
     Gain,
@@ -18,7 +19,8 @@ from oppo_sim.runs.ranges import (
     told_apart,
 )
 from oppo_sim.runs.request import RunResult
-from oppo_sim.runs.statistics import Totals, alike, loss, paired, ratio_interval
+from oppo_sim.runs.statistics import TO_REWARD, Totals, alike, loss, paired, ratio_interval
+from oppo_sim.runs.to_reward import Drawn
 from oppo_sim.sweep.points import Values
 
 Status = Literal["ok", "failed", "stopped"]
@@ -46,6 +48,7 @@ class PointRuns:
     drawn: tuple[RunResult, ...] = ()
     """On draws of the machine, each with one of the seeds in turn; empty: it was not drawn."""
     drawn_baselines: tuple[RunResult, ...] = ()
+    learning: Learning = ONE_STEP
 
     @property
     def status(self) -> Status:
@@ -91,8 +94,21 @@ class PointRuns:
         return pairs if len(pairs) == len(self.drawn) else []
 
     def drawn_losses(self, objective: str) -> list[float]:
-        """What the point is ranked by, draw by draw; empty as ``drawn_pairs``."""
-        return [loss(totals, base, objective) for totals, base in self.drawn_pairs]
+        """What the point is ranked by, draw by draw; empty as ``drawn_pairs``. The time to a reward is drawn
+        with the effect of staleness, also on an exact machine."""
+        if objective != TO_REWARD:
+            return [loss(totals, base, objective) for totals, base in self.drawn_pairs]
+        runs = [totals for totals, _ in self.drawn_pairs]
+        if not self.machine.draws and self.status == OK:
+            given, count = self.totals, len(self.learning.effect.draws)
+            runs = [given[number % len(given)] for number in range(count)]
+        return [self.learning.seconds(totals, number) for number, totals in enumerate(runs)]
+
+    @property
+    def drawn_rows(self) -> list[list[Drawn]]:
+        """For the time to the target reward."""
+        count = len(self.seeds)
+        return [[Drawn(number % count, *pair)] for number, pair in enumerate(self.drawn_pairs)]
 
 
 @dataclass(frozen=True)
@@ -149,18 +165,20 @@ def _drawn_ratios(
 
 
 def _drawn_row(point: PointRuns, at_point: Sequence[float], drawn: Sequence[float]) -> dict[str, Any]:
+    difference, *ends = ratio_interval(at_point)
+    between = both(difference, (ends[0], ends[1]), machine_interval(drawn))
+    differences = {
+        c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
+        c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,
+    }
     pairs = point.drawn_pairs
+    if not pairs:  # an exact machine: draws of the effect of staleness alone
+        return {**differences, c.MACHINE_WIDEST: ""}
     per_rollout, per_token = (_gain(point, name) for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN))
     steps = freed([run[c.TIMING_STEP] for run, _ in pairs], [run[c.TIMING_STEP] for run in point.totals])
     whole = len(point.machine.draws) == len(pairs)
     shares = explained(point.machine.frame(), per_rollout.drawn) if whole else {}
-    difference, *ends = ratio_interval(at_point)
-    between = both(difference, (ends[0], ends[1]), machine_interval(drawn))
-    return {
-        **range_columns(per_rollout, per_token, steps, shares),
-        c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
-        c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,
-    }
+    return {**range_columns(per_rollout, per_token, steps, shares), **differences}
 
 
 def _gain(point: PointRuns, name: str) -> Gain:

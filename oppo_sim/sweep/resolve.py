@@ -8,7 +8,9 @@ from typing import Any
 from oppo_sim.comparison import baseline_of
 from oppo_sim.costs.context import CostContext
 from oppo_sim.errors import OppoError
+from oppo_sim.learning import ONE_STEP, Learning
 from oppo_sim.policies.registry import BASELINE, SHIPPED
+from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request
 from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import RunRequest
@@ -47,6 +49,8 @@ class Resolved:
     """Its policy knows what no real run can: in the tables, never the best."""
     machine: Machine = EXACT
     """What is unknown about its machine."""
+    learning: Learning = ONE_STEP
+    """How far it has to go to the target reward."""
 
     def on_draw(self, number: int, seed: int) -> tuple[RunRequest, RunRequest]:
         """Run and baseline on a draw of the machine; as given where nothing is unknown."""
@@ -86,7 +90,8 @@ class Resolver:
         label, settings = baseline_of(scenario, request.policy)
         baseline = replace(request, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), source="")
         oracle, machine = setup.policy_factory().oracle, self._machine(scenario)
-        return Resolved(request, baseline, label, setup.warnings, oracle, machine)
+        learning = learning_of(scenario.rewards, setup.steps)
+        return Resolved(request, baseline, label, setup.warnings, oracle, machine, learning)
 
     def _machine(self, scenario: Scenario) -> Machine:
         """Kept by what it depends on: most points of a sweep share it."""

@@ -305,7 +305,13 @@ def _point_runs(plan: SweepPlan, store: RunStore, number: int, stopped_after: in
     runs = tuple(store[point.request.at(seed).key] for seed in seeds)
     baselines = tuple(store[point.baseline.at(seed).key] for seed in seeds)
     return PointRuns(
-        plan.points[number], seeds, runs, baselines, stopped_after is not None, bound_only=point.bound_only
+        plan.points[number],
+        seeds,
+        runs,
+        baselines,
+        stopped_after is not None,
+        bound_only=point.bound_only,
+        learning=point.learning,
     )
 
 

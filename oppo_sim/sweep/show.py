@@ -13,9 +13,12 @@ from oppo_sim.report.labels import (
     format_seconds,
     gpu_cells,
     settings_label,
+    significant,
     value_label,
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, widest_sentence
+from oppo_sim.rewards import learning_of
+from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
 from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.run import Sweep
 
@@ -32,6 +35,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
     from rich.text import Text
 
     plan, table = sweep.plan, sweep.points
+    to_reward = plan.spec.objective == TO_REWARD
     scenario = plan.scenario
     steps = plan.spec.steps or scenario.steps
     title = (
@@ -45,7 +49,7 @@ def best_table(sweep: Sweep, top: int) -> "Table":
         shown.add_column(Text(field_label(name)), justify="right", overflow="fold")
     for head in (
         "step [95 %]",
-        "speed-up [95 %]",
+        *(["to reward, h [95 %]", "progress"] if to_reward else ["speed-up [95 %]"]),
         "from best",
         "staleness",
         "length bias",
@@ -56,15 +60,15 @@ def best_table(sweep: Sweep, top: int) -> "Table":
         "",
     ):
         shown.add_column(Text(head), justify="right", no_wrap=True)
-    column = c.SPEEDUP if plan.spec.objective == "speedup" else c.S_PER_ROLLOUT
+    column = OBJECTIVE_COLUMN[plan.spec.objective]
     keyed = table[column].where(table[c.STATUS] == "ok")
-    order = keyed.sort_values(ascending=plan.spec.objective == "time", kind="stable").dropna().index[:top]
+    order = keyed.sort_values(ascending=plan.spec.objective != "speedup", kind="stable").dropna().index[:top]
     for number in order:
         row = table.loc[number]
         cells = [value_label(row[name]) for name in plan.fields]
         cells += [
             _seconds(row),
-            _ratio(row),
+            *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
             NOTHING if number == sweep.best else _percent(row[c.DIFFERENCE]),
             f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
             _percent(row[c.LENGTH_BIAS]),
@@ -100,6 +104,8 @@ def notes(sweep: Sweep) -> list[str]:
     found += [edge.sentence(command) for edge, command in best_edges(sweep)]
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
+    if sweep.plan.spec.objective == TO_REWARD:
+        found.append(learning_of(sweep.plan.scenario.rewards, sweep.plan.scenario.steps).sentence)
     if drawn and sweep.best is not None:
         found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
         count = int(sweep.points[c.P_BEST].notna().sum())
@@ -149,6 +155,12 @@ def _seconds(row: Any) -> str:
         if np.isfinite(low) and np.isfinite(high)
         else text
     )
+
+
+def _hours(row: Any) -> str:
+    low, high = row[c.HOURS_TO_REWARD_LOW], row[c.HOURS_TO_REWARD_HIGH]
+    between = f" [{significant(low)}, {significant(high)}]" if np.isfinite(low) and np.isfinite(high) else ""
+    return f"{significant(row[c.HOURS_TO_REWARD])}{between}"
 
 
 def _ratio(row: Any) -> str:

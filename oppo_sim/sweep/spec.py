@@ -64,10 +64,11 @@ class SweepSpec(BaseModel):
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="training steps of a run; null: the scenario's"
     )
-    objective: Literal["time", "speedup"] = Field(
+    objective: Literal["time", "speedup", "time_to_reward"] = Field(
         "time",
         description=(
-            "what the best point is best at: seconds a trained rollout, or speed-up over its own baseline"
+            "what the best point is best at: seconds a trained rollout, speed-up over its own baseline, or"
+            " time to the target reward"
         ),
     )
     stop_dominated: bool = Field(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim import columns as c
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.statistics import SPEEDUP_COLUMNS, STEP_COLUMNS, compared_row
+from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS, to_reward_columns
 from oppo_sim.sweep.ranking import PointRuns, Ranking
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
     bases = [base.totals for base in point.baselines if base.totals is not None]
     complete = len(bases) == len(totals)
     row |= compared_row(totals, bases if complete else totals)
+    row |= to_reward_columns(totals, bases if complete else totals, point.learning, point.drawn_rows)
     if not complete:
-        row |= dict.fromkeys(SPEEDUP_COLUMNS, float("nan"))
+        row |= dict.fromkeys((*SPEEDUP_COLUMNS, *TO_REWARD_COLUMNS[-3:]), float("nan"))
         row[c.ERROR] = "its baseline failed: " + next(
             base.error or "" for base in point.baselines if base.totals is None
         )
@@ -126,6 +128,7 @@ def _columns() -> list[str]:
         c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.DEFERRED, c.FILTERED, c.UTILIZATION, c.HOURS_PER_10K,
         c.COMPARED_DEFERRALS_MEAN, c.COMPARED_DEFERRALS_MAX,
         c.NUM_GPUS, c.TOKENS_PER_S_PER_GPU, c.GPU_HOURS_PER_1K_STEPS,
+        *TO_REWARD_COLUMNS,
     )  # fmt: skip
     return [
         *compared,

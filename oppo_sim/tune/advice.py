@@ -6,10 +6,12 @@ from typing import Any
 
 from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
+from oppo_sim.learning import Learning
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
+from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
@@ -48,9 +50,11 @@ def choice(
 
 def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
     """Numbers of a setting on fresh seeds, in the scenario as given; intervals of 95 %. The speed-up is that
-    of the objective: by trained rollouts, or by trained tokens."""
+    of the objective: by trained rollouts, by trained tokens, or to the target reward."""
     row = result.checked.rows[0]
     speedup, ranges = (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH), dict(result.ranges)
+    if objective == "time_to_reward":
+        speedup = c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH
     if objective == "tokens":
         speedup = c.SPEEDUP_PER_TOKEN, c.SPEEDUP_PER_TOKEN_LOW, c.SPEEDUP_PER_TOKEN_HIGH
         ends = zip(SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS, strict=True)
@@ -69,6 +73,7 @@ def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
         c.DEFERRED: row[c.DEFERRED],
         c.COMPARED_KV_PEAK_TOKENS: row[c.COMPARED_KV_PEAK_TOKENS],
         c.HOURS_PER_10K: row[c.HOURS_PER_10K],
+        **{name: row[name] for name in TO_REWARD_COLUMNS},
         **ranges,
     }
 
@@ -87,11 +92,13 @@ def summary_sentences(
         between = f"95 % interval of rollouts and machine {least:.2f} to {most:.2f}{alone}"
     between = f" ({between})" if between else ""
     step = format_seconds(numbers[c.STEP_S])
+    aim = " to the target reward" if objective == "time_to_reward" else ""
     return [
         f"Set {chosen.checked.setting.label}.",
         (
             f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of"
-            f" {numbers['baseline']}{between}, over {runs} of {steps} steps ({warmup} of warm-up left out)."
+            f" {numbers['baseline']}{aim}{between}, over {runs} of {steps} steps ({warmup} of warm-up left"
+            " out)."
         ),
         (
             f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average,"
@@ -99,6 +106,25 @@ def summary_sentences(
             f" step; length of trained responses {_percent(numbers[c.LENGTH_BIAS_PAIRED])} against sequential"
             f" on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
         ),
+    ]
+
+
+def to_reward_sentences(chosen: PairedResult, learning: Learning, objective: Objective) -> list[str]:
+    """Time and GPU-hours to the target reward, and what they rest on; nothing under another objective."""
+    if objective != "time_to_reward":
+        return []
+    row = chosen.checked.rows[0]
+    low, high = (significant(row[name]) for name in (c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH))
+    between = (
+        f" (95 % interval of seeds and effect {low} to {high})"
+        if isfinite(row[c.HOURS_TO_REWARD_LOW])
+        else ""
+    )
+    return [
+        f"To the target reward: {significant(row[c.HOURS_TO_REWARD])} h{between},"
+        f" {significant(row[c.GPU_HOURS_TO_REWARD])} GPU-hours; a step is worth"
+        f" {significant(row[c.PROGRESS])} of an on-policy one.",
+        f"{learning.sentence[:1].upper()}{learning.sentence[1:]}.",
     ]
 
 

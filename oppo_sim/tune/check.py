@@ -15,6 +15,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.statistics import alike, compared_row, interval, paired
+from oppo_sim.runs.to_reward import to_reward_columns
 from oppo_sim.tune.request import broken
 from oppo_sim.tune.search import SearchProblem, frozen_trial, judged, parameter
 from oppo_sim.tune.space import Setting
@@ -65,11 +66,13 @@ def check(
     baselines = [bench.baseline_totals(setting, world, seeds) for world in worlds]
     admitted = [bench.trains_all(setting, world, seeds) for world in worlds]
     measured, found = judged(problem, bench, setting, totals, admitted)
-    rows = []
+    rows: list[dict[str, float]] = []
     for runs, base, all_admitted in zip(totals, baselines, admitted, strict=True):
         row = compared_row(runs, base)
         row[c.S_PER_ROLLOUT] = fmean(run[c.S_PER_ROLLOUT] for run in runs)
         row[c.S_PER_TOKEN] = fmean(run[c.S_PER_TOKEN] for run in runs)
+        row[c.TIME_TO_REWARD_S] = fmean(run[c.TIME_TO_REWARD_S] for run in runs)
+        row |= to_reward_columns(runs, base, bench.resolve(setting, len(rows)).learning)
         row[c.COMPARED_KV_PEAK_TOKENS] = max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs)
         pairs = zip(runs, all_admitted, strict=True)
         row[c.LENGTH_BIAS_PAIRED] = fmean(run["length_mean"] / one["length_mean"] for run, one in pairs) - 1.0

@@ -7,6 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
+from oppo_sim.learning import Learning
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import (
     Gain,
@@ -36,16 +37,24 @@ class _Runs:
 
     drawn: Sequence[tuple[Totals, Totals]]
     given: Sequence[tuple[Totals, Totals]]
+    learning: Learning
 
     def costs(self, name: str) -> list[float]:
-        """Of the setting, draw by draw."""
-        return [run[name] for run, _ in self.drawn]
+        """Of the setting, draw by draw; the time to a reward under draws of the effect of staleness, too."""
+        return [self._cost(run, name, draw) for draw, (run, _) in enumerate(self.drawn)]
 
     def gain(self, name: str) -> Gain:
         """How many times cheaper than the baseline."""
-        drawn, given = ([base[name] / run[name] for run, base in pairs] for pairs in (self.drawn, self.given))
+        drawn = [
+            self._cost(base, name, draw) / self._cost(run, name, draw)
+            for draw, (run, base) in enumerate(self.drawn)
+        ]
+        given = [base[name] / run[name] for run, base in self.given]
         mean, *ends = ratio_interval(given)
         return Gain(mean, (ends[0], ends[1]), freed(drawn, given))
+
+    def _cost(self, totals: Totals, name: str, draw: int) -> float:
+        return self.learning.seconds(totals, draw) if name == c.TIME_TO_REWARD_S else totals[name]
 
     def steps(self) -> list[float]:
         """Seconds a step, by draw."""
@@ -62,13 +71,16 @@ def on_draws(
     scenario's own setting and the baseline. ``cost``: the total that is minimised. Raises OppoError for a run
     that fails on a draw.
     """
-    machine = bench.resolve(best.checked.setting, 0).machine
-    if not machine.draws:
+    plan = bench.resolve(best.checked.setting, 0)
+    machine, count = plan.machine, len(plan.machine.draws)
+    if not count and cost == c.TIME_TO_REWARD_S:
+        count = len(plan.learning.effect.draws)
+    if not count:
         return machine, list(found)
     trials = [one for one in found if one.checked.number is not None and one.keeps_bounds]
     wanted = [best, *(one for one in trials if one is not best)][:MOST_DRAWN]
     wanted += [one for one in found if one.checked.number is None]
-    runs = _made(bench, wanted, seeds, len(machine.draws))
+    runs = _made(bench, wanted, seeds, count)
     plans = [bench.resolve(one.checked.setting, 0) for one in wanted]
     # The scenario's own setting may be one of the trials: one run, one chance.
     keys = [plan.request.key for plan in plans]
@@ -96,6 +108,7 @@ def _made(bench: Bench, wanted: Sequence[PairedResult], seeds: Sequence[int], co
         _Runs(
             [(totals[row[number][0].key], totals[row[number][1].key]) for row in pairs],
             list(zip(bench.totals(setting, 0, seeds), bench.baseline_totals(setting, 0, seeds), strict=True)),
+            plans[number].learning,
         )
         for number, setting in enumerate(settings)
     ]
@@ -111,10 +124,10 @@ def _with_ranges(
     share: float,
 ) -> PairedResult:
     columns: Mapping[str, Any] = range_columns(
-        runs.gain(c.S_PER_ROLLOUT),
+        runs.gain(cost if cost == c.TIME_TO_REWARD_S else c.S_PER_ROLLOUT),
         runs.gain(c.S_PER_TOKEN),
         runs.steps(),
-        explained(terms, runs.gain(cost).drawn),
+        explained(terms, runs.gain(cost).drawn) if len(terms) else {},
     )
     ratios = relative_costs(one.checked.costs, best.checked.costs)
     drawn = freed(

@@ -16,12 +16,16 @@ from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.worlds import WorldSpec
 
-Objective = Literal["rollouts", "tokens"]
+Objective = Literal["rollouts", "tokens", "time_to_reward"]
 Robust = Literal["mean", "worst", "quantile"]
 
-UNIT_COST = {"rollouts": c.S_PER_ROLLOUT, "tokens": c.S_PER_TOKEN}
+UNIT_COST = {"rollouts": c.S_PER_ROLLOUT, "tokens": c.S_PER_TOKEN, "time_to_reward": c.TIME_TO_REWARD_S}
 """Objective → the total that is minimised, seconds."""
-UNIT_TEXT = {"rollouts": "seconds per trained rollout", "tokens": "seconds per trained response token"}
+UNIT_TEXT = {
+    "rollouts": "seconds per trained rollout",
+    "tokens": "seconds per trained response token",
+    "time_to_reward": "seconds to the target reward",
+}
 DEFAULT_SEEDS = 5
 DEFAULT_FRESH_SEEDS = 10
 

@@ -193,6 +193,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
             *words.summary_sentences(
                 best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps
             ),
+            *words.to_reward_sentences(best, bench.resolve(setting, 0).learning, request.objective),
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
             *words.beside_given(best, others),
             *(f"{text}." for text in sync_warnings(bench.scenario(setting), best.checked.rows[0][c.STEP_S])),

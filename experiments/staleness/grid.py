@@ -1,0 +1,164 @@
+"""The grid: which runs there are, in which order, and the journal of those that are done.
+
+python experiments/staleness/grid.py                 # what is missing, then the page
+python experiments/staleness/grid.py --minutes 30    # at most so long
+python experiments/staleness/grid.py --page          # the page alone, from the runs that are done
+python experiments/staleness/grid.py --page --accept # also the effect that oppo_sim ships
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from learner import BATCH, EVALUATE_EVERY, EVALUATED, STEPS, Arm, run
+from tasks import TASKS, fitted_actor
+
+from oppo_sim.cli.options import progress_bar
+from oppo_sim.runs.journal import Entry, Journal
+
+HERE: Final = Path(__file__).parent
+RUNS: Final = HERE / "results" / "runs.jsonl"
+SEEDS: Final = 5
+CHUNK: Final = 16
+"""Tokens; nothing that is trained depends on it."""
+
+
+def _oppo(delta: int, **changes: Any) -> Arm:
+    return Arm("oppo", {"overcommit": delta, "chunk_size": CHUNK}, **changes)
+
+
+def _async(bound: int, **changes: Any) -> Arm:
+    return Arm("async", {"max_staleness": bound}, **changes)
+
+
+STALE: Final[Mapping[str, Arm]] = {
+    "oppo B/8": _oppo(BATCH // 8),
+    "oppo B/2": _oppo(BATCH // 2),
+    "oppo B": _oppo(BATCH),
+    "async 1": _async(1),
+    "async 4": _async(4),
+}
+BASE: Final[Mapping[str, Arm]] = {
+    "sequential": Arm("sequential"),
+    **STALE,
+    "shortest 80 %": Arm("sequential", kept=0.8),
+    "shortest 50 %": Arm("sequential", kept=0.5),
+}
+"""The first five policies of the question, and two selections of lengths without staleness."""
+TREATMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "behaviour, no correction": {"corrected": False},
+    "recompute": {"carried": "recompute"},
+    "recompute, no correction": {"carried": "recompute", "corrected": False},
+    "mask": {"carried": "mask"},
+}
+DEFAULT_TREATMENT: Final = "behaviour"
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    task: str
+    arm: str
+    treatment: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Of its entry."""
+        return "|".join(map(str, self))
+
+    def run_arm(self) -> Arm:
+        """What it runs."""
+        arm = BASE[self.arm]
+        changes = TREATMENTS.get(self.treatment, {})
+        return Arm(arm.policy, arm.settings, **{"kept": arm.kept, **changes})
+
+
+def cells(seeds: int = SEEDS) -> list[Cell]:
+    """All runs, the most wanted first: the default treatment seed by seed, then the others."""
+    base = [
+        Cell(task, arm, DEFAULT_TREATMENT, seed) for seed in range(seeds) for arm in BASE for task in TASKS
+    ]
+    others = [
+        Cell(task, arm, treatment, seed)
+        for seed in range(seeds)
+        for arm in ("async 4", "oppo B", "async 1", "oppo B/2", "oppo B/8")
+        for treatment in TREATMENTS
+        for task in TASKS
+    ]
+    return base + sorted(others, key=lambda cell: (cell.arm not in ("async 4", "oppo B"), cell.seed))
+
+
+def read(path: Path = RUNS) -> dict[Cell, Entry]:
+    """The runs that are done, also while others are made."""
+    lines = path.read_text("utf-8").splitlines(keepends=True)[1:] if path.exists() else []
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {_cell(entry): entry for entry in entries}
+
+
+def _cell(entry: Entry) -> Cell:
+    task, arm, treatment, seed = str(entry["key"]).split("|")
+    return Cell(task, arm, treatment, int(seed))
+
+
+def _about() -> Entry:
+    """What all runs of one file share."""
+    sizes = {"batch": BATCH, "steps": STEPS, "evaluate_every": EVALUATE_EVERY, "evaluated": EVALUATED}
+    return sizes | {f"learning_rate/{name}": task.learning_rate for name, task in TASKS.items()}
+
+
+def _differs(head: Entry) -> str | None:
+    changed = [name for name, value in _about().items() if head.get(name) != value]
+    if not changed:
+        return None
+    return f"{RUNS} holds runs with other settings ({', '.join(changed)}): move it away"
+
+
+def make(wanted: list[Cell], minutes: float, actors: Path) -> None:
+    """Make the runs that are missing, one after the other, each kept as soon as it is done."""
+    done: set[Cell] = set()
+    began = time.monotonic()
+    with (
+        Journal(RUNS, "grid", lambda entry: done.add(_cell(entry)), _about(), _differs) as journal,
+        progress_bar("runs", len(wanted), quiet=False) as (progress, shown),
+    ):
+        progress.update(shown, completed=sum(cell in done for cell in wanted))
+        for cell in wanted:
+            if cell in done:
+                continue
+            if time.monotonic() - began > 60 * minutes:
+                return
+            weights = fitted_actor(TASKS[cell.task], cell.seed, actors)
+            journal.append([{"key": cell.key, **run(cell.task, cell.run_arm(), cell.seed, weights)}])
+            progress.advance(shown)
+
+
+def main() -> None:
+    """Make what is missing, then the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no run after so long")
+    parser.add_argument("--actors", type=Path, default=Path(tempfile.gettempdir()) / "oppo-staleness-actors",
+                        help="folder of the fitted actors")  # fmt: skip
+    parser.add_argument("--page", action="store_true", help="no runs")
+    parser.add_argument(
+        "--accept", action="store_true", help="ship the fitted effect with oppo_sim (staleness_effect.json)"
+    )
+    chosen = parser.parse_args()
+    if not chosen.page:
+        chosen.actors.mkdir(parents=True, exist_ok=True)
+        make(cells(chosen.seeds), chosen.minutes, chosen.actors)
+    from page import write
+
+    write(read(), chosen.accept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -56,6 +56,8 @@ def predictions() -> dict[str, dict[str, dict[str, float]]]:
             *POLICIES,
             *(["one-step-off", "async"] if scenario.placement.training == "separate" else []),
         ]
+        if scenario.dynamic_sampling.enable:
+            policies.remove("oracle")  # refused
         of = result[name] = {}
         for policy in policies:
             steps = simulate(scenario, policy=policy, steps=STEPS, keep_rollouts=False).steps

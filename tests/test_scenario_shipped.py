@@ -35,7 +35,7 @@ rewards: {kind: saturating}
 
 
 def test_what_is_asked_for_is_shipped() -> None:
-    one_node = ("agentic-a800x4", "h200-single", "h200x8-async", "h200x8-moe", "h200x8-vllm")
+    one_node = ("agentic-a800x4", "grpo-h200x8", "h200-single", "h200x8-async", "h200x8-moe", "h200x8-vllm")
     assert shipped_scenarios() == sorted([*PAPER, *one_node, "a100x16-10b", "h100x16-2nodes", "h100x64-32b"])
 
 

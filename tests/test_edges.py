@@ -138,6 +138,15 @@ def test_a_sweep_says_its_edge_and_the_command_it_gives_runs(tmp_path: Path) -> 
     assert any(command in sentence for sentence in notes(swept))
 
 
+def test_a_field_that_changes_nothing_has_no_edge() -> None:
+    # Sequential scores whole batches and stops at a token: chunks do nothing.
+    swept = run_sweep(
+        scenario(), grid={"policy.name": ["sequential"], "policy.chunk_size": [2, 4]}, seeds=2, draws=0,
+        executor="serial",
+    )  # fmt: skip
+    assert best_edges(swept) == []
+
+
 def test_a_search_counts_the_splits_that_it_left_out() -> None:
     space = build_space(load_scenario("h200x8-async"), ["async"], [parse_knob("cluster.split=auto")], None)
     assert "splits of 8 GPUs" in space.splits

@@ -1,5 +1,6 @@
 """The edges at which a finished sweep's best point lies, with the command that searches beyond each."""
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
@@ -21,7 +22,8 @@ def best_edges(sweep: "Sweep") -> list[tuple[Edge, str]]:
     if sweep.best is None or point is None or isinstance(point, str):
         return []
     best = plan.points[sweep.best]
-    searched = {axis.field: _searched(sweep, axis, best) for axis in plan.axes}
+    fields = [axis for axis in plan.axes if not _idle(sweep, axis.field, best)]
+    searched = {axis.field: _searched(sweep, axis, best) for axis in fields}
     auto = any(plan.spec.grid.get(name) == AUTO for name in SPLIT_NAMES)
     found = edges(setup_of(point.request).scenario, searched, best, auto=auto)
     return [(edge, _command(sweep, edge)) for edge in found]
@@ -43,6 +45,16 @@ def edge_records(sweep: "Sweep") -> list[dict[str, Any]]:
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _idle(sweep: "Sweep", field: str, best: Any) -> bool:
+    """Its values change nothing around the best point, to the last digit."""
+    line = [
+        float(difference)
+        for values, difference in zip(sweep.plan.points, sweep.points[c.DIFFERENCE], strict=True)
+        if all(values[other] == best[other] for other in values if other != field) and isfinite(difference)
+    ]
+    return len(line) > 1 and not any(line)
 
 
 def _searched(sweep: "Sweep", axis: Axis, best: Any) -> Searched:

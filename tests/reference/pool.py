@@ -24,6 +24,8 @@ class Pool:
         self.long_queue: list[Group] = []
         self.filtered = 0
         self.step = 0
+        self.late: list[Group] = []
+        """Came in place of others in this phase, which does not wait for them"""
 
     def admit(self, count: int, step: int) -> list[Group]:
         """``count`` new rollouts in whole groups; nothing is placed yet."""
@@ -74,6 +76,7 @@ class Pool:
         """As many new ones, in the same step."""
         new = self.admit(len(members_of(gone)), self.step)
         self.machine.place(members_of(new))
+        self.late += new
         return new
 
     def rollouts_in_flight(self) -> int:
@@ -82,6 +85,7 @@ class Pool:
     def begin_step(self, step: int, delta: int) -> int:
         """Admit and place for a synchronous step; returns Δ in force."""
         batch = self.config.rollout_batch_size
+        self.late = []
         for rollout in members_of(self.in_flight):
             rollout.decoded_in_step = False
         if self.config.policy == "tail-batching":
@@ -127,7 +131,8 @@ class Pool:
         """B finished, in whole groups, and all that are waited for."""
         finished = [group for group in self.in_flight if group.finished]
         enough = len(finished) * self.config.group_size >= self.config.rollout_batch_size
-        return enough and all(group.finished for group in self.in_flight if self._waited_for(group))
+        waited = [group for group in self.in_flight if self._waited_for(group) and group not in self.late]
+        return enough and all(group.finished for group in waited)
 
     def select(self) -> list[Group]:
         """The batch to train, in order; the rest of the finished becomes the surplus, in order."""

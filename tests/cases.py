@@ -156,7 +156,7 @@ def cases(
     settings = draw(policy_settings(policy, group_size, batch))
     judged: tuple[float, ...] = ()
     unjudged = asynchronous and settings.get("score_granularity") == "batch"
-    if group_size > 1 and policy != "oracle" and not unjudged and draw(st.booleans()):
+    if group_size > 1 and policy != "oracle" and not unjudged and not static and draw(st.booleans()):
         judged = draw(sample_rewards(rows, group_size))
     return Case(
         policy,

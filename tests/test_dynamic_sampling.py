@@ -168,8 +168,9 @@ def test_rewards_that_keep_nothing_are_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["policy=sequential"], "needs groups"),
-        (["group_size=2", "policy=oracle"], "cannot replace groups"),
+        (["policy=sequential", "rollout.batching=continuous"], "needs groups"),
+        (["group_size=2", "rollout.batching=static"], "use batching continuous"),
+        (["group_size=2", "rollout.batching=continuous", "policy=oracle"], "cannot replace groups"),
         (
             [
                 "group_size=2",

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from oppo_sim import columns as c
-from oppo_sim.cli.present import comparison_table, run_summary_table
+from oppo_sim.cli.present import comparison_table, price_table, run_summary_table
 from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
 from oppo_sim.report import run_figures as g
@@ -257,7 +257,7 @@ def test_nothing_but_unknowns_can_still_be_drawn() -> None:
             "staleness_worst/histogram",
         ),
         (lambda: k.step_time_figure(comparison().drop(columns="reward_s")), "reward_s"),
-        (lambda: comparison_table(comparison().drop(columns="length_bias")), "length_bias"),
+        (lambda: comparison_table(comparison().drop(columns="speedup_low")), "speedup_low"),
         (lambda: run_summary_table(step_frame(0)), "no rows"),
     ],
 )
@@ -290,10 +290,19 @@ def test_run_summary_lists_the_stages_that_took_time_and_the_step() -> None:
 
 def test_comparison_table_gives_intervals_and_keeps_brackets() -> None:
     rows = [[cell.strip() for cell in row] for row in printed(comparison_table(comparison())) if row]
-    assert ["oppo", "90.0 s", "1.33× [1.30, 1.36]", "0.13 / 2", "−0.4 %"] in rows
-    assert ["mine.py:Async[v2]", "80.0 s", "1.50× [1.45, 1.55]", "1.00 / 1", "–"] in rows
-    with_deferred = printed(comparison_table(comparison().assign(deferred=[0.0, 9.14, 112.0])))
-    assert [row[-1].strip() for row in with_deferred if row][-3:] == ["0.0", "9.1", "112.0"]
+    assert ["oppo", "90.0 s", "1.33× [1.30, 1.36]"] in rows
+    assert ["mine.py:Async[v2]", "80.0 s", "1.50× [1.45, 1.55]"] in rows
+
+
+def test_the_table_of_what_is_paid_gives_staleness_bias_and_deferred_rollouts() -> None:
+    paid = comparison().assign(
+        deferred=[0.0, 9.14, 112.0], tokens_per_s_per_gpu=1000.0, gpu_hours_per_1k_steps=5.0
+    )
+    rows = [[cell.strip() for cell in row] for row in printed(price_table(paid)) if row]
+    assert [row[:4] for row in rows[1:]][1:] == [
+        ["oppo", "0.13 / 2", "−0.4 %", "9.1"],
+        ["mine.py:Async[v2]", "1.00 / 1", "–", "112.0"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,7 @@ def test_a_sweep_is_answered_in_words_settings_points_and_pictures(tmp_path: Pat
     } <= set(titles)
     assert "compiled: 400 runs, simpy: 20 runs" in page.text("td", class_="long")
     assert any(
-        text.startswith("oppo sweep 'closed form.yaml' --grid placement.scoring=separate,rollout")
+        text.startswith("oppo sweep x --grid placement.scoring=separate,rollout")
         for text in page.text("td", class_="long")
     )
 

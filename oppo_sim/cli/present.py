@@ -114,11 +114,9 @@ def show_comparison(
     if has_ranges(comparison.table):
         console.print(ranges_table(comparison.table, title))
         click.echo("95 % of rollouts and machine, and of the rollouts alone; best: probability\n")
-        console.print(
-            price_table(comparison.table, "staleness: mean / max; GPU-h/1k: hours a thousand steps")
-        )
     else:
         console.print(comparison_table(comparison.table, title))
+    console.print(price_table(comparison.table, "staleness: mean / max; GPU-h/1k: hours a thousand steps"))
     console.print(to_reward_table(comparison.table, "to the target reward [95 %]"))
     for name, shares in compared_shares(comparison.cells).items():
         if shares.shape[1] > 1:
@@ -200,39 +198,18 @@ def run_summary_table(
 
 
 def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: step time, speed-up with its 95 % interval, staleness, length bias, deferred rollouts
-    a step (where known), and filtered ones (where there are any). Raises OppoError for missing columns."""
-    heads = ["policy", "step time", "speed-up [95 % interval]", "staleness mean/max", "length bias"]
-    names = [c.STEP_S, c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH, c.COMPARED_STALENESS_MEAN]
-    names += [c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS]
-    if c.DEFERRED in comparison.columns:
-        heads.append("deferred")
-        names.append(c.DEFERRED)
-    if _filters(comparison):
-        heads.append("filtered")
-        names.append(c.FILTERED)
-    gpus = c.TOKENS_PER_S_PER_GPU in comparison.columns
+    """One row a policy: step time, speed-up with its 95 % interval. Raises OppoError for missing columns."""
+    names = (c.STEP_S, c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH)
     values = np.array([numbers(comparison, name, "comparison") for name in names]).T
     # One unit for all: the column is there to be compared.
     steps = values[:, 0]
     unit = time_unit(float(np.nanmin(steps))) if np.isfinite(steps).any() else None
     rows = []
-    for policy, (step, speedup, low, high, stale, oldest, bias, *deferred) in zip(
-        comparison.index, values.tolist(), strict=True
-    ):
+    for policy, (step, speedup, low, high) in zip(comparison.index, values.tolist(), strict=True):
         interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite((low, high)).all() else ""
-        rows.append(
-            (
-                str(policy),
-                format_seconds(step, unit),
-                f"{speedup:.2f}×{interval}" if np.isfinite(speedup) else NOTHING,
-                f"{_decimals(stale, 2)} / {_decimals(oldest, 0 if oldest.is_integer() else 1)}",
-                format_signed(bias),
-                *(_decimals(count, 1) for count in deferred),
-                *(gpu_cells(comparison.loc[policy].to_dict()) if gpus else ()),
-            )
-        )
-    return table(title, [*heads, *(GPU_HEADS if gpus else ())], rows)
+        ratio = f"{speedup:.2f}×{interval}" if np.isfinite(speedup) else NOTHING
+        rows.append((str(policy), format_seconds(step, unit), ratio))
+    return table(title, ("policy", "step time", "speed-up [95 % interval]"), rows)
 
 
 def _filters(comparison: "pd.DataFrame") -> bool:

@@ -267,10 +267,14 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
         click.echo(json.dumps(plain(shown), indent=1))
         show_warnings(record)
         return
+    from oppo_sim.report.terminal import left_out
     from oppo_sim.sweep.show import best_table, notes
 
     console = table_console()
-    console.print(best_table(sweep, top))
+    best, gone = best_table(sweep, top, console.width)
+    console.print(best)
+    if sentence := left_out(gone, console.width, "points.csv holds them"):
+        click.echo(sentence)
     for sentence in notes(sweep):
         click.echo(sentence)
     show_provenance(record)

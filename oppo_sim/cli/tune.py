@@ -191,41 +191,44 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
     from oppo_sim.cli.present import table_console
 
     if tuned.chosen is not None:
-        table_console().print(_checked_table(tuned))
+        from oppo_sim.report.terminal import left_out
+
+        console = table_console()
+        shown, gone = _checked_table(tuned, console.width)
+        console.print(shown)
+        if sentence := left_out(gone, console.width, "--json has them"):
+            click.echo(sentence)
     click.echo(advice_text(tuned.advice), nl=False)
     click.echo(f"wrote {folder}")
 
 
-def _checked_table(tuned: "Tuned") -> "Table":
-    """The choice on top, then the others by cost; all on fresh seeds, in the scenario as given."""
+def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]":
+    """The choice on top, then the others by cost; all on fresh seeds, in the scenario as given. Also the
+    heads of columns that ``width`` characters do not hold."""
     from math import isfinite
-
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
 
     from oppo_sim import columns as c
     from oppo_sim.report.labels import GPU_HEADS, NOTHING, format_seconds, gpu_cells
     from oppo_sim.report.ranges import ends_text
+    from oppo_sim.report.terminal import Column, fitted
     from oppo_sim.tune.advice import expected
 
     assert tuned.chosen is not None
     record = tuned.record
     seeds = len(record["fresh_seeds"]) or len(record["seeds"])
     title = f"{tuned.scenario.name}: {seeds} fresh seed(s) × {record['steps']} steps (simulated)"
-    shown = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left")
-    shown.add_column("setting", overflow="fold")
-    for head in (
-        "step",
-        "speed-up [95 %]",
-        "from choice [95 %]",
-        "staleness",
-        "bias",
-        *GPU_HEADS,
-        "KV peak",
-        "",
-    ):
-        shown.add_column(Text(head), justify="right", no_wrap=True)
+    columns = [
+        Column("setting", left=True, folds_at=24),
+        Column("step"),
+        Column("speed-up\n[95 %]"),
+        Column("from choice\n[95 %]", 1),
+        Column("staleness\nmean ≤ max", 3),
+        Column("bias", 4),
+        *(Column(head, 5 + i) for i, head in enumerate(GPU_HEADS)),
+        Column("KV peak", 8),
+        Column(""),
+    ]
+    rows = []
     for one in [tuned.chosen, *tuned.others[: MOST_SHOWN - 1]]:
         row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
         mean, low, high = one.relative
@@ -236,19 +239,21 @@ def _checked_table(tuned: "Tuned") -> "Table":
             low, high = one.ranges[c.DIFFERENCE_BOTH_LOW], one.ranges[c.DIFFERENCE_BOTH_HIGH]
             between = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
             ratio = f" {ends_text(gain[c.SPEEDUP_BOTH_LOW], gain[c.SPEEDUP_BOTH_HIGH])}"
-        cells = (
-            one.checked.setting.label + ("" if one.checked.number is not None else f" ({one.checked.why})"),
-            format_seconds(row[c.STEP_S]),
-            f"{gain['speedup']:.2f}×{ratio}",
-            NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
-            f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-            f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",
-            *gpu_cells(row),
-            f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
-            _mark(one, tuned),
+        why = "" if one.checked.number is not None else f" ({one.checked.why})"
+        rows.append(
+            [
+                one.checked.setting.label + why,
+                format_seconds(row[c.STEP_S]),
+                f"{gain['speedup']:.2f}×{ratio}",
+                NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
+                f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
+                f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",
+                *gpu_cells(row),
+                f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
+                _mark(one, tuned),
+            ]
         )
-        shown.add_row(*(Text(cell) for cell in cells), style="bold" if one is tuned.chosen else None)
-    return shown
+    return fitted(title, columns, rows, width, bold=(0,))
 
 
 def _mark(one: "PairedResult", tuned: "Tuned") -> str:

@@ -84,6 +84,11 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
             "rollout.batching static cannot run a trace with turns, since a padded batch does not wait for"
             " tools: use batching continuous"
         )
+    if scenario.dynamic_sampling.enable and scenario.rollout.batching == "static":
+        raise OppoError(
+            "rollout.batching static cannot run dynamic sampling, since nobody joins a padded batch in place"
+            " of a dropped group: use batching continuous"
+        )
     context = cost_context(scenario)
     costs = scenario.costs.costs(context, scenario.base_dir)
     return Parts(built, costs, _machine(scenario, costs, context), max(built.prompt_lengths))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from oppo_sim import columns as c
 from oppo_sim.report.html_parts import sweep_command
 from oppo_sim.runs.evaluate import setup_of
+from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES
 from oppo_sim.sweep.axes import Axis, GridAxis
@@ -25,7 +26,8 @@ def best_edges(sweep: "Sweep") -> list[tuple[Edge, str]]:
     fields = [axis for axis in plan.axes if not _idle(sweep, axis.field, best)]
     searched = {axis.field: _searched(sweep, axis, best) for axis in fields}
     auto = any(plan.spec.grid.get(name) == AUTO for name in SPLIT_NAMES)
-    found = edges(setup_of(point.request).scenario, searched, best, auto=auto)
+    scenario = setup_of(point.request).scenario
+    found = edges(scenario, searched, best, auto=auto, by_reward=plan.spec.objective == TO_REWARD)
     return [(edge, _command(sweep, edge)) for edge in found]
 
 

@@ -88,7 +88,12 @@ class Edge:
 
 
 def edges(
-    scenario: Scenario, searched: Mapping[str, Searched], best: Mapping[str, Any], *, auto: bool = False
+    scenario: Scenario,
+    searched: Mapping[str, Searched],
+    best: Mapping[str, Any],
+    *,
+    auto: bool = False,
+    by_reward: bool = False,
 ) -> list[Edge]:
     """The edges at which a best point lies.
 
@@ -97,13 +102,14 @@ def edges(
         searched: what was searched, by field.
         best: field → its value at the best point.
         auto: all splits that can run were searched.
+        by_reward: best is the shortest time to the target reward.
     """
     found: list[Edge] = []
     for field, given in searched.items():
         value = best.get(field)
         if field in SPLIT_NAMES:
             found += _split_edges(field, [str(one) for one in given.values], str(value), auto)
-        elif (edge := _number_edge(scenario, field, given, value)) is not None:
+        elif (edge := _number_edge(scenario, field, given, value, by_reward)) is not None:
             found.append(edge)
     return found
 
@@ -111,7 +117,7 @@ def edges(
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any) -> Edge | None:
+def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by_reward: bool) -> Edge | None:
     here = _amount(scenario, field, value)
     order = sorted({amount for one in given.values if (amount := _amount(scenario, field, one)) is not None})
     if here is None or len(order) < 2 or here not in (order[0], order[-1]):
@@ -126,7 +132,7 @@ def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any) ->
             return Edge(field, value, what, side, False, f"{other} could not run ({reason})", "")
     limit = here <= _LOWEST.get(field, -math.inf) if side == "lowest" else here >= _highest(scenario, field)
     wider = "" if limit else _wider(scenario, field, order, side, given.drawn)
-    return Edge(field, value, what, side, limit, _why(scenario, field, side, limit), wider)
+    return Edge(field, value, what, side, limit, _why(scenario, field, side, limit, by_reward), wider)
 
 
 def _amount(scenario: Scenario, field: str, value: Any) -> float | None:
@@ -170,7 +176,7 @@ def _wider(scenario: Scenario, field: str, order: Sequence[float], side: Side, d
     return ",".join(f"{int(one)}" if whole else f"{one:.6g}" for one in values)
 
 
-def _why(scenario: Scenario, field: str, side: Side, limit: bool) -> str:
+def _why(scenario: Scenario, field: str, side: Side, limit: bool, by_reward: bool) -> str:
     if field in _LIKE_CHUNKS:
         if limit and side == "highest":
             return "no response is longer, so nothing is cut"
@@ -185,7 +191,11 @@ def _why(scenario: Scenario, field: str, side: Side, limit: bool) -> str:
             )
         return ""
     if field in _STALE and side == "highest":
-        return "staleness costs no seconds, and seconds are what is minimised"
+        return (
+            "it saves more seconds than its staleness costs"
+            if by_reward
+            else "staleness costs no seconds; --objective time_to_reward counts what it costs in reward"
+        )
     if field in _STALE and limit:
         return "nothing is gained by it on this machine"
     return ""

@@ -17,6 +17,7 @@ from oppo_sim.report.labels import (
     value_label,
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, widest_sentence
+from oppo_sim.report.terminal import Column, fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
 from oppo_sim.sweep.beyond import best_edges
@@ -28,58 +29,56 @@ if TYPE_CHECKING:
 _MOST_REASONS = 5
 
 
-def best_table(sweep: Sweep, top: int) -> "Table":
-    """The best ``top`` points, best first; those that cannot be told apart from the best are marked."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
+    """The best ``top`` points, best first; those that cannot be told apart from the best are marked. Also the
+    heads of columns that ``width`` characters do not hold; the setting and what is minimised always stay."""
     plan, table = sweep.plan, sweep.points
     to_reward = plan.spec.objective == TO_REWARD
-    scenario = plan.scenario
-    steps = plan.spec.steps or scenario.steps
+    steps = plan.spec.steps or plan.scenario.steps
     title = (
-        f"{scenario.name}: {len(plan.points):,} points, {len(plan.seeds)} seed(s) × {steps} steps (simulated)"
-    )
-    shown = Table(
-        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", min_width=min(len(title), 100)
+        f"{plan.scenario.name}: {len(plan.points):,} points, {len(plan.seeds)} seed(s) × {steps} steps"
+        " (simulated)"
     )
     drawn = has_ranges(table)
-    for name in plan.fields:
-        shown.add_column(Text(field_label(name)), justify="right", overflow="fold")
-    for head in (
-        "step [95 %]",
-        *(["to reward, h [95 %]", "progress"] if to_reward else ["speed-up [95 %]"]),
-        "from best",
-        "staleness",
-        "length bias",
-        "deferred",
-        *GPU_HEADS,
-        "KV peak",
-        *(["P(best)"] if drawn else []),
-        "",
-    ):
-        shown.add_column(Text(head), justify="right", no_wrap=True)
+    ratio = (
+        [Column("to reward, h\n[95 %]"), Column("progress", 6)] if to_reward else [Column("speed-up\n[95 %]")]
+    )
+    columns = [
+        *(Column(field_label(name).replace(" (", "\n(")) for name in plan.fields),
+        Column("step [95 %]", 1 if to_reward else 0),
+        *ratio,
+        Column("from\nbest", 5),
+        Column("staleness\nmean ≤ max", 3),
+        Column("length\nbias", 4),
+        Column("deferred", 9),
+        *(Column(head, 7 + i) for i, head in enumerate(GPU_HEADS)),
+        Column("KV peak", 10),
+        *([Column("P(best)", 2)] if drawn else []),
+        Column(""),
+    ]
     column = OBJECTIVE_COLUMN[plan.spec.objective]
     keyed = table[column].where(table[c.STATUS] == "ok")
     order = keyed.sort_values(ascending=plan.spec.objective != "speedup", kind="stable").dropna().index[:top]
+    rows = []
     for number in order:
         row = table.loc[number]
-        cells = [value_label(row[name]) for name in plan.fields]
-        cells += [
-            _seconds(row),
-            *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
-            NOTHING if number == sweep.best else _percent(row[c.DIFFERENCE]),
-            f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-            _percent(row[c.LENGTH_BIAS]),
-            f"{row[c.DEFERRED]:.1f}",
-            *gpu_cells(row.to_dict()),
-            f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
-            *([_share(row[c.P_BEST])] if drawn else []),
-            "best" if number == sweep.best else "≈" if number in sweep.region else "",
-        ]
-        shown.add_row(*(Text(cell) for cell in cells), style="bold" if number == sweep.best else None)
-    return shown
+        rows.append(
+            [
+                *(value_label(row[name]) for name in plan.fields),
+                _seconds(row),
+                *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
+                NOTHING if number == sweep.best else _percent(row[c.DIFFERENCE]),
+                f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
+                _percent(row[c.LENGTH_BIAS]),
+                f"{row[c.DEFERRED]:.1f}",
+                *gpu_cells(row.to_dict()),
+                f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
+                *([_share(row[c.P_BEST])] if drawn else []),
+                "best" if number == sweep.best else "≈" if number in sweep.region else "",
+            ]
+        )
+    best = [i for i, number in enumerate(order) if number == sweep.best]
+    return fitted(title, columns, rows, width, best)
 
 
 def notes(sweep: Sweep) -> list[str]:

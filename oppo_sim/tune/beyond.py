@@ -1,9 +1,11 @@
 """The edges at which the chosen setting of a search lies, with the command that searches beyond each."""
 
+import os
 import shlex
 from collections.abc import Sequence
 
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
@@ -18,7 +20,7 @@ def chosen_edges(
     """Each edge and the command that searches beyond it; ``scenario`` has the chosen setting in it."""
     auto = any(knob.field == SPLIT_FIELD and knob.choices == (AUTO,) for knob in request.space)
     searched = {knob.field: _searched(knob) for knob in knobs if knob.size > 2}
-    found = edges(scenario, searched, chosen.knobs, auto=auto)
+    found = edges(scenario, searched, chosen.knobs, auto=auto, by_reward=request.objective == TO_REWARD)
     return [(edge, _command(request, scenario, edge) if edge.values else "") for edge in found]
 
 
@@ -40,7 +42,12 @@ def _command(request: TuneRequest, scenario: Scenario, edge: Edge) -> str:
         if bound is not None:
             options.append((f"--{name.replace('_', '-')}", str(bound)))
     options.append(("--trials", str(request.trials)))
-    return shlex.join(["oppo", "tune", scenario.source, *(word for pair in options for word in pair)])
+    return shlex.join(["oppo", "tune", _named(scenario.source), *(word for pair in options for word in pair)])
+
+
+def _named(source: str) -> str:
+    """A scenario as a command takes it: a file from the current folder, or a shipped name."""
+    return os.path.relpath(source) if os.path.isfile(source) else source
 
 
 def _text(knob: Knob) -> str:

@@ -1,0 +1,69 @@
+"""Tables on a terminal: what identifies a row always stays, whatever the width."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class Column(NamedTuple):
+    """A column of texts."""
+
+    head: str
+    leaves: int = 0
+    """0: it always stays; of the others, the highest leaves first where the table is too wide."""
+    left: bool = False
+    """Flush left."""
+    folds_at: int | None = None
+    """It may be folded, to no fewer characters than these; None: it is not."""
+
+
+def fitted(
+    title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, bold: Sequence[int] = ()
+) -> "tuple[Table, tuple[str, ...]]":
+    """A table of texts as they are, no markup, not wider than ``width`` characters if columns can leave; and
+    the heads of those that left. ``bold``: rows to stress, by number."""
+    from rich import box
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    texts = [list(row) for row in rows]
+    shown = list(range(len(columns)))
+    console = Console(width=10_000)
+    while True:
+        table = Table(
+            title=Text(title) if title else None,
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            min_width=len(title) if len(title) <= min(100, width) else None,
+        )
+        for i in shown:
+            column = columns[i]
+            table.add_column(
+                Text(column.head),
+                justify="left" if column.left else "right",
+                no_wrap=column.folds_at is None,
+                overflow="fold",
+                min_width=column.folds_at,
+            )
+        for number, row in enumerate(texts):
+            # Names may be paths with brackets, intervals have some: none of it is markup.
+            table.add_row(*(Text(row[i]) for i in shown), style="bold" if number in bold else None)
+        needed = Measurement.get(console, console.options, table).maximum
+        for i in shown:
+            if (least := columns[i].folds_at) is not None:
+                longest = max((len(row[i]) for row in texts), default=0)
+                needed -= max(0, longest - max(least, len(columns[i].head)))
+        may_leave = [i for i in shown if columns[i].leaves]
+        if needed <= width or not may_leave:
+            gone = [columns[i].head for i in range(len(columns)) if i not in shown]
+            return table, tuple(head.replace("\n", " ") for head in gone)
+        shown.remove(max(may_leave, key=lambda i: columns[i].leaves))
+
+
+def left_out(heads: Sequence[str], width: int, where: str) -> str:
+    """A sentence on columns that left; empty: none did."""
+    return f"not shown at {width} columns: {', '.join(heads)} ({where})" if heads else ""

@@ -167,7 +167,10 @@ def test_without_draws_everything_is_as_on_an_exact_machine(oppo: Oppo, tmp_path
     assert compared(oppo, "drawn").code == 0
     before = read_run_folder("none").frame("comparison.parquet")
     after = read_run_folder("drawn").frame("comparison.parquet")
-    pd.testing.assert_frame_equal(before, after[before.columns])
+    # What a reward takes has one interval, of the seeds and the machine.
+    both = [name for name in before if "_to_reward_" in name and name.endswith(("_low", "_high"))]
+    same = before.columns.drop(both)
+    pd.testing.assert_frame_equal(before[same], after[same])
 
 
 def test_the_terminal_shows_both_intervals_at_80_columns_and_json_has_all(

@@ -259,23 +259,30 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
 
 
 def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: what a step is worth, hours, GPU-hours and speed-up to the target reward."""
+    """One row a policy: what a step is worth, time, GPU-hours and speed-up to the target reward. 80 columns
+    wide."""
+    hours = numbers(comparison, c.HOURS_TO_REWARD, "comparison")
+    unit = time_unit(3600.0 * float(np.nanmin(hours)) if np.isfinite(hours).any() else 3600.0)
+    scale = 3600.0 / unit.seconds
 
-    def value(row: Mapping[Any, Any], name: str, low: str, high: str, mark: str = "") -> str:
-        between = f" [{significant(row[low])}, {significant(row[high])}]" if np.isfinite(row[low]) else ""
-        return f"{significant(row[name])}{mark}{between}"
+    def value(row: Mapping[Any, Any], names: Sequence[str], scale: float = 1.0, mark: str = "") -> str:
+        middle, low, high = (scale * row[name] for name in names)
+        between = f" [{significant(low, 2)}, {significant(high, 2)}]" if np.isfinite(low) else ""
+        return f"{significant(middle)}{mark}{between}"
 
+    times = (c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH)
+    ratios = (c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH)
     rows = [
         (
             str(policy),
             _decimals(row[c.PROGRESS], 2),
-            value(row, c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH),
+            value(row, times, scale),
             significant(row[c.GPU_HOURS_TO_REWARD]),
-            value(row, c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH, "×"),
+            value(row, ratios, mark="×"),
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    return table(title, ("policy", "step worth", "hours", "GPU-h", "speed-up"), rows)
+    return table(title, ("policy", "step worth", unit.name, "GPU-h", "speed-up"), rows)
 
 
 def shares_table(shares: "pd.DataFrame", name: str) -> "Table":

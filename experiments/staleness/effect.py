@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from grid import DEFAULT_TREATMENT, STALE, Cell
+from cells import DEFAULT_TREATMENT, STALE, Cell
 from numpy.typing import NDArray
 
 from oppo_sim.learning import Strength, progress

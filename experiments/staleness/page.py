@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from cells import BASE, DEFAULT_TREATMENT, SEEDS, STALE, TREATMENTS, Cell, cells
 from effect import Fitted, Runs, chosen, fitted, worth
-from grid import BASE, DEFAULT_TREATMENT, SEEDS, STALE, TREATMENTS, Cell, cells
 from learner import EVALUATED, STEPS, scenario_of
 from tasks import TASKS
 

@@ -5,8 +5,8 @@ from math import isfinite
 from typing import Any
 
 import pandas as pd
+from cells import DEFAULT_TREATMENT, SEEDS
 from effect import Fitted
-from grid import DEFAULT_TREATMENT, SEEDS
 from learner import BATCH, EVALUATE_EVERY, EVALUATED, STEPS
 from tasks import TASKS
 

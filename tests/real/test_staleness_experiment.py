@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "staleness"))
 
 import effect
-import grid
 import learner
+from cells import DEFAULT_TREATMENT, Cell, cells
 from tasks import TASKS, fitted_actor
 
 from oppo_sim.learning import Strength
@@ -33,10 +33,10 @@ def test_the_right_answer_has_the_whole_reward_and_a_cut_one_less(name: str) -> 
 
 
 def test_the_grid_names_each_run_once_and_the_default_treatment_first() -> None:
-    cells = grid.cells()
-    assert len(set(cells)) == len(cells) == 280
-    assert {cell.treatment for cell in cells[:80]} == {grid.DEFAULT_TREATMENT}
-    cell = grid.Cell("countdown", "async 4", "recompute, no correction", 2)
+    listed = cells()
+    assert len(set(listed)) == len(listed) == 280
+    assert {cell.treatment for cell in listed[:80]} == {DEFAULT_TREATMENT}
+    cell = Cell("countdown", "async 4", "recompute, no correction", 2)
     assert (cell.run_arm().carried, cell.run_arm().corrected) == ("recompute", False)
 
 
@@ -55,7 +55,7 @@ def test_the_fit_finds_the_effect_that_made_the_runs() -> None:
     truth, noise = Strength(0.2, 0.6), np.random.default_rng(5)
     arms = {"sequential": (0, 0.0), "oppo B": (1, 0.0), "async 4": (4, 0.0), "shortest 50 %": (0, -0.5)}
     runs = {
-        grid.Cell(task, arm, grid.DEFAULT_TREATMENT, seed): made_up(*made, truth, noise)
+        Cell(task, arm, DEFAULT_TREATMENT, seed): made_up(*made, truth, noise)
         for task in TASKS
         for seed in range(4)
         for arm, made in arms.items()
@@ -73,7 +73,7 @@ def test_a_short_run_learns_and_can_be_repeated(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(learner, "EVALUATE_EVERY", 3)
     monkeypatch.setattr(learner, "EVALUATED", 8)
     weights = fitted_actor(TASKS["countdown"], 0, tmp_path)
-    arm = grid.Cell("countdown", "async 1", grid.DEFAULT_TREATMENT, 0).run_arm()
+    arm = Cell("countdown", "async 1", DEFAULT_TREATMENT, 0).run_arm()
     first, again = (learner.run("countdown", arm, 0, weights) for _ in range(2))
     assert first["curve"] == again["curve"]
     assert [updates for updates, _ in first["curve"]] == [0, 3]

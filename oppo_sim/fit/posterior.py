@@ -107,8 +107,8 @@ class _Space:
 
     def __init__(self, group: _Group, features: Sequence[Features], priors: Mapping[str, Prior]) -> None:
         self.names: list[str] = []
-        self.median: list[float] = []
-        self.sigma: list[float] = []
+        self._medians: list[float] = []
+        self._sigmas: list[float] = []
         for name in group.terms:
             self._add(name, priors[name].median, priors[name].sigma)
         columns = list(dict.fromkeys(member.column for member in group.members))
@@ -126,18 +126,19 @@ class _Space:
             for member in same:
                 if len(same) > 1 or member.untold:
                     self._add(f"offset/{column}/{member.log}", 1.0, 1.0)
+        self._median, self._sigma = np.array(self._medians), np.array(self._sigmas)
 
     def _add(self, name: str, median: float, sigma: float) -> None:
         self.names.append(name)
-        self.median.append(median)
-        self.sigma.append(sigma)
+        self._medians.append(median)
+        self._sigmas.append(sigma)
 
     def values(self, z: Floats) -> dict[str, Floats]:
         """By name, each (draws,); offsets stay standard normal."""
-        values = np.array(self.median) * np.exp(np.array(self.sigma) * np.clip(z, -12, 12))
-        found = {name: values[:, place] for place, name in enumerate(self.names)}
-        return found | {
-            name: z[:, place] for place, name in enumerate(self.names) if name.startswith("offset/")
+        values = self._median * np.exp(self._sigma * np.minimum(np.maximum(z, -12), 12))
+        return {
+            name: (z if name.startswith("offset/") else values)[:, place]
+            for place, name in enumerate(self.names)
         }
 
 

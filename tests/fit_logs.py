@@ -24,6 +24,8 @@ COSTS: Mapping[str, Any] = {
         "update_weights": 1.0,
     },
 }
+ALL = 24
+"""Steps of a log here. All of them fitted, none is held back and judged, which takes half of the seconds."""
 TRUTH = CostTerms(
     decode=1.3,
     old_log_prob=1.5,
@@ -44,7 +46,7 @@ def fit_scenario(**changes: Any) -> Scenario:
     plain: dict[str, Any] = {
         "format": "oppo-scenario/1",
         "name": "small",
-        "steps": 24,
+        "steps": ALL,
         "rollout_batch_size": 64,
         "max_response_length": 1500,
         "trace": {
@@ -64,7 +66,7 @@ def verl_log(
     scenario: Scenario,
     terms: CostTerms,
     *,
-    steps: int = 24,
+    steps: int = ALL,
     noise: float = 0.01,
     seed: int = 0,
     extra: Mapping[int, Mapping[str, float]] | None = None,

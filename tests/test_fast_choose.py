@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from oppo_sim import columns as c
-from oppo_sim.comparison import compare
+from oppo_sim.comparison import Comparison, compare
 from oppo_sim.costs.interface import Costs, DecodeLines, Demand, EngineCost, Line
 from oppo_sim.costs.linear import LinearEngine
 from oppo_sim.costs.lowering import Lowering
@@ -247,7 +247,7 @@ def test_a_trace_with_other_prompts_is_not_taken_for_the_one_before() -> None:
 
 def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_first()  # which makes runs of its own
-    setup = shipped(SCENARIO, "oppo", 20, "warmup_steps=0", "policy.chunk_size=1")
+    setup = shipped(SCENARIO, "oppo", 3, "warmup_steps=0", "policy.chunk_size=1")
     rooms: list[int] = []
     real = choose.make_state
 
@@ -291,9 +291,12 @@ def test_rows_of_the_steps_before_a_refusal_are_given(tmp_path: Path) -> None:
 
 
 def test_a_comparison_is_the_same_on_either_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = compare(SCENARIO, ["oppo", "april"], seeds=2, steps=20)
+    def made() -> Comparison:
+        return compare(SCENARIO, ["oppo", "april"], seeds=2, steps=6, draws=3, overrides=["warmup_steps=2"])
+
+    fast = made()
     monkeypatch.setattr(choose, "why_not", lambda setup, **how: "not today")
-    slow = compare(SCENARIO, ["oppo", "april"], seeds=2, steps=20)
+    slow = made()
     pd.testing.assert_frame_equal(fast.cells, slow.cells, check_exact=True)
 
 

@@ -98,7 +98,7 @@ def test_a_bad_log_is_used_in_part_with_a_count(
     log = tmp_path / "bad.log"
     log.write_text("\n".join(change((folder / "good.log").read_text().splitlines())) + "\n")
     arguments = ["fit", str(log), "--scenario", str(folder / "mine.yaml"), "-o", str(tmp_path / "fit")]
-    assert run([*arguments, "--draws", "20", "--fit-steps", "8", "--no-figures"]) == 0
+    assert run([*arguments, "--draws", "20", "--fit-steps", str(STEPS), "--no-figures"]) == 0
     record: dict[str, Any] = json.loads((tmp_path / "fit" / "fit.json").read_text())
     assert record["left_out"]["bad.log"][reason] == count
     said = capsys.readouterr()

@@ -14,7 +14,7 @@ from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
-from tests.fit_logs import COSTS, TRUTH, fit_scenario, verl_log
+from tests.fit_logs import ALL, COSTS, TRUTH, fit_scenario, verl_log
 
 
 def _of(held: HeldOut, column: str) -> Judgement:
@@ -43,10 +43,10 @@ def test_a_stage_that_is_mostly_constant_is_told_from_a_slow_one(tmp_path: Path)
     terms = TRUTH.then(CostTerms(update_actor_s=58.0))
     scenario = fit_scenario()
     log = verl_log(tmp_path / "a.log", scenario, terms, noise=0.003)
-    (held,) = run_fit(log, scenario, fit_steps=15).held_out
+    result = run_fit(log, scenario, fit_steps=15)
+    (held,) = result.held_out
     update = _of(held, "timing_s/update_actor").model
     assert update.p90 < 0.02
-    result = run_fit(log, scenario)
     assert result.point.update_actor_s == pytest.approx(60.0, rel=0.05)
 
 
@@ -80,7 +80,7 @@ def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) 
         for line, wait in zip(longer.read_text().splitlines(), waits, strict=True)
     ]
     longer.write_text("\n".join(lines) + "\n")
-    result = run_fit(longer, scenario, draws=200)
+    result = run_fit(longer, scenario, draws=200, fit_steps=ALL)
     assert np.median(result.posterior.terms["tool_wait"]) == pytest.approx(counted, abs=0.1)
     assert result.wait_s == pytest.approx(counted * float(np.mean(waits)), rel=0.15)
 
@@ -163,7 +163,7 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     setup = build_setup(scenario.model_copy(update={"costs": costs}))
     request = SimulationRequest(setup, "sequential", tmp_path / "run", False, (0, 0), True, False)
     simulate_to_folder(request, lambda _done: None)
-    result = run_fit(tmp_path / "run", scenario, fit_steps=12, draws=200)
+    result = run_fit(tmp_path / "run", scenario, fit_steps=ALL, draws=200)
     told = {each.term: each for each in result.told}
     for name, truth in (("round_fixed_s", 0.8), ("piece_fixed_s", 0.02)):
         low, middle, high = told[name].posterior
@@ -172,6 +172,7 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
         assert told[name].verdict != "not told"
     assert not any("round_fixed_s" in note for note in result.notes)
     assert any(note.startswith("piece_send_s cannot be told") for note in result.notes)
-    one_call = run_fit(verl_log(tmp_path / "v.log", fit_scenario(), TRUTH), fit_scenario(), draws=50)
+    log = verl_log(tmp_path / "v.log", fit_scenario(), TRUTH)
+    one_call = run_fit(log, fit_scenario(), draws=50, fit_steps=ALL)
     assert "round_fixed_s" not in {each.term for each in one_call.told}
     assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)

@@ -10,6 +10,9 @@ NEEDS = {"real": "torch"}  # tests/real_vllm and tests/real_trl look after thems
 # Which engine a run takes must not depend on how soon a compiler beside is done (tests/test_compiling.py).
 os.environ.setdefault("OPPO_ENGINE", "compiled")
 
+# What is printed is as wide as in a pipe, not as the terminal of whoever runs the tests.
+os.environ.pop("COLUMNS", None)
+
 # A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that; here it must
 # be as at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -26,6 +26,8 @@ CASES = [
     if case.name in {"sequential", "intra", "inter", "oppo", "oppo, controlled", "oppo, KV kept"}
 ]
 KV = {"kv_cache_memory_bytes": 1 << 26}
+COMPILED = "oppo"
+"""The case whose engines vLLM compiles, as it does of its own accord: half a minute that decides nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +47,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory, actor_model: Any) -> tuple
 def test_simulator_and_vllm_decide_alike(
     case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module
 ) -> None:
+    arguments = KV | {"enforce_eager": case.name != COMPILED}
+
     def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
         actors: list[Actor] = [
-            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, engine_args=KV)
+            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, engine_args=arguments)
             for _ in range(machine.num_replicas)
         ]
         scorers: list[Scorer] = [
-            VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, engine_args=KV)
+            VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, engine_args=arguments)
             for _ in range(machine.num_workers)
         ]
         return actors, scorers

@@ -17,8 +17,9 @@ from oppo_sim.columns import RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.results.sinks import Sink
+from oppo_sim.turns import ToolWait
 
-FORMAT: Final = "oppo-real-checkpoint/2"
+FORMAT: Final = "oppo-real-checkpoint/3"
 FILE: Final = "checkpoint.pt"
 _KEPT: Final = (
     "admitted_step", "deferrals", "drops", "finished_at", "finished_step", "generated", "generated_before",
@@ -27,6 +28,7 @@ _KEPT: Final = (
     "admitted_s", "clipped", "cut", "next_cut", "preemptions",
     "handed", "response_length", "scored_at", "sent_to_scorer", "trace_row", "withheld",
     "finish_reason", "forced_length", "log_probs", "prompt", "ref_log_probs", "score", "tokens", "versions",
+    "answer_at", "answers", "tail", "tool_tokens", "turn_end", "turns_done", "unseen", "waits_for_tool",
 )  # fmt: skip
 
 
@@ -175,10 +177,14 @@ def ledger_state(plant: EnginePlant) -> dict[str, Any]:
 def restore_ledger(plant: EnginePlant, saved: Mapping[str, Any]) -> None:
     """Put a ledger back; its rollouts are with no engine yet."""
     plant.scheduler.ledger.load_state_dict(saved, _rollout)
+    for rollout in plant.scheduler.ledger.unfinished.values():
+        if rollout.waits_for_tool:
+            plant.tools.wait_on(rollout)
 
 
 def _plain(rollout: RealRollout) -> dict[str, Any]:
-    return {name: getattr(rollout, name) for name in _KEPT}
+    kept = {name: getattr(rollout, name) for name in _KEPT}
+    return kept | {"waits": [tuple(wait) for wait in rollout.waits]}
 
 
 def _rollout(plain: Mapping[str, Any]) -> RealRollout:
@@ -190,6 +196,7 @@ def _rollout(plain: Mapping[str, Any]) -> RealRollout:
         plain["trace_row"],
         plain["admitted_step"],
         0.0,
+        tuple([ToolWait(*wait) for wait in plain["waits"]]),
     )
     for name in _KEPT:
         setattr(rollout, name, plain[name])

@@ -131,7 +131,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
                 sizes.kv_block_tokens,
                 subject.max_num_seqs,
                 config.lock_step,
-                config.actor_args,
+                engine_args=config.actor_args,
             )
         )
         opening.callback(actor.close)

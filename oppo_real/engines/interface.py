@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -25,15 +26,71 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a tool gave a rollout after its call."""
+
+    after: int
+    """Response tokens made before the call."""
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Request:
     """A rollout to generate, or to go on with (``generated`` tokens already made)."""
 
     rollout_id: int
     prompt: tuple[int, ...]
     max_response_length: int
+    """Of response and answers of tools together."""
     forced_length: int | None = None
     """Replay: the response ends after exactly this many tokens, stop tokens or not."""
     generated: tuple[int, ...] = ()
+    """Response tokens, without the answers of tools."""
+    answers: tuple[Answer, ...] = ()
+    """Of the calls so far, in order."""
+    call_after: int | None = None
+    """Replay: after so many response tokens it calls a tool and leaves the engine."""
+    unseen: int | None = None
+    """Tokens of its context that no prefill has had, at its end; None: all."""
+    prompt_key: int | None = None
+    """Samples with the same key have the same prompt."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """Of all answers so far."""
+        return sum(len(answer.tokens) for answer in self.answers)
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Prompt, response and answers, in order."""
+        cuts = [0, *(answer.after for answer in self.answers), len(self.generated)]
+        turns = [self.generated[begin:end] for begin, end in pairwise(cuts)]
+        answers = [*(answer.tokens for answer in self.answers), ()]
+        parts = (part for turn in zip(turns, answers, strict=True) for part in turn)
+        return (*self.prompt, *chain.from_iterable(parts))
+
+    @property
+    def turn_end(self) -> int:
+        """Response tokens at which it leaves the engine at the latest: finished, or with a call."""
+        if self.call_after is not None:
+            return self.call_after
+        return self.final_length
+
+    @property
+    def final_length(self) -> int:
+        """Response tokens at which it is finished at the latest."""
+        if self.forced_length is not None:
+            return self.forced_length
+        return self.max_response_length - self.answer_tokens
+
+    def end_of_turn(self, generated: int) -> "tuple[FinishReason | None, bool]":
+        """(Finish reason, whether it calls) after ``generated`` response tokens, stop tokens apart. A forced
+        length below the maximum counts as a stop."""
+        if generated == self.call_after:
+            return None, True
+        if generated < self.final_length:
+            return None, False
+        return ("stop" if generated + self.answer_tokens < self.max_response_length else "length"), False
 
 
 @dataclass(frozen=True)
@@ -47,6 +104,8 @@ class NewTokens:
     weight_version: int
     finish_reason: FinishReason | None
     """None while unfinished."""
+    calls_tool: bool = False
+    """It has left the engine, until it is submitted again with the answer."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +118,16 @@ class ActorCounts:
     """Prefilled again: after cleared KV or a preemption."""
     iterations: int = 0
     preemptions: int = 0
+    prefix_cached: int = 0
+    """Of prompts, found in the KV of another sample, and not prefilled."""
 
 
 class Actor(Protocol):
     """Generates. All rollouts submitted run together (continuous batching)."""
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue rollouts; they are prefilled before the next iteration, in id order."""
+        """Queue rollouts; they are prefilled before the next iteration, in id order. Of one that comes back
+        from a tool only what is new, where its KV was kept."""
 
     def step(self) -> list[NewTokens]:
         """Prefill what joins, then decode one token for every running rollout; empty if nothing runs."""
@@ -74,7 +136,7 @@ class Actor(Protocol):
         """Ids of unfinished rollouts, ascending."""
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
-        """Forget rollouts and free their KV."""
+        """Forget rollouts, those at tools too, and free their KV."""
 
     def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
         """New weights from the next iteration on; without ``keep_kv`` running rollouts prefill again."""

@@ -3,7 +3,8 @@ replica.
 
 Before every iteration: while the running rollouts and the next token of each do not fit the KV capacity, the
 running one with the highest id is preempted; then waiting rollouts join in id order while everything fits,
-the first that does not blocking those behind it.
+the first that does not blocking those behind it. KV kept of rollouts at tools counts in the capacity; it is
+given up, highest id first, before anybody is preempted, and after joins.
 
 How the last context token is handled: an iteration feeds a running rollout the one token that is not stored
 yet (its newest) and samples from that token's logits, so before an iteration a context of n tokens has n−1
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from oppo_real.engines.interface import ActorCounts, FinishReason, NewTokens, Request, Sampling
+from oppo_real.engines.interface import ActorCounts, NewTokens, Request, Sampling
 from oppo_real.engines.packed_model import Feed, PackedModel, micro_batches
 from oppo_real.engines.torch_sampling import check_sampling, sample, token_draw
 from oppo_sim.errors import OppoError
@@ -35,6 +36,8 @@ class ActorLimits:
     max_num_seqs: int | None = None
     max_batched_tokens: int | None = None
     """Tokens of one forward; bounds the memory of activations."""
+    keep_kv_on_tool_call: bool = False
+    """KV of a rollout that calls a tool is kept as long as nobody needs the memory."""
 
 
 @dataclass
@@ -42,7 +45,8 @@ class _Rollout:
     request: Request
     context: list[int]
     generated: int
-    was_prefilled: bool = False
+    unseen: int
+    """Tokens of its context that no prefill has had."""
 
     @property
     def limit(self) -> int:
@@ -77,6 +81,8 @@ class TorchActor:
         self._rollouts: dict[int, _Rollout] = {}
         self._running: list[int] = []
         self._waiting: list[int] = []
+        self._kept: dict[int, int] = {}
+        """Of rollouts that wait for a tool, or to join after it: tokens of context whose KV is here."""
         self._decoded = self._prefilled = self._recomputed = self._iterations = self._preemptions = 0
 
     # ---- what the driver asks ------------------------------------------------------------------------------
@@ -90,9 +96,9 @@ class TorchActor:
                 raise OppoError(f"Rollout {request.rollout_id} is already being generated; abort it first.")
             seen.add(request.rollout_id)
         for request in requests:
-            self._rollouts[request.rollout_id] = _Rollout(
-                request, [*request.prompt, *request.generated], len(request.generated)
-            )
+            context = list(request.context)
+            unseen = len(context) if request.unseen is None else request.unseen
+            self._rollouts[request.rollout_id] = _Rollout(request, context, len(request.generated), unseen)
             insort(self._waiting, request.rollout_id)
 
     def step(self) -> list[NewTokens]:
@@ -103,13 +109,12 @@ class TorchActor:
             return []
         limits = {rollout_id: self._rollouts[rollout_id].limit for rollout_id in self._running}
         most = self._limits.max_batched_tokens
-        joined = sum(len(self._rollouts[rollout_id].context) for rollout_id in joining)
-        if most is not None and len(self._running) - len(joining) + joined > most:
-            early = [Feed(rollout_id, self._rollouts[rollout_id].context[:-1]) for rollout_id in joining]
-            for batch in micro_batches([feed for feed in early if feed.tokens], most):
-                self._packed.forward(batch, limits)
         store = self._packed.store
         rows = [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._running]
+        if most is not None and sum(len(one.context) - store.length(i) for i, one in rows) > most:
+            early = [Feed(i, self._rollouts[i].context[store.length(i) : -1]) for i in joining]
+            for batch in micro_batches([feed for feed in early if feed.tokens], most):
+                self._packed.forward(batch, limits)
         feeds = [Feed(rollout_id, one.context[store.length(rollout_id) :]) for rollout_id, one in rows]
         size = most or len(feeds)
         parts = [feeds[begin : begin + size] for begin in range(0, len(feeds), size)]
@@ -131,6 +136,7 @@ class TorchActor:
             if rollout_id in self._rollouts:
                 self._leave(rollout_id)
                 del self._rollouts[rollout_id]
+            self._give_up(rollout_id)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int, keep_kv: bool) -> None:
         """New weights, copied in place. Raises OppoError, with nothing changed, if names or shapes differ."""
@@ -141,6 +147,8 @@ class TorchActor:
                 self._packed.store.free(rollout_id)
             self._waiting = sorted((*self._waiting, *self._running))
             self._running = []
+            for rollout_id in list(self._kept):
+                self._give_up(rollout_id)
 
     def counts(self) -> ActorCounts:
         """Work done so far."""
@@ -167,6 +175,7 @@ class TorchActor:
         """Free everything."""
         self._rollouts.clear()
         self._running, self._waiting = [], []
+        self._kept.clear()
         self._packed.store.clear()
 
     # ---- joining and leaving -------------------------------------------------------------------------------
@@ -181,16 +190,16 @@ class TorchActor:
         self._packed.check_tokens(request.generated, f"The partial response of rollout {request.rollout_id}")
         if request.max_response_length < 1:
             raise OppoError(f"{whose} has max_response_length {request.max_response_length}; give 1 or more.")
-        final = request.max_response_length if request.forced_length is None else request.forced_length
-        if not 1 <= final <= request.max_response_length:
+        final = request.final_length
+        if not 1 <= final <= request.max_response_length - request.answer_tokens:
             raise OppoError(
                 f"{whose} has forced_length {final}; give one from 1 to its max_response_length"
-                f" {request.max_response_length}."
+                f" {request.max_response_length}, the answers of tools included."
             )
-        if len(request.generated) >= final:
+        if len(request.generated) >= request.turn_end:
             raise OppoError(
-                f"{whose} has {len(request.generated)} tokens already and may have {final}; it is finished,"
-                " do not submit it."
+                f"{whose} has {len(request.generated)} tokens already and may have {request.turn_end}; it is"
+                " finished, do not submit it."
             )
         longest = len(request.prompt) + request.max_response_length
         self._packed.check_length(longest, whose)
@@ -207,8 +216,9 @@ class TorchActor:
         return len(self._rollouts[rollout_id].context) // self._limits.kv_block_tokens + 1
 
     def _preempt_until_it_fits(self) -> None:
-        if self._blocks is None:
+        if self._blocks is None or not self._running:
             return
+        self._make_room()
         used = sum(map(self._blocks_needed, self._running))
         while used > self._blocks:
             victim = self._running[-1]
@@ -232,37 +242,45 @@ class TorchActor:
         del self._waiting[:count]
         for rollout_id in joining:
             rollout = self._rollouts[rollout_id]
-            if rollout.was_prefilled:
-                self._recomputed += len(rollout.context)
-            else:
-                self._prefilled += len(rollout.context)
-                rollout.was_prefilled = True
+            self._prefilled += rollout.unseen
+            if self._kept.pop(rollout_id, None) is None:
+                self._recomputed += len(rollout.context) - rollout.unseen
+            rollout.unseen = 0
             insort(self._running, rollout_id)
+        if self._kept:
+            self._make_room()
         return joining
 
-    def _leave(self, rollout_id: int) -> None:
+    def _make_room(self) -> None:
+        """Give up KV that rollouts at tools keep, as long as it is in the way of the next iteration."""
+        if self._blocks is None:
+            return
+        block = self._limits.kv_block_tokens
+        used = sum(map(self._blocks_needed, self._running)) + sum(-(-c // block) for c in self._kept.values())
+        while self._kept and used > self._blocks:
+            highest = max(self._kept)
+            used -= -(-self._kept[highest] // block)
+            self._give_up(highest)
+
+    def _give_up(self, rollout_id: int) -> None:
+        if self._kept.pop(rollout_id, None) is not None:
+            self._packed.store.free(rollout_id)
+
+    def _leave(self, rollout_id: int, keep_kv: bool = False) -> None:
         (self._running if rollout_id in self._running else self._waiting).remove(rollout_id)
-        self._packed.store.free(rollout_id)
+        if keep_kv:
+            self._kept[rollout_id] = len(self._rollouts[rollout_id].context)
+        elif rollout_id not in self._kept:
+            self._packed.store.free(rollout_id)
 
     def _accept(self, rollout_id: int, token: int, log_prob: float) -> NewTokens:
         rollout = self._rollouts[rollout_id]
         rollout.context.append(token)
         rollout.generated += 1
-        reason = _finish_reason(rollout.request, rollout.generated, token, self._sampling.stop_token_id)
-        if reason is not None:
-            self._leave(rollout_id)
+        reason, calls = rollout.request.end_of_turn(rollout.generated)
+        if rollout.request.forced_length is None and token == self._sampling.stop_token_id:
+            reason, calls = "stop", False
+        if reason is not None or calls:
+            self._leave(rollout_id, keep_kv=calls and self._limits.keep_kv_on_tool_call)
             del self._rollouts[rollout_id]
-        return NewTokens(rollout_id, (token,), (log_prob,), self._version, reason)
-
-
-def _finish_reason(
-    request: Request, generated: int, token: int, stop_token_id: int | None
-) -> FinishReason | None:
-    """A forced length below the maximum counts as a stop."""
-    if request.forced_length is not None:
-        if generated < request.forced_length:
-            return None
-        return "stop" if generated < request.max_response_length else "length"
-    if token == stop_token_id:
-        return "stop"
-    return "length" if generated >= request.max_response_length else None
+        return NewTokens(rollout_id, (token,), (log_prob,), self._version, reason, calls)

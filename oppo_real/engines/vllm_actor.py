@@ -21,6 +21,12 @@ promise the same logits for another batch composition (floating point sums are o
 visibly in 16 bit), so a sampled or greedy token can differ where two are nearly tied;
 ``VLLM_BATCH_INVARIANT=1`` removes that on GPUs that support it.
 
+*Prefix caching* is on where KV is to outlive a call of a tool (``keep_kv_on_tool_call``) or samples of one
+prompt are to share it (``share_prompts``). A rollout that calls ends for vLLM; its whole blocks stay in the
+cache until somebody needs the room, the longest unused first, and what it had of the last block is prefilled
+again. Each rollout (or all samples of a prompt) has a salt of its own, and is handed no blocks of others.
+Cleared KV empties the cache.
+
 *Log-probabilities* are those of the distribution sampled from: after temperature and, where ``top_p`` < 1,
 after the cut. Greedy ones are at temperature 1.
 
@@ -28,9 +34,8 @@ Not run here: GPUs, and asynchronous scheduling (vLLM turns it off on CPUs).
 """
 
 import json
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +49,7 @@ from oppo_real.engines.vllm_engine import (
     stop_engine,
 )
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
+from oppo_real.engines.vllm_track import Track
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 
@@ -57,75 +63,14 @@ _CPU_BUDGET = 2048
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
-@dataclass
-class Track:
-    """A rollout. ``handle`` is vLLM's own request object, None while the rollout is not in the engine."""
-
-    request: Request
-    response: list[int]
-    """Response tokens so far, those of earlier engines and those not yet delivered included."""
-    buffer: deque[NewTokens] = field(default_factory=deque)
-    """Made and not yet delivered, a token each."""
-    finished: bool = False
-    """No further token will be made; some may still have to be delivered."""
-    external_id: str = ""
-    internal_id: str = ""
-    handle: Any = None
-    _target: int = 0
-    _computed: int = 0
-    _preemptions: int = 0
-    _resident: bool = False
-    _prefilled_before: bool = False
-
-    def enter(self, internal_id: str, handle: Any) -> None:
-        """The rollout was given to the engine."""
-        self.internal_id, self.handle = internal_id, handle
-        self._preemptions = handle.num_preemptions
-        self.lose_kv()
-
-    def leave(self) -> None:
-        """The rollout is no longer in the engine; its KV is gone."""
-        self.handle = None
-        self._resident = False
-
-    def lose_kv(self) -> None:
-        """KV was cleared on purpose: all is to be prefilled, and this is no preemption."""
-        self._preemptions = self.handle.num_preemptions
-        self._target = self.handle.num_tokens
-        self._computed = 0
-        self._resident = False
-
-    def waiting(self) -> bool:
-        """In the engine, and its context is not in the KV yet."""
-        return self.handle is not None and not self._resident
-
-    def look(self, counts: ActorCounts) -> tuple[int, ActorCounts]:
-        """Tokens that the engine computed for this rollout since the last look, and ``counts`` with them.
-
-        A rollout's context counts as prefilled (again: as recomputed) in the iteration that completes it.
-        That same iteration samples a token.
-        """
-        preemptions = self.handle.num_preemptions - self._preemptions
-        if preemptions:
-            counts = replace(counts, preemptions=counts.preemptions + preemptions)
-            self.lose_kv()
-        computed = self.handle.num_computed_tokens
-        new, self._computed = max(0, computed - self._computed), computed
-        if not self._resident and computed >= self._target:
-            self._resident = True
-            kind = "recomputed" if self._prefilled_before else "prefilled"
-            counts = replace(counts, **{kind: getattr(counts, kind) + self._target})
-            self._prefilled_before = True
-        return new, counts
-
-
 class VllmActor:
     """``Actor`` over ``vllm.LLMEngine``. ``model`` is a folder written by ``save_pretrained``; no tokenizer
     is needed.
 
     ``lock_step``: or free-running (see above). ``max_num_seqs`` bounds the rollouts that run together; the
     others wait, by id. ``kv_capacity_tokens``: None is what vLLM finds free on a GPU, 1 GiB on a CPU.
-    ``engine_args`` go to vLLM as they are, last.
+    ``keep_kv_on_tool_call``, ``share_prompts``: see *Prefix caching*. ``engine_args`` go to vLLM as they are,
+    last.
 
     Raises ``OppoError`` where vLLM is absent, lacks something needed, or does not start.
     """
@@ -140,22 +85,26 @@ class VllmActor:
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
         kv_capacity_tokens: int | None = None,
+        keep_kv_on_tool_call: bool = False,
+        share_prompts: bool = False,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
         self._vllm = require_vllm()
+        self._keeps_on_call, self._shares = keep_kv_on_tool_call, share_prompts
+        caches = keep_kv_on_tool_call or share_prompts
         self._features = probe_vllm()
         self._features.need(
             reloading_of_weights=self._features.reload_weights_iterator,
             reset_of_running_requests=self._features.reset_running_requests,
             in_process_request_state=self._features.request_state,
             pause_of_scheduling=lock_step or self._features.pause_scheduling,
+            cache_salt=self._features.cache_salt or not caches,
         )
         self._folder = model_folder(model)
         self._sampling, self._lock_step = sampling, lock_step
         own: dict[str, Any] = {
             "generation_config": "vllm",
-            # With kept KV, blocks of old weights would be handed to later prompts.
-            "enable_prefix_caching": False,
+            "enable_prefix_caching": caches,
             "logprobs_mode": "processed_logprobs",
             "scheduling_policy": "priority",
         }
@@ -179,6 +128,9 @@ class VllmActor:
         self._expected_names = _weight_names(self._folder)
         self._tracks: dict[int, Track] = {}
         self._by_external: dict[str, Track] = {}
+        self._salts = 0
+        self._kept_salts: dict[int, str] = {}
+        """Of rollouts at tools whose KV is kept."""
         self._counts = ActorCounts()
         self._version = 0
         self._engine = start_engine(settings, self._features)
@@ -186,11 +138,12 @@ class VllmActor:
         self._max_model_len = int(config.model_config.max_model_len)
         self._budget = int(config.scheduler_config.max_num_batched_tokens)
         self._tied = bool(getattr(config.model_config.hf_text_config, "tie_word_embeddings", False))
-        if config.cache_config.enable_prefix_caching:
+        if bool(config.cache_config.enable_prefix_caching) != caches:
             stop_engine(self._engine)
             raise OppoError(
-                "The vLLM actor runs without prefix caching, since cached blocks outlive the weights: leave"
-                " enable_prefix_caching out."
+                f"The vLLM actor runs {'with' if caches else 'without'} prefix caching here: leave"
+                " enable_prefix_caching out of its arguments, rollout.enable_prefix_caching and"
+                " rollout.clear_kv_cache_on_tool_call decide it."
             )
 
     # -- the Actor interface ---------------------------------------------------------------------------------
@@ -201,6 +154,11 @@ class VllmActor:
         for request in requests:
             self._check(request, tracks)
             tracks[request.rollout_id] = Track(request, list(request.generated))
+        for request in requests:
+            track = tracks[request.rollout_id]
+            kept = self._kept_salts.pop(request.rollout_id, None)
+            track.own_kv = kept is not None
+            track.salt = kept or self._new_salt(request)
         self._tracks = tracks
 
     def step(self) -> list[NewTokens]:
@@ -229,6 +187,8 @@ class VllmActor:
         self._remove(tracks)
         for track in tracks:
             del self._tracks[track.request.rollout_id]
+        for rollout_id in rollout_ids:
+            self._kept_salts.pop(rollout_id, None)
 
     def load_weights(self, weights: "Mapping[str, torch.Tensor]", version: int, keep_kv: bool) -> None:
         """New weights, in the names of the saved model. A tied output head is passed on explicitly: vLLM
@@ -250,8 +210,11 @@ class VllmActor:
                     "vLLM did not clear the KV of the running rollouts: load weights with keep_kv, or use the"
                     " torch engine."
                 )
-            for track in self._in_engine():
-                track.lose_kv()
+            self._kept_salts.clear()
+            for track in self._tracks.values():
+                track.own_kv = False
+                if track.handle is not None:
+                    track.lose_kv()
 
     def counts(self) -> ActorCounts:
         """Work since the start; tokens made elsewhere count as prefilled. Preemptions are vLLM's own."""
@@ -278,7 +241,7 @@ class VllmActor:
 
     def _check(self, request: Request, known: Mapping[int, Track]) -> None:
         name = f"rollout {request.rollout_id}"
-        total = request.forced_length if request.forced_length is not None else request.max_response_length
+        total, limit = request.turn_end, request.max_response_length - request.answer_tokens
         if request.rollout_id in known:
             raise OppoError(f"Cannot submit {name}: the actor already has it, abort it first.")
         if not request.prompt:
@@ -289,12 +252,18 @@ class VllmActor:
                 f" {request.max_response_length} tokens exceed max_model_len {self._max_model_len}: raise"
                 " max_model_len or shorten the response."
             )
-        if not len(request.generated) < total <= request.max_response_length:
+        if not len(request.generated) < total <= limit:
             raise OppoError(
                 f"Cannot submit {name}: with {len(request.generated)} tokens made it is to end after {total},"
-                f" of at most {request.max_response_length}: give a length above what is made and within"
+                f" of at most {limit}: give a length above what is made and within"
                 " max_response_length."
             )
+
+    def _new_salt(self, request: Request) -> str:
+        if self._shares and request.prompt_key is not None:
+            return f"prompt {request.prompt_key}"
+        self._salts += 1
+        return str(self._salts)
 
     def _enter_queued(self) -> None:
         for track in self._active():
@@ -304,7 +273,9 @@ class VllmActor:
     def _enter(self, track: Track) -> None:
         request = track.request
         track.external_id = str(request.rollout_id)
-        prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=[*request.prompt, *track.response])
+        prompt = self._vllm.inputs.TokensPrompt(prompt_token_ids=list(request.context))
+        if self._keeps_on_call or self._shares:
+            prompt["cache_salt"] = track.salt
         scheduler = self._engine.engine_core.engine_core.scheduler
         internal = self._engine.add_request(
             track.external_id, prompt, self._sampling_params(track), priority=request.rollout_id
@@ -318,11 +289,10 @@ class VllmActor:
     def _sampling_params(self, track: Track) -> Any:
         request, sampling = track.request, self._sampling
         greedy = sampling.temperature == 0.0
-        total = request.forced_length if request.forced_length is not None else request.max_response_length
         settings: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": 1.0 if greedy else sampling.top_p,
-            "max_tokens": total - len(track.response),
+            "max_tokens": request.turn_end - len(track.response),
             "ignore_eos": True,
             "logprobs": 0,
             "detokenize": False,
@@ -332,7 +302,7 @@ class VllmActor:
             settings["seed"] = (
                 stream_key(sampling.seed, f"vllm actor {request.rollout_id} {len(track.response)}") >> 1
             )
-        if request.forced_length is not None:
+        if request.forced_length is not None or request.call_after is not None:
             settings["min_tokens"] = settings["max_tokens"]
         elif sampling.stop_token_id is not None:
             settings["stop_token_ids"] = [sampling.stop_token_id]
@@ -348,8 +318,9 @@ class VllmActor:
         live = self._in_engine()
         outputs = step_engine(self._engine, self._features)
         computed = 0
+        found = {output.request_id: output.num_cached_tokens or 0 for output in outputs}
         for track in live:
-            new, self._counts = track.look(self._counts)
+            new, self._counts = track.look(self._counts, found.get(track.external_id, 0))
             computed += new
         for output in outputs:
             self._take(self._by_external[output.request_id], output.outputs[0])
@@ -362,7 +333,7 @@ class VllmActor:
                 f"vLLM ended rollout {track.request.rollout_id} with {reason!r}: see its log"
                 " (VLLM_LOGGING_LEVEL=INFO)."
             )
-        end = self._finish_reason(track, tokens, reason)
+        end, calls = self._end(track, tokens, reason)
         for place, (token, entry) in enumerate(zip(tokens, completion.logprobs, strict=True)):
             last = place == len(tokens) - 1
             track.buffer.append(
@@ -372,6 +343,7 @@ class VllmActor:
                     (float(entry[token].logprob),),
                     self._version,
                     end if last else None,
+                    calls and last,
                 )
             )
             track.response.append(int(token))
@@ -381,14 +353,16 @@ class VllmActor:
             track.leave()
             del self._by_external[track.external_id]
 
-    def _finish_reason(self, track: Track, tokens: Sequence[int], reason: str | None) -> FinishReason | None:
+    def _end(
+        self, track: Track, tokens: Sequence[int], reason: str | None
+    ) -> tuple[FinishReason | None, bool]:
+        """As ``Request.end_of_turn``."""
         if reason is None:
-            return None
+            return None, False
         request = track.request
-        if request.forced_length is not None:
-            # A replayed response that ends before the limit stands for one that stopped by itself.
-            return "stop" if request.forced_length < request.max_response_length else "length"
-        return "stop" if tokens and int(tokens[-1]) == self._sampling.stop_token_id else "length"
+        if request.forced_length is not None or request.call_after is not None:
+            return request.end_of_turn(len(track.response) + len(tokens))
+        return ("stop" if tokens and int(tokens[-1]) == self._sampling.stop_token_id else "length"), False
 
     def _drain(self) -> None:
         """Complete iterations in flight, so that every token of these weights is known."""
@@ -411,8 +385,10 @@ class VllmActor:
 
     def _forget_finished(self, news: Sequence[NewTokens]) -> None:
         for one in news:
-            if one.finish_reason is not None:
-                del self._tracks[one.rollout_id]
+            if one.finish_reason is not None or one.calls_tool:
+                track = self._tracks.pop(one.rollout_id)
+                if one.calls_tool and self._keeps_on_call:
+                    self._kept_salts[one.rollout_id] = track.salt
 
     def _complete(self, weights: "Mapping[str, torch.Tensor]") -> "list[tuple[str, torch.Tensor]]":
         named = {name: tensor.detach() for name, tensor in weights.items()}

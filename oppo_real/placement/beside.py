@@ -16,7 +16,8 @@ class BesideWorkerGroup:
         """Both clocks must show the same."""
         self._decoding, self._scoring = decoding, scoring
         self.now = decoding.now
-        self.submit, self.abort = decoding.submit, decoding.abort
+        self.submit, self.join, self.abort = decoding.submit, decoding.join, decoding.abort
+        self.set_alarm, self.cancel_alarm = decoding.set_alarm, decoding.cancel_alarm
         self.generate, self.stop = decoding.generate, decoding.stop
         self.load_weights = decoding.load_weights
         self.score, self.forget = scoring.score, scoring.forget

@@ -1,9 +1,10 @@
 """The driver's side of engines that run elsewhere and are reached by messages, whatever carries those."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from oppo_real.placement.clock import Alarms, LockStep
 from oppo_real.placement.events import Event, Job, QueuedPiece, Rested, Scored
 from oppo_sim.errors import OppoError
 
@@ -105,9 +106,15 @@ class ConnectedWorkerGroup:
         self._transport = transport
         self._replicas, self._workers = transport.replicas, transport.workers
         self._lock_step = lock_step
-        self._iterations = elapsed
+        self._clock = LockStep(elapsed)
+        self._alarms = Alarms()
+        self.set_alarm, self.cancel_alarm = self._alarms.set, self._alarms.cancel
         self._origin = 0.0
         self._decoding: set[int] = set()
+        self._told = [0] * len(self._replicas)
+        """How often each was told to decode."""
+        self._idle: set[int] = set()
+        """Lock-step: replicas that have nothing to do."""
         self._unscored = [0] * len(self._workers)
         self._early: list[Event] = []
         try:
@@ -123,10 +130,17 @@ class ConnectedWorkerGroup:
             raise
 
     def now(self) -> float:
-        return self._iterations if self._lock_step else monotonic() - self._origin
+        return self._clock.now if self._lock_step else monotonic() - self._origin
 
     def submit(self, replica: int, jobs: Sequence[Job]) -> None:
         self._replicas[replica].send("submit", list(jobs))
+
+    def join(self, replica: int, jobs: Sequence[Job]) -> None:
+        if not self._lock_step or self._clock.join(replica, jobs):
+            self._told[replica] += 1
+            self._decoding.add(replica)
+            self._idle.discard(replica)
+            self._replicas[replica].send("join", self.now(), list(jobs))
 
     def abort(self, replica: int, rollout_ids: Sequence[int]) -> None:
         self._replicas[replica].send("abort", list(rollout_ids))
@@ -135,16 +149,18 @@ class ConnectedWorkerGroup:
         for replica in self._replicas:
             replica.send("generate", self.now(), chunk_size, round_size)
         self._decoding = set(range(len(self._replicas)))
+        self._told = [told + 1 for told in self._told]
+        self._idle.clear()
+        self._clock.generate(self._decoding)
+        if self._lock_step:
+            self._replies(self._decoding)
 
     def stop(self) -> list[Event]:
-        stopping = sorted(self._decoding)
-        for index in stopping:
-            self._replicas[index].send("stop")
-        events: list[Event] = []
         if self._lock_step:
-            for index in stopping:
-                self._receive(self._replicas[index], events)
-        return events
+            return self._rest(self._clock.stop())
+        for index in sorted(self._decoding):
+            self._replicas[index].send("stop")
+        return []
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         self._unscored[worker] += len(pieces)
@@ -162,48 +178,72 @@ class ConnectedWorkerGroup:
                 self._early.extend(message[1])
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        events, self._early = self._early, []
-        for event in events:
-            self._note(event)
+        early, self._early = self._early, []
+        events = [event for event in early if self._note(event)]
         if self._lock_step:
-            while not events and (self._decoding or any(self._unscored)):
+            while not events and (self._decoding or any(self._unscored) or self._alarms.next() is not None):
                 events = self._next_instant()
             return events
+        until = None if timeout is None else self.now() + timeout
         while True:
-            ready = self._transport.ready(0 if events else timeout)
-            if not ready:
+            events += self._alarms.due(self.now())
+            waited = [at for at in (until, self._alarms.next()) if at is not None]
+            wait = max(0.0, min(waited) - self.now()) if waited else None
+            ready = self._transport.ready(0 if events else wait)
+            if not ready and (events or (until is not None and self.now() >= until)):
                 return events
             for link in ready:
                 self._receive(link, events)
 
     def _receive(self, link: Link, events: list[Event]) -> None:
-        for event in link.receive()[1]:
-            self._note(event)
-            events.append(event)
+        events += [event for event in link.receive()[1] if self._note(event)]
 
-    def _note(self, event: Event) -> None:
+    def _replies(self, replicas: Iterable[int]) -> list[Event]:
+        """Of lock-step: what each says to what it was told, and whether it has nothing to do."""
+        events: list[Event] = []
+        for index in sorted(replicas):
+            _, told, *idle = self._replicas[index].receive()
+            events += [event for event in told if self._note(event)]
+            if any(idle):
+                self._idle.add(index)
+        return events
+
+    def _rest(self, replicas: Sequence[int]) -> list[Event]:
+        for index in replicas:
+            self._replicas[index].send("stop")
+        return self._replies(replicas)
+
+    def _note(self, event: Event) -> bool:
+        """False for what is not so any more: a replica rested before it heard that somebody joins it."""
         if isinstance(event, Rested):
+            if event.told != self._told[event.replica]:
+                return False
             self._decoding.discard(event.replica)
+            self._clock.rest(event.replica)
         elif isinstance(event, Scored):
             self._unscored[event.worker] -= event.pieces
+        return True
 
     def _next_instant(self) -> list[Event]:
-        """Scores of this instant; when there are none to come, one iteration of every replica that
-        decodes."""
+        """Scores of this instant; when there are none to come, the next iterations that end, or alarms."""
         events: list[Event] = []
         if any(self._unscored):
             for index, worker in enumerate(self._workers):
                 while self._unscored[index]:
                     self._receive(worker, events)
             return events
-        stepping = sorted(self._decoding)
-        for index in stepping:
-            self._replicas[index].send("iterate", self._iterations + 1)
-        for index in stepping:
-            self._receive(self._replicas[index], events)
-        if self._decoding:
-            self._iterations += 1
-        return events
+        if self._idle:
+            idle, self._idle = sorted(self._idle & self._decoding), set()
+            return self._rest(idle)
+        clock = self._clock
+        if not clock.advance([self._alarms.next()]):
+            return events
+        ending = clock.ending()
+        for index, began, _ in ending:
+            self._replicas[index].send("iterate", began, clock.now, clock.joining(index))
+        events += self._replies([index for index, _, _ in ending])
+        events += self._rest([index for index, _, stops in ending if stops and index in self._decoding])
+        return [*events, *self._alarms.due(clock.now)]
 
     def resolved_configs(self) -> dict[str, Any]:
         return self._resolved

@@ -28,6 +28,10 @@ class ActorSpec:
     kv_block_tokens: int = 16
     max_num_seqs: int | None = None
     lock_step: bool = False
+    keep_kv_on_tool_call: bool = False
+    """KV of a rollout that calls a tool is kept as long as nobody needs the memory."""
+    share_prompts: bool = False
+    """Samples of one prompt have it in KV once."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -107,7 +111,13 @@ def _torch_actor(spec: ActorSpec) -> Actor:
     from oppo_real.engines.models import build_causal_lm
     from oppo_real.engines.torch_actor import ActorLimits, TorchActor
 
-    limits = ActorLimits(spec.kv_capacity_tokens, spec.kv_block_tokens, spec.max_num_seqs, **spec.engine_args)
+    limits = ActorLimits(
+        spec.kv_capacity_tokens,
+        spec.kv_block_tokens,
+        spec.max_num_seqs,
+        keep_kv_on_tool_call=spec.keep_kv_on_tool_call,
+        **spec.engine_args,
+    )
     return TorchActor(build_causal_lm(spec.model, spec.seed, spec.dtype, spec.device), spec.sampling, limits)
 
 
@@ -138,6 +148,8 @@ def _vllm_actor(spec: ActorSpec) -> Actor:
         dtype=spec.dtype,
         max_model_len=spec.max_model_len,
         kv_capacity_tokens=spec.kv_capacity_tokens,
+        keep_kv_on_tool_call=spec.keep_kv_on_tool_call,
+        share_prompts=spec.share_prompts,
         engine_args=spec.engine_args,
         **sizes,
     )

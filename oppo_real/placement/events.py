@@ -29,6 +29,8 @@ class TokenDelta:
     next_cut: int
     at: float
     """When the last of them was made, seconds (lock-step: iterations) since the run began."""
+    calls_tool: bool = False
+    """The rollout has left its replica, to come back with the answer of a tool."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class DecodeInterval:
     running: int
     iterations: int
     kv_tokens: int
-    """Prompt and response tokens of the running rollouts at its end, the highest point."""
+    """Tokens of context of the running rollouts at its end, the highest point."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Rested:
     replica: int
     at: float
     counts: ActorCounts
+    told: int = 0
+    """How often it had been told to decode."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,15 @@ class Scored:
     counts: ScorerCounts
 
 
-Event = Delivered | Rested | Taken | Scored
+@dataclass(frozen=True)
+class Answered:
+    """The alarm of a rollout that waits for its tool."""
+
+    rollout_id: int
+    at: float
+
+
+Event = Delivered | Rested | Taken | Scored | Answered
 
 
 @dataclass(frozen=True)

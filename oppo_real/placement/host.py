@@ -29,7 +29,8 @@ Clock = Callable[[], float]
 
 @dataclass
 class _Buffer:
-    prompt_length: int
+    given: int
+    """Tokens of context that it did not decode: prompt and answers of tools."""
     generated: int
     next_cut: int
     tokens: list[int] = field(default_factory=list)
@@ -51,6 +52,7 @@ class ReplicaHost:
         self._chunk_size = 1
         self._left: int | None = None
         self._last = 0.0
+        self._told = 0
         self._buffers: dict[int, _Buffer] = {}
         self._ready: list[TokenDelta] = []
         self._intervals: list[DecodeInterval] = []
@@ -62,8 +64,16 @@ class ReplicaHost:
         for job in jobs:
             request = job.request
             self._buffers[request.rollout_id] = _Buffer(
-                len(request.prompt), len(request.generated), job.next_cut
+                len(request.prompt) + request.answer_tokens, len(request.generated), job.next_cut
             )
+
+    def join(self, jobs: Sequence[Job], at: float) -> None:
+        """Queue rollouts while generation goes on; decode again if there was nothing to do."""
+        self.submit(jobs)
+        self._told += 1
+        if not self.active:
+            self.active = True
+            self._last = at
 
     def abort(self, rollout_ids: Sequence[int]) -> None:
         """Forget rollouts."""
@@ -78,6 +88,7 @@ class ReplicaHost:
     def begin(self, at: float, chunk_size: int, round_size: int | None) -> None:
         """Decode from now on; with ``round_size``, that many iterations at most."""
         self.active = True
+        self._told += 1
         self._last = at
         self._chunk_size = chunk_size
         self._left = round_size
@@ -115,7 +126,7 @@ class ReplicaHost:
             if buffer.tokens:
                 self._flush(rollout_id, buffer, None, cut=False)
         self._close_interval()
-        return self._hand_out(), Rested(self._index, self._last, self.actor.counts())
+        return self._hand_out(), Rested(self._index, self._last, self.actor.counts(), self._told)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
@@ -136,10 +147,16 @@ class ReplicaHost:
             del self._buffers[rollout_id]
         elif self._stream and buffer.generated >= buffer.next_cut:
             buffer.next_cut = buffer.generated + self._chunk_size
-            self._flush(rollout_id, buffer, None, cut=True)
-        return buffer.prompt_length + buffer.generated
+            self._flush(rollout_id, buffer, None, cut=True, calls=new.calls_tool)
+        elif new.calls_tool:
+            self._flush(rollout_id, buffer, None, cut=False, calls=True)
+        if new.calls_tool:
+            del self._buffers[rollout_id]
+        return buffer.given + buffer.generated
 
-    def _flush(self, rollout_id: int, buffer: _Buffer, reason: FinishReason | None, *, cut: bool) -> None:
+    def _flush(
+        self, rollout_id: int, buffer: _Buffer, reason: FinishReason | None, *, cut: bool, calls: bool = False
+    ) -> None:
         delta = TokenDelta(
             rollout_id,
             tuple(buffer.tokens),
@@ -149,6 +166,7 @@ class ReplicaHost:
             cut,
             buffer.next_cut,
             buffer.at,
+            calls,
         )
         self._ready.append(delta)
         buffer.tokens.clear()

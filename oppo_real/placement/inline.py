@@ -3,10 +3,11 @@ lock-step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.engines.interface import Actor, Scorer
+from oppo_real.placement.clock import Alarms, LockStep
 from oppo_real.placement.events import Event, Job, QueuedPiece, Scored
 from oppo_real.placement.host import ReplicaHost, ScorerHost
 
@@ -32,21 +33,23 @@ class InlineWorkerGroup:
         scoring_time: Callable[[int], float] = lambda tokens: 0.0,
     ) -> None:
         """``lock_step``: one clock counts iterations; a scoring batch of so many tokens takes
-        ``scoring_time`` of them. ``elapsed``: what the clock shows at first."""
+        ``scoring_time`` of them, a tool as many as it has seconds. ``elapsed``: what the clock shows at
+        first."""
         self._replicas = [ReplicaHost(index, actor, stream) for index, actor in enumerate(actors)]
         self._workers = [
             ScorerHost(index, scorer, max_scoring_tokens) for index, scorer in enumerate(scorers)
         ]
         self._lock_step = lock_step
         self._origin = monotonic() - elapsed
-        # Lock-step: the clock, when the iteration in progress began, batches in service by worker.
-        self._now = self._began = elapsed
-        self._stopping = False
+        self._clock = LockStep(elapsed)
+        self._alarms = Alarms()
+        self.set_alarm, self.cancel_alarm = self._alarms.set, self._alarms.cancel
+        # Lock-step: batches in service by worker.
         self._scoring: dict[int, Scored] = {}
         self._scoring_time = scoring_time
 
     def now(self) -> float:
-        return self._now if self._lock_step else monotonic() - self._origin
+        return self._clock.now if self._lock_step else monotonic() - self._origin
 
     @property
     def decoding(self) -> bool:
@@ -56,20 +59,22 @@ class InlineWorkerGroup:
     def submit(self, replica: int, jobs: Sequence[Job]) -> None:
         self._replicas[replica].submit(jobs)
 
+    def join(self, replica: int, jobs: Sequence[Job]) -> None:
+        if not self._lock_step or self._clock.join(replica, jobs):
+            self._replicas[replica].join(jobs, self.now())
+
     def abort(self, replica: int, rollout_ids: Sequence[int]) -> None:
         self._replicas[replica].abort(rollout_ids)
 
     def generate(self, chunk_size: int, round_size: int | None) -> None:
-        self._began, self._stopping = self._now, False
+        self._clock.generate(range(len(self._replicas)))
         for replica in self._replicas:
             replica.begin(self.now(), chunk_size, round_size)
 
     def stop(self) -> list[Event]:
-        active = [replica for replica in self._replicas if replica.active]
-        if self._lock_step and self._now > self._began:
-            self._stopping = True
-            return []
-        return [event for replica in active for event in replica.rest()]
+        if self._lock_step:
+            return [event for index in self._clock.stop() for event in self._rest(index)]
+        return [event for replica in self._replicas if replica.active for event in replica.rest()]
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         self._workers[worker].queue(pieces)
@@ -86,10 +91,13 @@ class InlineWorkerGroup:
             events = self._next_instant() if self._lock_step else self._next_turn()
             if events or timeout is not None:
                 return events
-            assert self.decoding, "nothing is left to generate or to score, but the driver waits"
+            if not self.decoding:
+                answer = self._alarms.next()
+                assert answer is not None, "nothing is left to generate or to score, but the driver waits"
+                sleep(max(0.0, answer - self.now()))
 
     def _next_turn(self) -> list[Event]:
-        events: list[Event] = []
+        events: list[Event] = [*self._alarms.due(self.now())]
         for worker in self._workers:
             if worker.waiting:
                 events += [worker.take(), worker.score(self.now)]
@@ -100,31 +108,35 @@ class InlineWorkerGroup:
 
     def _next_instant(self) -> list[Event]:
         events: list[Event] = []
-        for replica in self._replicas:
+        for index, replica in enumerate(self._replicas):
             if replica.active and replica.idle:
-                events += replica.rest()
+                events += self._rest(index)
         if events:
             return events
+        clock = self._clock
         for index, worker in enumerate(self._workers):
             if worker.waiting and index not in self._scoring:
                 events.append(worker.take())
                 ended = worker.score(self.now)
-                self._scoring[index] = replace(ended, at=self._now + self._scoring_time(ended.tokens))
-        active = [replica for replica in self._replicas if replica.active]
-        ends = [ended.at for ended in self._scoring.values()] + [self._began + 1] * bool(active)
-        if not ends:
+                self._scoring[index] = replace(ended, at=clock.now + self._scoring_time(ended.tokens))
+        if not clock.advance([*(ended.at for ended in self._scoring.values()), self._alarms.next()]):
             return events
-        self._now = min(ends)
         for index, ended in list(self._scoring.items()):
-            if ended.at == self._now:
+            if clock.is_now(ended.at):
                 events.append(self._scoring.pop(index))
-        if active and self._began + 1 == self._now:
-            for replica in active:
-                events += replica.turn(self._began, self.now)
-                if self._stopping and replica.active:
-                    events += replica.rest()
-            self._began, self._stopping = self._now, False
-        return events
+        for index, began, stopping in clock.ending():
+            replica = self._replicas[index]
+            events += replica.turn(began, self.now)
+            if stopping and replica.active:
+                events += replica.rest()
+            if not replica.active:
+                clock.rest(index)
+            replica.submit(clock.joining(index))
+        return [*events, *self._alarms.due(clock.now)]
+
+    def _rest(self, index: int) -> Sequence[Event]:
+        self._clock.rest(index)
+        return self._replicas[index].rest()
 
     def resolved_configs(self) -> dict[str, Any]:
         return {

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 class WorkerGroup(Protocol):
-    """Replicas and scoring workers. Everything about rollouts is asked while the replicas rest."""
+    """Replicas and scoring workers. But for ``join``, everything about rollouts is asked while the replicas
+    rest."""
 
     @property
     def concurrent(self) -> bool:
@@ -21,6 +22,16 @@ class WorkerGroup(Protocol):
 
     def submit(self, replica: int, jobs: Sequence[Job]) -> None:
         """Give rollouts to a replica."""
+
+    def join(self, replica: int, jobs: Sequence[Job]) -> None:
+        """Give rollouts to a replica while generation goes on: they join when its iteration in progress has
+        ended, or at once, where it had nothing to do."""
+
+    def set_alarm(self, rollout_id: int, at: float) -> None:
+        """Send ``Answered`` at ``at`` (seconds since the run began; lock-step: iterations)."""
+
+    def cancel_alarm(self, rollout_id: int) -> None:
+        """Do not; one that has no alarm is no error."""
 
     def abort(self, replica: int, rollout_ids: Sequence[int]) -> None:
         """Take rollouts from a replica; their KV is freed."""

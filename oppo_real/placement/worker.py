@@ -138,6 +138,9 @@ def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) 
                 stepwise = clock.origin is None
             elif name == "submit":
                 host.submit(*arguments)
+            elif name == "join":
+                clock.told = arguments[0]
+                host.join(arguments[1], clock())
             elif name == "abort":
                 host.abort(*arguments)
             elif name == "load":
@@ -146,11 +149,15 @@ def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) 
             elif name == "generate":
                 clock.told = arguments[0]
                 host.begin(clock(), *arguments[1:])
+                if stepwise:
+                    _reply(channel, host, ())
             elif name == "stop":
                 _send(channel, host.rest() if host.active else ())
             elif name == "iterate":
-                began, clock.told = clock.told, arguments[0]
-                _send(channel, host.turn(began, clock), always=True)
+                began, clock.told, joining = arguments
+                events = host.turn(began, clock)
+                host.submit(joining)
+                _reply(channel, host, events)
         _send(channel, host.turn(clock(), clock))
 
 
@@ -172,6 +179,11 @@ def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:
         _send(channel, (host.score(clock),))
 
 
-def _send(channel: Channel, events: Sequence[Event], always: bool = False) -> None:
-    if events or always:
+def _reply(channel: Channel, host: ReplicaHost, events: Sequence[Event]) -> None:
+    """Of lock-step, with whether there is anything to do."""
+    channel.send(("events", tuple(events), host.active and host.idle))
+
+
+def _send(channel: Channel, events: Sequence[Event]) -> None:
+    if events:
         channel.send(("events", tuple(events)))

@@ -52,5 +52,8 @@ class RunInput:
     """Steps before it were done in an earlier run."""
     after_step: Callable[[int], None] = lambda step: None
     """Called when a step is done and its row written (for checkpoints)."""
+    sample_rewards: Sequence[float] | None = None
+    """Dynamic sampling: reward of each row of the replayed trace, by which groups are judged; None: every
+    group is trained."""
     own_loop: bool = False
     """The caller trains: the run pauses for him with every batch, and after every step."""

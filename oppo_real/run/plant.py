@@ -2,12 +2,24 @@
 back."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from oppo_real.engines.interface import ActorCounts, Request, ScorePiece, ScorerCounts
-from oppo_real.placement.events import Delivered, Event, Job, QueuedPiece, Rested, Scored, Taken, TokenDelta
+from oppo_real.engines.interface import ActorCounts, ScorePiece, ScorerCounts
+from oppo_real.placement.events import (
+    Answered,
+    Delivered,
+    Event,
+    Job,
+    QueuedPiece,
+    Rested,
+    Scored,
+    Taken,
+    TokenDelta,
+)
 from oppo_real.run.inputs import Metrics, RunInput
 from oppo_real.run.rollout import RealRollout
 from oppo_real.run.signals import Background, CallerSignal, Signal, happened
+from oppo_real.run.tools import ToolCalls
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearTraining
@@ -18,7 +30,13 @@ from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
-from oppo_sim.schedule.rules import Stages, effective_granularity, runs_in_rounds, streams_pieces
+from oppo_sim.schedule.rules import (
+    Stages,
+    effective_granularity,
+    equal_rewards,
+    runs_in_rounds,
+    streams_pieces,
+)
 from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
 from oppo_sim.schedule.scoring import Piece, ScoringRouter
 
@@ -44,6 +62,7 @@ def make_plant(inputs: RunInput, sink: Sink) -> "EnginePlant":
             inputs.steps,
             inputs.first_step,
             machine.groups_together,
+            None if inputs.sample_rewards is None else partial(equal_rewards, inputs.sample_rewards),
         ),
         lambda scheduler: EnginePlant(inputs, sink, scheduler),
         _forced_length if inputs.replays else None,
@@ -74,6 +93,7 @@ class EnginePlant:
         """Trained last."""
         self._stopping = False
         self._group = inputs.worker_group
+        self.tools = ToolCalls(self._group, self._join)
         self._rounds = runs_in_rounds(inputs.policy)
         self._streams = streams_pieces(inputs.policy, machine.streamable)
         self._keeps_round = effective_granularity(inputs.policy, machine.streamable) != "batch"
@@ -81,6 +101,8 @@ class EnginePlant:
         self._decoding: set[int] = set()
         self._rested_at = 0.0
         self._round: dict[int, RealRollout] = {}
+        self._postponed: int | None = None
+        """Size of a round that begins with an answer: until then nobody has anything to decode."""
         self._step = inputs.first_step
         self._tally = Tally()
         self._rollout_s = [0.0] * machine.num_replicas
@@ -88,7 +110,6 @@ class EnginePlant:
         self._training_s = 0.0
         self._actor_counts = [ActorCounts()] * machine.num_replicas
         self._scorer_counts = [ScorerCounts()] * machine.num_workers
-        self._resubmitted = 0
         self._pieces = 0
         self._rows = StepRows(
             sink,
@@ -133,7 +154,7 @@ class EnginePlant:
         scheduler = self.scheduler
         if self._generating:
             scheduler.stop_check()
-            if self._generating and not self._stopping and not self._decoding:
+            if self._generating and not self._stopping and not self._decoding and not self._awaits_answer:
                 scheduler.all_idle()
         pieces: dict[int, list[QueuedPiece]] = {}
         for worker, piece in self.router.settle():
@@ -142,6 +163,11 @@ class EnginePlant:
             self._group.score(index, queued)
         if scheduler.every_instant:
             scheduler.instant_over()
+
+    @property
+    def _awaits_answer(self) -> bool:
+        """Nobody decodes, but somebody will in this phase. In a round he waits for the next one."""
+        return self._postponed is not None if self._rounds else self.tools.waiting
 
     # ---- rollouts to machines ------------------------------------------------------------------------------
 
@@ -153,7 +179,15 @@ class EnginePlant:
         self.admitted_steps.append(step)
         group = rollout_id // self.inputs.batch.group_size
         rollout = RealRollout(
-            rollout_id, group, drawn.prompt, drawn.forced_length, drawn.trace_row, step, self.now()
+            rollout_id,
+            group,
+            drawn.prompt,
+            drawn.forced_length,
+            drawn.trace_row,
+            step,
+            self.now(),
+            drawn.waits,
+            drawn.answers,
         )
         rollout.clipped = drawn.clipped
         return rollout
@@ -169,30 +203,42 @@ class EnginePlant:
                 continue
             if rollout.host >= 0:
                 leaving.setdefault(rollout.host, []).append(rollout.rollout_id)
-            if wanted >= 0:
+            if wanted >= 0 and not rollout.waits_for_tool:
                 joining.setdefault(wanted, []).append(rollout)
             rollout.host = wanted
+            self.tools.taken(rollout)
         for replica, ids in leaving.items():
             self._group.abort(replica, ids)
+        self._submit(joining)
+
+    def join(self, admitted: list[RealRollout]) -> None:
+        for rollout in admitted:
+            rollout.host = rollout.replica
+            if not self._join(rollout):  # at the barrier of a round
+                self._submit({rollout.host: [rollout]})
+
+    def _submit(self, joining: dict[int, list[RealRollout]]) -> None:
         for replica, rollouts in joining.items():
             rollouts.sort(key=lambda rollout: rollout.rollout_id)
             self._group.submit(replica, [self._job(rollout) for rollout in rollouts])
 
-    def join(self, admitted: list[RealRollout]) -> None:
-        """Of dynamic sampling, which a real run refuses before it starts."""
-        raise OppoError("a real run admits rollouts between steps only: set dynamic_sampling.enable to false")
-
     def _job(self, rollout: RealRollout) -> Job:
-        if rollout.tokens:
-            self._resubmitted += rollout.prompt_length + len(rollout.tokens)
-        request = Request(
-            rollout.rollout_id,
-            rollout.prompt,
-            self.inputs.max_response_length,
-            rollout.forced_length,
-            tuple(rollout.tokens),
-        )
-        return Job(request, rollout.next_cut)
+        return Job(rollout.request(self.inputs.max_response_length), rollout.next_cut)
+
+    def _join(self, rollout: RealRollout) -> bool:
+        """Let it join its replica while generation goes on. False: it can only when generation goes on
+        again, or (in rounds) its replica is at the barrier."""
+        if not self._generating or self._stopping:
+            return False
+        if self._rounds and rollout.host not in self._decoding and self._postponed is None:
+            return False
+        if self._postponed is not None:
+            self._submit({rollout.host: [rollout]})
+            self._decode(self._postponed, self._postponed)
+        else:
+            self._decoding.add(rollout.host)
+            self._group.join(rollout.host, [self._job(rollout)])
+        return True
 
     def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
         self._generating, self._stopping = True, False
@@ -200,12 +246,24 @@ class EnginePlant:
         self._decode(chunk_size, round_size)
 
     def next_round(self, round_size: int) -> None:
-        self._decode(round_size, round_size)
+        self._submit_answered()
+        if any(_decodes(rollout) for rollout in self.scheduler.ledger.unfinished.values()):
+            self._decode(round_size, round_size)
+        else:
+            self._postponed = round_size
 
     def leave_barrier(self, then: Callable[[], None]) -> None:
         then()
 
+    def _submit_answered(self) -> None:
+        joining: dict[int, list[RealRollout]] = {}
+        for rollout in self.tools.take_answered():
+            joining.setdefault(rollout.host, []).append(rollout)
+        self._submit(joining)
+
     def _decode(self, chunk_size: int, round_size: int | None) -> None:
+        self._submit_answered()
+        self._postponed = None
         self._decoding = set(range(self.inputs.machine.num_replicas))
         self._group.generate(chunk_size, round_size)
 
@@ -222,12 +280,14 @@ class EnginePlant:
 
     def rest(self) -> float:
         self._generating = self._stopping = False
+        self._postponed = None
         return self._rested_at
 
     def hand_over(self, rollout: RealRollout, last: bool) -> None:
         self.router.offer(rollout, *rollout.take_piece(), last)
 
     def drop(self, rollout: RealRollout) -> None:
+        self.tools.forget(rollout)
         if rollout.host >= 0:
             self._group.abort(rollout.host, [rollout.rollout_id])
             rollout.host = -1
@@ -251,6 +311,8 @@ class EnginePlant:
                 self._decoding.discard(event.replica)
                 self._rested_at = max(self._rested_at, event.at)
                 self._account_counts(event.replica, event.counts)
+            elif isinstance(event, Answered):
+                self.tools.answer(event.rollout_id)
             elif isinstance(event, Taken):
                 self.router.take(self.router.workers[event.worker], event.keys)
                 self._tally.scoring_batches += 1
@@ -263,10 +325,7 @@ class EnginePlant:
 
     def _take(self, delta: TokenDelta) -> None:
         rollout = self.scheduler.ledger.unfinished[delta.rollout_id]
-        rollout.tokens.extend(delta.tokens)
-        rollout.log_probs.extend(delta.log_probs)
-        rollout.versions.extend([delta.weight_version] * len(delta.tokens))
-        rollout.generated = len(rollout.tokens)
+        rollout.take_tokens(delta.tokens, delta.log_probs, delta.weight_version)
         rollout.next_cut = delta.next_cut
         if self._rounds and self._keeps_round:
             self._round[rollout.rollout_id] = rollout
@@ -283,6 +342,8 @@ class EnginePlant:
                 self.markers.append(Marker("chunk", "rollout", rollout.replica, delta.at, self._step))
         if last:
             self.scheduler.finished(rollout, delta.at)
+        elif delta.calls_tool:
+            self.tools.call(rollout, delta.at, self.now())
 
     def _account_decoding(self, event: Delivered) -> None:
         for interval in event.intervals:
@@ -303,6 +364,7 @@ class EnginePlant:
         tally.decoded += counts.decoded - before.decoded
         tally.prefilled += counts.prefilled - before.prefilled
         tally.recomputed += counts.recomputed - before.recomputed
+        tally.prefix_cached += counts.prefix_cached - before.prefix_cached
         tally.preemptions += counts.preemptions - before.preemptions
         self._actor_counts[replica] = counts
 
@@ -375,7 +437,6 @@ class EnginePlant:
     def begin_row(self, step: int) -> float:
         self._step = step
         self._tally = Tally()
-        self._resubmitted = 0
         self._pieces = self.router.pieces
         self._rows.begin(self._read_busy())
         return 0.0
@@ -390,10 +451,6 @@ class EnginePlant:
 
     def close_row(self, end: StepEnd[RealRollout]) -> None:
         tally, reading = self._tally, self._read_busy()
-        # An engine that is given a partial response counts it as new.
-        moved = min(self._resubmitted, tally.prefilled)
-        tally.prefilled -= moved
-        tally.recomputed += moved
         tally.pieces = self.router.pieces - self._pieces
         self.mark("step_end", reading.at, end.step)
         self._rows.close(end, tally, reading, None)
@@ -408,6 +465,10 @@ def _queued(piece: Piece[RealRollout]) -> QueuedPiece:
     rollout = piece.rollout
     tokens = rollout.span_of(piece.past, piece.new)
     return QueuedPiece(ScorePiece(piece.key, tokens, piece.last), rollout.prompt_length)
+
+
+def _decodes(rollout: RealRollout) -> bool:
+    return rollout.host >= 0 and not rollout.waits_for_tool
 
 
 def _forced_length(rollout: RealRollout) -> int:

@@ -1,6 +1,7 @@
 """What a real run keeps beside its rows: the length trace it made, and the trainer's metrics."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.run.rollout import RealRollout
@@ -17,6 +18,9 @@ from oppo_sim.columns import (
     SOURCE,
     STAGES,
     STEP,
+    TOOL_SECONDS,
+    TOOL_TOKENS,
+    TURN_LENGTHS,
     RolloutRow,
     timing,
 )
@@ -50,11 +54,12 @@ class Record:
 
     def after_step(self, step: int, batch: Sequence[RealRollout], metrics: Mapping[str, float]) -> None:
         """Keep what the step's batch was, and what its update said."""
+        size, base = self._setup.base.batch.group_size, self._setup.base
+        turns = base.replay.waits is not None and self._setup.config.mode == "replay"
         for rollout in batch:
-            size = self._setup.base.batch.group_size
             self.trace_rows.append(
                 {
-                    SOURCE: self._setup.base.scenario.name,
+                    SOURCE: base.scenario.name,
                     STEP: rollout.admitted_step,
                     PROMPT_ID: str(rollout.group_id),
                     SAMPLE_ID: str(rollout.rollout_id % size),
@@ -64,6 +69,7 @@ class Record:
                     REWARD: rollout.score,
                     ROLLOUT_ID: rollout.rollout_id,
                     GROUP_ID: rollout.group_id,
+                    **(_turns(rollout) if turns else {}),
                 }
             )
         self.metric_rows.append(
@@ -82,3 +88,12 @@ class Record:
         import pandas as pd
 
         return pd.DataFrame(self.metric_rows)
+
+
+def _turns(rollout: RealRollout) -> dict[str, Any]:
+    ends = [0, *(wait.after for wait in rollout.waits), rollout.response_length]
+    return {
+        TURN_LENGTHS: [end - begin for begin, end in pairwise(ends)],
+        TOOL_SECONDS: [wait.seconds for wait in rollout.waits],
+        TOOL_TOKENS: [wait.tokens for wait in rollout.waits],
+    }

@@ -105,6 +105,7 @@ class OpenRun:
             self.recorded_timing,
             first_step,
             after_step or (lambda step: None),
+            base.sample_rewards,
             own_loop=training is not None,
         )
 
@@ -136,10 +137,15 @@ def build_real_setup(
             "rollout.enable_prefix_caching is simulated only: the engines here prefill the prompt of every"
             " sample, so set it to false for a real run"
         )
-    if base.sample_rewards is not None:
+    if base.sample_rewards is not None and config.mode != "replay":
         raise OppoError(
-            "dynamic_sampling is simulated only: a real run trains every group, so set"
+            "dynamic_sampling judges groups by the rewards of a trace: set real.mode to replay, or"
             " dynamic_sampling.enable to false"
+        )
+    if base.replay.waits is not None and config.mode == "replay" and config.trains:
+        raise OppoError(
+            "real.ppo cannot train the rollouts of a trace with turns, whose tools' tokens are no response:"
+            " set real.ppo.enabled to false"
         )
     if chosen.oracle and config.mode != "replay":
         raise OppoError(
@@ -178,6 +184,16 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
 
     base, config = setup.base, setup.config
     scenario = base.scenario
+    if own is not None and own.prompts is None and config.mode == "replay" and base.replay.waits is not None:
+        raise OppoError(
+            "a stream of rollouts hands out no tokens of tools: leave out the columns of turns, or give"
+            " prompts"
+        )
+    if own is not None and base.sample_rewards is not None:
+        raise OppoError(
+            "a stream of rollouts knows no rewards by which groups could be dropped: set"
+            " dynamic_sampling.enable to false"
+        )
     trains = config.trains and own is None
     stream_ref = scenario.training.stream_ref and (trains or own is not None)
     with TemporaryDirectory(prefix="oppo-models-", dir=config.placement.cluster.shared_folder) as folder:
@@ -206,17 +222,13 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             if own is not None and own.prompts is not None:
                 source = PromptSource(own.prompts, base.batch.group_size)
             elif config.mode == "replay":
-                if base.replay.waits is not None:
-                    raise OppoError(
-                        "real.mode replay cannot replay a trace with turns yet: leave out the columns of"
-                        " turns, or simulate it"
-                    )
                 source = ReplaySource(
                     base.replay,
                     base.replay.cursor(),
                     vocab_size=models.vocab_size,
                     seed=setup.seed,
                     group_size=base.batch.group_size,
+                    waits=base.replay.waits,
                 )
             else:
                 source = TaskSource(seed=setup.seed, group_size=base.batch.group_size)
@@ -308,6 +320,8 @@ def _actor_spec(setup: RealSetup, model: Any, stop: int | None, index: int) -> A
         machine.kv_block_tokens,
         machine.max_num_seqs,
         config.lock_step,
+        setup.base.replay.waits is not None and not machine.clear_kv_cache_on_tool_call,
+        machine.shares_prefixes and setup.base.batch.group_size > 1,
         config.actor_args,
     )
 

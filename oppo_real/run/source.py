@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from oppo_real.task.arithmetic import draw_problem
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.model.run import RowCursor, Rows
+from oppo_sim.turns import ToolWait
 
 
 class Drawn(NamedTuple):
@@ -15,6 +16,9 @@ class Drawn(NamedTuple):
     forced_length: int | None
     clipped: bool
     trace_row: int
+    waits: tuple[ToolWait, ...] = ()
+    answers: tuple[tuple[int, ...], ...] = ()
+    """Of the tools, token ids."""
 
 
 class Source(Protocol):
@@ -30,21 +34,39 @@ class Source(Protocol):
 
 
 class ReplaySource:
-    """Random prompts with the lengths of a trace; responses are forced to its lengths."""
+    """Random prompts with the lengths of a trace; responses are forced to its lengths. Tools answer after the
+    seconds of the trace, with random tokens, as many as it says."""
 
-    def __init__(self, rows: Rows, cursor: RowCursor, *, vocab_size: int, seed: int, group_size: int) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        cursor: RowCursor,
+        *,
+        vocab_size: int,
+        seed: int,
+        group_size: int,
+        waits: Sequence[tuple[ToolWait, ...]] | None = None,
+    ) -> None:
+        """``waits``: for tools, one entry a row; None: no rollout waits."""
         self._rows = rows
         self._cursor = cursor
         self._vocab = vocab_size
         self._seed = seed
         self._group_size = group_size
+        self._waits = waits
 
     def draw(self, rollout_id: int, step: int) -> Drawn:
         row = self._cursor.draw(rollout_id, step)
         length = max(1, self._rows.prompt_lengths[row])  # an engine needs a token to begin with
-        key = stream_key(self._seed, f"prompt:{rollout_id // self._group_size}")
-        prompt = tuple([draw_index(key, position, self._vocab) for position in range(length)])
-        return Drawn(prompt, self._rows.response_lengths[row], self._rows.clipped[row], row)
+        prompt = self._tokens(f"prompt:{rollout_id // self._group_size}", length)
+        waits = () if self._waits is None else self._waits[row]
+        answers = [self._tokens(f"tool:{rollout_id}:{turn}", wait.tokens) for turn, wait in enumerate(waits)]
+        response = self._rows.response_lengths[row]
+        return Drawn(prompt, response, self._rows.clipped[row], row, waits, tuple(answers))
+
+    def _tokens(self, purpose: str, count: int) -> tuple[int, ...]:
+        key = stream_key(self._seed, purpose)
+        return tuple([draw_index(key, position, self._vocab) for position in range(count)])
 
     def mean_response_length(self, step: int) -> float:
         return self._rows.mean_response_length(step)

@@ -20,7 +20,7 @@ from oppo_sim.results.spans import Marker, Span
 from oppo_sim.rewards import BatchRewards
 from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
-from oppo_sim.schedule.rules import Stages, streams_pieces
+from oppo_sim.schedule.rules import Stages, equal_rewards, streams_pieces
 from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
 from oppo_sim.turns import ToolWait
 
@@ -85,7 +85,9 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
         machine.streamable,
         inputs.steps,
         groups_together=machine.groups_together,
-        equal_rewards=None if inputs.sample_rewards is None else partial(_equal, inputs.sample_rewards),
+        equal_rewards=None
+        if inputs.sample_rewards is None
+        else partial(equal_rewards, inputs.sample_rewards),
     )
     scheduler = make_scheduler(
         setup,
@@ -97,11 +99,6 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
     clock = plant.machine.clock
     clock.drive(clock.process(scheduler.process()))
     return plant.machine.spans, plant.machine.markers
-
-
-def _equal(rewards: Sequence[float], members: Sequence[Rollout]) -> bool:
-    first = rewards[members[0].trace_row]
-    return all(rewards[member.trace_row] == first for member in members)
 
 
 class SimulatedPlant:

@@ -1,6 +1,7 @@
 """Rules of a run that hold whatever drives it: what is scored when, and what a policy is told."""
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from oppo_sim.columns import STAGES
 from oppo_sim.errors import OppoError
@@ -23,6 +24,20 @@ def runs_in_rounds(policy: Policy) -> bool:
 def streams_pieces(policy: Policy, streamable: bool) -> bool:
     """Replicas cut pieces while they decode (in rounds, pieces are made at the barrier)."""
     return effective_granularity(policy, streamable) == "chunk" and not runs_in_rounds(policy)
+
+
+class Replayed(Protocol):
+    """A rollout whose lengths come from a trace."""
+
+    @property
+    def trace_row(self) -> int:
+        """Number of its row."""
+
+
+def equal_rewards(rewards: Sequence[float], members: Sequence[Replayed]) -> bool:
+    """Dynamic sampling: all members of a group have the same reward; ``rewards``: one a row of the trace."""
+    first = rewards[members[0].trace_row]
+    return all(rewards[member.trace_row] == first for member in members)
 
 
 def new_stages(gen: float, reward: float) -> Stages:

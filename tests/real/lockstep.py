@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -25,6 +25,7 @@ from oppo_sim.policies.registry import make_policy
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.schedule.rules import streams_pieces
+from oppo_sim.turns import ToolWait
 from tests.small import Lengths, linear_costs, run
 
 VOCABULARY = 32
@@ -49,6 +50,10 @@ class LockstepCase:
     steps: int = 8
     scoring: tuple[float, float] = (0.0, 0.0)
     """What a scoring batch costs, and what a token of it: iterations."""
+    tools: bool = False
+    """Rollouts wait for tools."""
+    filters: bool = False
+    """Groups with equal rewards are dropped and replaced."""
 
 
 TWO = MachineSetup(num_replicas=2, num_workers=2, max_scoring_tokens=20)
@@ -111,6 +116,49 @@ LOCKSTEP_CASES = [
     *(LockstepCase(f"async, {name}", "async", settings, TWO, group_size=2) for name, settings in ASYNC_MODES.items()),
 ]  # fmt: skip
 
+GAVE_UP = MachineSetup(num_replicas=2, num_workers=2, max_scoring_tokens=20, clear_kv_cache_on_tool_call=True)
+TOOL_CASES = [
+    LockstepCase("sequential", "sequential", machine=TWO, tools=True),
+    LockstepCase("sequential, KV given up", "sequential", machine=GAVE_UP, tools=True),
+    LockstepCase("intra", "intra", {"chunk_size": 5}, tools=True),
+    LockstepCase("inter", "inter", {"overcommit": 3}, TWO, tools=True, steps=12),
+    LockstepCase("oppo", "oppo", {"overcommit": 2, "chunk_size": 4}, TWO, tools=True, steps=12),
+    LockstepCase("oppo, controlled", "oppo", CONTROLLED, TWO, steps=12, tools=True),
+    LockstepCase("oppo, KV given up", "oppo", FIXED, GAVE_UP, tools=True),
+    LockstepCase("oppo, KV kept", "oppo", FIXED, MachineSetup(num_replicas=2, clear_kv_cache_on_weight_sync=False), tools=True),
+    LockstepCase("oppo, little KV", "oppo", {"overcommit": 4, "chunk_size": 6}, MachineSetup(kv_capacity_tokens=96, kv_block_tokens=4), tools=True),
+    LockstepCase("oppo, few sequences", "oppo", {"overcommit": 2, "chunk_size": 6}, MachineSetup(num_replicas=2, max_num_seqs=2), tools=True),
+    LockstepCase("oppo, rounds", "oppo", {"overcommit": 2, "chunk_size": 6, "stop_check": "chunk"}, TWO, tools=True),
+    LockstepCase("sequential, rounds", "intra", {"chunk_size": 3, "stop_check": "chunk"}, TWO, batch=2, tools=True, steps=16),
+    LockstepCase("partial-rollout", "partial-rollout", {"token_budget": 9}, TWO, tools=True),
+    LockstepCase("oppo, waits", "oppo", {"overcommit": 3, "chunk_size": 6, "max_deferrals": 1}, TWO, tools=True),
+    LockstepCase("oppo, groups", "oppo", {"overcommit": 2, "chunk_size": 6}, TWO, group_size=2, tools=True),
+    LockstepCase("april", "april", {}, TWO, tools=True),
+    LockstepCase("tail-batching", "tail-batching", {"over_issue": 1.5, "score_granularity": "chunk", "chunk_size": 4}, TWO, tools=True, steps=12),
+    LockstepCase("oracle", "oracle", {"window": 3, "chunk_size": 5}, TWO, tools=True),
+    LockstepCase("one-step-off", "one-step-off", {}, TWO, tools=True),
+    LockstepCase("async", "async", {"max_staleness": 1, "score_granularity": "chunk", "chunk_size": 5}, TWO, tools=True),
+    *(LockstepCase(f"async, {name}", "async", settings, TWO, group_size=2, tools=True) for name, settings in ASYNC_MODES.items()),
+]  # fmt: skip
+"""Some tools answer between two iterations, so that a replica that had nothing to do decodes out of step."""
+
+PAIRS: dict[str, Any] = {"machine": TWO, "group_size": 2, "filters": True}
+FILTER_CASES = [
+    LockstepCase("sequential", "sequential", **PAIRS),
+    LockstepCase("oppo", "oppo", {"overcommit": 2, "chunk_size": 4}, **PAIRS),
+    LockstepCase("oppo, controlled", "oppo", CONTROLLED, **PAIRS, steps=12),
+    LockstepCase("oppo, rounds", "oppo", {"overcommit": 2, "chunk_size": 6, "stop_check": "chunk"}, **PAIRS),
+    LockstepCase("oppo, waits", "oppo", {"overcommit": 4, "chunk_size": 6, "max_deferrals": 1}, **PAIRS),
+    LockstepCase("oppo, tools", "oppo", {"overcommit": 2, "chunk_size": 4}, **PAIRS, tools=True),
+    LockstepCase("oppo, tools, pieces take time", "oppo", {"overcommit": 2, "chunk_size": 4}, **PAIRS, tools=True, scoring=(1.0, 0.5)),
+    LockstepCase("rollout-overlap", "rollout-overlap", {}, **PAIRS),
+    LockstepCase("april", "april", {}, **PAIRS),
+    LockstepCase("tail-batching", "tail-batching", {"over_issue": 1.5, "score_granularity": "chunk", "chunk_size": 4}, **PAIRS, steps=12),
+    LockstepCase("one-step-off", "one-step-off", {}, **PAIRS),
+    LockstepCase("async", "async", {"max_staleness": 1, "score_granularity": "chunk", "chunk_size": 5}, **PAIRS),
+    LockstepCase("async, uninterrupted", "async", ASYNC_MODES["uninterrupted"], **PAIRS, scoring=(1.0, 0.5)),
+]  # fmt: skip
+
 COSTLY = (1.0, 0.5)
 COSTLY_CASES = [
     LockstepCase("intra", "intra", {"chunk_size": 5}, TWO, scoring=COSTLY),
@@ -129,11 +177,17 @@ COSTLY_CASES = [
     *(LockstepCase(f"async, {name}", "async", settings, TWO, steps=12, scoring=COSTLY) for name, settings in ASYNC_MODES.items()),
 ]  # fmt: skip
 """Pieces take time here, so that the load of a worker decides where the next rollout goes."""
+COSTLY_TOOL_CASES = [
+    replace(case, tools=True)
+    for case in COSTLY_CASES
+    if case.name
+    in {"intra", "oppo, rounds", "tail-batching, drops in service", "one-step-off", "async, uninterrupted"}
+]
 
 ALIKE = (
     c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in (*c.STAGES, "step")),
     c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
-    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
+    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.ROLLOUTS_FILTERED, c.TOKENS_FILTERED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
     *c.HISTOGRAMS, c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
     c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
 )  # fmt: skip
@@ -156,7 +210,12 @@ class UntrainedWeights:
 
 def torch_engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
     """Random weights on the CPU."""
-    limits = ActorLimits(machine.kv_capacity_tokens, machine.kv_block_tokens, machine.max_num_seqs)
+    limits = ActorLimits(
+        machine.kv_capacity_tokens,
+        machine.kv_block_tokens,
+        machine.max_num_seqs,
+        keep_kv_on_tool_call=not machine.clear_kv_cache_on_tool_call,
+    )
     actors: list[Actor] = [
         TorchActor(build_causal_lm(MODEL), Sampling(), limits) for _ in range(machine.num_replicas)
     ]
@@ -170,6 +229,25 @@ def lengths() -> Lengths:
     tail = [(draw_index(key, 1000 + i, 4) == 0) * draw_index(key, 2000 + i, LONGEST - 12) for i in range(57)]
     responses = [1 + draw_index(key, i, 12) + tail[i] for i in range(57)]
     return Lengths([1 + draw_index(key, 3000 + i, 9) for i in range(57)], responses)
+
+
+def waits() -> list[tuple[ToolWait, ...]]:
+    """Of the rows of ``lengths``: none, one or two calls, of some iterations or parts of one, one of none."""
+    key = stream_key(0, "lockstep tools")
+    made = []
+    for row, length in enumerate(lengths().response_lengths):
+        calls = min(draw_index(key, row, 3), length - 1)
+        ends = sorted({1 + draw_index(key, 100 * (call + 1) + row, length - 1) for call in range(calls)})
+        seconds = [draw_index(key, 1000 * (call + 1) + row, 60) / 4 for call in range(len(ends))]
+        tokens = [draw_index(key, 9000 * (call + 1) + row, 7) for call in range(len(ends))]
+        made.append(tuple(ToolWait(*wait) for wait in zip(ends, seconds, tokens, strict=True)))
+    return made
+
+
+def sample_rewards() -> list[float]:
+    """Of the rows of ``lengths``: a bit more than half of the groups of two differ in nothing."""
+    key = stream_key(0, "lockstep rewards")
+    return [float(draw_index(key, row, 10) < 7) for row in range(57)]
 
 
 def rewards() -> list[float]:
@@ -191,7 +269,14 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     shape = Batch(case.batch, case.group_size)
     policy = make_policy(case.policy, shape, case.settings)
     rows = lengths()
-    source = ReplaySource(rows, rows, vocab_size=VOCABULARY, seed=0, group_size=case.group_size)
+    source = ReplaySource(
+        rows,
+        rows,
+        vocab_size=VOCABULARY,
+        seed=0,
+        group_size=case.group_size,
+        waits=waits() if case.tools else None,
+    )
     actors, scorers = engines(case.machine)
     worker_group = InlineWorkerGroup(
         actors,
@@ -210,10 +295,11 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
         source,
         UntrainedWeights(model or build_causal_lm(MODEL)),
         reward_model,
-        LONGEST,
+        LONGEST + 12 * case.tools,
         case.steps,
         lock_step=True,
         replays=True,
+        sample_rewards=sample_rewards() if case.filters else None,
     )
     sink = FrameSink()
     make_plant(inputs, sink).run()
@@ -221,9 +307,14 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     return RealResult(sink.steps(), sink.rollouts())
 
 
-def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.Module | None = None) -> None:
-    """Same rollouts in the same steps and order, and the same rows, as the simulator at one second an
-    iteration and no other cost but that of scoring."""
+def assert_same_decisions(
+    case: LockstepCase,
+    engines: Engines,
+    model: torch.nn.Module | None = None,
+    but: Sequence[str] = (),
+) -> None:
+    """Same rollouts in the same steps and order, and the same rows (columns of ``but`` apart), as the
+    simulator at one second an iteration and no other cost but that of scoring."""
     real = run_real(case, engines, model)
     rows = lengths()
     simulated = run(
@@ -237,7 +328,11 @@ def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.
         machine=case.machine,
         costs=linear_costs(score=(*case.scoring, 0.0)),
         rewards=rewards(),
+        waits=waits() if case.tools else None,
+        sample_rewards=sample_rewards() if case.filters else None,
     )
+    if case.filters:
+        assert sum(simulated.column(c.ROLLOUTS_FILTERED)) > 0
     # An engine tells how often it preempted, not whom.
     pd.testing.assert_frame_equal(
         real.rollouts.drop(columns=c.PREEMPTIONS), simulated.rollouts.drop(columns=c.PREEMPTIONS)
@@ -245,8 +340,10 @@ def assert_same_decisions(case: LockstepCase, engines: Engines, model: torch.nn.
     alike = [*ALIKE]
     if any(case.scoring) and simulated.policy.schedule == "synchronous":
         alike.append(c.SCORER_BATCHES)
-    if (simulated.steps[c.TIMING_STEP] == 0).any():
-        # A row of no seconds, since training takes none here and the next batch is scored: the simulator
-        # prefills in its one instant, an engine with its next iteration.
+    back_and_stopped = case.tools and simulated.policy.schedule == "async"
+    if back_and_stopped or (simulated.steps[c.TIMING_STEP] == 0).any():
+        # A row of no seconds, since training takes none here and the next batch is scored, or an answer in the
+        # instant of an update: the simulator prefills in that instant, an engine with its next iteration.
         alike = [name for name in alike if name not in (c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED)]
+    alike = [name for name in alike if name not in but]
     pd.testing.assert_frame_equal(real.steps[alike], simulated.steps[alike])

@@ -12,8 +12,9 @@ from oppo_real.engines.interface import Actor, Sampling, Scorer
 from oppo_real.engines.models import build_causal_lm, build_reward_model
 from oppo_real.engines.vllm_actor import VllmActor
 from oppo_real.engines.vllm_scorer import VllmScorer
+from oppo_sim import columns as c
 from oppo_sim.model.setup import MachineSetup
-from tests.real.lockstep import LOCKSTEP_CASES, MODEL, LockstepCase, assert_same_decisions
+from tests.real.lockstep import LOCKSTEP_CASES, MODEL, TOOL_CASES, LockstepCase, assert_same_decisions
 from tests.real_vllm.drive import QUIET
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in QUIET]
@@ -24,6 +25,9 @@ CASES = [
     case
     for case in LOCKSTEP_CASES
     if case.name in {"sequential", "intra", "inter", "oppo", "oppo, controlled", "oppo, KV kept"}
+]
+CASES += [
+    case for case in TOOL_CASES if case.name in {"sequential, KV given up", "oppo", "oppo, rounds", "async"}
 ]
 KV = {"kv_cache_memory_bytes": 1 << 26}
 COMPILED = "oppo"
@@ -43,15 +47,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory, actor_model: Any) -> tuple
     return actor, reward
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name + ", tools" * case.tools)
 def test_simulator_and_vllm_decide_alike(
     case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module
 ) -> None:
-    arguments = KV | {"enforce_eager": case.name != COMPILED}
+    arguments = KV | {"enforce_eager": case.name != COMPILED or case.tools}
 
     def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
         actors: list[Actor] = [
-            VllmActor(str(folders[0]), Sampling(), dtype="float32", max_model_len=256, engine_args=arguments)
+            VllmActor(
+                str(folders[0]),
+                Sampling(),
+                dtype="float32",
+                max_model_len=256,
+                keep_kv_on_tool_call=case.tools and not machine.clear_kv_cache_on_tool_call,
+                engine_args=arguments,
+            )
             for _ in range(machine.num_replicas)
         ]
         scorers: list[Scorer] = [
@@ -60,4 +71,6 @@ def test_simulator_and_vllm_decide_alike(
         ]
         return actors, scorers
 
-    assert_same_decisions(case, engines, actor_model)
+    # Of kept KV vLLM keeps whole blocks: what there was of the last one is prefilled again.
+    kept = case.tools and not case.machine.clear_kv_cache_on_tool_call
+    assert_same_decisions(case, engines, actor_model, but=(c.TOKENS_RECOMPUTED,) if kept else ())

@@ -133,10 +133,16 @@ def build_real_setup(
     if base.machine.batching == "static":
         raise OppoError("rollout.batching static is simulated only: set it to continuous for a real run")
     if base.machine.shares_prefixes and base.batch.group_size > 1:
-        raise OppoError(
-            "rollout.enable_prefix_caching is simulated only: the engines here prefill the prompt of every"
-            " sample, so set it to false for a real run"
-        )
+        if config.engine == "torch":
+            raise OppoError(
+                "rollout.enable_prefix_caching needs the vllm engine, since the torch engine prefills the"
+                " prompt of every sample: set real.engine to vllm, or it to false"
+            )
+        if base.machine.clear_kv_cache_on_tool_call and base.replay.waits is not None:
+            raise OppoError(
+                "vLLM's prefix cache keeps the KV of a rollout that calls a tool: set"
+                " rollout.clear_kv_cache_on_tool_call or rollout.enable_prefix_caching to false"
+            )
     if base.sample_rewards is not None and config.mode != "replay":
         raise OppoError(
             "dynamic_sampling judges groups by the rewards of a trace: set real.mode to replay, or"

@@ -54,11 +54,18 @@ class ReplaySource:
         self._seed = seed
         self._group_size = group_size
         self._waits = waits
+        self._prompt_length = 0
+        """Of the group drawn last, its first member's."""
 
     def draw(self, rollout_id: int, step: int) -> Drawn:
         row = self._cursor.draw(rollout_id, step)
         length = max(1, self._rows.prompt_lengths[row])  # an engine needs a token to begin with
-        prompt = self._tokens(f"prompt:{rollout_id // self._group_size}", length)
+        group, member = divmod(rollout_id, self._group_size)
+        if not member:
+            self._prompt_length = length
+        # A sample whose prompt is of another length has another prompt (docs/model.md, C23).
+        other = "" if length == self._prompt_length else f":{length}"
+        prompt = self._tokens(f"prompt:{group}{other}", length)
         waits = () if self._waits is None else self._waits[row]
         answers = [self._tokens(f"tool:{rollout_id}:{turn}", wait.tokens) for turn, wait in enumerate(waits)]
         response = self._rows.response_lengths[row]

@@ -54,6 +54,8 @@ class LockstepCase:
     """Rollouts wait for tools."""
     filters: bool = False
     """Groups with equal rewards are dropped and replaced."""
+    long_prompts: bool = False
+    """Of some blocks, and of one length in a group of two."""
 
 
 TWO = MachineSetup(num_replicas=2, num_workers=2, max_scoring_tokens=20)
@@ -159,6 +161,14 @@ FILTER_CASES = [
     LockstepCase("async, uninterrupted", "async", ASYNC_MODES["uninterrupted"], **PAIRS, scoring=(1.0, 0.5)),
 ]  # fmt: skip
 
+SHARED = MachineSetup(num_workers=2, kv_block_tokens=32, shares_prefixes=True)
+PREFIX_CASES = [
+    LockstepCase("sequential, shared prompts", "sequential", machine=SHARED, group_size=2, long_prompts=True),
+    LockstepCase("sequential, shared prompts, tools", "sequential", machine=SHARED, group_size=2, long_prompts=True, tools=True),
+    LockstepCase("oppo, shared prompts", "oppo", FIXED, replace(SHARED, num_replicas=2, groups_together=True), group_size=2, long_prompts=True),
+]  # fmt: skip
+"""For engines that share prompts."""
+
 COSTLY = (1.0, 0.5)
 COSTLY_CASES = [
     LockstepCase("intra", "intra", {"chunk_size": 5}, TWO, scoring=COSTLY),
@@ -189,7 +199,7 @@ ALIKE = (
     c.LENGTH_MEAN, c.LENGTH_MAX, c.PROMPT_LENGTH_MEAN,
     c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.ROLLOUTS_FILTERED, c.TOKENS_FILTERED, c.PARTIAL_RATIO, c.STALENESS_MEAN, c.STALENESS_MAX,
     *c.HISTOGRAMS, c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.REWARD_MEAN, c.TOKENS_DECODED, c.TOKENS_TRAINED,
-    c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
+    c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT, c.SCORER_PIECES, c.BUSY_ROLLOUT, c.KV_PREEMPTIONS,
 )  # fmt: skip
 """Columns in which simulator and real run agree; batches of the scorer, at no cost, are a matter of order
 inside an instant."""
@@ -223,12 +233,15 @@ def torch_engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
     return actors, scorers
 
 
-def lengths() -> Lengths:
+def lengths(long_prompts: bool = False) -> Lengths:
     """A small trace with a tail."""
     key = stream_key(0, "lockstep")
     tail = [(draw_index(key, 1000 + i, 4) == 0) * draw_index(key, 2000 + i, LONGEST - 12) for i in range(57)]
     responses = [1 + draw_index(key, i, 12) + tail[i] for i in range(57)]
-    return Lengths([1 + draw_index(key, 3000 + i, 9) for i in range(57)], responses)
+    prompts = [1 + draw_index(key, 3000 + i, 9) for i in range(57)]
+    if long_prompts:
+        prompts = [24 + 9 * prompts[row // 2] for row in range(57)]
+    return Lengths(prompts, responses)
 
 
 def waits() -> list[tuple[ToolWait, ...]]:
@@ -268,7 +281,7 @@ def run_real(case: LockstepCase, engines: Engines, model: torch.nn.Module | None
     torch.set_num_threads(1)
     shape = Batch(case.batch, case.group_size)
     policy = make_policy(case.policy, shape, case.settings)
-    rows = lengths()
+    rows = lengths(case.long_prompts)
     source = ReplaySource(
         rows,
         rows,
@@ -316,7 +329,7 @@ def assert_same_decisions(
     """Same rollouts in the same steps and order, and the same rows (columns of ``but`` apart), as the
     simulator at one second an iteration and no other cost but that of scoring."""
     real = run_real(case, engines, model)
-    rows = lengths()
+    rows = lengths(case.long_prompts)
     simulated = run(
         case.policy,
         rows.response_lengths,

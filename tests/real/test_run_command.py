@@ -197,7 +197,7 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
         (
             {},
             {"group_size": 2, "rollout": {"enable_prefix_caching": True}},
-            "enable_prefix_caching is simulated only",
+            "enable_prefix_caching needs the vllm engine",
         ),
         ({"dtype": "float8"}, {}, "real.dtype"),
         ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),

@@ -14,7 +14,15 @@ from oppo_real.engines.vllm_actor import VllmActor
 from oppo_real.engines.vllm_scorer import VllmScorer
 from oppo_sim import columns as c
 from oppo_sim.model.setup import MachineSetup
-from tests.real.lockstep import LOCKSTEP_CASES, MODEL, TOOL_CASES, LockstepCase, assert_same_decisions
+from tests.real.lockstep import (
+    FILTER_CASES,
+    LOCKSTEP_CASES,
+    MODEL,
+    PREFIX_CASES,
+    TOOL_CASES,
+    LockstepCase,
+    assert_same_decisions,
+)
 from tests.real_vllm.drive import QUIET
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in QUIET]
@@ -29,6 +37,7 @@ CASES = [
 CASES += [
     case for case in TOOL_CASES if case.name in {"sequential, KV given up", "oppo", "oppo, rounds", "async"}
 ]
+CASES += [*PREFIX_CASES, *(case for case in FILTER_CASES if case.name == "oppo, tools")]
 KV = {"kv_cache_memory_bytes": 1 << 26}
 COMPILED = "oppo"
 """The case whose engines vLLM compiles, as it does of its own accord: half a minute that decides nothing."""
@@ -52,6 +61,7 @@ def test_simulator_and_vllm_decide_alike(
     case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module
 ) -> None:
     arguments = KV | {"enforce_eager": case.name != COMPILED or case.tools}
+    blocks = {"block_size": case.machine.kv_block_tokens} if case.machine.shares_prefixes else {}
 
     def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
         actors: list[Actor] = [
@@ -61,7 +71,8 @@ def test_simulator_and_vllm_decide_alike(
                 dtype="float32",
                 max_model_len=256,
                 keep_kv_on_tool_call=case.tools and not machine.clear_kv_cache_on_tool_call,
-                engine_args=arguments,
+                share_prompts=machine.shares_prefixes,
+                engine_args=arguments | blocks,
             )
             for _ in range(machine.num_replicas)
         ]
@@ -72,5 +83,8 @@ def test_simulator_and_vllm_decide_alike(
         return actors, scorers
 
     # Of kept KV vLLM keeps whole blocks: what there was of the last one is prefilled again.
-    kept = case.tools and not case.machine.clear_kv_cache_on_tool_call
-    assert_same_decisions(case, engines, actor_model, but=(c.TOKENS_RECOMPUTED,) if kept else ())
+    but = [c.TOKENS_RECOMPUTED] * (case.tools and not case.machine.clear_kv_cache_on_tool_call)
+    if case.machine.shares_prefixes and case.policy != "sequential":
+        # It does not tell what it finds again in its cache when running rollouts have lost their KV.
+        but = [c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED]
+    assert_same_decisions(case, engines, actor_model, but=but)

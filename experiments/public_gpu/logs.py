@@ -20,6 +20,7 @@ METRICS = {
     "adv_s": "timing_s/adv",
     "update_actor_s": "timing_s/update_actor",
     "testing_s": "timing_s/testing",
+    "save_checkpoint_s": "timing_s/save_checkpoint",
     "step_s": "timing_s/step",
     "slowest_gen_s": "timing_s/agent_loop/slowest/generate_sequences",
     "slowest_tool_s": "timing_s/agent_loop/slowest/tool_calls",

@@ -1,7 +1,7 @@
 """The stage and step tiers: real RL runs beside what a scenario of their configuration says, step by step.
 
-Measured seconds of a step are without validation. verl's `gen` holds waking the engine and loading the
-weights, so it stands beside simulated `gen` and `update_weights` together.
+Measured seconds of a step are without validation and the checkpoints that a log names. verl's `gen` holds
+waking the engine and loading the weights, so it stands beside simulated `gen` and `update_weights` together.
 """
 
 from dataclasses import dataclass, replace
@@ -66,13 +66,10 @@ def with_other_links(run: Run) -> list[Run]:
 
 
 def _measured(steps: pd.DataFrame) -> pd.DataFrame:
-    """Without validation in the step."""
-    tested = steps["testing_s"].fillna(0.0)
-    return (
-        steps.assign(step_s=steps["step_s"] - tested, testing_s=0.0)
-        .sort_values("step")
-        .reset_index(drop=True)
-    )
+    """Without validation and checkpoints in the step."""
+    inside = {name: steps[name].fillna(0.0) for name in ("testing_s", "save_checkpoint_s") if name in steps}
+    rest = steps["step_s"] - sum(inside.values())
+    return steps.assign(step_s=rest, **dict.fromkeys(inside, 0.0)).sort_values("step").reset_index(drop=True)
 
 
 def scenario_of(run: Run, folder: Path) -> Scenario:

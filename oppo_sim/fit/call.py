@@ -7,6 +7,7 @@ from typing import Any
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.estimate import FitResult, Progress, fit_logs
 from oppo_sim.fit.folder import write_fit
+from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.record import fit_record
@@ -109,6 +110,11 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
         comments.append(
             "Response lengths of the logs hold the output of tools, which no engine decodes: the fit took"
             " that into account, a simulation of such lengths decodes them all."
+        )
+    if OFFLOAD in result.posterior.terms:
+        comments.append(
+            "Offload: offload_bytes_per_s is the host link's rate; what it takes beyond that is in the"
+            " seconds of the stages (old_log_prob_s, update_actor_s and their like)."
         )
     if result.posterior.first:
         comments.append("first_step_s holds what every stage of a first step took longer.")

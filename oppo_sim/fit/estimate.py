@@ -14,6 +14,7 @@ from oppo_sim.fit.features import Features, Floats, build_features
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
+from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
@@ -152,11 +153,13 @@ def fit_logs(
 
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
+    scenario, offload = at_full_rate(scenario)
     # Terms that the scenario has already would be fitted twice: these replace them.
     costs = scenario.costs.model_copy(update={"terms": NO_TERMS, "draws": EXACT})
 
     def features_of(scenario: Scenario) -> tuple[Features, StepLog]:
-        return build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
+        features, kept = build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
+        return replace(features, offload=offload), kept
 
     features, kept = features_of(scenario)
     run, said = as_run(kept, scenario, features)
@@ -250,6 +253,9 @@ def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, s
         name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
     }
     values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
+    for stage, seconds in parts[0].features.offload.items():
+        if OFFLOAD in posterior.terms and f"{stage}_s" in values:
+            values[f"{stage}_s"] = values[f"{stage}_s"] + posterior.terms[OFFLOAD] * seconds
     values["first_step_s"] = (
         np.sum(list(posterior.first.values()), axis=0) if posterior.first else np.zeros(posterior.size)
     )
@@ -263,7 +269,8 @@ def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, s
         # Simulated, this run trains its whole batch: in the seconds that its part took.
         for (column, _), offset in posterior.offsets.items():
             for name in terms_of(members[column].stages, [parts[0].features]):
-                values[name] = values[name] * np.exp(offset)
+                if name in values:
+                    values[name] = values[name] * np.exp(offset)
     if "gen_phase_s" in values:
         values["gen_phase_s"] = values["gen_phase_s"] + wait_s
     return [

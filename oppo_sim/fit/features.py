@@ -6,8 +6,8 @@ computed once.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,8 @@ class Features:
     """Not all that was generated is trained, and the log does not say how many are."""
     has_host: bool
     """The cost model holds seconds of a host that a factor can change."""
+    offload: Mapping[str, float] = field(default_factory=dict)
+    """By training stage, seconds of any batch that are in no entry of ``stages`` (``offload.py``)."""
 
     @property
     def scores(self) -> bool:
@@ -112,11 +114,11 @@ class Features:
 
     def taken(self, rows: npt.NDArray[np.bool_] | slice) -> "Features":
         """Some of the steps."""
-        values = {
+        values: dict[str, Any] = {
             name: value[..., rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
         stages = {name: value[rows] for name, value in self.stages.items()}
-        return Features(**values, stages=stages, tools=self.tools, untold=self.untold, has_host=self.has_host)
+        return replace(self, **values, stages=stages)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oppo_sim.costs.priors import Prior, log_priors
+from oppo_sim.fit import offload
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 
@@ -46,4 +47,9 @@ def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict
         for prior in scenario.costs.priors(cost_context(scenario)):
             before = known.get(prior.term)
             known[prior.term] = prior if before is None or before.sigma < prior.sigma else before
-    return {**log_priors(known.values(), in_place=in_place), TOOL_TOKENS: _TOOLS, TOOL_WAIT: _WAIT}
+    return {
+        **log_priors(known.values(), in_place=in_place),
+        TOOL_TOKENS: _TOOLS,
+        TOOL_WAIT: _WAIT,
+        offload.OFFLOAD: offload.PRIOR,
+    }

@@ -1,0 +1,95 @@
+"""The vLLM actor where rollouts call tools, and where samples share their prompt: whole blocks from its prefix
+cache, of nobody else's tokens, and the tokens that the model says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oppo_real.engines.interface import Answer, Request, Sampling
+from oppo_sim.errors import OppoError
+
+from .conftest import causal_model
+from .drive import QUIET, finish, greedy, prompt
+from .test_vllm_actor import start
+
+pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
+
+ANSWER = (7, 8, 9, 10, 11)
+
+
+@pytest.fixture(scope="module")
+def engine(actor_folder: Path) -> Iterator[Any]:
+    actor = start(actor_folder, Sampling(temperature=0.0), keep_kv_on_tool_call=True, share_prompts=True)
+    yield actor
+    actor.close()
+
+
+@pytest.fixture
+def actor(engine: Any) -> Iterator[Any]:
+    yield engine
+    engine.abort(list(range(20)))
+    engine.load_weights(causal_model(seed=1).state_dict(), 0, keep_kv=False)
+
+
+def first_turn(actor: Any, rollout_id: int, end: int) -> tuple[int, ...]:
+    """Of a prompt of 40 tokens."""
+    made: list[int] = []
+    actor.submit([Request(rollout_id, prompt(rollout_id, 40), 60, end + 6, call_after=end)])
+    while len(made) < end:
+        (new,) = actor.step()
+        made += new.tokens
+    assert new.calls_tool
+    assert new.finish_reason is None
+    assert actor.running() == ()
+    return tuple(made)
+
+
+def back(rollout_id: int, made: tuple[int, ...]) -> Request:
+    answers = (Answer(len(made), ANSWER),)
+    return Request(rollout_id, prompt(rollout_id, 40), 60, len(made) + 6, made, answers, unseen=len(ANSWER))
+
+
+def test_the_next_turn_finds_whole_blocks_and_says_what_the_model_says(actor: Any) -> None:
+    before = actor.counts()
+    made = first_turn(actor, 3, 30)
+    model = causal_model(seed=1)
+    assert list(made) == greedy(model, prompt(3, 40), 30)
+    actor.submit([back(3, made)])
+    assert finish(actor) == {3: greedy(model, [*prompt(3, 40), *made, *ANSWER], 6)}
+    counts = actor.counts()
+    assert counts.prefilled - before.prefilled == 40 + 5
+    # Of the 70 tokens before the answer, two blocks of 32 were there.
+    assert counts.recomputed - before.recomputed == 6
+    assert counts.prefix_cached == before.prefix_cached
+
+
+@pytest.mark.parametrize("how", ["weights", "abort"])
+def test_kv_that_was_given_up_is_prefilled_again(actor: Any, how: str) -> None:
+    made = first_turn(actor, 4, 30)
+    if how == "weights":
+        actor.load_weights(causal_model(seed=11).state_dict(), 1, keep_kv=False)
+    else:
+        actor.abort([4])
+    before = actor.counts()
+    actor.submit([back(4, made)])
+    model = causal_model(seed=11 if how == "weights" else 1)
+    assert finish(actor) == {4: greedy(model, [*prompt(4, 40), *made, *ANSWER], 6)}
+    assert actor.counts().recomputed - before.recomputed == 70
+
+
+def test_samples_of_one_prompt_share_its_whole_blocks_and_others_do_not(actor: Any) -> None:
+    before = actor.counts()
+    one = prompt(5, 70)
+    actor.submit([Request(i, one, 20, 9, prompt_key=1) for i in (5, 6)])
+    actor.submit([Request(7, one, 20, 9, prompt_key=2)])
+    assert finish(actor) == dict.fromkeys((5, 6, 7), greedy(causal_model(seed=1), one, 9))
+    counts = actor.counts()
+    assert counts.prefix_cached - before.prefix_cached == 64
+    assert counts.prefilled - before.prefilled == 70 + 6 + 70
+
+
+def test_what_the_engine_is_told_apart_from_that_is_refused(actor_folder: Path) -> None:
+    with pytest.raises(OppoError, match="with prefix caching here"):
+        start(actor_folder, Sampling(), share_prompts=True, engine_args={"enable_prefix_caching": False})

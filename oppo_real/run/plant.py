@@ -4,7 +4,7 @@ back."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from oppo_real.engines.interface import ActorCounts, ScorePiece, ScorerCounts
+from oppo_real.engines.interface import ScorePiece
 from oppo_real.placement.events import (
     Answered,
     Delivered,
@@ -12,11 +12,11 @@ from oppo_real.placement.events import (
     Job,
     QueuedPiece,
     Rested,
-    Scored,
     Taken,
     TokenDelta,
 )
 from oppo_real.run.inputs import Metrics, RunInput
+from oppo_real.run.meters import Meters
 from oppo_real.run.rollout import RealRollout
 from oppo_real.run.signals import Background, CallerSignal, Signal, happened
 from oppo_real.run.tools import ToolCalls
@@ -25,9 +25,7 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearTraining
 from oppo_sim.errors import OppoError
 from oppo_sim.model.row import StepRows
-from oppo_sim.model.tally import Tally
 from oppo_sim.results.sinks import Sink
-from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
 from oppo_sim.schedule.rules import (
@@ -85,8 +83,7 @@ class EnginePlant:
         )
         self.admitted_steps: list[int] = []
         """Step of each admission, by id: what a resumed run repeats to its source."""
-        self.spans: list[Span] = []
-        self.markers: list[Marker] = []
+        self.meters = Meters(machine, inputs.timeline_steps)
         self.metrics: Metrics = {}
         """Of the last update."""
         self.batch: list[RealRollout] = []
@@ -103,13 +100,6 @@ class EnginePlant:
         self._round: dict[int, RealRollout] = {}
         self._postponed: int | None = None
         """Size of a round that begins with an answer: until then nobody has anything to decode."""
-        self._step = inputs.first_step
-        self._tally = Tally()
-        self._rollout_s = [0.0] * machine.num_replicas
-        self._scoring_s = [0.0] * machine.num_workers
-        self._training_s = 0.0
-        self._actor_counts = [ActorCounts()] * machine.num_replicas
-        self._scorer_counts = [ScorerCounts()] * machine.num_workers
         self._pieces = 0
         self._rows = StepRows(
             sink,
@@ -118,7 +108,7 @@ class EnginePlant:
             self._reward,
             inputs.source.mean_response_length,
             inputs.recorded_timing,
-            self._read_busy(),
+            self.meters.read(self.now()),
         )
 
     # ---- driving -------------------------------------------------------------------------------------------
@@ -297,7 +287,7 @@ class EnginePlant:
 
     def read_last_score(self, batch: Sequence[RealRollout], ended: float) -> BusyReading:
         last = max(rollout.scored_at or 0.0 for rollout in batch)
-        return self._read_busy()._replace(at=max(last, ended))
+        return self.meters.read(max(last, ended))
 
     # ---- events --------------------------------------------------------------------------------------------
 
@@ -306,18 +296,18 @@ class EnginePlant:
             if isinstance(event, Delivered):
                 for delta in event.deltas:
                     self._take(delta)
-                self._account_decoding(event)
+                self.meters.decoded(event)
             elif isinstance(event, Rested):
                 self._decoding.discard(event.replica)
                 self._rested_at = max(self._rested_at, event.at)
-                self._account_counts(event.replica, event.counts)
+                self.meters.rested(event.replica, event.counts)
             elif isinstance(event, Answered):
                 self.tools.answer(event.rollout_id)
             elif isinstance(event, Taken):
                 self.router.take(self.router.workers[event.worker], event.keys)
-                self._tally.scoring_batches += 1
+                self.meters.tally.scoring_batches += 1
             else:
-                self._account_scoring(event)
+                self.meters.scored(event)
                 for rollout in self.router.end_batch(self.router.workers[event.worker], event.at):
                     rollout.score = event.scores[rollout.key]
                     rollout.ref_log_probs = event.ref_log_probs.get(rollout.key)
@@ -338,43 +328,11 @@ class EnginePlant:
                 rollout.clipped = delta.finish_reason == "length"
         if delta.cut and self._streams:
             self.hand_over(rollout, last)
-            if self._shown:
-                self.markers.append(Marker("chunk", "rollout", rollout.replica, delta.at, self._step))
+            self.meters.mark("chunk", "rollout", rollout.replica, delta.at)
         if last:
             self.scheduler.finished(rollout, delta.at)
         elif delta.calls_tool:
             self.tools.call(rollout, delta.at, self.now())
-
-    def _account_decoding(self, event: Delivered) -> None:
-        for interval in event.intervals:
-            self._rollout_s[event.replica] += interval.end - interval.start
-            self._tally.kv_peak = max(self._tally.kv_peak, interval.kv_tokens)
-            if self._shown:
-                args: dict[str, float | int | str] = {
-                    "n": interval.running,
-                    "iterations": interval.iterations,
-                    "kv_tokens": interval.kv_tokens,
-                }
-                self.spans.append(
-                    Span("rollout", event.replica, "decode", interval.start, interval.end, self._step, args)
-                )
-
-    def _account_counts(self, replica: int, counts: ActorCounts) -> None:
-        before, tally = self._actor_counts[replica], self._tally
-        tally.decoded += counts.decoded - before.decoded
-        tally.prefilled += counts.prefilled - before.prefilled
-        tally.recomputed += counts.recomputed - before.recomputed
-        tally.prefix_cached += counts.prefix_cached - before.prefix_cached
-        tally.preemptions += counts.preemptions - before.preemptions
-        self._actor_counts[replica] = counts
-
-    def _account_scoring(self, event: Scored) -> None:
-        self._scoring_s[event.worker] += event.at - event.began
-        self._tally.scored += event.counts.prefilled - self._scorer_counts[event.worker].prefilled
-        self._scorer_counts[event.worker] = event.counts
-        if self._shown:
-            args: dict[str, float | int | str] = {"pieces": event.pieces, "tokens": event.tokens}
-            self.spans.append(Span("scoring", event.worker, "score", event.began, event.at, self._step, args))
 
     # ---- training ------------------------------------------------------------------------------------------
 
@@ -400,10 +358,9 @@ class EnginePlant:
         at = began
         for stage in TRAINING_STAGES[:-1]:
             seconds = stages[stage] = self.metrics.get(timing(stage), 0.0)
-            if seconds and self._shown:
-                self.spans.append(Span("training", 0, stage, at, at + seconds, step, {}))
+            self.meters.trained(stage, at, seconds)
             at += seconds
-        self._training_s += at - began
+        self.meters.training_s += at - began
         return stages
 
     def update_weights(self, step: int, version: int) -> Wait[float]:
@@ -411,23 +368,11 @@ class EnginePlant:
         keep_kv = not self.inputs.machine.clear_kv_cache_on_weight_sync
         self._group.load_weights(self.inputs.training.weights(), version, keep_kv)
         seconds = self.now() - began
-        self._training_s += seconds
-        self._rollout_s = [busy + seconds for busy in self._rollout_s]
-        if self._shown and seconds:
-            self.spans.append(Span("training", 0, "update_weights", began, began + seconds, step, {}))
+        self.meters.synced(began, seconds)
         yield from ()
         return seconds
 
     # ---- rows ----------------------------------------------------------------------------------------------
-
-    @property
-    def _shown(self) -> bool:
-        """The step in progress is on the timeline."""
-        shown = self.inputs.timeline_steps
-        return shown is not None and shown[0] <= self._step <= shown[1]
-
-    def _read_busy(self) -> BusyReading:
-        return BusyReading(self.now(), tuple(self._rollout_s), tuple(self._scoring_s), (self._training_s,))
 
     def _reward(self, step: int, batch: Sequence[RealRollout]) -> float | None:
         if self.inputs.rewards is not None:
@@ -435,10 +380,9 @@ class EnginePlant:
         return sum([rollout.score or 0.0 for rollout in batch]) / len(batch)
 
     def begin_row(self, step: int) -> float:
-        self._step = step
-        self._tally = Tally()
+        self.meters.begin_row(step)
         self._pieces = self.router.pieces
-        self._rows.begin(self._read_busy())
+        self._rows.begin(self.meters.read(self.now()))
         return 0.0
 
     def other(self, step: int) -> Wait[float]:
@@ -446,11 +390,10 @@ class EnginePlant:
         return 0.0
 
     def mark(self, name: str, at: float, step: int) -> None:
-        if self._shown:
-            self.markers.append(Marker(name, "training", 0, at, step))
+        self.meters.mark(name, "training", 0, at)
 
     def close_row(self, end: StepEnd[RealRollout]) -> None:
-        tally, reading = self._tally, self._read_busy()
+        tally, reading = self.meters.tally, self.meters.read(self.now())
         tally.pieces = self.router.pieces - self._pieces
         self.mark("step_end", reading.at, end.step)
         self._rows.close(end, tally, reading, None)

@@ -113,7 +113,7 @@ def execute(
             if progress is not None:
                 progress(first, {})
         record.resolved = opened.resolved
-        record.spans, record.markers = plant.spans, plant.markers
+        record.spans, record.markers = plant.meters.spans, plant.meters.markers
         plant.run()
     return record
 

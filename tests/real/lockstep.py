@@ -136,6 +136,7 @@ TOOL_CASES = [
     LockstepCase("oppo, waits", "oppo", {"overcommit": 3, "chunk_size": 6, "max_deferrals": 1}, TWO, tools=True),
     LockstepCase("oppo, groups", "oppo", {"overcommit": 2, "chunk_size": 6}, TWO, group_size=2, tools=True),
     LockstepCase("april", "april", {}, TWO, tools=True),
+    LockstepCase("rollout-overlap", "rollout-overlap", {}, TWO, tools=True),
     LockstepCase("tail-batching", "tail-batching", {"over_issue": 1.5, "score_granularity": "chunk", "chunk_size": 4}, TWO, tools=True, steps=12),
     LockstepCase("oracle", "oracle", {"window": 3, "chunk_size": 5}, TWO, tools=True),
     LockstepCase("one-step-off", "one-step-off", {}, TWO, tools=True),

@@ -8,15 +8,31 @@ from typing import Any
 import pytest
 
 from oppo_real.engines.interface import Answer, Request, Sampling
+from oppo_real.run.setup import build_real_setup
+from oppo_real.run.start import run_real
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from tests.real.real_scenario import MODEL, real_scenario
 
 from .conftest import causal_model
 from .drive import QUIET, finish, greedy, prompt
-from .test_vllm_actor import start
+from .test_vllm_actor import ENGINE_ARGS, start
 
 pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
 
 ANSWER = (7, 8, 9, 10, 11)
+SHARING: dict[str, Any] = {
+    "group_size": 2,
+    "max_prompt_length": 80,
+    "trace": {
+        "synth": {
+            "mean": 12, "p99": 36, "rows": 60, "seed": 1,
+            "tools": {"mean_calls": 1.2, "max_calls": 3, "mean_s": 0.1, "mean_tokens": 4},
+        },
+        "prompt_length": 70,
+    },
+    "rollout": {"enable_prefix_caching": True, "kv_block_tokens": 32},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +104,25 @@ def test_samples_of_one_prompt_share_its_whole_blocks_and_others_do_not(actor: A
     counts = actor.counts()
     assert counts.prefix_cached - before.prefix_cached == 64
     assert counts.prefilled - before.prefilled == 70 + 6 + 70
+
+
+def test_a_scenario_replays_tools_and_shares_prompts_free_running() -> None:
+    model = {**MODEL, "hidden_size": 64}
+    real = {"engine": "vllm", "models": {"actor": model, "reward": model}, "actor_args": ENGINE_ARGS}
+    run = run_real(real_scenario(real, **SHARING, steps=2))
+    rows = run.rollouts
+    waited = [
+        sum(seconds) for seconds in run.trace.set_index(c.ROLLOUT_ID)[c.TOOL_SECONDS][rows[c.ROLLOUT_ID]]
+    ]
+    assert max(waited) > 0
+    assert (rows[c.FINISHED_S] - rows[c.ADMITTED_S] >= waited).all()
+    assert run.steps[c.TOKENS_PREFIX_CACHED].sum() > 0
+
+
+def test_a_prefix_cache_cannot_give_up_the_kv_of_one_who_calls() -> None:
+    with pytest.raises(OppoError, match="keeps the KV of a rollout that calls a tool"):
+        cleared = {**SHARING["rollout"], "clear_kv_cache_on_tool_call": True}
+        build_real_setup(real_scenario({"engine": "vllm"}, **{**SHARING, "rollout": cleared}))
 
 
 def test_what_the_engine_is_told_apart_from_that_is_refused(actor_folder: Path) -> None:

@@ -186,10 +186,11 @@ def plot(frame: pd.DataFrame, path: Path) -> None:
 @click.option("--quick", is_flag=True, help="Two cells and the large set-ups.")
 @click.option("--large-only", is_flag=True, help="The large set-ups; with -o, only their table is written.")
 @click.option("--scenarios", default="", help="Comma-separated; default: all shipped ones.")
+@click.option("--turns", default=8, show_default=True, help="Of each engine; the best counts.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Folder for CSV, Markdown and plot.")
-def main(quick: bool, large_only: bool, scenarios: str, output: Path | None) -> None:
+def main(quick: bool, large_only: bool, scenarios: str, turns: int, output: Path | None) -> None:
     """Print ratios; with -o, keep them."""
-    turns = 2 if quick else 8
+    turns = 2 if quick else turns
     if large_only:
         large = large_setups(turns)
         click.echo(large.round({"ratio": 1}).to_string(index=False))

@@ -3,12 +3,16 @@ with it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from oppo_sim import columns as c
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.model.setup import MachineSetup
+from oppo_sim.turns import ToolWait
 from tests.cases import PHASED, STAGES, Case, cases
 from tests.reference.config import ReferenceConfig, ReferenceResult
 from tests.reference.stepper import run as run_reference
@@ -175,3 +179,56 @@ def assert_like_the_reference(case: Case) -> None:
                 assert mine["deferrals"] == rollout.deferrals, (where, rollout.id)
             assert mine["finished_s"] == pytest.approx(rollout.finish_time, **EXACT)
             assert mine["scored_s"] == pytest.approx(rollout.score_time, **EXACT)
+
+
+# ---- found at random, kept ---------------------------------------------------------------------------------
+
+_NOTHING = (0.0, 0.0, 0.0)
+_PLAIN = Case(
+    "sequential",
+    {"chunk_size": 1, "stop_check": "token"},
+    batch=6,
+    group_size=1,
+    steps=1,
+    prompts=(1,) * 12,
+    responses=(1,) * 12,
+    machine=MachineSetup(num_replicas=1),
+    decode=(1.0, 0.0, 0.0),
+    prefill=_NOTHING,
+    score=_NOTHING,
+    stages=dict.fromkeys(STAGES, _NOTHING),
+    update_weights=0.0,
+    parallel_inference=False,
+    demands=dict.fromkeys(("decode", "prefill", "score", "train", "sync"), (0.0, 0.0)),
+    rewards=(0.0,) * 9,
+    terms=CostTerms(),
+)
+
+
+def test_sends_of_a_microsecond_late_in_a_row_are_no_chain() -> None:
+    # The tolerance is 1.003 µs there: the first send ends in the instant of the last token, the others in pairs.
+    case = replace(
+        _PLAIN,
+        policy="inter",
+        settings={"chunk_size": 1, "overcommit": 0, "stop_check": "token", "score_granularity": "batch"},
+        batch=8,
+        responses=(1003,) + (1,) * 11,
+        machine=MachineSetup(num_replicas=1, max_scoring_tokens=1),
+        terms=CostTerms(piece_send_s=1e-6),
+    )
+    microseconds = sorted((case.run().rollouts["scored_s"] - 1003.0) * 1e6)
+    assert microseconds == pytest.approx([1, 3, 3, 5, 5, 7, 7, 8], rel=1e-3)
+    assert_like_the_reference(case)
+
+
+def test_a_tool_that_leaves_nothing_to_prefill_changes_who_decodes() -> None:
+    # Rollout 0 leaves rollout 1 alone for an iteration and comes back with its KV: two share the demand again.
+    case = replace(
+        _PLAIN,
+        batch=2,
+        responses=(5, 6) * 6,
+        demands={**_PLAIN.demands, "decode": (0.3, 0.6)},
+        terms=CostTerms(rollout_iteration_s=2.0),
+        calls=((ToolWait(after=2, seconds=0.5, tokens=0),), ()) * 6,
+    )
+    assert_like_the_reference(case)

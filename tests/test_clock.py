@@ -45,6 +45,18 @@ def test_events_come_in_order_and_instants_settle_once() -> None:
     ]
 
 
+def test_an_instant_is_no_longer_than_its_tolerance() -> None:
+    # At 1,000 s the tolerance is 1 µs: each event is within it of the one before, the third not of the first.
+    seen: list[float] = []
+    clock = Clock(seen.append)
+    done = clock.event()
+    for at in (1000.0, 1000.0 + 0.8e-6, 1000.0 + 1.6e-6):
+        clock.call_at(at, lambda event: None)
+    clock.call_at(2000.0, lambda event: done.succeed() and None)
+    clock.drive(done)
+    assert seen == [1000.0 + 0.8e-6, 1000.0 + 1.6e-6, 2000.0]
+
+
 def test_time_counted_anew_keeps_what_is_to_come() -> None:
     clock = Clock(lambda now: None)
     seen: list[tuple[float, float]] = []

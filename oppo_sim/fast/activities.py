@@ -71,7 +71,8 @@ def next_actor(s: State) -> int:
 @compiled
 def event_in_instant(s: State) -> bool:
     """True if the next event lies in the present instant."""
-    return fire_in(s)[1] <= s.now + tolerance(s.now)
+    soonest = fire_in(s)[1]
+    return soonest < math.inf and soonest - s.instant <= tolerance(soonest)
 
 
 @compiled
@@ -116,6 +117,7 @@ def rebase(s: State) -> None:
     passed = s.now
     s.origin += passed
     s.now = 0.0
+    s.instant -= passed
     s.phase_ended -= passed
     s.batch_ended -= passed
     for i in range(1, 2 * s.leaves):

@@ -143,7 +143,7 @@ SETTINGS = _fields(
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
-    " tolerance interference train_memory train_arithmetic sync_memory sync_arithmetic",
+    " interference train_memory train_arithmetic sync_memory sync_arithmetic",
 )
 """What does not change in a run; as in ``MachineSetup``, the policy's settings and the cost models.
 ``UNBOUNDED``: no limit."""
@@ -159,11 +159,12 @@ RUN = _fields(
     " dropped_tokens decoded prefilled recomputed padding preemptions kv_peak pieces scored scoring_batches"
     " answers_due answered postponed prefix_cached placed_group placed_on"
     " filtering filtered filtered_tokens filtered_ever to_replace",
-    "origin now phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began scored_at"
-    " trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes batch_flops"
-    " training_kernel_s sync_kernel_s",
+    "origin now instant phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began"
+    " scored_at trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes"
+    " batch_flops training_kernel_s sync_kernel_s",
 )
-"""Everything that changes once, not once a rollout, replica or worker. ``leaving``: a barrier's seconds pass
+"""Everything that changes once, not once a rollout, replica or worker. ``instant``: its first event;
+``leaving``: a barrier's seconds pass
 (1), or have passed (2); ``first_sent`` to before ``last_sent``: pieces on their way; ``ending``: how far the
 end of a phase has come; ``dirty``: a shared device has other activities than when rates were taken;
 ``ready_first`` to ``ready_last``: replicas among which some are ready; ``least_load``: of replica

@@ -10,6 +10,7 @@ from oppo_sim.fast.activities import (
     next_actor,
     pass_cancelled,
     record,
+    tolerance,
 )
 from oppo_sim.fast.admission import (
     admit,
@@ -279,6 +280,8 @@ def run_until(s: State, until: int) -> int:
                 return ASK_MODEL
             actor = next_actor(s)
             s.now = fire[1]
+            if s.now - s.instant > tolerance(s.now):
+                s.instant = s.now
             if s.tools and fire[s.leaves + trainer + 3] == s.now:
                 tool_answered(s)  # before what else happens at that very moment
             elif actor < s.replicas:

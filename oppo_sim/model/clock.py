@@ -7,7 +7,7 @@ from heapq import heapify, heappush
 import simpy
 from simpy.events import NORMAL, Event
 
-from oppo_sim.instants import TOLERANCE
+from oppo_sim.instants import TOLERANCE, instant_tolerance
 
 EndOfInstant = Callable[[float], None]
 Handler = Callable[[Event], None]
@@ -28,8 +28,8 @@ class Clock(simpy.Environment):
     """A SimPy environment in which an activity's end is a bare event with one callback.
 
     Handlers and processes only record what happened and start what they wait for. When no further event lies
-    within the tolerance of the current instant, ``settle(now)`` makes the decisions of that instant in their
-    order (stop check, new iterations, scoring workers).
+    within the tolerance of the first one of the current instant, ``settle(now)`` makes the decisions of that
+    instant in their order (stop check, new iterations, scoring workers).
     """
 
     def __init__(self, settle: EndOfInstant) -> None:
@@ -37,6 +37,8 @@ class Clock(simpy.Environment):
         self._settle = settle
         self.origin = 0.0
         """Seconds of the run at which ``now`` was 0: ``now`` counts from the begin of the row."""
+        self._instant = 0.0
+        """When the first event of the current instant was."""
 
     @property
     def elapsed(self) -> float:
@@ -46,6 +48,7 @@ class Clock(simpy.Environment):
     def rebase(self) -> float:
         """Let ``now`` be 0, so that no instant is wider late in a run; returns what it was (seconds)."""
         passed, self._now = self._now, 0.0
+        self._instant -= passed
         self.origin += passed
         queue = self._queue
         queue[:] = [(at - passed, priority, count, event) for at, priority, count, event in queue]
@@ -71,11 +74,18 @@ class Clock(simpy.Environment):
         while until.callbacks is not None:
             step()
             now = self._now
-            # As ``event_in_instant``, written out: every event asks.
-            if queue and queue[0][0] <= now + (TOLERANCE * now if now > 1.0 else TOLERANCE):
-                continue
+            # As ``instant_tolerance`` and ``event_in_instant``, written out: every event asks.
+            if now - self._instant > (TOLERANCE * now if now > 1.0 else TOLERANCE):
+                self._instant = now
+            if queue:
+                soonest = queue[0][0]
+                if soonest - self._instant <= (TOLERANCE * soonest if soonest > 1.0 else TOLERANCE):
+                    continue
             settle(now)
 
     def event_in_instant(self) -> bool:
         """Something more happens in this instant, such as the end of what takes no time."""
-        return bool(self._queue) and self._queue[0][0] <= self._now + TOLERANCE * max(1.0, self._now)
+        if not self._queue:
+            return False
+        soonest = self._queue[0][0]
+        return soonest - self._instant <= instant_tolerance(soonest)

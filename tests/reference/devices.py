@@ -40,19 +40,24 @@ class World:
         self.active.append(Activity(own_seconds, devices, demand, when_done))
         self._set_rates()
 
+    def in_this_instant(self, seconds: float) -> bool:
+        """What takes so long from now on is over before the instant is."""
+        end = self.now + seconds
+        return end - self.instant_start <= same_instant(end - self.row_start)
+
     def advance(self) -> None:
         """Go to the next instant at which something ends, and end all that ends in it."""
         if not self.active:
             raise AssertionError("nothing is going on, and something is waited for")
         first = min(activity.end for activity in self.active)
-        ending = [
-            activity
-            for activity in self.active
-            if activity.end - first <= same_instant(activity.end - self.row_start)
-        ]
         if first - self.instant_start > same_instant(first - self.row_start):
             self.instant += 1
             self.instant_start = first
+        ending = [
+            activity
+            for activity in self.active
+            if activity.end - self.instant_start <= same_instant(activity.end - self.row_start)
+        ]
         before = self.now
         self.now = max([self.now, *(activity.end for activity in ending)])
         for device in {device for activity in self.active for device in activity.devices}:

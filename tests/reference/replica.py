@@ -74,10 +74,10 @@ def call_tool(machine: Machine, rollout: Rollout) -> None:
             rollout.tool_tokens += tokens
             rollout.fresh += tokens
 
-    if seconds > 0:
-        machine.world.start(seconds, (), (0.0, 0.0), answer)
-    else:
+    if machine.world.in_this_instant(seconds):
         answer(machine.world.now)
+    else:
+        machine.world.start(seconds, (), (0.0, 0.0), answer)
 
 
 class ContinuousReplica:
@@ -183,6 +183,7 @@ class ContinuousReplica:
             rollout.found = rollout.common if here else 0
             rollout.in_kv = True
             joining.append(rollout)
+            self.changed = True
         self._give_up_held()
         return joining
 
@@ -210,7 +211,6 @@ class ContinuousReplica:
         if not tokens:
             self.start_next()
             return
-        self.changed = True
         seconds = config.factors.get("prefill", 1.0) * linear(config.prefill, tokens, pairs)
         self._occupy(seconds, config.demand("prefill"))
 

@@ -27,6 +27,13 @@ def test_help_lists_every_command() -> None:
     assert oppo("-h").stdout == result.stdout
 
 
+def test_the_package_is_a_command_too() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "oppo_sim", "--help"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == oppo("--help").stdout
+
+
 def test_help_imports_no_subcommand() -> None:
     code = (
         "import sys; from oppo_sim.cli.main import run; run(['--help']); print([m for m in sys.modules if"

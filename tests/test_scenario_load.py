@@ -84,6 +84,7 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
             "policy: {overcomit: 3}",
             "unknown field policy.overcomit of policy 'oppo': did you mean 'overcommit'?",
         ),
+        ("policy: {overcommit: 8.0}", "8.0 means 8 times the batch: give rollouts as a whole number"),
         ("policy: {overcommit: -1}", "policy.overcommit is -1 but must be at least 0"),
         ("policy: {overcommit: '8'}", 'policy.overcommit is "8" but must be a number or a mapping'),
         ("policy: {overcommit: {min: -1}}", "policy.overcommit.min is -1 but must be at least 0"),
@@ -242,7 +243,7 @@ simple_values: dict[str, st.SearchStrategy[Any]] = {
     "rollout.kv_capacity_tokens": st.none() | st.just("auto") | st.integers(1, 10_000_000),
     "rollout.clear_kv_cache_on_weight_sync": st.booleans(),
     "placement.interference": st.floats(1.0, 100.0),
-    "policy.overcommit": st.integers(0, 100) | st.floats(0.0, 2.0),
+    "policy.overcommit": st.integers(0, 100) | st.floats(0.0, 1.0),
     "policy.chunk_size": st.integers(1, 4096),
     "training.micro_batch_tokens": st.just("auto") | st.integers(1, 10**6),
 }

@@ -109,8 +109,8 @@ def _over_sampling(alias: str, value: Any, facts: Facts) -> int:
     return total - batch
 
 
-def _batches_ahead(alias: str, value: Any, facts: Facts) -> float:
-    return float(_number(alias, value))
+def _batches_ahead(alias: str, value: Any, facts: Facts) -> int:
+    return _number(alias, value) * facts.whole("rollout_batch_size", alias)
 
 
 def _whole_updates(alias: str, value: Any, facts: Facts) -> int:
@@ -235,7 +235,7 @@ ALIASES: Mapping[str, Alias] = {
     "max_additional_running_prompts": Alias("policy.overcommit", _of_prompts, "prompts × group_size"),
     **dict.fromkeys(
         ("num_warmup_batches", "trainer.v1.colocate_async.num_warmup_batches"),
-        Alias("policy.overcommit", _batches_ahead, "batches: 1 becomes 1.0, a share of B"),
+        Alias("policy.overcommit", _batches_ahead, "batches × rollout_batch_size"),
     ),
     **_same("policy.chunk_size", "stream_interval"),
     **_same(

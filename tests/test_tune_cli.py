@@ -113,7 +113,7 @@ def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path
         (("--kv-capacity", "lots"), ("lots", "auto")),
         (("--kv-capacity", "auto"), ("kv_capacity auto", "linear")),
         (("--max-staleness", "-1"), ("--max-staleness",)),
-        (("--trace", "no_such_trace"), ("no_such_trace",)),
+        (("--other-trace", "no_such_trace"), ("no_such_trace",)),
         (("--drift", "1"), ("drift 1",)),
         (("--cost-profile", "missing.json"), ("missing.json",)),
         (("--set", "rollout.kv_capacity_tokens=16"), ("kv_capacity_tokens",)),

@@ -18,7 +18,7 @@ from oppo_sim.cli import options
 @click.option(
     "--engine", type=click.Choice(list(ENGINES)), help="Engine of the actor instead of the scenario's."
 )
-@options.OVERRIDES
+@options.overrides
 @options.output("Profile to write. Default: SCENARIO.profile.json.")
 @click.option("--budget-s", type=click.FloatRange(1), default=900.0, help="Seconds in all, at most (about).")
 @click.option("--repeats", type=click.IntRange(1), default=5, help="Visits to every point, in passes.")

@@ -18,7 +18,7 @@ from oppo_sim.cli import options
 @options.POLICY
 @options.STEPS
 @options.SEED
-@options.OVERRIDES
+@options.overrides
 @options.OUTPUT
 @options.FORCE
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the run folder.")

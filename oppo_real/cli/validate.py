@@ -37,7 +37,7 @@ from oppo_sim.cli import options
 )
 @click.option("--contention/--no-contention", default=True, help="Calibrate decoding beside scoring, too.")
 @options.STEPS
-@options.OVERRIDES
+@options.overrides
 @options.OUTPUT
 @options.FORCE
 @options.FIGURES

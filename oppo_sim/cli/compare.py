@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "Draws of what is unknown about the machine's seconds, each with all seeds. 0: the costs are exact.",
 )
 @options.STEPS
-@options.OVERRIDES
+@options.overrides
 @options.OUTPUT
 @options.FORCE
 @options.FIGURES

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 @click.option("--unit", type=click.Choice(["auto", "s", "ms"]), default="auto", help="Of the logged seconds.")
 @click.option(
     "--lengths",
+    "--trace",
+    "lengths",
     multiple=True,
     metavar="TRACE",
     help="Trace with a step column that has the rollouts' lengths (oppo trace import), one a log.",

@@ -21,13 +21,42 @@ def output(text: str) -> Callable[[Any], Any]:
     return click.option("-o", "--output", type=PATH, help=text)
 
 
-OVERRIDES = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Override a field, such as policy.overcommit=8; may be repeated.",
-)
+_TRACE = "oppo.trace"
+
+
+def _take_trace(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """Fields that ``--trace`` stands for; ``--set`` may follow them up."""
+    if value is not None:
+        from oppo_sim.scenario.load import own_trace
+
+        ctx.meta[_TRACE] = own_trace(value)
+
+
+def _after_trace(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    return (*ctx.meta.get(_TRACE, ()), *value)
+
+
+def overrides(command: Any) -> Any:
+    """``--set`` and ``--trace``, together the command's ``overrides``."""
+    command = click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        callback=_after_trace,
+        help="Override a field, such as policy.overcommit=8; may be repeated.",
+    )(command)
+    return click.option(
+        "--trace",
+        type=PATH,
+        metavar="FILE",
+        expose_value=False,
+        is_eager=True,
+        callback=_take_trace,
+        help="Your own lengths instead of the scenario's: a trace (oppo trace show FILE) or a run's folder.",
+    )(command)
+
+
 STEPS = click.option("--steps", type=click.IntRange(1), help="Training steps instead of the scenario's.")
 SEED = click.option("--seed", type=click.IntRange(0), help="Seed instead of the scenario's.")
 OUTPUT = output("Run folder to write. Default: runs/SCENARIO-…; never overwritten.")

@@ -48,7 +48,7 @@ def init_command(name: str | None, output: Path | None, force: bool) -> None:
 
 @scenario.command("show", short_help="Show a scenario with every default written out.")
 @click.argument("name_or_path", required=False)
-@options.OVERRIDES
+@options.overrides
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
 @click.option("--schema", is_flag=True, help="The JSON schema of scenario files instead of a scenario.")
 def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: bool, schema: bool) -> None:
@@ -78,7 +78,7 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
 
 @scenario.command("validate", short_help="Check that a scenario can run.")
 @click.argument("path")
-@options.OVERRIDES
+@options.overrides
 def validate_command(path: str, overrides: tuple[str, ...]) -> None:
     """Check that a scenario can run: its fields, its trace, its cost model, memory, and every policy that it
     names.

@@ -13,7 +13,7 @@ from oppo_sim.cli import options
 @options.STEPS
 @options.SEED
 @options.draws(0, "Draws of what is unknown about the machine's seconds, for a range of the mean step.")
-@options.OVERRIDES
+@options.overrides
 @options.OUTPUT
 @options.FORCE
 @options.FIGURES

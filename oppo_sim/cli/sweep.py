@@ -58,7 +58,7 @@ VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int
     " are exact.  [default: 32]",
 )
 @options.STEPS
-@options.OVERRIDES
+@options.overrides
 @click.option("--objective", type=click.Choice(["time", "speedup", "time_to_reward"]),
 help="What is best: seconds a trained rollout, speed-up over each "
               "point's own baseline, or time to the target reward.  [default: time]")  # fmt: skip

@@ -66,7 +66,7 @@ help="Bound on how much longer or shorter trained "
 )
 @click.option("--max-deferrals", type=click.IntRange(0), help="Bound on how often a rollout is deferred.")
 @click.option(
-    "--trace",
+    "--other-trace",
     "traces",
     multiple=True,
     metavar="NAME|FILE",
@@ -115,7 +115,7 @@ help="A further measured profile that may "
 @options.JOBS
 @options.RAY_ADDRESS
 @options.STEPS
-@options.OVERRIDES
+@options.overrides
 @options.OUTPUT
 @click.option("--force", is_flag=True, help="Begin anew where the folder holds another search.")
 @options.FIGURES

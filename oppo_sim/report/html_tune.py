@@ -25,7 +25,7 @@ from oppo_sim.report.html_parts import (
     picture,
     versions_text,
 )
-from oppo_sim.report.labels import value_label, value_text
+from oppo_sim.report.labels import option_text, value_label, value_text
 from oppo_sim.report.points import Points
 from oppo_sim.report.tune_figures import history_figure, regret_figure, sensitivity_figure
 from oppo_sim.tables import read_table
@@ -86,7 +86,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
             f" {counted(len(record['fresh_seeds']), 'fresh seed')}."
         ),
         answer=(" ".join(answer[:2]), *answer[2:]),
-        settings=tuple((field, "null" if value is None else value_text(value)) for field, value in choice),
+        settings=tuple((field, option_text(value)) for field, value in choice),
         copy_text=overrides_text(choice),
         sections=(
             *(Section(title, tuple(sentences)) for title, sentences in others if sentences),

@@ -273,6 +273,11 @@ def value_text(value: Any) -> str:
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
 
 
+def option_text(value: Any) -> str:
+    """The same where nothing is a value too: ``null``."""
+    return "null" if value is None else value_text(value)
+
+
 def value_label(value: Any) -> str:
     """The same for reading: at most six digits of a number with a fraction."""
     plain = value.item() if hasattr(value, "item") else value

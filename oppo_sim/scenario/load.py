@@ -93,6 +93,18 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
     return remember_origin(scenario, None if shipped else path.parent, where, scenario.translations)
 
 
+TRACE_FILE = "trace.path"
+NO_TRACE_FILE = ("trace.name", "trace.synth", "trace.sources")
+"""Fields that a trace file of the user's own leaves empty."""
+
+
+def own_trace(path: Path) -> tuple[str, ...]:
+    """Overrides that let a scenario replay the trace at ``path``. Raises OppoError if nothing is there."""
+    if not path.exists():
+        raise OppoError(f"--trace {path} does not exist: paths are from the current folder, {Path.cwd()}")
+    return *(f"{field}=null" for field in NO_TRACE_FILE), f"{TRACE_FILE}={json.dumps(str(path.resolve()))}"
+
+
 def scenario_from_plain(
     data: Any,
     overrides: Sequence[str] = (),

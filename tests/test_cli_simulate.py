@@ -213,7 +213,7 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "field": (["tiny.yaml", "--set", "rollout.num_replica=2"], {}, ["rollout.num_replica", "did you mean 'num_replicas'?"]),
     "setting": (["tiny.yaml", "--set", "policy.chunksize=2"], {}, ["policy.chunksize", "did you mean 'chunk_size'?"]),
     "overcommit below": (["tiny.yaml", "--set", "policy.overcommit=-1"], {}, ["policy.overcommit is -1", "at least 0"]),
-    "overcommit share": (["tiny.yaml", "--set", "policy.overcommit=1000.5"], {}, ["policy.overcommit is 1000.5", "at most 100"]),
+    "overcommit share": (["tiny.yaml", "--set", "policy.overcommit=1000.5"], {}, ["1000.5 means 1000.5 times the batch", "as a whole number"]),
     "overcommit groups": (["tiny.yaml", "--set", "group_size=2", "--set", "policy.overcommit=3"], {}, ["overcommit 3", "group_size 2"]),
     "controlled overcommit": (
         ["tiny.yaml", "--set", "policy.overcommit={control: reward_slope, initial: 3}"], {}, ["overcommit initial 3", "overcommit.max"],

@@ -60,7 +60,11 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("train_batch_size: 100\nover_sampling_batch_size: 128", "policy.overcommit", 28),
         ("max_additional_running_prompts: 4", "policy.overcommit", 4),
         ("max_additional_running_prompts: 4\ngroup_size: 8", "policy.overcommit", 32),
-        ("trainer: {v1: {colocate_async: {num_warmup_batches: 2}}}\nrollout_batch_size: 112", "policy.overcommit", 224),
+        (
+            "trainer: {v1: {colocate_async: {num_warmup_batches: 2}}}\nrollout_batch_size: 112",
+            "policy.overcommit",
+            224,
+        ),
         ("recompute_kv_cache_after_weight_updates: false", "rollout.clear_kv_cache_on_weight_sync", False),
         ("rollout: {clear_cache: false}", "rollout.clear_kv_cache_on_weight_sync", False),
         (

@@ -35,7 +35,7 @@ from oppo_sim.run_folder import write_png
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.ranges import geometric_mean, told_apart
 from oppo_sim.runs.statistics import alike
-from oppo_sim.scenario.load import NO_TRACE_FILE, TRACE_FILE
+from oppo_sim.scenario.load import without_own_trace
 from oppo_sim.scenario.yaml_text import dump_yaml
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def command_row(command: str, scenario: str, **options: Any) -> tuple[str, str]:
 def overrides_text(settings: Iterable[tuple[str, Any]]) -> str:
     """Settings as ``--set`` options, one a line."""
     lines = [
-        shlex.join(["--set", f"{field}={option_text(value)}"])
+        shlex.join(["--set", f"{field}={value_text(value)}"])
         for field, value in settings
         if not is_missing(value)
     ]
@@ -325,10 +325,8 @@ def sweep_command(record: Mapping[str, Any]) -> str:
     """The command line of a sweep, from the spec that its record keeps."""
     spec = record["spec"]
     words = ["oppo", "sweep", str(spec["scenario"])]
-    fixed = dict(spec.get("set", {}))
-    if fixed.get(TRACE_FILE) and all(fixed.get(field, "") is None for field in NO_TRACE_FILE):
-        words += ["--trace", str(fixed[TRACE_FILE])]
-        fixed = {name: value for name, value in fixed.items() if name not in (TRACE_FILE, *NO_TRACE_FILE)}
+    trace, fixed = without_own_trace(spec.get("set", {}))
+    words += [] if trace is None else ["--trace", trace]
     for option, given in (
         ("--grid", spec.get("grid", {})),
         ("--random", spec.get("random", {})),

@@ -1,7 +1,7 @@
 """From a name or a file to a checked ``Scenario``."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,10 @@ from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
 LARGEST_FILE = 1_000_000  # bytes
+
+_TRACE_FILE = "trace.path"
+_NO_TRACE_FILE = ("trace.name", "trace.synth", "trace.sources")
+"""Fields that a trace file of the user's own leaves empty."""
 
 
 class Override(NamedTuple):
@@ -93,16 +97,19 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
     return remember_origin(scenario, None if shipped else path.parent, where, scenario.translations)
 
 
-TRACE_FILE = "trace.path"
-NO_TRACE_FILE = ("trace.name", "trace.synth", "trace.sources")
-"""Fields that a trace file of the user's own leaves empty."""
-
-
 def own_trace(path: Path) -> tuple[str, ...]:
     """Overrides that let a scenario replay the trace at ``path``. Raises OppoError if nothing is there."""
     if not path.exists():
         raise OppoError(f"--trace {path} does not exist: paths are from the current folder, {Path.cwd()}")
-    return *(f"{field}=null" for field in NO_TRACE_FILE), f"{TRACE_FILE}={json.dumps(str(path.resolve()))}"
+    return *(f"{field}=null" for field in _NO_TRACE_FILE), f"{_TRACE_FILE}={json.dumps(str(path.resolve()))}"
+
+
+def without_own_trace(fields: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The path of ``own_trace`` and the other fields, where these are among ``fields``; else None and all."""
+    if not fields.get(_TRACE_FILE) or any(fields.get(field, "") is not None for field in _NO_TRACE_FILE):
+        return None, dict(fields)
+    rest = {name: value for name, value in fields.items() if name not in (_TRACE_FILE, *_NO_TRACE_FILE)}
+    return str(fields[_TRACE_FILE]), rest
 
 
 def scenario_from_plain(

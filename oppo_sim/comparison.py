@@ -6,9 +6,9 @@ runs of a sweep are.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,17 +284,22 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
         ]
     )
 
+    @cache
     def of(label: str, variant: str) -> "pd.DataFrame":
         return (
             cells[(cells["policy"] == label) & (cells["variant"] == variant)].set_index("seed").sort_index()
         )
+
+    @cache
+    def actual_of(label: str) -> list[dict[Hashable, Any]]:
+        return of(label, ACTUAL).to_dict("records")
 
     baselines = plan.baselines
     labels = list(dict.fromkeys([*baselines.values(), *plan.policies]))
     rows, shares = [], []
     learning = learning_of(plan.scenario.rewards, plan.steps)
     for label in labels:
-        actual, base = (of(name, ACTUAL).to_dict("records") for name in (label, baselines.get(label, label)))
+        actual, base = actual_of(label), actual_of(baselines.get(label, label))
         bound_only = label in plan.setups and plan.setups[label].policy_factory().oracle
         to_reward = to_reward_columns(actual, base, learning, _drawn_of(plan, store, label))
         rows.append({"policy": label, **compared_row(actual, base), **to_reward, c.BOUND_ONLY: bound_only})

@@ -46,10 +46,8 @@ def write_trace(runs: Mapping[str, Timeline], path: str | Path) -> None:
     tracks. The same input gives the same bytes. Raises OppoError for impossible times or when the disk
     refuses.
     """
-    events = trace_events(runs)
-    lines = ",\n".join(
-        json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for event in events
-    )
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+    lines = ",\n".join(map(encode, trace_events(runs)))
     data = f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'.encode()
     path = Path(path)
     if path.suffix == ".gz":

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -69,13 +70,12 @@ def test_two_draws_worked_out_by_hand(tmp_path: Path) -> None:
     first, second = 1.4, 1.625
     assert row[c.SPEEDUP] == pytest.approx(first)
     assert row[c.STEP_S] == pytest.approx(10.0)
-    ratio = second / first
-    ends = first * ratio**0.025, first * ratio**0.975
+    ends = first, second  # of two draws: the least and the largest
     assert (row[c.SPEEDUP_MACHINE_LOW], row[c.SPEEDUP_MACHINE_HIGH]) == pytest.approx(ends)
     # Responses are equally long, so that tokens are as many times as fast.
     assert row[list(SPEEDUP_PER_TOKEN_ENDS)].tolist() == pytest.approx(row[list(SPEEDUP_ENDS)].tolist())
-    assert row[c.STEP_S_MACHINE_LOW] == pytest.approx(10.0 * 1.6**0.025)
-    assert row[c.STEP_S_MACHINE_HIGH] == pytest.approx(10.0 * 1.6**0.975)
+    assert row[c.STEP_S_MACHINE_LOW] == pytest.approx(10.0)
+    assert row[c.STEP_S_MACHINE_HIGH] == pytest.approx(16.0)
     # All rollouts are alike, so the seeds add nothing; the point lies below the draws and is an end itself.
     assert (row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]) == pytest.approx((first, first))
     assert (row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH]) == pytest.approx((first, ends[1]))
@@ -222,14 +222,14 @@ def test_a_run_has_ranges_of_its_means_where_draws_are_wanted(oppo: Oppo, tmp_pa
     assert "machine" not in read_run_folder("plain").manifest
     drawn = oppo(*arguments, "--draws", "8", "-o", "drawn")
     # 14 s and 26 s.
-    ends = 14.0 * (26 / 14) ** 0.025, 14.0 * (26 / 14) ** 0.975
+    ends = 14.0, 26.0
     manifest = read_run_folder("drawn").manifest
     intervals = manifest["machine"]["intervals"]
     assert intervals[c.TIMING_STEP] == pytest.approx(ends)
-    assert "mean on draws [95 %]" in drawn.out and "14.2 s to 25.6 s" in drawn.out
+    assert "mean on draws [95 %]" in drawn.out and "14.0 s to 26.0 s" in drawn.out
     # Training takes 4 and 16 s, generation the same on both.
     update = intervals[c.timing("update_actor")]
-    assert update == pytest.approx((4.0 * 4**0.025, 4.0 * 4**0.975))
+    assert update == pytest.approx((4.0, 16.0))
     assert intervals[c.timing("gen")][0] == pytest.approx(intervals[c.timing("gen")][1])
     # A slower step is fewer tokens and more hours.
     steps = pd.read_parquet("drawn/steps.parquet").iloc[manifest["warmup_steps"] :]
@@ -291,6 +291,17 @@ def test_both_intervals_together_are_the_root_of_the_squares() -> None:
     assert all(map(math.isnan, both(2.0, nothing, nothing)))
     assert both(2.0, nothing, (2.5, 3.0)) == pytest.approx((2.0, 3.0))
     assert all(map(math.isnan, machine_interval([1.5])))
+
+
+@pytest.mark.parametrize(("draws", "held"), [(8, 7 / 9), (39, 0.95), (40, 0.95), (100, 0.95), (400, 0.95)])
+def test_a_range_of_few_draws_holds_as_many_machines_as_it_says(draws: int, held: float) -> None:
+    """Another draw, of any distribution; here of one that is uniform on the logarithm."""
+    generator = np.random.default_rng(1)
+    inside = []
+    for _ in range(4000):
+        low, high = machine_interval(np.exp(generator.random(draws)).tolist())
+        inside.append(math.log(high) - math.log(low))
+    assert float(np.mean(inside)) == pytest.approx(held, abs=0.006)
 
 
 def test_each_term_has_its_share_of_the_variance() -> None:

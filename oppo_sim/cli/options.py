@@ -79,7 +79,7 @@ RAY_ADDRESS = click.option(
 )
 
 
-DEFAULT_DRAWS = 32
+DEFAULT_DRAWS = 40
 """As ``runs.machine.DEFAULT_DRAWS``, which is not loaded for help."""
 
 

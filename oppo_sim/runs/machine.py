@@ -17,15 +17,15 @@ from oppo_sim.costs.uncertainty import EXACT as EXACT_DRAWS
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.results.summary import gpu_hours
-from oppo_sim.runs.ranges import Ends, machine_interval
+from oppo_sim.runs.ranges import FULL_DRAWS, Ends, machine_interval
 from oppo_sim.scenario.build import Setup, cost_context
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_DRAWS: Final = 32
-"""Of a comparison, a sweep and a search."""
+DEFAULT_DRAWS: Final = 40
+"""Of a comparison, a sweep and a search: no fewer than ``FULL_DRAWS``."""
 MOST_DRAWS: Final = 10_000
 
 _HEADLINES: Final = (*map(timing, STAGES), TIMING_STEP)
@@ -75,15 +75,15 @@ def machine_of(scenario: Scenario, count: int) -> Machine:
     if not draws:
         why = f"costs.draws {EXACT_DRAWS}" if costs.draws else f"costs.kind {costs.kind} has no priors"
         return Machine((), "given", f"the machine is taken as given ({why})")
+    few = "" if len(draws) >= FULL_DRAWS else f"; a range of 95 % takes {FULL_DRAWS} draws"
     if costs.draws is not None:
-        return Machine(
-            draws, "fitted", f"ranges use {len(draws)} fitted draws of the machine ({costs.draws})"
-        )
+        said = f"ranges use {len(draws)} fitted draws of the machine ({costs.draws}){few}"
+        return Machine(draws, "fitted", said)
     return Machine(
         draws,
         "priors",
         "ranges use priors of the machine, nothing was fitted: `oppo fit` on a log of 20 steps would narrow"
-        " them",
+        f" them{few}",
     )
 
 

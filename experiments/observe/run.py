@@ -4,8 +4,10 @@ Machines are drawn from the priors, a few numbers of their sequential baseline a
 that the tool takes them to have, and the range of a policy's speed-up over the draws that agree is held
 against the speed-up on the drawn machine.
 
-    python experiments/observe/run.py --cases 110        # writes results.csv and README.md
-    python experiments/observe/run.py --page             # the page alone, from results.csv
+    python experiments/observe/run.py --first 1000 --cases 60 --label "after …"   # writes all files here
+    python experiments/observe/run.py --page                          # the page alone, from the CSV files
+
+A case has its number for seed, so other numbers are fresh cases. Every scoring is kept in ``scorings.csv``.
 """
 
 import argparse
@@ -22,12 +24,15 @@ from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.baseline import Baseline
 from oppo_sim.fit.observe import observe, read_observation
 from oppo_sim.fit.priors import priors_for
+from oppo_sim.runs.machine import DEFAULT_DRAWS
+from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import build_parts, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 
 FOLDER: Final = Path(__file__).parent
 RESULTS: Final = FOLDER / "results.csv"
+SCORINGS: Final = FOLDER / "scorings.csv"
 PAGE: Final = FOLDER / "README.md"
 STEPS: Final = 8
 POLICY: Final = "inter"
@@ -98,23 +103,24 @@ def one_case(scenario: Scenario, number: int, draws: int) -> dict[str, float | i
     numbers = told(names, baseline.simulated(truth), number)
     result = observe(scenario, numbers, draws=draws, seed=number)
     distinct = {draw: speedup(scenario, draw) for draw in dict.fromkeys(result.draws)}
-    low, middle, high = np.percentile([distinct[draw] for draw in result.draws], (2.5, 50, 97.5))
+    found = [distinct[draw] for draw in result.draws]
+    low, high = machine_interval(found)
     real = speedup(scenario, truth)
     return {
         "case": number,
         "observed": " ".join(numbers),
         "set": " + ".join(names),
         "truth": real,
-        "low": float(low),
-        "middle": float(middle),
-        "high": float(high),
+        "low": low,
+        "middle": float(np.median(found)),
+        "high": high,
         "inside": int(low <= real <= high),
         "effective_draws": result.effective,
         "cpu_s": time.process_time() - begun,
     }
 
 
-def page(rows: pd.DataFrame) -> str:
+def page(rows: pd.DataFrame, scorings: pd.DataFrame) -> str:
     """The result page."""
     inside, count = int(rows["inside"].sum()), len(rows)
     low, high = proportion(inside, count)
@@ -139,6 +145,16 @@ def page(rows: pd.DataFrame) -> str:
         f"Draws are worth {rows['effective_draws'].median():.0f} independent ones in the median case and"
         f" {rows['effective_draws'].min():.0f} in the worst. A case takes {rows['cpu_s'].median():.0f} s.",
         "",
+        "Every scoring, the latest last:",
+        "",
+        "| cases | hold | of | what was scored |",
+        "|---|---|---|---|",
+        *(
+            f"| {one.first} to {one.first + one.cases - 1} | {one.inside} ({one.inside / one.cases:.0%})"
+            f" | {one.cases} | {one.label} |"
+            for one in scorings.itertuples()
+        ),
+        "",
     ]
     return "\n".join(lines)
 
@@ -156,16 +172,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--cases", type=int, default=110)
-    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--draws", type=int, default=DEFAULT_DRAWS)
+    parser.add_argument("--label", default="", help="what is scored")
     parser.add_argument("--page", action="store_true", help="write the page from results.csv alone")
     said = parser.parse_args()
     if not said.page:
         scenario, rows = small_scenario(), []
-        for number in range(said.cases):
+        known = pd.read_csv(SCORINGS)
+        for number in range(said.first, said.first + said.cases):
             rows.append(one_case(scenario, number, said.draws))
             pd.DataFrame(rows).to_csv(RESULTS, index=False, float_format="%.6g")
-    PAGE.write_text(page(pd.read_csv(RESULTS)), encoding="utf-8")
+            inside = sum(int(row["inside"]) for row in rows)
+            scored = {"first": said.first, "cases": len(rows), "inside": inside, "label": said.label}
+            pd.concat([known, pd.DataFrame([scored])]).to_csv(SCORINGS, index=False)
+    PAGE.write_text(page(pd.read_csv(RESULTS), pd.read_csv(SCORINGS)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Seconds of decode stretches by a cost model's own lines, summed exactly."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.costs.interface import EngineCost
+from oppo_sim.costs.profile import ProfileRangeWarning
 from oppo_sim.fit.running import Stretches
 
 Floats = npt.NDArray[np.float64]
@@ -80,12 +82,15 @@ class Decoding:
             return self._known[running]
         found: list[tuple[float, float, float]] = []
         kv = 0.0
-        while len(found) < _MOST_LINES:
-            line = self._engine.decode_line(running, kv)
-            found.append((line.fixed, line.per_kv_token, line.kv_until))
-            if math.isinf(line.kv_until):
-                break
-            kv = math.nextafter(max(line.kv_until, kv), math.inf)
+        with warnings.catch_warnings():
+            # It is asked where lines begin, which is no iteration.
+            warnings.simplefilter("ignore", ProfileRangeWarning)
+            while len(found) < _MOST_LINES:
+                line = self._engine.decode_line(running, kv)
+                found.append((line.fixed, line.per_kv_token, line.kv_until))
+                if math.isinf(line.kv_until):
+                    break
+                kv = math.nextafter(max(line.kv_until, kv), math.inf)
         found[-1] = (*found[-1][:2], math.inf)
         self._known[running] = found
         return found

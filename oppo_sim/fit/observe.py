@@ -1,10 +1,9 @@
 """Costs from a few known numbers instead of a log: draws of the priors, kept by how well a simulated baseline
 agrees.
 
-Fewer numbers than unknowns is the usual case, so the answer is a distribution. Draws are made given the
-numbers of a baseline that is computed stage by stage (from the prior where enough of it agrees, else by a
-chain); each is then simulated, and weighted by how much better
-or worse the simulated one agrees (importance sampling).
+Fewer numbers than unknowns is the usual case, so the answer is a distribution, often of several modes. Draws
+are made given the numbers of a baseline that is computed stage by stage; each is then simulated, and weighted
+by how much better or worse the simulated one agrees (importance sampling).
 """
 
 import re
@@ -15,14 +14,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import Baseline, known_names
 from oppo_sim.fit.estimate import mean_terms
-from oppo_sim.fit.identify import Told, told_of
+from oppo_sim.fit.identify import CUTS, Told, told_of
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT
-from oppo_sim.fit.sampling import sampled
+from oppo_sim.fit.tempering import resampled, tempered, weights_of, worth
+from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 
 Floats = npt.NDArray[np.float64]
@@ -33,14 +34,8 @@ _ABSOLUTE: Final = 0.02
 _EDGE: Final = 0.05
 """Softness of a range's ends, of its width."""
 _FEW: Final = 50.0
-_SWEEPS: Final = 2000
 _CANDIDATES: Final = 2
 """Simulated, for each draw that is kept."""
-_FROM_PRIOR: Final = 60_000
-"""Draws of the priors that are tried before a chain is run."""
-_AT_ONCE: Final = 20_000
-_WORTH: Final = 4.0
-"""Independent draws, for each that is wanted, from which on those of the priors do."""
 
 _NUMBER: Final = r"([-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE: Final = re.compile(rf"\s*{_NUMBER}\s*(?:(\.\.|±|\+-)\s*{_NUMBER}\s*)?")
@@ -134,15 +129,12 @@ def observe(
     def likelihood(z: Floats) -> Floats:
         return _agreement(baseline.estimated(terms(z)), observations)
 
-    def log_density(z: Floats) -> Floats:
-        total: Floats = -0.5 * (z * z).sum(axis=1) + likelihood(z)
-        return total
-
     before = baseline.estimated(terms(generator.standard_normal((4000, len(names)))))
     count = _CANDIDATES * draws
-    found_z = _of_prior(likelihood, len(names), count, generator)
-    z = sampled(log_density, len(names), count, _SWEEPS, generator) if found_z is None else found_z
-    values = terms(z)
+    values = {
+        **terms(tempered(likelihood, len(names), count, generator)),
+        **_beside(scenario, names, priors, count, generator),
+    }
     found = [CostTerms(**{name: float(each[row]) for name, each in values.items()}) for row in range(count)]
     seen = []
     for number, each in enumerate(found):
@@ -150,10 +142,9 @@ def observe(
         seen.append(baseline.simulated(each))
     after = np.array(seen)
     logs = _agreement(after, observations) - _agreement(baseline.estimated(values), observations)
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    effective = float(1.0 / (weights**2).sum())
-    chosen = generator.choice(count, size=draws, p=weights)
+    weights = weights_of(logs)
+    effective = worth(weights)
+    chosen = resampled(weights, draws, generator)
     _refuse_unmet(observations, before, after[chosen])
     kept = tuple(found[row] for row in chosen)
     notes = (
@@ -161,7 +152,7 @@ def observe(
         if effective < _FEW
         else ()
     )
-    told = told_of({name: each[chosen] for name, each in values.items()}, priors)
+    told = told_of({name: values[name][chosen] for name in names}, priors)
     return Observed(
         observations,
         kept,
@@ -176,18 +167,23 @@ def observe(
     )
 
 
-def _of_prior(
-    likelihood: Callable[[Floats], Floats], size: int, count: int, generator: np.random.Generator
-) -> Floats | None:
-    """``count`` points drawn from the prior in proportion to the likelihood; None where too few of the prior
-    agree (sampling and importance resampling, Rubin 1988)."""
-    z = generator.standard_normal((_FROM_PRIOR, size))
-    logs = np.concatenate([likelihood(z[at : at + _AT_ONCE]) for at in range(0, len(z), _AT_ONCE)])
-    weights = np.exp(logs - logs.max())
-    if not weights.sum() ** 2 / (weights**2).sum() >= _WORTH * count:
-        return None
-    chosen: Floats = z[generator.choice(len(z), size=count, p=weights / weights.sum())]
-    return chosen
+def _beside(
+    scenario: Scenario,
+    names: Sequence[str],
+    priors: Mapping[str, Prior],
+    count: int,
+    generator: np.random.Generator,
+) -> dict[str, Floats]:
+    """Terms that the looked-at steps do not have: of the prior, where an unfitted scenario draws them too;
+    what a cut costs as the scenario says."""
+    stated = scenario.costs.terms.stated()
+    kept = [name for name in CUTS if name in stated and name not in names]
+    found: dict[str, Floats] = {name: np.full(count, stated[name]) for name in kept}
+    for prior in scenario.costs.priors(cost_context(scenario)):
+        if prior.term not in names and prior.term not in stated:
+            drawn = priors[prior.term]
+            found[prior.term] = drawn.median * np.exp(drawn.sigma * generator.standard_normal(count))
+    return found
 
 
 def _refuse_unmet(observations: Sequence[Observation], before: Floats, after: Floats) -> None:

@@ -34,6 +34,22 @@ def sampled(
     return chosen
 
 
+def moved(log_density: LogDensity, points: Floats, sweeps: int, generator: np.random.Generator) -> Floats:
+    """The points (points × coordinates) after ``sweeps`` moves of all of them, which leave a population of
+    the density one of the density."""
+    import emcee
+
+    # Differences of the full size carry a point from one mode to another.
+    near, far = emcee.moves.DEMove(), emcee.moves.DEMove(gamma0=1.0)
+    moves = [(near, 0.8), (far, 0.1), (emcee.moves.StretchMove(), 0.1)]
+    count, size = points.shape
+    sampler = _sampler(count, size, log_density, moves)
+    sampler._random = np.random.RandomState(generator.integers(2**31))
+    state = sampler.run_mcmc(points, sweeps, skip_initial_state_check=True, store=False)
+    found: Floats = state.coords
+    return found
+
+
 def _sampler(walkers: int, size: int, log_density: LogDensity, moves: list[tuple[Any, float]]) -> Any:
     """emcee's, without what it does each sweep for chains that are taken up again and for densities of one
     point at a time: a third of all seconds where a density takes a fraction of a millisecond."""

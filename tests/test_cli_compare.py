@@ -156,7 +156,8 @@ def test_warnings_are_those_of_the_compared_policies(oppo: Oppo) -> None:
 BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "policy": (["--policies", "intra,opppo"], {}, ["unknown policy 'opppo'", "did you mean 'oppo'?"]),
     "policy named twice": (["--policies", "oppo,inter,oppo"], {}, ["name oppo twice"]),
-    "no policy": (["--policies", " , "], {}, ["at least one name"]),
+    "no policy": (["--policies", " , "], {}, ["--policies ' , '", "names no policy", "leave it out"]),
+    "an empty list of policies": (["--policies", ""], {}, ["--policies ''", "names no policy"]),
     "seeds in order": (["--set", "trace.sampling=in_order"], {}, ["in_order", "seeds 1"]),
     "no seeds": (["--seeds", "0"], {}, ["--seeds"]),
     "field": (["--set", "scoring.workers=2"], {}, ["scoring.workers", "num_workers"]),

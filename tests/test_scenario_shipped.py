@@ -201,7 +201,7 @@ def test_another_policy_takes_what_both_share_and_what_policies_says() -> None:
         ("", {"policy": "april", "policy_settings": {"overcomit": 3}}, "has no field 'overcomit'"),
         ("", {"seed": -1}, "seed -1 is out of range"),
         ("", {"steps": 0}, "steps 0 is out of range"),
-        ("warmup_steps: 2", {"steps": 2}, "leaves nothing after warmup_steps 2"),
+        ("warmup_steps: 2", {"steps": 2}, "leaves nothing after the warm-up of 2 steps"),
     ],
 )
 def test_what_cannot_run_is_refused_before_it_runs(

@@ -85,7 +85,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "timeline": ({"timeline": (0, 6)}, "timeline 0:6 lies outside steps 0 to 5"),
     "timeline backwards": ({"timeline": (3, 2)}, "timeline 3:2"),
     "no steps": ({"steps": 0}, "steps 0 is out of range"),
-    "only warm-up": ({"steps": 1}, "steps 1 leaves nothing after warmup_steps 1"),
+    "only warm-up": (
+        {"steps": 1},
+        "steps 1 leaves nothing after the warm-up of 1 steps: give more than 1 steps, or for a first look",
+    ),
     "seed": ({"seed": -1}, "seed -1 is out of range"),
     "policy": ({"policy": "intr"}, "unknown policy 'intr': did you mean 'intra'?"),
     "settings": ({"policy_settings": {"overcommit": "2"}}, "policy 'oppo', overcommit = '2'"),

@@ -268,6 +268,8 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"grid": {"scorring.num_workers": [1]}},
         ["unknown field scorring", "did you mean 'scoring'?"],
     ),
+    "not nested": ({"grid": {"overcommit": [1]}}, ["did you mean policy.overcommit?"]),
+    "neither nested nor spelled": ({"grid": {"overcomit": [1]}}, ["did you mean policy.overcommit?"]),
     "setting": ({"grid": {"policy.overcomit": [1]}}, ["policy.overcomit", "did you mean 'overcommit'?"]),
     "setting of none": (
         {"grid": {"policy.name": ["intra", "april"], "policy.windows": [1]}},

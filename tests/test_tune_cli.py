@@ -106,7 +106,10 @@ def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path
     [
         (("--policies", "opo"), ("opo", "did you mean")),
         (("--policies", "oracle"), ("oracle", "never a recommendation")),
-        (("--policies", ","), ("no policies",)),
+        (("--policies", ","), ("names no policy",)),
+        (("--policies", ""), ("names no policy",)),
+        (("--space", "policy.overcomit=0..4"), ("did you mean policy.overcommit?",)),
+        (("--space", "overcommit=0..4"), ("did you mean policy.overcommit?",)),
         (("--space", "policy.chunk_size"), ("--space", "policy.chunk_size")),
         (("--space", "policy.chunks=8..16"), ("policy.chunks",)),
         (("--space", "rollout.num_replica=1,2"), ("num_replica", "num_replicas")),

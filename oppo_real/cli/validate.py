@@ -71,7 +71,7 @@ def command(
     from oppo_real.validate.write import write_validation
 
     loaded = load_scenario(scenario, overrides)
-    chosen = options.names(policies)
+    chosen = options.policies(policies)
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
     options.refuse_taken(folder, force)
     effort = Effort(repeats=5, budget_s=budget_s, contention=contention, seed=loaded.seed)

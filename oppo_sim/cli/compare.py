@@ -77,8 +77,9 @@ def command(
     from oppo_sim.runs.execute import Executor
     from oppo_sim.scenario.load import load_scenario
 
+    asked = options.policies(policies)
     loaded = load_scenario(scenario, overrides)
-    chosen = tuple(default_policies(loaded)) if policies is None else options.names(policies)
+    chosen = asked or tuple(default_policies(loaded))
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"
     if not left_unfinished(folder):
         options.refuse_taken(folder, force)

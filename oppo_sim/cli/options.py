@@ -118,6 +118,17 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def policies(text: str | None) -> tuple[str, ...] | None:
+    """Of ``--policies``; None: it was not given. Raises OppoError where it names none."""
+    if text is None:
+        return None
+    if not (found := names(text)):
+        raise OppoError(
+            f"--policies '{text}' names no policy: give names such as sequential,oppo, or leave it out"
+        )
+    return found
+
+
 def interrupted(kept: str) -> int:
     """Say what an interrupted command ``kept``, and that it can go on; the exit code."""
     click.echo(f"oppo: interrupted: {kept}, the same command goes on from there", err=True)

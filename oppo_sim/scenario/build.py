@@ -125,8 +125,8 @@ def build_setup(
         raise OppoError(f"seed {seed} is out of range: give 0 to 2^63 - 1")
     if scenario.warmup_steps >= steps:
         raise OppoError(
-            f"steps {steps} leaves nothing after warmup_steps {scenario.warmup_steps}: raise steps, or lower"
-            " warmup_steps"
+            f"steps {steps} leaves nothing after the warm-up of {scenario.warmup_steps} steps: give more than"
+            f" {scenario.warmup_steps} steps, or for a first look --set warmup_steps={steps // 5}"
         )
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
     built = make_policy(name, batch, chosen, scenario.base_dir)

@@ -14,6 +14,7 @@ from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_
 from oppo_sim.scenario.cluster import with_split
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
+from oppo_sim.scenario.suggest import likely_fields, meant
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
@@ -42,7 +43,8 @@ def find_shipped(name: str) -> Path:
     names = shipped_scenarios()
     if name in names:
         return SHIPPED_FOLDER / f"{name}.yaml"
-    close = get_close_matches(name.removesuffix(".yaml").removesuffix(".yml"), names, n=2)
+    stem = name.removesuffix(".yaml").removesuffix(".yml")
+    close = get_close_matches(stem, names, n=2) or [one for one in names if stem and one.startswith(stem)]
     hint = (
         f"did you mean {' or '.join(close)}?"
         if close
@@ -259,11 +261,8 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
     if len(problem.path) != 1 or problem.path[0] not in data or problem.path[0] in Scenario.model_fields:
         return problem
     key = str(problem.path[0])
-    homes = [f"{section}.{key}" for section, fields in _section_fields(data).items() if key in fields]
-    if homes:
-        return ScenarioProblem(
-            problem.path, unknown_field(problem.path, (), hint=f"did you mean {' or '.join(homes)}?")
-        )
+    if homes := likely_fields(key):
+        return ScenarioProblem(problem.path, unknown_field(problem.path, (), hint=meant(homes)))
     known = [name for name in ALIASES if name.startswith(f"{key}.")]
     if known and isinstance(data[key], dict):
         path: tuple[str, ...] = (key,)
@@ -275,18 +274,6 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
             problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}")
         )
     return problem
-
-
-def _section_fields(data: Plain) -> dict[str, frozenset[str]]:
-    sections = {}
-    for name, field in Scenario.model_fields.items():
-        fields = getattr(field.annotation, "model_fields", None)
-        if fields is not None:
-            sections[name] = frozenset(fields)
-    shipped = SHIPPED.get(policy_name(data))
-    if shipped is not None:
-        sections["policy"] = frozenset(shipped.Settings.model_fields)
-    return sections
 
 
 def _one_sentence(

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from oppo_sim.errors import OppoError
@@ -20,6 +21,7 @@ from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.splits import possible_splits
+from oppo_sim.scenario.suggest import likely_setting
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.sweep.axes import grid_axis, sampled_axis, split_assignment
 
@@ -165,9 +167,12 @@ def build_space(
     used = {knob.field for each in knobs.values() for knob in each}
     for knob in changed:
         if knob.field not in used:
+            hint = likely_setting(
+                knob.field, chain.from_iterable(_setting_names(scenario, name) for name in knobs)
+            )
             raise OppoError(
-                f"none of the policies {', '.join(knobs)} has a setting {knob.field}: name another field, or"
-                " other policies"
+                f"none of the policies {', '.join(knobs)} has a setting {knob.field}"
+                f"{hint or ': name another field, or other policies'}"
             )
     return Space(knobs, base, starts, left_out, splits)
 
@@ -261,6 +266,10 @@ def _knobs_of(
 def _has_setting(scenario: Scenario, name: str, key: str) -> bool:
     found = policy_class(name, scenario.base_dir)
     return hasattr(found, key) if found.Settings is None else key in found.Settings.model_fields
+
+
+def _setting_names(scenario: Scenario, name: str) -> Iterable[str]:
+    return getattr(policy_class(name, scenario.base_dir).Settings, "model_fields", ())
 
 
 def _chunks_idle(scenario: Scenario, name: str, settings: Mapping[str, Any], changed: Sequence[Knob]) -> bool:

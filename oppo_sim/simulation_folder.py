@@ -119,17 +119,19 @@ def run_record(run: StoredRun) -> str:
 def _write_figures(folder: RunFolder, output: RunOutput, unit: Unit | None) -> None:
     from oppo_sim.report import run_figures as figures
 
+    warmup = min(output.warmup_steps, len(output.steps) - 1)
+    kept = output.steps.iloc[warmup:]
     folder.write_figure(
-        "figures/stage_times.png", figures.stage_times_figure(output.steps, output.title, unit)
+        "figures/stage_times.png", figures.stage_times_figure(output.steps, output.title, unit, warmup)
     )
-    folder.write_figure("figures/deferrals.png", figures.deferrals_figure(output.steps, output.title))
-    folder.write_figure("figures/staleness.png", figures.staleness_figure(output.steps, output.title))
-    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(output.steps, output.title))
+    folder.write_figure("figures/deferrals.png", figures.deferrals_figure(kept, output.title))
+    folder.write_figure("figures/staleness.png", figures.staleness_figure(kept, output.title))
+    folder.write_figure("figures/in_flight.png", figures.in_flight_figure(output.steps, output.title, warmup))
     controls = figures.controls_figure(output.steps, output.title)
     if controls is not None:
         folder.write_figure("figures/controls.png", controls)
     if output.lengths is not None:
-        lengths = figures.response_length_figure(output.lengths(), output.trace_lengths, output.title)
+        lengths = figures.response_length_figure(output.lengths(), output.trace_lengths, output.title, warmup)
         folder.write_figure("figures/response_length.png", lengths)
 
 

@@ -237,7 +237,7 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "malformed trace file": (["tiny.yaml"], {"trace": {"path": "malformed.csv"}}, ["malformed.csv", "response_length"]),
     "negative lengths": (["tiny.yaml"], {"trace": {"path": "negative.csv"}}, ["negative.csv", "response_length", "-5"]),
     "rewards that the trace lacks": (["tiny.yaml", "--set", "rewards={kind: trace}"], {}, ["rewards.kind", "reward column"]),
-    "warm-up of all steps": (["tiny.yaml", "--steps", "1"], {}, ["steps 1", "warmup_steps 1"]),
+    "warm-up of all steps": (["tiny.yaml", "--steps", "1"], {}, ["steps 1", "warm-up of 1", "--set warmup_steps=0"]),
     "timeline beyond the end": (["tiny.yaml", "--timeline", "4:6"], {}, ["timeline 4:6", "0 to 5"]),
     "timeline backwards": (["tiny.yaml", "--timeline", "4:2"], {}, ["'4:2'", "FIRST:LAST"]),
     "steps below one": (["tiny.yaml", "--steps", "0"], {}, ["--steps"]),
@@ -405,3 +405,23 @@ def test_a_run_that_fails_midway_says_so_and_does_not_stand_in_the_way_of_the_ne
         assert not Path("run").exists()
     (tmp_path / "mine.py").write_text(late + mistake.replace("== 3", "< 0"))
     assert oppo(*arguments).code == 0
+
+
+# ---- what the terminal says below the table ----------------------------------------------------------------
+
+
+def test_a_run_says_its_pace_staleness_and_idle_share_after_the_warm_up(oppo: Oppo) -> None:
+    printed = oppo("simulate", "tiny.yaml", "-o", "run", "--no-figures")
+    steps = read_run_folder("run").frame("steps.parquet").iloc[1:]
+    pace = steps[c.TOKENS_TRAINED].sum() / steps[c.TIMING_STEP].sum()
+    assert f"{pace:.1f} tokens trained a second on 5 GPUs\n{pace / 5:.1f} a GPU; " in printed.out
+    stale, oldest = steps[c.STALENESS_MEAN].mean(), steps[c.STALENESS_MAX].max()
+    assert f"staleness {stale:.3f} on average, {oldest} at most\n" in printed.out
+    idle = [1 - steps[column].mean() for column in (c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING)]
+    rollout, scoring, training = (f"{100 * share:.1f} %" for share in idle)
+    line = f"idle share of the devices: rollout {rollout}, scoring {scoring}, training {training}\n"
+    assert line in printed.out
+    shared = oppo(
+        "simulate", "tiny.yaml", "-o", "shared", "--no-figures", "--set", "placement.training=rollout"
+    )
+    assert "idle share of the devices: rollout/training " in shared.out

@@ -146,6 +146,28 @@ def test_stage_times_stack_up_to_the_step_and_name_the_median() -> None:
     assert figure.axes[0].get_ylabel() == "stage time (s)"
 
 
+def test_numbers_in_figures_leave_out_the_warm_up_as_those_in_the_text() -> None:
+    """Two slow steps at the start: shown, shaded and in no number."""
+    steps = step_frame(6)
+    steps.loc[:1, [c.TIMING_STEP, c.timing("gen")]] += 1000.0
+    steps[c.ROLLOUTS_DEFERRED] = [90, 90, 1, 2, 1, 2]
+    assert "median step: 120 s" in legend_texts(g.stage_times_figure(steps.iloc[2:]))
+    texts = legend_texts(g.stage_times_figure(steps.iloc[:5], warmup_steps=2))
+    assert texts[-2:] == ["median step: 2.00 min", "warm-up, not in the numbers"]
+    shown = g.in_flight_figure(steps, warmup_steps=2)
+    assert legend_texts(shown) == [
+        "deferred: mean 1.50",
+        "surplus: mean 0.500",
+        "warm-up, not in the numbers",
+    ]
+    shaded = shown.axes[0].patches[-1].get_extents().transformed(shown.axes[0].transData.inverted())
+    assert (shaded.x0, shaded.x1) == pytest.approx((-0.5, 1.5))
+    rollouts = pd.DataFrame({c.RESPONSE_LENGTH: [500, 500, 100, 300], c.TRAINED_STEP: [0, 1, 2, 3]})
+    lengths = g.response_length_figure(rollouts, [200], warmup_steps=2).axes[0].get_legend()
+    assert lengths is not None
+    assert [text.get_text() for text in lengths.get_texts()][1] == "trained: mean 200.0"
+
+
 def test_stage_times_show_the_step_itself_where_stages_overlap() -> None:
     figure = g.stage_times_figure(step_frame(overlap_s=5.0))
     assert "step (stages overlap)" in legend_texts(figure)

@@ -77,7 +77,7 @@ def command(
     from oppo_sim.runs.execute import Executor
     from oppo_sim.scenario.load import load_scenario
 
-    asked = options.policies(policies)
+    asked = None if policies is None else options.policies(policies)
     loaded = load_scenario(scenario, overrides)
     chosen = asked or tuple(default_policies(loaded))
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"

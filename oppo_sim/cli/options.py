@@ -118,10 +118,8 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def policies(text: str | None) -> tuple[str, ...] | None:
-    """Of ``--policies``; None: it was not given. Raises OppoError where it names none."""
-    if text is None:
-        return None
+def policies(text: str) -> tuple[str, ...]:
+    """Of ``--policies``. Raises OppoError where it names none."""
     if not (found := names(text)):
         raise OppoError(
             f"--policies '{text}' names no policy: give names such as sequential,oppo, or leave it out"

@@ -25,7 +25,7 @@ from oppo_sim.report.labels import (
     time_unit,
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
-from oppo_sim.results.summary import gpu_hours
+from oppo_sim.report.run_text import run_lines
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.tables import numbers
 
@@ -65,8 +65,9 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         )
         ends = run.manifest.get("machine", {}).get("intervals", {})
         table_console().print(run_summary_table(kept, title, unit, ends))
-        if "num_gpus" in run.manifest and not unit:
-            show_gpus(kept, int(run.manifest["num_gpus"]), ends)
+        counted = "num_gpus" in run.manifest and not unit
+        for line in run_lines(kept, int(run.manifest["num_gpus"]) if counted else None, ends):
+            click.echo(line)
         if simulated:
             if sentence := machine_sentence(run.manifest):
                 click.echo(sentence)
@@ -81,22 +82,6 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         err=True,
     )
     return EXIT_INTERRUPTED
-
-
-def show_gpus(steps: "pd.DataFrame", num_gpus: int, ends: Mapping[str, Sequence[float]]) -> None:
-    """What the steps cost in GPUs. ``ends``: 95 % intervals over draws of the machine, of what has them."""
-    seconds, tokens = float(steps[c.TIMING_STEP].sum()), float(steps[c.TOKENS_TRAINED].sum())
-    pace, hours = gpu_cells(
-        {
-            c.TOKENS_PER_S_PER_GPU: tokens / seconds / num_gpus if seconds else np.nan,
-            c.GPU_HOURS_PER_1K_STEPS: gpu_hours(seconds / len(steps), num_gpus),
-        }
-    )
-    names = (c.TOKENS_PER_S_PER_GPU, c.GPU_HOURS_PER_1K_STEPS)
-    if all(name in ends for name in names):
-        low, high = (gpu_cells({name: ends[name][end] for name in names}) for end in (0, 1))
-        pace, hours = f"{pace} [{low[0]}, {high[0]}]", f"{hours} [{low[1]}, {high[1]}]"
-    click.echo(f"{num_gpus} GPUs: {pace} tokens trained a second a GPU, {hours} GPU-hours for 1,000 steps")
 
 
 def show_comparison(

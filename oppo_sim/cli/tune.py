@@ -154,7 +154,7 @@ def command(
     request = TuneRequest(
         loaded,
         folder,
-        policies=options.policies(policies),
+        policies=None if policies is None else options.policies(policies),
         space=tuple(parse_knob(text) for text in space),
         constraints=Constraints(**{field.name: given.pop(field.name) for field in fields(Constraints)}),
         worlds=WorldSpec(traces, drifts, cost_worlds, cost_profiles),

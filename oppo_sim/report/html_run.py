@@ -80,7 +80,7 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
         copy_text=policy_yaml(policy, settings),
         sections=(
             Section("Stages", grids=(stage_grid(kept, unit),)),
-            Section("Pictures", pictures=_pictures(run, steps, stem, unit)),
+            Section("Pictures", pictures=_pictures(run, steps, warmup, stem, unit)),
             *timeline_section(run, stem),
             *([code] if code else []),
         ),
@@ -124,35 +124,45 @@ def _answer(steps: "pd.DataFrame", unit: Unit | None) -> tuple[str, ...]:
         )
         if c.TRACE_LENGTH_MEAN in steps.columns:
             bias = float(np.nanmean(steps[c.LENGTH_MEAN]) / np.nanmean(steps[c.TRACE_LENGTH_MEAN])) - 1.0
-            sentences[-1] = sentences[-1][:-1] + f", length bias {measured_label(bias, 'signed_share')}."
+            sentences.append(
+                f"Trained responses are {measured_label(bias, 'signed_share')} longer or shorter than the"
+                " trace's mean; one run's draws are part of that, a comparison pairs them with sequential."
+            )
     return tuple(sentences)
 
 
-def _pictures(run: FinishedRun, steps: "pd.DataFrame", stem: str, unit: Unit | None) -> tuple[Picture, ...]:
-    mean = format_seconds(float(np.nanmean(steps[c.TIMING_STEP])), unit)
+def _pictures(
+    run: FinishedRun, steps: "pd.DataFrame", warmup: int, stem: str, unit: Unit | None
+) -> tuple[Picture, ...]:
+    kept = steps.iloc[warmup:]
+    mean = format_seconds(float(np.nanmean(kept[c.TIMING_STEP])), unit)
     found = [
         picture(
             f"{stem}-stages",
-            stage_times_figure(steps, unit=unit),
+            stage_times_figure(steps, unit=unit, warmup_steps=warmup),
             "Stage times by step",
-            f"Stage times of {len(steps)} steps, stacked; a step takes {mean} on average.",
+            f"Stage times of {len(steps)} steps, stacked; after the warm-up a step takes {mean} on average.",
         )
     ]
     if c.STALENESS_HISTOGRAM in steps.columns:
         found.append(
             picture(
                 f"{stem}-staleness",
-                staleness_figure(steps),
+                staleness_figure(kept),
                 "Staleness",
                 "Share of trained rollouts by staleness.",
             )
         )
     if c.DEFERRALS_HISTOGRAM in steps.columns:
         alt = "Share of trained rollouts by how often they were deferred."
-        found.append(picture(f"{stem}-deferrals", deferrals_figure(steps), "Deferrals", alt))
+        found.append(picture(f"{stem}-deferrals", deferrals_figure(kept), "Deferrals", alt))
     if c.ROLLOUTS_DEFERRED in steps.columns:
         alt = "Rollouts deferred and surplus at the end of generation, by step."
-        found.append(picture(f"{stem}-in-flight", in_flight_figure(steps), "Rollouts in flight", alt))
+        found.append(
+            picture(
+                f"{stem}-in-flight", in_flight_figure(steps, warmup_steps=warmup), "Rollouts in flight", alt
+            )
+        )
     controls = controls_figure(steps)
     if controls is not None:
         found.append(

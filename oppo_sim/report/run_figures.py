@@ -33,8 +33,10 @@ _ECDF_POINTS = 513
 _WHAT = "step"
 
 
-def stage_times_figure(steps: "pd.DataFrame", title: str = "", unit: Unit | None = None) -> "Figure":
-    """Stage times of every step, stacked, with the median step time.
+def stage_times_figure(
+    steps: "pd.DataFrame", title: str = "", unit: Unit | None = None, warmup_steps: int = 0
+) -> "Figure":
+    """Stage times of every step, stacked, with the median step time after the warm-up, which is shaded.
 
     Where stages overlap (parallel training stages, asynchronous policies) the stack is higher than the step;
     a black line then shows the step itself. Stages that never took time are left out. Raises OppoError
@@ -61,10 +63,11 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "", unit: Unit | None
     if largest(np.abs(base - total)) > 0.01 * largest(total):
         style = {"color": INK, "linewidth": 1.2, "label": "step (stages overlap)"}
         handles.append(axis.stairs(total / unit.seconds, edges, baseline=None, **style))
-    median = float(np.nanmedian(total))
+    median = float(np.nanmedian(total[_kept(len(total), warmup_steps)]))
     style = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 3))}
     label = f"median step: {format_seconds(median, unit)}"
     handles.append(axis.axhline(median / unit.seconds, **style, label=label))
+    handles += _shade_warmup(axis, edges, warmup_steps)
     axis.set_ylabel(f"stage time ({unit.name})")
     axis.set_ylim(bottom=0)
     _step_axis(axis, edges)
@@ -73,15 +76,17 @@ def stage_times_figure(steps: "pd.DataFrame", title: str = "", unit: Unit | None
     return figure
 
 
-def response_length_figure(rollouts: "pd.DataFrame", trace_lengths: ArrayLike, title: str = "") -> "Figure":
+def response_length_figure(
+    rollouts: "pd.DataFrame", trace_lengths: ArrayLike, title: str = "", warmup_steps: int = 0
+) -> "Figure":
     """Response lengths that were trained against those of the trace: distribution, and quantile by quantile.
 
     A curve above the trace's means that shorter responses were trained than the trace has (length bias).
-    Rollouts without a ``trained_step`` (empty or negative) are left out. Raises OppoError when either side is
-    empty.
+    Rollouts without a ``trained_step`` (empty or negative), and those trained in the warm-up, are left out.
+    Raises OppoError when either side is empty.
     """
     trained_step = numbers(rollouts, c.TRAINED_STEP, "rollout")
-    trained = numbers(rollouts, c.RESPONSE_LENGTH, "rollout")[trained_step >= 0]
+    trained = numbers(rollouts, c.RESPONSE_LENGTH, "rollout")[trained_step >= max(0, warmup_steps)]
     trace = np.asarray(trace_lengths, dtype=np.float64)
     trace = trace[np.isfinite(trace)]
     if not len(trained):
@@ -176,15 +181,15 @@ def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
 
 
 def staleness_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
-    """How many versions old the trained rollouts' first tokens were, over all steps. Raises OppoError without
-    the histogram column."""
+    """How many versions old the trained rollouts' first tokens were, over the steps given (warm-up left out).
+    Raises OppoError without the histogram column."""
     counts = counted(steps, "staleness")
     return _shares_figure(counts, "staleness (weight updates between first token and training)", title)
 
 
 def deferrals_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
-    """How often the trained rollouts had been deferred, over all steps. Raises OppoError without the
-    histogram column."""
+    """How often the trained rollouts had been deferred, over the steps given (warm-up left out). Raises
+    OppoError without the histogram column."""
     counts = counted(steps, "deferrals")
     return _shares_figure(counts, "deferrals (steps in which it decoded and did not finish)", title)
 
@@ -216,9 +221,9 @@ def _shares_figure(counts: NDArray[np.float64], label: str, title: str) -> "Figu
     return figure
 
 
-def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
+def in_flight_figure(steps: "pd.DataFrame", title: str = "", warmup_steps: int = 0) -> "Figure":
     """Rollouts deferred (unfinished, carried), surplus (finished, not trained yet) and, if any, dropped, by
-    step."""
+    step; their means after the warm-up, which is shaded."""
     edges = _edges(numbers(steps, c.STEP, _WHAT))
     shown = [("deferred", c.ROLLOUTS_DEFERRED, TRAINED), ("surplus", c.ROLLOUTS_SURPLUS, LOSSES[1])]
     if c.ROLLOUTS_DROPPED in steps.columns and np.nansum(numbers(steps, c.ROLLOUTS_DROPPED, _WHAT)):
@@ -228,10 +233,12 @@ def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
     base = np.zeros(len(steps))
     for name, column, colour in shown:
         values = np.nan_to_num(numbers(steps, column, _WHAT))
-        label = f"{name}: mean {significant(float(values.mean()))}"
+        mean = float(values[_kept(len(values), warmup_steps)].mean())
+        label = f"{name}: mean {significant(mean)}"
         bars = axis.stairs(base + values, edges, baseline=base, fill=True, color=colour, label=label)
         handles.append(bars)
         base = base + values
+    handles += _shade_warmup(axis, edges, warmup_steps)
     axis.set_ylabel("rollouts at the end of gen")
     axis.set_ylim(0, max(1.0, float(base.max()) * 1.08))
     whole_numbers(axis.yaxis)
@@ -247,6 +254,25 @@ def in_flight_figure(steps: "pd.DataFrame", title: str = "") -> "Figure":
 def _edges(step: NDArray[np.float64]) -> NDArray[np.float64]:
     """Left edges of the steps and the right edge of the last; steps that are missing widen the one before."""
     return np.append(step - 0.5, step[-1] + 0.5)
+
+
+def _kept(count: int, warmup_steps: int) -> slice:
+    """Steps that numbers are taken over: one at least."""
+    return slice(min(warmup_steps, count - 1), None)
+
+
+def _shade_warmup(axis: "Axes", edges: NDArray[np.float64], warmup_steps: int) -> "list[Artist]":
+    """Steps that are shown and left out of every number."""
+    count = _kept(len(edges) - 1, warmup_steps).start
+    if not count:
+        return []
+    style: dict[str, Any] = {
+        "color": FAINT,
+        "alpha": 0.25,
+        "linewidth": 0,
+        "label": "warm-up, not in the numbers",
+    }
+    return [axis.axvspan(edges[0], edges[count], **style)]
 
 
 def _present(values: NDArray[np.float64]) -> NDArray[np.float64]:

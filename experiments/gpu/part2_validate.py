@@ -125,11 +125,11 @@ def step_seconds(
     from oppo_real.config import real_config
     from oppo_real.validate.compare import mean_seconds
     from oppo_real.validate.predict import predict
+    from oppo_real.validate.variants import variant_of
 
     scenario = scenario_of(configuration)
-    views = predict(
-        scenario, real_config(scenario), configuration.policy["name"], configuration.steps, profile, runs[0]
-    )
+    variant = variant_of(scenario, configuration.policy["name"])
+    views = predict(scenario, real_config(scenario), variant, configuration.steps, profile, runs[0])
     warm = configuration.warmup_steps
     return mean_seconds([views], "step", warm), mean_seconds([run.views for run in runs], "step", warm)
 
@@ -242,6 +242,7 @@ def _chosen(
 def _run(jobs: Sequence[Job], journals: "Mapping[str, RealRuns]", budget_s: float) -> int:
     """Runs what the journals lack while the budget holds; returns how many are left."""
     from oppo_real.validate.measure import Turn, measure_runs
+    from oppo_real.validate.variants import variant_of
 
     begun = perf_counter()
     took: dict[str, float] = {}
@@ -257,8 +258,10 @@ def _run(jobs: Sequence[Job], journals: "Mapping[str, RealRuns]", budget_s: floa
             left += 1
             continue
         label = f"{one.name}, repeat {job.repeat + 1}"
+        scenario = scenario_of(one)
         (run,) = measure_runs(
-            scenario_of(one),
+            scenario,
+            {turn.policy: variant_of(scenario, turn.policy)},
             [turn],
             one.steps,
             journals[one.name],

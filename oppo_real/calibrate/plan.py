@@ -146,18 +146,20 @@ class CalibrationPlan:
                 yield self.points[index], visit
 
 
-def sizes_of(scenario: "Scenario") -> Sizes:
-    """What a scenario asks for. Raises OppoError for a policy that cannot be built."""
+def sizes_of(scenario: "Scenario", policies: Sequence[tuple[str, Mapping[str, Any]]] | None = None) -> Sizes:
+    """What a scenario asks for under any of ``policies`` (name and settings; by default its own).
+
+    Raises OppoError for a policy that cannot be built.
+    """
     from oppo_sim.policies.interface import Batch
     from oppo_sim.policies.registry import make_policy
 
-    policy = make_policy(
-        scenario.policy.name,
-        Batch(scenario.rollout_batch_size, scenario.group_size),
-        scenario.policy.settings,
-        scenario.base_dir,
-    )
-    in_flight = max(_first_admission(policy), scenario.rollout_batch_size)
+    policies = policies or [(scenario.policy.name, scenario.policy.settings)]
+    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
+    admitted = [
+        _first_admission(make_policy(name, batch, settings, scenario.base_dir)) for name, settings in policies
+    ]
+    in_flight = max(*admitted, scenario.rollout_batch_size)
     replicas = scenario.rollout.num_replicas
     running = -(-in_flight // replicas)
     if scenario.rollout.max_num_seqs is not None:
@@ -168,7 +170,7 @@ def sizes_of(scenario: "Scenario") -> Sizes:
         rollout_batch_size=scenario.rollout_batch_size,
         max_prompt_length=scenario.max_prompt_length,
         max_response_length=scenario.max_response_length,
-        chunk_sizes=_chunk_sizes(scenario),
+        chunk_sizes=_chunk_sizes([settings for _, settings in policies], scenario.max_response_length),
         max_scoring_tokens=scenario.scoring.max_scoring_tokens,
         kv_capacity_tokens=capacity if isinstance(capacity, int) else None,
         kv_block_tokens=scenario.rollout.kv_block_tokens,
@@ -209,15 +211,16 @@ def _first_admission(policy: Any) -> int:
     return max(int(policy.plan(pool).admit), batch + -(-batch // 8))
 
 
-def _chunk_sizes(scenario: "Scenario") -> tuple[int, ...]:
-    """Chunk sizes or candidates in the policy's settings; else those that the controller tries."""
-    setting = scenario.policy.settings.get("chunk_size")
-    found: Sequence[Any] = (128, 256, 512)
-    if isinstance(setting, int):
-        found = (setting,)
-    elif isinstance(setting, dict) and setting.get("candidates"):
-        found = tuple(setting["candidates"])
-    return tuple(sorted({min(int(size), scenario.max_response_length) for size in found}))
+def _chunk_sizes(policies: Sequence[Mapping[str, Any]], longest: int) -> tuple[int, ...]:
+    """Chunk sizes or candidates in the policies' settings; else those that the controller tries."""
+    found: list[Any] = []
+    for settings in policies:
+        setting = settings.get("chunk_size")
+        if isinstance(setting, int):
+            found.append(setting)
+        elif isinstance(setting, Mapping) and setting.get("candidates"):
+            found += setting["candidates"]
+    return tuple(sorted({min(int(size), longest) for size in found or (128, 256, 512)}))
 
 
 def make_plan(sizes: Sizes, seed: int = 0) -> CalibrationPlan:

@@ -89,6 +89,14 @@ class PredictionAccuracy:
     agreements: Sequence[Agreement]
     warmup_steps: int
 
+    @property
+    def regret(self) -> float:
+        """How much longer a step measured takes under the policy that is predicted fastest, over the fastest
+        measured; a share of 1."""
+        steps = {policy: cells["step"] for policy, cells in self.stages.items()}
+        chosen = min(steps, key=lambda policy: steps[policy].predicted)
+        return steps[chosen].measured / min(step.measured for step in steps.values()) - 1.0
+
     def largest_error(self, policy: str) -> tuple[str, float]:
         """The stage whose error moves the step most, and by what share of the measured step."""
         cells = self.stages[policy]

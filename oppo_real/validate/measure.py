@@ -17,6 +17,7 @@ from oppo_real.calibrate.cache import without_volatile
 from oppo_real.config import RealConfig
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
+from oppo_real.validate.variants import Variant
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
 from oppo_sim.draws import draw_uniform, stream_key
@@ -35,6 +36,7 @@ class Turn:
     """One real run."""
 
     policy: str
+    """Label of a variant."""
     repeat: int
 
 
@@ -142,13 +144,14 @@ def inputs_digest(
 
 def measure_runs(
     scenario: Scenario,
+    variants: Mapping[str, Variant],
     turns: Sequence[Turn],
     steps: int,
     finished: RealRuns,
     progress: Progress = lambda *_: None,
 ) -> list[MeasuredRun]:
-    """Run every turn that is not finished. Raises OppoError for engines that fail; what is finished
-    is kept."""
+    """Run every turn that is not finished; ``variants`` by label. Raises OppoError for engines that fail;
+    what is finished is kept."""
     runs = []
     total = len(turns) * steps
     for index, turn in enumerate(turns):
@@ -158,6 +161,7 @@ def measure_runs(
             progress(label, index * steps, total)
             run = _measure(
                 scenario,
+                variants[turn.policy],
                 turn,
                 steps,
                 lambda done, at=index * steps, label=label: progress(label, at + done, total),  # type: ignore[misc]
@@ -168,8 +172,10 @@ def measure_runs(
     return runs
 
 
-def _measure(scenario: Scenario, turn: Turn, steps: int, progress: Callable[[int], None]) -> MeasuredRun:
-    setup = build_real_setup(scenario, policy=turn.policy, steps=steps)
+def _measure(
+    scenario: Scenario, variant: Variant, turn: Turn, steps: int, progress: Callable[[int], None]
+) -> MeasuredRun:
+    setup = build_real_setup(scenario, policy=variant.policy, steps=steps, settings=variant.settings)
     frames = FrameSink()
     load, share = load_now(), core_share(cores_of(setup.config))
     begun = perf_counter()

@@ -8,6 +8,7 @@ from typing import Any
 
 from oppo_real.config import RealConfig
 from oppo_real.validate.measure import MeasuredRun
+from oppo_real.validate.variants import Variant
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
@@ -50,9 +51,14 @@ def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
 
 
 def predict(
-    scenario: Scenario, config: RealConfig, policy: str, steps: int, profile: Profile | None, run: MeasuredRun
+    scenario: Scenario,
+    config: RealConfig,
+    variant: Variant,
+    steps: int,
+    profile: Profile | None,
+    run: MeasuredRun,
 ) -> tuple[StepView, ...]:
-    """Simulate ``policy`` as the real run ``run`` was made; of the run only resolved limits are used, and in
+    """Simulate ``variant`` as the real run ``run`` was made; of the run only resolved limits are used, and in
     mode train the lengths and rewards, which nobody can know before.
 
     Args:
@@ -60,7 +66,7 @@ def predict(
 
     Raises OppoError where the profile lacks what the scenario asks for.
     """
-    setup = build_setup(scenario, policy=policy, steps=steps)
+    setup = build_setup(scenario, policy=variant.policy, policy_settings=variant.settings, steps=steps)
     schedule = setup.policy_factory().schedule
     machine = _limited(setup.machine, limits_of(run.resolved))
     machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)

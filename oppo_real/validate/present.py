@@ -47,6 +47,7 @@ def record(validated: Validated) -> dict[str, Any]:
             for one in found.speedups
         ],
         "rank_agreement": found.rank_agreement,
+        "regret": found.regret,
         "stages": {
             policy: {stage: _cell(cell) for stage, cell in cells.items()}
             for policy, cells in found.stages.items()
@@ -185,6 +186,7 @@ def sentences(validated: Validated) -> Iterator[str]:
     """What the tables come to."""
     found = validated.comparison
     yield f"rank agreement of the policies by step time (Kendall's tau): {significant(found.rank_agreement)}"
+    yield f"regret of the policy that is predicted fastest: {format_percent(found.regret)} of the best step"
     if found.speedups:
         worst: Speedup = max(found.speedups, key=lambda one: abs(one.error))
         yield f"largest error of a predicted speed-up: {signed(worst.error)} ({worst.policy})"

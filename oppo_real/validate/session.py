@@ -24,6 +24,7 @@ from oppo_real.validate.measure import (
 )
 from oppo_real.validate.predict import predict
 from oppo_real.validate.resample import resampled_profiles
+from oppo_real.validate.variants import Variant
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
@@ -41,7 +42,8 @@ class ValidateRequest:
     """What to validate, and where it may keep what is finished."""
 
     scenario: Scenario
-    policies: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    """Speed-ups are against the first."""
     repeats: int
     steps: int
     profile: Path | None
@@ -50,6 +52,11 @@ class ValidateRequest:
     """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is
     the result."""
     calibration: Effort = Effort(repeats=5, budget_s=240.0)  # noqa: RUF009 (frozen)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Labels of the variants."""
+        return tuple(one.label for one in self.variants)
 
     def beside(self, suffix: str) -> Path:
         """A file beside the run folder."""
@@ -84,8 +91,10 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         )
     config = real_config(scenario)
     turns = plan_turns(request.policies, request.repeats, scenario.seed)
+    variants = {one.label: one for one in request.variants}
     setups = {
-        policy: build_real_setup(scenario, policy=policy, steps=request.steps) for policy in request.policies
+        label: build_real_setup(scenario, policy=one.policy, steps=request.steps, settings=one.settings)
+        for label, one in variants.items()
     }
     here = hardware(config.devices.rollout[0])
     notes = (
@@ -106,7 +115,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             if calibrating is not None:
                 calibrating.next_pass(progress)
             round_turns = [turn for turn in turns if turn.repeat == repeat]
-            runs += measure_runs(scenario, round_turns, request.steps, finished, progress)
+            runs += measure_runs(scenario, variants, round_turns, request.steps, finished, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
     profile, visits = (given, ()) if calibrating is None else calibrating.result()
     if calibrating is not None:
@@ -120,7 +129,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     }
     predicted = {
         policy: [
-            predict(scenario, config, policy, request.steps, profile, run) for run in own[: counted[policy]]
+            predict(scenario, config, variants[policy], request.steps, profile, run)
+            for run in own[: counted[policy]]
         ]
         for policy, own in measured.items()
     }
@@ -134,7 +144,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             progress("simulating", number, PROFILES)
             try:
                 predictions = {
-                    policy: predict(scenario, config, policy, request.steps, other, own[0])
+                    policy: predict(scenario, config, variants[policy], request.steps, other, own[0])
                     for policy, own in measured.items()
                 }
             except OppoError:  # below its tables a noisy draw can extrapolate to no time at all
@@ -198,7 +208,7 @@ class Calibrating:
                 request.beside(".profile.json"),
                 request.scenario.name,
                 subject_of(request.scenario),
-                sizes_of(request.scenario),
+                sizes_of(request.scenario, [(one.policy, one.settings) for one in request.variants]),
                 request.beside(".points"),
                 effort,
                 lambda done, total, label: progress(f"calibrating: {label}", done, total),

@@ -9,6 +9,7 @@ import pytest
 from oppo_real.config import real_config
 from oppo_real.validate.measure import MeasuredRun, Turn
 from oppo_real.validate.predict import predict
+from oppo_real.validate.variants import variant_of
 from oppo_sim import columns as c
 from oppo_sim.costs.profile import load_profile
 from oppo_sim.scenario.load import load_scenario
@@ -43,7 +44,7 @@ def test_cores_of_one_machine_slow_each_other_in_a_simulation_as_in_a_prediction
 
     def predicted(**placement: Any) -> list[float]:
         told = load_scenario(scenario_file(tmp_path, "told.yaml", **placement)) if placement else scenario
-        views = predict(told, real_config(told), "rollout-overlap", 4, profile, run)
+        views = predict(told, real_config(told), variant_of(told, "rollout-overlap"), 4, profile, run)
         return [view.seconds[stage] for view in views for stage in ("gen", "reward")]
 
     def simulated(*overrides: str) -> list[float]:

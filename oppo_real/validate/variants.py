@@ -1,0 +1,100 @@
+"""Which runs a validation compares: a policy of the scenario, or one with settings of its own
+(``intra:chunk_size=48``)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import BASELINE
+from oppo_sim.scenario.build import policy_settings_of
+from oppo_sim.scenario.yaml_text import parse_yaml
+from oppo_sim.sweep.ranking import OK
+from oppo_sim.sweep.resolve import POLICY_NAME
+from oppo_sim.tables import read_table
+from oppo_sim.tune.folder import TRIALS
+
+if TYPE_CHECKING:
+    from oppo_sim.scenario.schema import Scenario
+
+FIRST: Final = 3
+"""Settings that a search ranks first, and are validated."""
+_POLICY: Final = "policy."
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A policy under settings."""
+
+    label: str
+    """As tables and the journal of finished runs have it: name, then settings, with colons."""
+    policy: str
+    settings: Mapping[str, Any]
+
+
+def variant_of(scenario: "Scenario", label: str) -> Variant:
+    """A policy's name, or ``name:setting=value:…``: what it has in the scenario with these over it.
+
+    Raises OppoError for what is neither; the settings are checked where the run is built.
+    """
+    parts = label.split(":")
+    # A policy of a user's own has a colon in its name: path/to/file.py:ClassName.
+    first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))
+    policy, given = ":".join(parts[:first]), {}
+    for part in parts[first:]:
+        name, equals, text = part.partition("=")
+        if not (policy and name and equals):
+            raise OppoError(f"policy '{label}': write settings as name:setting=value, as intra:chunk_size=48")
+        given[name] = parse_yaml(text, f"policy '{label}'")
+    return Variant(label, policy, policy_settings_of(scenario, policy) | given)
+
+
+def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...]:
+    """The baseline, the three settings that a search (``oppo tune``) ranks first, the one in the middle of
+    the rest and the last one.
+
+    Raises OppoError for a folder without a finished search, one in which fewer than two settings ran, and
+    one that searched more than the policy.
+    """
+    path = folder / TRIALS
+    if not path.is_file():
+        raise OppoError(f"{folder} holds no finished search ({TRIALS}): give the folder of 'oppo tune'")
+    frame = read_table(path, "run the search again")
+    if missing := sorted({POLICY_NAME, c.REGRET, c.STATUS, c.BROKEN} - set(frame.columns)):
+        raise OppoError(f"{path} lacks the column {missing[0]}: run the search again")
+    fields = [name for name in frame.columns if "." in name and name != POLICY_NAME]
+    if other := next((field for field in fields if not field.startswith(_POLICY)), None):
+        raise OppoError(
+            f"{folder} searched {other} too, and a validation changes only the policy: search with --space"
+            f" {other}=VALUE for one value, and set it in the scenario"
+        )
+    ran = frame[(frame[c.STATUS] == OK) & (frame[c.BROKEN] == "") & frame[c.REGRET].notna()]
+    ranked = ran.sort_values(c.REGRET, kind="stable").to_dict("records")
+    found = [_of_trial(scenario, {str(name): value for name, value in row.items()}, fields) for row in ranked]
+    settings = list({one.label: one for one in found if one.policy != BASELINE}.values())
+    if len(settings) < 2:
+        raise OppoError(
+            f"{folder} ranks {len(settings)} setting(s) beside {BASELINE}: search with more trials"
+        )
+    rest = settings[FIRST:]
+    others = [rest[(len(rest) - 1) // 2], rest[-1]] if len(rest) > 1 else rest
+    return (variant_of(scenario, BASELINE), *settings[:FIRST], *others)
+
+
+def _of_trial(scenario: "Scenario", row: Mapping[str, Any], fields: Sequence[str]) -> Variant:
+    policy, given = str(row[POLICY_NAME]), {}
+    for field in fields:
+        value = row[field]
+        if isinstance(value, str):  # values to choose from are JSON
+            value = json.loads(value)
+        elif value is None or isnan(value):  # the policy has no such knob
+            continue
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        given[field.removeprefix(_POLICY)] = value
+    shown = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    return Variant(":".join([policy, *shown]), policy, policy_settings_of(scenario, policy) | given)

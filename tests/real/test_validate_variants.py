@@ -1,0 +1,107 @@
+"""Policies with settings of their own in a validation, and those that a search ranks first."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oppo_real.calibrate.plan import sizes_of
+from oppo_real.validate.compare import Prediction, PredictionAccuracy
+from oppo_real.validate.variants import variant_of, variants_of_search
+from oppo_sim.cli.main import run as oppo
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.load import load_scenario
+from tests.real.test_validate_session import REAL, run, scenario_file
+
+
+def test_a_variant_has_the_scenarios_settings_and_its_own_over_them(tmp_path: Path) -> None:
+    scenario = load_scenario(scenario_file(tmp_path))
+    assert dict(variant_of(scenario, "inter").settings) == {"overcommit": 2, "chunk_size": 5}
+    one = variant_of(scenario, "oppo:chunk_size=9:max_deferrals=null")
+    assert (one.policy, one.label) == ("oppo", "oppo:chunk_size=9:max_deferrals=null")
+    assert dict(one.settings) == {"overcommit": 2, "chunk_size": 9, "max_deferrals": None}
+    own = variant_of(
+        load_scenario(scenario_file(tmp_path, policy={"name": "sequential"})), "intra:chunk_size=3"
+    )
+    assert dict(own.settings) == {"chunk_size": 3}
+
+
+def test_a_calibration_holds_what_any_of_the_variants_asks_for(tmp_path: Path) -> None:
+    scenario = load_scenario(scenario_file(tmp_path))
+    variants = [
+        variant_of(scenario, label) for label in ("sequential", "intra:chunk_size=9", "inter:overcommit=4")
+    ]
+    sizes = sizes_of(scenario, [(one.policy, one.settings) for one in variants])
+    assert sizes.chunk_sizes == (5, 9)
+    assert sizes.max_running == 8
+    assert sizes_of(scenario).chunk_sizes == (5,)
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        ("intra:chunk_size=", "chunk_size"),
+        ("=3", "name:setting=value"),
+        ("intra:chunk_size=3:4", "name:setting=value"),
+        ("intra:chunk=3", "chunk"),
+        ("intra:chunk_size=zero", "chunk_size"),
+    ],
+)
+def test_what_is_no_setting_is_refused(tmp_path: Path, label: str, sentence: str) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    result = run_refused(file, "--policies", f"sequential,{label}", "-o", str(tmp_path / "out"))
+    assert sentence in result
+
+
+def run_refused(*arguments: str) -> str:
+    with pytest.raises(OppoError) as found:
+        run(*arguments)
+    return str(found.value)
+
+
+def test_one_policy_at_several_chunk_sizes(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    labels = "sequential,intra:chunk_size=3,intra:chunk_size=9,oppo:overcommit=1"
+    result = run(
+        file, "--policies", labels, "--repeats", "1", "--no-figures", "-o", str(tmp_path / "out"), "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["policies"] == labels.split(",")
+    assert all(one["alike"] == one["steps"] for one in found["decisions"])
+    pieces = {name: found["work"][name]["scorer/batches"]["measured"] for name in labels.split(",")}
+    assert pieces["intra:chunk_size=3"] > pieces["intra:chunk_size=9"] > pieces["sequential"]
+    assert found["regret"] == 0
+
+
+def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    searched = tmp_path / "searched"
+    assert oppo(["tune", file, "--trials", "16", "--draws", "0", "-o", str(searched), "--no-figures"]) == 0
+    scenario = load_scenario(file)
+    variants = variants_of_search(scenario, searched)
+    assert len(variants) == 6
+    assert variants[0].policy == "sequential"
+    chosen = json.loads((searched / "tune.json").read_text())["chosen"]
+    assert variants[1].policy == chosen["policy"]
+    told = {field.removeprefix("policy."): value for field, value in chosen["knobs"].items()}
+    assert {name: variants[1].settings[name] for name in told} == told
+
+    result = run(
+        file, "--from-tune", str(searched), "--repeats", "1", "--no-figures", "-o", str(tmp_path / "out")
+    )
+    assert result.exit_code == 0, result.output
+    assert "regret" in result.stdout
+    assert variants[-1].label in json.loads((tmp_path / "out" / "validation.json").read_text())["policies"]
+
+    assert "--from-tune" in run_refused(file, "--from-tune", str(searched), "--policies", "sequential,oppo")
+    assert "no finished search" in run_refused(file, "--from-tune", str(tmp_path))
+
+
+def test_regret_is_what_the_predicted_choice_costs() -> None:
+    def step(predicted: float, measured: float) -> dict[str, Prediction]:
+        return {"step": Prediction(predicted, measured, measured, measured)}
+
+    stages = {"sequential": step(10.0, 11.0), "intra": step(8.0, 9.0), "oppo": step(8.5, 7.5)}
+    accuracy = PredictionAccuracy(stages, {}, {}, [], 1.0, [], 0)
+    assert accuracy.regret == pytest.approx(9.0 / 7.5 - 1.0)

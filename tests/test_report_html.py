@@ -418,7 +418,8 @@ def test_a_tuning_says_its_advice_and_shows_its_search(oppo: Oppo, tmp_path: Pat
     assert data["measures"][0]["column"] == data["objective"] == "s_per_rollout"
     assert f"--set policy.name={record['chosen']['policy']}" in page.text("pre")[0]
     assert {"How the search went", "Which knob matters"} <= set(page.text("figcaption"))
-    assert "In other frameworks" in page.text("h2")
+    assert {"In the words of TRL", "In the words of verl", "In the words of prime-rl"} <= set(page.text("h2"))
+    assert any(text.startswith("python3 -m verl.trainer.main_ppo") for text in page.text("pre"))
     (tmp_path / "tuned" / "tune.json").write_text('{"scenario": "x"}')
     assert_refused(oppo("report", "tuned", "-o", "a.html"), "tune.json is damaged")
 

@@ -65,6 +65,8 @@ def value_at(scenario: Scenario, path: str) -> Any:
             "policy.overcommit",
             224,
         ),
+        ("num_warmup_batches: 1.5\nrollout_batch_size: 64", "policy.overcommit", 96),
+        ("num_warmup_batches: 0.67\nrollout_batch_size: 24\ngroup_size: 8", "policy.overcommit", 16),
         ("recompute_kv_cache_after_weight_updates: false", "rollout.clear_kv_cache_on_weight_sync", False),
         ("rollout: {clear_cache: false}", "rollout.clear_kv_cache_on_weight_sync", False),
         (
@@ -81,7 +83,7 @@ def value_at(scenario: Scenario, path: str) -> Any:
                 " max_off_policy_strategy: wait}}}"
             ),
             "policy.max_staleness",
-            4,
+            3,
         ),
         ("policy: async\nmax_trajectory_age_steps: 4", "policy.max_staleness", 4),
         ("policy: async\nmax_lag: 4", "policy.max_staleness", 4),

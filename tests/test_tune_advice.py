@@ -3,34 +3,42 @@ scenario file of the choice."""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import json
+import math
+import shlex
+import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
+from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.tune.advice import advice_markdown, advice_text
-from oppo_sim.tune.frameworks import Line, frameworks, recommended
+from oppo_sim.tune.advice_page import advice_markdown, advice_text
+from oppo_sim.tune.frameworks.catalog import FRAMEWORKS, advice_of, framework
+from oppo_sim.tune.frameworks.facts import Line, recommended
+from oppo_sim.tune.frameworks.verl import warmup_batches
+from oppo_sim.tune.request import Constraints
 from tests.tuning import choices, scenario, search
 
-# Names that scenario/aliases.py does not translate, as the projects' documentation has them.
-DOCUMENTED = {
-    "trainer.v1.trainer_mode",
-    "--train.async_enable",
-    "--train.async_queue_size",
-    "is_use_additional_prompts",
+# Arguments of vLLM, as its documentation has them.
+ENGINE = {
     "enable_prefix_caching",
     "pause_generation(mode='keep', clear_cache=…)",
     "scheduling_policy",
     "max_num_seqs",
-    "rollout_batch_size",
-    "OppoPPOTrainer(policy=…)",
+    "stream_interval",
 }
 
 POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -44,7 +52,9 @@ POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("april", {"overcommit": 1.0}),
     ("partial-rollout", {"token_budget": 16, "overcommit": 2}),
     ("tail-batching", {}),
+    ("one-step-off", {}),
     ("async", {"max_staleness": 2}),
+    ("async", {"max_staleness": 0}),
     ("async", {"max_staleness": 2, "max_staleness_strategy": "wait", "partial_rollout": False}),
 )
 
@@ -57,9 +67,20 @@ def _as_key(knob: str) -> str:
 def _told(
     folder: Path, policy: str, settings: dict[str, Any], **changes: Any
 ) -> tuple[Scenario, dict[str, list[Line]]]:
+    if policy in ("one-step-off", "async"):
+        changes.setdefault("placement", {"training": "separate"})
     given = scenario(folder, policy={"name": policy, **settings}, **changes)
     built = make_policy(policy, Batch(given.rollout_batch_size, given.group_size), settings)
-    return given, frameworks(recommended(given, built, 2.0))
+    it = recommended(given, built)
+    return given, {name: each.lines(it) for name, each in FRAMEWORKS.items()}
+
+
+def _pasted(folder: Path, policy: str, settings: dict[str, Any], name: str, **changes: Any) -> list[str]:
+    """The texts to paste into a framework."""
+    given, _ = _told(folder, policy, settings, **changes)
+    built = make_policy(policy, Batch(given.rollout_batch_size, given.group_size), settings)
+    blocks = advice_of(recommended(given, built), name)[framework(name).name]["blocks"]
+    return [block["text"] for block in blocks]
 
 
 @pytest.mark.parametrize(("policy", "settings"), POLICIES)
@@ -74,9 +95,11 @@ def test_knobs_exist_and_say_what_was_chosen(
         group_size=group_size,
         rollout={"num_replicas": 2, "max_num_seqs": 6, "clear_kv_cache_on_weight_sync": False},
     )
-    assert set(found) == {"TRL", "verl", "OpenRLHF", "slime", "ROLL", "vLLM"}
-    for framework, lines in found.items():
-        assert lines, framework
+    assert set(found) == {
+        "TRL", "verl", "OpenRLHF", "slime", "NeMo RL", "AReaL", "ROLL", "prime-rl", "vLLM",
+    }  # fmt: skip
+    for name, lines in found.items():
+        assert lines, name
         for line in lines:
             assert line.meaning
             if line.knob is None:
@@ -84,24 +107,30 @@ def test_knobs_exist_and_say_what_was_chosen(
                 assert line.field is None
                 continue
             key = _as_key(line.knob)
-            assert key in ALIASES or line.knob in DOCUMENTED or key in DOCUMENTED, (framework, line)
+            names = FRAMEWORKS[name].names
+            assert line.knob in ENGINE if names is None else names.knows(line.knob), (name, line)
             if line.field is None:
                 continue
+            key = key if key in ALIASES else key.rpartition(".")[2]
             if key in (line.field, line.field.rpartition(".")[2]):
-                assert line.value == _value(given, line.field), (framework, line)
+                assert line.value == _value(given, line.field), (name, line)
                 continue
             # What the framework is told is read back as the chosen value.
             text = json.dumps(line.value)
             again = load_scenario(tmp_path / "tiny.yaml", [f"{key}={text}"])
-            assert _value(again, line.field) == _value(given, line.field), (framework, line)
+            assert _value(again, line.field) == _value(given, line.field), (name, line)
 
 
 def test_updates_that_wait_for_rollouts_are_not_told_to_interrupt_them(tmp_path: Path) -> None:
     for partial in (True, False):
         _, found = _told(tmp_path, "async", {"partial_rollout": partial})
         assert any(line.knob == "--train.partial_rollout_enable" for line in found["OpenRLHF"]) == partial
-        assert any(line.knob == "--partial-rollout" for line in found["slime"]) == partial
         assert any("always interrupts" in line.meaning for line in found["verl"]) != partial
+
+
+def _words(text: str) -> list[str]:
+    """As a shell reads a command."""
+    return shlex.split(text.replace("\\\n", " "))
 
 
 def _value(given: Scenario, field: str) -> Any:
@@ -126,21 +155,34 @@ def _lacks(lines: list[Line]) -> str:
 
 def test_what_a_framework_cannot_do_is_said(tmp_path: Path) -> None:
     _, found = _told(tmp_path, "oppo", {"overcommit": 2, "chunk_size": 24, "max_deferrals": 1})
-    for framework in ("TRL", "verl", "OpenRLHF", "slime", "ROLL"):
-        assert "before a response has finished" in _lacks(found[framework]), framework
+    for name in ("TRL", "verl", "OpenRLHF", "slime", "NeMo RL", "AReaL", "ROLL", "prime-rl"):
+        assert "before a response has finished" in _lacks(found[name]), name
     assert "carries nothing over" in _lacks(found["TRL"])
-    for framework in ("OpenRLHF", "slime", "ROLL"):
-        assert "no bound on how often" in _lacks(found[framework])
-    # verl counts whole batches: half a batch cannot be said, and the line says so.
-    line = next(line for line in found["verl"] if line.knob and line.knob.endswith("num_warmup_batches"))
-    assert line.field is None
-    assert "has no value there" in line.meaning
+    for name in ("OpenRLHF", "NeMo RL", "AReaL", "ROLL"):
+        assert "go on in the next step of synchronous training" in _lacks(found[name])
+    assert "no bound on how often" in _lacks(found["slime"])
+    assert "no bound on how often" not in _lacks(found["verl"])
+    _, found = _told(tmp_path, "tail-batching", {"over_issue": 1.5})
+    for name in ("verl", "OpenRLHF", "slime", "NeMo RL", "AReaL", "ROLL", "prime-rl"):
+        assert "no knob for this here: prompts beyond the batch" in _lacks(found[name]), name
+    _, found = _told(tmp_path, "partial-rollout", {"token_budget": 16})
+    assert "stops after a budget of tokens" in _lacks(found["verl"])
+    _, found = _told(tmp_path, "oppo", {})
+    assert "controlled online" in _lacks(found["verl"])
 
 
 def test_sequential_needs_no_more_than_a_batch_size(tmp_path: Path) -> None:
     _, found = _told(tmp_path, "sequential", {})
-    assert _knobs(found["TRL"]) == {"batch_size": 4, "response_length": 40}
-    assert _knobs(found["slime"]) == {"--rollout-batch-size": 4, "--n-samples-per-prompt": 1}
+    assert _knobs(found["TRL"]) == {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "response_length": 40,
+    }
+    assert _knobs(found["slime"]) == {
+        "--rollout-batch-size": 4,
+        "--n-samples-per-prompt": 1,
+        "--rollout-max-response-len": 40,
+    }
     assert _knobs(found["vLLM"]) in ({}, {"max_num_seqs": 2})
     assert not any("partial" in str(knob) for lines in found.values() for knob in _knobs(lines))
 
@@ -149,22 +191,148 @@ def test_numbers_are_prompts_where_the_framework_counts_prompts(tmp_path: Path) 
     _, found = _told(tmp_path, "april", {"overcommit": 4}, rollout_batch_size=8, group_size=2)
     assert _knobs(found["verl"])["data.train_batch_size"] == 4
     assert _knobs(found["slime"])["--over-sampling-batch-size"] == 6
-    assert _knobs(found["ROLL"])["max_additional_running_prompts"] == 2
+    assert _knobs(found["AReaL"])["train_dataset.batch_size"] == 4
+    assert _knobs(found["prime-rl"])["orchestrator.batch_size"] == 8
+
+
+@given(prompts=st.integers(1, 4096), extra=st.integers(1, 4096))
+def test_warmup_batches_are_rounded_down_to_the_overcommit(prompts: int, extra: int) -> None:
+    batches, chunk = warmup_batches(extra, prompts)
+    assert prompts % chunk == extra % chunk == 0
+    assert math.floor(batches * prompts / chunk) * chunk == extra
+
+
+def test_lines_are_as_the_framework_takes_them(tmp_path: Path) -> None:
+    (text,) = _pasted(tmp_path, "inter", {"overcommit": 2, "max_deferrals": 1}, "verl")
+    assert text.splitlines()[0] == "python3 -m verl.trainer.main_ppo \\"
+    said = dict(word.split("=", 1) for word in _words(text)[3:])
+    assert said["trainer.use_v1"] == "true"
+    assert said["trainer.v1.trainer_mode"] == "colocate_async"
+    assert said["trainer.v1.colocate_async.num_warmup_batches"] == "0.5"
+    assert said["data.gen_batch_size"] == "2"
+    assert said["trainer.v1.sampler.max_off_policy_threshold"] == "2"
+    assert said["trainer.v1.sampler.max_off_policy_strategy"] == "wait"
+    (text,) = _pasted(tmp_path, "inter", {"overcommit": 2}, "verl")
+    assert "trainer.v1.sampler.max_off_policy_threshold=null" in _words(text)
+
+    (text,) = _pasted(tmp_path, "april", {"overcommit": 4}, "slime")
+    words = _words(text)
+    assert words[:2] == ["python3", "train.py"]
+    assert words[-1] == "--partial-rollout"  # a switch
+    assert words[words.index("--over-sampling-batch-size") + 1] == "8"
+    (text,) = _pasted(tmp_path, "one-step-off", {}, "slime")
+    assert _words(text)[:2] == ["python3", "train_async.py"]
+
+    (text,) = _pasted(tmp_path, "one-step-off", {}, "openrlhf")
+    words = _words(text)
+    assert "--train.async_enable" in words
+    assert "True" not in words
+    assert "--vllm.enable_sleep" not in words
+
+    staleness = {"max_staleness": 2}
+    (text,) = _pasted(tmp_path, "async", staleness, "nemo-rl", rollout={"num_replicas": 2})
+    assert "ppo.async_ppo.max_trajectory_age_steps=2" in _words(text)
+    assert "policy.generation.colocated.resources.gpus_per_node=2" in _words(text)
+    (text,) = _pasted(tmp_path, "async", staleness, "AReaL")
+    assert "rollout.max_concurrent_rollouts=12" in _words(text)
+    (text,) = _pasted(tmp_path, "async", staleness, "ROLL")
+    assert YAML(typ="safe").load(text)["async_generation_ratio"] == 2
+    (text,) = _pasted(tmp_path, "async", staleness, "prime-rl")
+    assert tomllib.loads(text)["orchestrator"]["concurrency"]["max_inflight"] == 12
+    (text,) = _pasted(tmp_path, "async", {**staleness, "max_staleness_strategy": "wait"}, "verl")
+    assert "trainer.v1.sampler.max_off_policy_threshold=3" in _words(text)
+
+    flags, client = _pasted(tmp_path, "oppo", {"overcommit": 2, "chunk_size": 24}, "TRL")
+    assert _words(flags)[:2] == ["--per_device_train_batch_size", "4"]
+    assert "policy=('oppo', {'overcommit': 2, 'chunk_size': 24})" in client
+    ast.parse(client)
+
+
+def test_flags_are_read_by_a_parser_of_the_stored_options(tmp_path: Path) -> None:
+    for name in ("OpenRLHF", "slime"):
+        parser = argparse.ArgumentParser(allow_abbrev=False)
+        names = FRAMEWORKS[name].names
+        assert names is not None
+        for option, switch in names.options.items():
+            parser.add_argument(option, **({"action": "store_true"} if switch else {}))
+        for policy, settings in POLICIES:
+            for text in _pasted(tmp_path, policy, settings, name):
+                words = _words(text)
+                first = next(place for place, word in enumerate(words) if word.startswith("--"))
+                known = vars(parser.parse_args(words[first:]))
+                assert all(known[word.lstrip("-").replace("-", "_")] for word in words if word[:2] == "--")
+
+
+def test_the_stored_names_say_of_which_version_they_are() -> None:
+    for each in FRAMEWORKS.values():
+        if each.names is None:
+            continue
+        assert each.names.framework == each.stored
+        assert each.names.version
+        assert date.fromisoformat(each.names.date) > date(2026, 1, 1)
+        assert len(each.names.options) > 100
+        assert each.names.said.startswith(each.names.framework)
+
+
+def test_an_unknown_framework_suggests_the_near_one() -> None:
+    assert framework("VERL").name == "verl"
+    assert framework("nemo-rl").name == framework("NeMo RL").name == "NeMo RL"
+    with pytest.raises(OppoError, match="did you mean 'OpenRLHF'"):
+        framework("openrlfh")
+    with pytest.raises(OppoError, match="choose TRL, verl, OpenRLHF"):
+        framework("unheard")
+
+
+def test_a_search_for_a_framework_is_over_what_it_can_do(tmp_path: Path) -> None:
+    found = search(scenario(tmp_path), policies=None, trials=12, framework="slime")
+    assert set(found.record["policies"]) == {
+        "sequential",
+        "rollout-overlap",
+        "april",
+        "inter",
+        "one-step-off",
+    }
+    deferrals = {
+        json.dumps(knob["choices"])
+        for knobs in found.record["space"].values()
+        for knob in knobs
+        if knob["field"] == "policy.max_deferrals"
+    }
+    assert deferrals == {"[null]"}
+    assert list(found.advised["frameworks"]) == ["slime"]
+    assert "    python3 train" in found.advice("slime")
+    assert found.advice("slime").rstrip() in found.advice()
+    with pytest.raises(OppoError, match="no advice for verl: the search was for slime"):
+        found.advice("verl")
+    for options, words in (
+        ({"policies": ("oppo",)}, "slime cannot do it; it can do sequential"),
+        ({"constraints": Constraints(max_deferrals=1), "policies": ("inter",)}, "cannot bound how often"),
+    ):
+        with pytest.raises(OppoError, match=words):
+            search(scenario(tmp_path), trials=2, framework="slime", **options)
+    kept = scenario(tmp_path, rollout={"clear_kv_cache_on_weight_sync": False})
+    with pytest.raises(OppoError, match="computes KV anew after an update: set rollout"):
+        search(kept, policies=("inter",), trials=2, framework="verl")
+    chunks = scenario(tmp_path, policy={"name": "inter", "score_granularity": "chunk"})
+    with pytest.raises(OppoError, match="scores whole responses only"):
+        search(chunks, policies=("inter",), trials=2, framework="verl")
 
 
 def test_the_page_and_the_terminal_say_the_same(tmp_path: Path) -> None:
     found = search(scenario(tmp_path), policies=("oppo",), trials=6)
-    page, text = advice_markdown(found.advice), advice_text(found.advice)
+    page, text = advice_markdown(found.advised), advice_text(found.advised)
     assert page.startswith("# Advice for tiny\n")
-    for sentences in found.advice["sections"].values():
+    for sentences in found.advised["sections"].values():
         for sentence in sentences:
             assert sentence.replace("|", "\\|") in page
             assert sentence in text
     assert "predicted, not measured" in page
     assert "oppo validate" in page
-    for framework in ("TRL", "verl", "OpenRLHF", "slime", "vLLM"):
-        assert f"### {framework}" in page
-    assert json.loads(json.dumps(found.advice))["choice"]["policy"] == "oppo"
+    for name in FRAMEWORKS:
+        assert f"### {name}" in page
+        assert name in text
+    assert "```\npython3 -m verl.trainer.main_ppo \\\n" in page
+    assert json.loads(json.dumps(found.advised))["choice"]["policy"] == "oppo"
 
 
 def test_the_scenario_file_runs_and_is_the_choice(tmp_path: Path) -> None:

@@ -224,3 +224,19 @@ def test_a_search_on_ray_gives_what_one_process_gives(oppo: Oppo, tmp_path: Path
     assert process.returncode == 0, error
     for name in ("trials.csv", "sensitivity.parquet"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "ray" / name).read_bytes(), name
+
+
+def test_a_framework_bounds_the_search_and_the_answer(oppo: Oppo, tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    printed = oppo("tune", path, "--framework", "verl", *SMALL, "--no-figures", "-o", tmp_path / "t")
+    assert printed.code == 0, printed.err
+    assert "python3 -m verl.trainer" in printed.out or "python3 -m verl.experimental" in printed.out
+    assert "verl 0.9.1 of 2026-09-20" in printed.out
+    assert "slime" not in printed.out
+    again = oppo("tune", path, "--framework", "slime", *SMALL, "--no-figures", "-o", tmp_path / "t")
+    assert_refused(again, "holds")
+    assert_refused(oppo("tune", path, "--framework", "verll", "-o", tmp_path / "u"), "did you mean 'verl'")
+    assert_refused(
+        oppo("tune", path, "--framework", "trl", "--policies", "oppo", "-o", tmp_path / "u"),
+        "TRL cannot do it; it can do sequential",
+    )

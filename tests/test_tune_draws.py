@@ -49,10 +49,10 @@ def test_draws_say_what_the_choice_is_worth_and_what_is_alike(tmp_path: Path) ->
     assert ranges[c.MACHINE_WIDEST] == "score_batch_s"
     assert ranges[c.SPEEDUP_MACHINE_LOW] < ranges[c.SPEEDUP_MACHINE_HIGH]
     assert (ranges[c.DIFFERENCE_BOTH_LOW], ranges[c.DIFFERENCE_BOTH_HIGH]) == (0, 0)
-    sure = " ".join(drawn.advice["sections"]["How sure the choice is"])
+    sure = " ".join(drawn.advised["sections"]["How sure the choice is"])
     assert "Not told apart from it on these seeds and draws of the machine: intra" in sure
     assert "Ranges use 3 fitted draws of the machine (draws.csv); a range of 95 % takes 39 draws." in sure
-    expected = " ".join(drawn.advice["sections"]["What to set, and what to expect"])
+    expected = " ".join(drawn.advised["sections"]["What to set, and what to expect"])
     assert "95 % interval of rollouts and machine" in expected
     assert drawn.record["machine"]["draws"] == 3
     assert drawn.record["chosen"][c.SPEEDUP_BOTH_LOW] == ranges[c.SPEEDUP_BOTH_LOW]

@@ -69,7 +69,7 @@ def test_the_robust_choice_is_that_of_brute_force_and_not_the_nominal_one(tmp_pa
     assert together([one["chosen"] for one in worlds], how) < together(
         [one["nominal"] for one in worlds], how
     )
-    assert any(f"overcommit {nominal}" in sentence for sentence in found.advice["sections"]["Robustness"])
+    assert any(f"overcommit {nominal}" in sentence for sentence in found.advised["sections"]["Robustness"])
 
 
 def test_worlds_are_the_first_draws_of_the_machine(tmp_path: Path) -> None:

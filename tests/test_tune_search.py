@@ -168,7 +168,7 @@ def test_settings_that_cannot_run_are_told_apart(tmp_path: Path) -> None:
     assert len(failed) == 2
     assert failed["error"].str.contains("kv_capacity_tokens 16").all()
     assert found.record["statuses"]["failed"] == 2
-    assert any("Cannot run (2)" in sentence for sentence in found.advice["sections"]["What was searched"])
+    assert any("Cannot run (2)" in sentence for sentence in found.advised["sections"]["What was searched"])
 
 
 def test_nothing_that_can_run_is_an_error(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_traces_in_order_have_one_exact_run(tmp_path: Path) -> None:
     given = scenario(tmp_path, trace=trace)
     found = search(given, policies=("oppo",), trials=6, seeds=None, fresh_seeds=None)
     assert found.record["fresh_seeds"] == []
-    assert "exact" in found.advice["sections"]["How sure the choice is"][0]
+    assert "exact" in found.advised["sections"]["How sure the choice is"][0]
     with pytest.raises(OppoError, match="in_order"):
         search(given, policies=("oppo",), trials=6)
 

@@ -26,6 +26,7 @@ _EPILOG = """\b
 Examples:
   oppo tune h200x8-vllm --max-staleness 2 --max-length-bias 0.01 --kv-capacity auto
   oppo tune h200x8-vllm --policies inter,oppo --space policy.overcommit=0..64 --space rollout.num_replicas=4,8
+  oppo tune h200x8-vllm --framework verl
   oppo tune h200x8-vllm --drift 0.6 --drift 1.6 --cost-worlds 8 --robust worst
 """
 
@@ -45,6 +46,11 @@ class _Capacity(click.ParamType[int | str]):
 @click.option(
     "--policies",
     help="Comma-separated. Default: the synchronous shipped ones that the scenario can run, and its own.",
+)
+@click.option(
+    "--framework",
+    metavar="NAME",
+    help="Search only what it can do: TRL, verl, OpenRLHF, slime, NeMo RL, AReaL, ROLL, prime-rl.",
 )
 @click.option("--space", "space", multiple=True, metavar="FIELD=LOW..HIGH[:log]|A,B,C",
 help="Range of a knob instead of its default, or a "
@@ -181,7 +187,7 @@ def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
 
 
 def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
-    from oppo_sim.tune.advice import advice_text
+    from oppo_sim.tune.advice_page import advice_text
 
     if as_json:
         from oppo_sim.plain_json import plain
@@ -198,7 +204,7 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
         console.print(shown)
         if sentence := left_out(gone, console.width, "--json has them"):
             click.echo(sentence)
-    click.echo(advice_text(tuned.advice), nl=False)
+    click.echo(advice_text(tuned.advised), nl=False)
     click.echo(f"wrote {folder}")
 
 

@@ -90,7 +90,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
         copy_text=overrides_text(choice),
         sections=(
             *(Section(title, tuple(sentences)) for title, sentences in others if sentences),
-            *_frameworks(advice.get("frameworks", {})),
+            *_frameworks(advice["frameworks"]),
             Section("Pictures", pictures=_pictures(record, trials, sensitivity, points.objective, stem)),
             *_failures(record["failures"]),
             *_best_file(folder),
@@ -142,20 +142,24 @@ def _points(trials: "pd.DataFrame", record: Mapping[str, Any]) -> Points:
     return Points(table.drop(columns=[c.BROKEN]), fields, best, region, cost)
 
 
-def _frameworks(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Section]:
-    grids = []
-    for name, entries in found.items():
+def _frameworks(found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
+    """One section each, folded: what to paste, and every knob with what it does."""
+    sections = []
+    for name, told in found.items():
         rows = tuple(
             (
                 str(entry["knob"] or "no such knob"),
                 "" if entry["knob"] is None else value_text(entry["value"]),
                 str(entry["meaning"]),
             )
-            for entry in entries
+            for entry in told["lines"]
         )
-        grids.append(Grid(name, ("knob", "value", "what it does here"), rows))
-    text = "Names as of 2026: check them against the version that is installed."
-    return [Section("In other frameworks", (text,), tuple(grids))] if grids else []
+        how = tuple(f"To paste: {block['how']}." for block in told["blocks"])
+        names = (f"Names of {told['names']}.",) if told["names"] else ()
+        code = "\n\n".join(block["text"] for block in told["blocks"])
+        grid = Grid(name, ("knob", "value", "what it does here"), rows)
+        sections.append(Section(f"In the words of {name}", (*how, *names), (grid,), code=code, folded=True))
+    return sections
 
 
 def _pictures(

@@ -110,7 +110,15 @@ def _over_sampling(alias: str, value: Any, facts: Facts) -> int:
 
 
 def _batches_ahead(alias: str, value: Any, facts: Facts) -> int:
-    return _number(alias, value) * facts.whole("rollout_batch_size", alias)
+    if type(value) not in (int, float) or not 0 <= value < float("inf"):
+        raise OppoError(f"{alias} is {show_value(value)} but must be a number of batches from 0 on")
+    size = facts.whole("group_size", alias)
+    prompts = value * (facts.whole("rollout_batch_size", alias) / size)
+    return int(prompts + 1e-9) * size
+
+
+def _versions(alias: str, value: Any, facts: Facts) -> int:
+    return _number(alias, value) - 1
 
 
 def _whole_updates(alias: str, value: Any, facts: Facts) -> int:
@@ -201,6 +209,8 @@ ALIASES: Mapping[str, Alias] = {
         "n_samples_per_prompt",
         "num_generations",
         "num_generations_per_prompt",
+        "num_return_sequences_in_group",
+        "gconfig.n_samples",
         "rollout.n",
         "actor_rollout_ref.rollout.n",
     ),
@@ -235,7 +245,7 @@ ALIASES: Mapping[str, Alias] = {
     "max_additional_running_prompts": Alias("policy.overcommit", _of_prompts, "prompts × group_size"),
     **dict.fromkeys(
         ("num_warmup_batches", "trainer.v1.colocate_async.num_warmup_batches"),
-        Alias("policy.overcommit", _batches_ahead, "batches × rollout_batch_size"),
+        Alias("policy.overcommit", _batches_ahead, "batches × rollout_batch_size, in whole prompts"),
     ),
     **_same("policy.chunk_size", "stream_interval"),
     **_same(
@@ -244,12 +254,14 @@ ALIASES: Mapping[str, Alias] = {
         "fully_async.max_staleness_steps",
         "max_head_offpolicyness",
         "max_off_policy_steps",
-        "max_off_policy_threshold",
-        "trainer.v1.sampler.max_off_policy_threshold",
         "max_trajectory_age_steps",
         "max_staleness_versions",
         "max_lag",
         "async_steps",
+    ),
+    **dict.fromkeys(
+        ("max_off_policy_threshold", "trainer.v1.sampler.max_off_policy_threshold"),
+        Alias("policy.max_staleness", _versions, "versions that a rollout may span: 1 is taken off"),
     ),
     **dict.fromkeys(
         ("staleness_threshold", "async_training.staleness_threshold", "async_generation_ratio"),
@@ -282,6 +294,7 @@ ALIASES: Mapping[str, Alias] = {
         "rollout.max_num_seqs",
         "max_running_requests",
         "max_num_active_seqs",
+        "sglang_server_concurrency",
         "concurrent_samples_per_replica",
         "async_training.concurrent_samples_per_replica",
         "llm_max_rollouts",

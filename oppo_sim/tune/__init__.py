@@ -3,11 +3,11 @@ docs/tune.md.
 
     from oppo_sim.tune import Constraints, TuneRequest, tune
     found = tune(TuneRequest("paper-stackexchange-7b", trials=100, constraints=Constraints(max_staleness=2)))
-    found.advice, found.trials, found.sensitivity
+    found.advice("verl"), found.trials, found.sensitivity
 """
 
 from oppo_sim.policies.knobs import Knob
-from oppo_sim.tune.advice import advice_markdown
+from oppo_sim.tune.advice_page import advice_markdown
 from oppo_sim.tune.request import Constraints, TuneRequest
 from oppo_sim.tune.session import tune
 from oppo_sim.tune.trials import Tuned

@@ -1,4 +1,4 @@
-"""The advice: what to set, what to expect, how sure that is. First as plain values, then as a page."""
+"""The advice: what to set, what to expect, how sure that is; values and sentences."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan
@@ -14,7 +14,7 @@ from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.scenario.yaml_text import show_value
+from oppo_sim.tune.advice_page import percent, shown
 from oppo_sim.tune.check import AS_GIVEN
 from oppo_sim.tune.request import (
     MEASURED_BY,
@@ -103,7 +103,7 @@ def summary_sentences(
         (
             f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average,"
             f" {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; {numbers[c.DEFERRED]:.3g} rollouts deferred a"
-            f" step; length of trained responses {_percent(numbers[c.LENGTH_BIAS_PAIRED])} against sequential"
+            f" step; length of trained responses {percent(numbers[c.LENGTH_BIAS_PAIRED])} against sequential"
             f" on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
         ),
     ]
@@ -198,23 +198,23 @@ def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interac
     found = []
     for effect in effects:
         name = effect.field.removeprefix("policy.")
-        first, last = (_shown(value) for value in effect.flat)
+        first, last = (shown(value) for value in effect.flat)
         flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
         worst = f"at worst {100 * effect.most:.1f} % slower; {100 * effect.share:.0f} % of the variance"
         share, importance = effect.importance, ""
         if share is not None:
             importance = f"; importance {100 * share:.0f} % over its whole range"
-        found.append(f"{name} ({_shown(effect.chosen)}): {flat}; {worst}{importance}.")
+        found.append(f"{name} ({shown(effect.chosen)}): {flat}; {worst}{importance}.")
         if effect.better is not None:
             found.append(
-                f"{name} {_shown(effect.better)} was significantly better in this sweep: search on with more"
+                f"{name} {shown(effect.better)} was significantly better in this sweep: search on with more"
                 " trials."
             )
     real = [one for one in interactions if one.real and abs(one.effect) >= 0.002]
     for one in real:
         first, second = (field.removeprefix("policy.") for field in one.fields)
-        values = " and ".join(_shown(value) for value in one.values)
-        by = _percent(one.effect)
+        values = " and ".join(shown(value) for value in one.values)
+        by = percent(one.effect)
         found.append(
             f"{first} and {second} depend on each other: at {values} the cost differs by {by} from what the"
             " changes do alone."
@@ -254,8 +254,8 @@ def robust_sentences(
     same = robust_choice.checked.setting == nominal.checked.setting
     found = [
         f"The choice has the least {how} over {len(worlds)} worlds:"
-        f" {_percent(sum(robust_choice.regrets) / len(worlds))} on average,"
-        f" {_percent(max(robust_choice.regrets))} at worst"
+        f" {percent(sum(robust_choice.regrets) / len(worlds))} on average,"
+        f" {percent(max(robust_choice.regrets))} at worst"
         f" ({worlds[robust_choice.regrets.index(max(robust_choice.regrets))]})."
     ]
     if same:
@@ -264,8 +264,8 @@ def robust_sentences(
         mean, worst = sum(nominal.regrets) / len(worlds), max(nominal.regrets)
         where = worlds[nominal.regrets.index(worst)]
         found.append(
-            f"What is best in the scenario as given ({nominal.checked.setting.label}) has {_percent(mean)}"
-            f" on average and {_percent(worst)} at worst ({where})."
+            f"What is best in the scenario as given ({nominal.checked.setting.label}) has {percent(mean)}"
+            f" on average and {percent(worst)} at worst ({where})."
         )
     return found
 
@@ -290,63 +290,7 @@ def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
     return [f"oppo compare {best} --policies {policies}", f"oppo validate {best} --policies {policies}{real}"]
 
 
-def advice_text(advice: Mapping[str, Any]) -> str:
-    """The advice for a terminal."""
-    lines = []
-    for title, sentences in advice["sections"].items():
-        if sentences:
-            lines += ["", title, *(f"  {sentence}" for sentence in sentences)]
-    for name, entries in advice.get("frameworks", {}).items():
-        lines += ["", name]
-        for entry in entries:
-            knob = "(no knob)" if entry["knob"] is None else f"{entry['knob']} = {_shown(entry['value'])}"
-            lines.append(f"  {knob}: {entry['meaning']}")
-    if advice.get("next"):
-        lines += ["", "Next", *(f"  {command}" for command in advice["next"])]
-    return "\n".join(lines).strip() + "\n"
-
-
-def advice_markdown(advice: Mapping[str, Any]) -> str:
-    """The advice as a page."""
-    lines = [f"# {advice['title']}", ""]
-    for title, sentences in advice["sections"].items():
-        if sentences:
-            lines += [f"## {title}", "", *(f"- {_escaped(sentence)}" for sentence in sentences), ""]
-    if advice.get("worlds"):
-        worlds = advice["worlds"]
-        lines += ["## Regret by world", "", "| world | the choice | best as given |", "|---|---|---|"]
-        for one in worlds:
-            chosen, nominal = _percent(one["chosen"]), _percent(one["nominal"])
-            lines.append(f"| {_escaped(one['world'])} | {chosen} | {nominal} |")
-        lines.append("")
-    if advice.get("frameworks"):
-        note = "Names as of 2026: check them against the version that is installed."
-        lines += ["## In other frameworks", "", note, ""]
-        for name, entries in advice["frameworks"].items():
-            lines += [f"### {name}", "", "| knob | value | |", "|---|---|---|"]
-            for entry in entries:
-                knob = "none" if entry["knob"] is None else f"`{entry['knob']}`"
-                value = "" if entry["knob"] is None else f"`{_shown(entry['value'])}`"
-                lines.append(f"| {knob} | {value} | {_escaped(entry['meaning'])} |")
-            lines.append("")
-    if advice.get("next"):
-        lines += ["## Next", "", "```", *advice["next"], "```", ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
 # ---- inside ------------------------------------------------------------------------------------------------
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, str):
-        return value
-    return significant(value) if isinstance(value, float) else show_value(value)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:+.2f} %" if isfinite(share) else "–"
 
 
 def _interval(low: float, high: float) -> str:
@@ -361,7 +305,3 @@ def _signed(one: PairedResult) -> str:
 def _slower(one: PairedResult) -> str:
     mean, low, high = one.relative
     return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{_interval(low, high)}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")

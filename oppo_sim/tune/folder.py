@@ -16,7 +16,7 @@ from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
 from oppo_sim.tables import write_frame
-from oppo_sim.tune.advice import advice_markdown
+from oppo_sim.tune.advice_page import advice_markdown
 from oppo_sim.tune.check import Swept
 from oppo_sim.tune.request import broken
 from oppo_sim.tune.search import SearchProblem
@@ -122,12 +122,12 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
         file.write(tuned.trials.to_csv(index=False, lineterminator="\n").encode())
     write_frame(folder / SENSITIVITY, tuned.sensitivity)
     with whole_file(folder / ADVICE) as file:
-        file.write(advice_markdown(tuned.advice).encode())
+        file.write(advice_markdown(tuned.advised).encode())
     with whole_file(folder / ADVICE_JSON) as file:
-        file.write(json_bytes(tuned.advice))
+        file.write(json_bytes(tuned.advised))
     if tuned.best is not None:
         comments = ["Written by oppo tune. All of it is predicted, not measured."]
-        comments += tuned.advice["sections"]["What to set, and what to expect"]
+        comments += tuned.advised["sections"]["What to set, and what to expect"]
         with whole_file(folder / BEST) as file:
             file.write(best_yaml(tuned.best, folder, comments).encode())
     if figures:
@@ -143,8 +143,8 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
     made = {HISTORY_FIGURE: draw.history_figure(tuned.trials, _cost_column(tuned), title)}
     if len(tuned.sensitivity):
         made[SENSITIVITY_FIGURE] = draw.sensitivity_figure(tuned.sensitivity, tuned.record["knobs"], title)
-    if len(tuned.advice["worlds"]) > 1:
-        made[REGRET_FIGURE] = draw.regret_figure(tuned.advice["worlds"], title)
+    if len(tuned.advised["worlds"]) > 1:
+        made[REGRET_FIGURE] = draw.regret_figure(tuned.advised["worlds"], title)
     for name, figure in made.items():
         path = folder / name
         with write_errors(path):

@@ -14,6 +14,7 @@ from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.tune.frameworks.catalog import framework
 from oppo_sim.tune.worlds import WorldSpec
 
 Objective = Literal["rollouts", "tokens", "time_to_reward"]
@@ -100,6 +101,8 @@ class TuneRequest:
     """``a.b=c``, for a scenario by name or path."""
     policies: tuple[str, ...] | None = None
     """None: the synchronous shipped ones that the scenario can run, and its own."""
+    framework: str | None = None
+    """Search only what this framework can do (``verl``), and say the choice in its words alone."""
     space: tuple[Knob, ...] = ()
     """Ranges that replace the default ones, or add fields."""
     objective: Objective = "rollouts"
@@ -179,6 +182,7 @@ def identity(request: TuneRequest, scenario: Scenario, inputs: str) -> dict[str,
         "scenario_sha256": scenario.content_hash,
         "inputs": inputs,
         "policies": None if request.policies is None else list(request.policies),
+        **({} if request.framework is None else {"framework": framework(request.framework).name}),
         "space": [knob.described() for knob in request.space],
         "objective": request.objective,
         "constraints": request.constraints.described(),

@@ -30,7 +30,8 @@ from oppo_sim.tune.check import (
     sweep_knobs,
 )
 from oppo_sim.tune.drawn import on_draws
-from oppo_sim.tune.frameworks import frameworks, recommended
+from oppo_sim.tune.frameworks.catalog import advice_of, framework
+from oppo_sim.tune.frameworks.facts import recommended
 from oppo_sim.tune.request import (
     MEASURED_BY,
     UNIT_TEXT,
@@ -92,7 +93,8 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     forget()
     scenario = loaded_scenario(request.scenario, request.overrides)
     seeds = seeds_of(request, scenario)
-    space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals)
+    runs_on = None if request.framework is None else framework(request.framework)
+    space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals, runs_on)
     steps = scenario.steps if request.steps is None else request.steps
     tell: OnProgress = progress or (lambda stage, done, total, best: None)
     worlds = build_worlds(scenario, request.worlds)
@@ -260,13 +262,12 @@ def _tuned(
     if best is not None:
         setting = best.checked.setting
         tuned_scenario = bench.scenario(setting)
-        policy, stalest = _built_policy(tuned_scenario), best.checked.measures["staleness_max"]
-        lines_of = frameworks(recommended(tuned_scenario, policy, stalest))
+        told = recommended(tuned_scenario, _built_policy(tuned_scenario))
         file = str(files.BEST if folder is None else folder / files.BEST)
         objective = searched.request.objective
         advice |= {
             "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
-            "frameworks": {name: [line._asdict() for line in lines] for name, lines in lines_of.items()},
+            "frameworks": advice_of(told, searched.request.framework),
             "next": words.next_commands(scenario, file, setting.policy),
         }
     record = {

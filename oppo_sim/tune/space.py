@@ -24,6 +24,7 @@ from oppo_sim.scenario.splits import possible_splits
 from oppo_sim.scenario.suggest import likely_setting
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.sweep.axes import grid_axis, sampled_axis, split_assignment
+from oppo_sim.tune.frameworks.catalog import Framework
 
 POLICY = "policy."
 DEFERRALS = "policy.max_deferrals"
@@ -118,7 +119,11 @@ def parse_knob(text: str) -> Knob:
 
 
 def build_space(
-    scenario: Scenario, policies: Sequence[str] | None, changed: Sequence[Knob], max_deferrals: int | None
+    scenario: Scenario,
+    policies: Sequence[str] | None,
+    changed: Sequence[Knob],
+    max_deferrals: int | None,
+    framework: Framework | None = None,
 ) -> Space:
     """The space of a scenario.
 
@@ -127,6 +132,7 @@ def build_space(
             policy.
         changed: knobs that replace the default of their field, or are added.
         max_deferrals: bound that a policy must be able to keep; those that cannot are left out.
+        framework: leave out what it cannot do: policies, and values of their knobs.
 
     Raises OppoError where nothing is left to search, for a policy that cannot run and was asked for, and for
     a knob that no policy has.
@@ -140,7 +146,8 @@ def build_space(
             raise OppoError(f"the range of {field} is given twice: keep one")
     asked = policies is not None
     own = scenario.policy.name
-    names = list(dict.fromkeys(policies if policies is not None else (*_searched_by_default(), own)))
+    default = (*_searched_by_default(), own) if framework is None else framework.policies
+    names = list(dict.fromkeys(policies if policies is not None else default))
     machine = [knob for knob in changed if not knob.field.startswith(POLICY)]
     for knob in machine:
         _check_machine_knob(scenario, knob)
@@ -150,6 +157,8 @@ def build_space(
     left_out: dict[str, str] = {}
     for name in names:
         reason = _why_not(scenario, name, max_deferrals)
+        if reason is None and framework is not None:
+            reason = _beyond(scenario, name, max_deferrals, framework)
         if reason is not None:
             if asked:
                 raise OppoError(f"policy '{name}' cannot be tuned here: {reason}")
@@ -157,6 +166,8 @@ def build_space(
             continue
         settings = policy_settings_of(scenario, name)
         own_knobs = _knobs_of(scenario, name, settings, changed, max_deferrals)
+        if framework is not None:
+            own_knobs = tuple(_within(framework, knob, changed) for knob in own_knobs)
         knobs[name] = (*own_knobs, *machine)
         base[name] = settings
         values = ((knob.field, _start_value(scenario, name, settings, knob)) for knob in knobs[name])
@@ -218,6 +229,47 @@ def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | 
             " be kept"
         )
     return None
+
+
+def _beyond(scenario: Scenario, name: str, max_deferrals: int | None, framework: Framework) -> str | None:
+    """What of a policy a framework cannot do; None: it can do it."""
+    if name not in framework.policies:
+        return f"{framework.name} cannot do it; it can do {', '.join(framework.policies)}"
+    policy = _built(scenario, name, policy_settings_of(scenario, name))
+    if policy.stop_check == "chunk":
+        return f"{framework.name} stops a response at its end, not between rounds: set stop_check to token"
+    if policy.score_granularity == "chunk":
+        return f"{framework.name} scores whole responses only: set its score_granularity to rollout or batch"
+    if policy.schedule == "synchronous" and policy.score_granularity == "rollout" != framework.scores:
+        return f"{framework.name} scores whole batches only: set its score_granularity to batch"
+    if policy.carries and max_deferrals is not None and not framework.bounds_deferrals:
+        return f"{framework.name} cannot bound how often a rollout is deferred"
+    cleared = scenario.rollout.clear_kv_cache_on_weight_sync
+    if policy.carries and framework.keeps_kv is not None and framework.keeps_kv is cleared:
+        how = "keeps KV over an update" if cleared else "computes KV anew after an update"
+        return (
+            f"{framework.name} {how}: set rollout.clear_kv_cache_on_weight_sync to {str(not cleared).lower()}"
+        )
+    return None
+
+
+def _within(framework: Framework, knob: Knob, changed: Sequence[Knob]) -> Knob:
+    """A knob without the values that a framework cannot take. Raises OppoError where those were asked for."""
+    asked = any(each.field == knob.field for each in changed)
+    if knob.field == DEFERRALS and not framework.bounds_deferrals:
+        if asked and any(value is not None for value in _ends(knob)):
+            raise OppoError(
+                f"{framework.name} cannot bound how often a rollout is deferred: leave out {DEFERRALS}"
+            )
+        return Knob(DEFERRALS, "choice", choices=(None,))
+    if knob.field == "policy.max_staleness" and knob.kind == "int" and knob.low < framework.least_staleness:
+        if asked:
+            raise OppoError(
+                f"the least bound on staleness of {framework.name} is {framework.least_staleness}: begin"
+                f" {knob.field} there"
+            )
+        return replace(knob, low=framework.least_staleness)
+    return knob
 
 
 def _bounds_deferrals(scenario: Scenario, policy: Policy) -> bool:

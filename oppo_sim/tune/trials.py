@@ -281,8 +281,16 @@ class Tuned:
     """One row a trial."""
     sensitivity: "pd.DataFrame"
     """One row a value of a knob that was swept."""
-    advice: Mapping[str, Any]
-    """In words and as values; ``advice_markdown`` makes a page of it."""
+    advised: Mapping[str, Any]
+    """The advice in words and as values; ``advice_markdown`` makes a page of it."""
     record: Mapping[str, Any]
     """What ``tune.json`` holds."""
     folder: Path | None = field(default=None)
+
+    def advice(self, framework: str | None = None) -> str:
+        """What to set and what to expect, as text; or, of a framework (``verl``), the text to paste there,
+        and what it has no knob for. Raises OppoError for an unknown framework, and for one that the search
+        left out."""
+        from oppo_sim.tune.advice_page import advice_text, framework_text
+
+        return advice_text(self.advised) if framework is None else framework_text(self.advised, framework)

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
@@ -24,8 +24,14 @@ PAIRS: Final[tuple[Pair, ...]] = (("decode", "score"), ("decode", "train"), ("sc
 _HEAD_START_S: Final = 0.05
 """Between telling both processes to start and the start, which is one instant of their shared clock."""
 _ANSWER_WITHIN_S: Final = 600.0
+_ALIKE: Final = 1.25
+"""Of the factors of all rounds, highest over lowest, at most."""
 _UNITS: Final = 3
 """Whole units that a window must hold."""
+
+
+Slowdowns = tuple[float, float]
+"""Of a pair's activities in one round: seconds of a unit together over seconds alone."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +41,69 @@ class Contention:
     activities: Pair
     points: tuple[str, str]
     """Keys of the batches that each kept running."""
-    slowdown: tuple[float, float]
-    """Seconds of a unit together over seconds alone; medians over rounds."""
-    lowest: tuple[float, float]
-    highest: tuple[float, float]
     expected: float
     """max(1, Σ memory, Σ arithmetic): what shared demand alone explains."""
-    factor: float
-    """f: geometric mean of the slow-downs over ``expected``, at least 1."""
-    rounds: int
+    by_round: tuple[Slowdowns, ...]
+    """In the order of measurement."""
+
+    @property
+    def slowdown(self) -> Slowdowns:
+        """Medians over rounds."""
+        return self._each(median)
+
+    @property
+    def lowest(self) -> Slowdowns:
+        return self._each(min)
+
+    @property
+    def highest(self) -> Slowdowns:
+        return self._each(max)
+
+    @property
+    def factor(self) -> float:
+        """f: geometric mean of the slow-downs over ``expected``, at least 1."""
+        return self.factor_of(self.by_round)
+
+    def factor_of(self, rounds: Sequence[Slowdowns]) -> float:
+        """f from these rounds alone: medians of each activity's."""
+        first, second = zip(*rounds, strict=True)
+        return max(1.0, sqrt(median(first) * median(second)) / self.expected)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """f of each round alone."""
+        return tuple(self.factor_of([one]) for one in self.by_round)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON."""
+        names = ("activities", "points", "slowdown", "lowest", "highest", "expected", "factor", "by_round")
+        return {name: getattr(self, name) for name in names} | {"rounds": len(self.by_round)}
+
+    def _each(self, of: Callable[[Iterable[float]], float]) -> Slowdowns:
+        first, second = zip(*self.by_round, strict=True)
+        return of(first), of(second)
 
 
-def contention_from_plain(plain: Mapping[str, Any]) -> Contention:
-    """As ``asdict`` and JSON left it."""
-    fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in plain.items()}
-    return Contention(**fields)
+def contention_of(pair: Pair, points: Mapping[Activity, Point], rounds: Sequence[Slowdowns]) -> Contention:
+    """What was found in ``rounds``, beside what shared demand alone explains: the demands that a profile
+    states where nobody measured them."""
+    demands = Demands()
+    shares = {"decode": demands.decode, "score": demands.score, "train": demands.training}
+    sums = [sum(getattr(shares[one], kind) for one in pair) for kind in ("memory", "arithmetic")]
+    keys = points[pair[0]].key, points[pair[1]].key
+    return Contention(pair, keys, max(1.0, *sums), tuple(rounds))
+
+
+def disagreement(found: Contention) -> str:
+    """A sentence where rounds say unlike things of a pair, so that its factor is a guess; else empty."""
+    low, high = min(found.factors), max(found.factors)
+    if high <= _ALIKE * low:
+        return ""
+    return (
+        f"{found.activities[0]} beside {found.activities[1]}: {len(found.by_round)} rounds gave slow-downs"
+        f" beyond shared demand from {low:.2f} to {high:.2f}, so {found.factor:.2f} is uncertain: measure on"
+        " a quieter machine, or with more repeats"
+    )
 
 
 class _Answer(RuntimeError):
@@ -83,9 +137,9 @@ def measure_contention(
     window_s: float = 1.0,
     cores: Sequence[int] | None = None,
     enough_time: Callable[[float], bool] = lambda seconds: True,
-) -> Iterator[Contention]:
+) -> Iterator[tuple[Pair, list[Slowdowns]]]:
     """Run each activity of a pair alone, then both, ``rounds`` times, in two processes that are kept for all
-    pairs.
+    pairs. Yields the rounds of each pair.
 
     Args:
         open_bench: makes the engines; called in both processes, so it must be picklable.
@@ -101,34 +155,12 @@ def measure_contention(
             window = max(window_s, (_UNITS + 1) * max(units))
             if not enough_time(rounds * 4 * window):
                 return
-            found: list[tuple[float, float]] = []
+            found: list[Slowdowns] = []
             for _ in range(rounds):
                 alone = _apart(workers, pair, window)
                 together = _turn(workers, pair, 2 * window)
                 found.append((together[0] / alone[0], together[1] / alone[1]))
-            yield _summary(pair, points, found)
-
-
-def _summary(
-    pair: Pair, points: Mapping[Activity, Point], found: Sequence[tuple[float, float]]
-) -> Contention:
-    """By what shared demand alone explains: the demands that a profile states where nobody measured them."""
-    demands = Demands()
-    shares = {"decode": demands.decode, "score": demands.score, "train": demands.training}
-    sums = [sum(getattr(shares[one], kind) for one in pair) for kind in ("memory", "arithmetic")]
-    expected = max(1.0, *sums)
-    first, second = zip(*found, strict=True)
-    slowdown = median(first), median(second)
-    return Contention(
-        activities=pair,
-        points=(points[pair[0]].key, points[pair[1]].key),
-        slowdown=slowdown,
-        lowest=(min(first), min(second)),
-        highest=(max(first), max(second)),
-        expected=expected,
-        factor=max(1.0, sqrt(slowdown[0] * slowdown[1]) / expected),
-        rounds=len(found),
-    )
+            yield pair, found
 
 
 # ---- the parent's side -------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ class Calibration:
             "profile": self.profile.name,
             "fits": [fit.to_plain() for fit in self.fits],
             "filled": [asdict(one) for one in self.filled],
-            "contention": [asdict(one) for one in self.contention],
+            "contention": [one.to_plain() for one in self.contention],
             "tail_factor": self.tail_factor,
             "points": self.points,
             "planned": self.planned,
@@ -323,7 +323,7 @@ def samples_text(visits: Sequence[Visit], contention: Sequence[Contention]) -> s
     """Raw samples, one JSON object a line, in the order in which they were measured."""
     rows = [
         *(visit.to_plain() for visit in visits),
-        *({"kind": "contention", **asdict(one)} for one in contention),
+        *({"kind": "contention", **one.to_plain()} for one in contention),
     ]
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 

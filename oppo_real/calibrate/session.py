@@ -14,8 +14,10 @@ from oppo_real.calibrate.contention import (
     Activity,
     Contention,
     Pair,
-    contention_from_plain,
+    Slowdowns,
+    contention_of,
     contention_points,
+    disagreement,
     measure_contention,
     pairs_of,
 )
@@ -48,6 +50,7 @@ class Effort:
     window_s: float = 1.0
     """Of one turn in the measurement of contention."""
     rounds: int = 3
+    """Of contention."""
     cores: tuple[int, ...] | None = None
     """CPU cores on which activities meet; None: all of the process."""
     seed: int = 0
@@ -65,6 +68,11 @@ class CalibrationSession:
     fresh: int
     """Visits measured now; the others were in the cache."""
     notes: tuple[str, ...]
+
+    @property
+    def decode_beside_score(self) -> Contention | None:
+        """None: it was not measured."""
+        return next((one for one in self.contention if set(one.activities) == {"decode", "score"}), None)
 
 
 def measure_session(
@@ -106,6 +114,7 @@ def measure_session(
             notes.append(
                 f"the budget left no time for {', '.join(missing)} together: raise --budget-s and run again"
             )
+    notes += [sentence for one in contention if (sentence := disagreement(one))]
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
         notes.append(
@@ -190,29 +199,29 @@ def _measure_contention(
     points = contention_points(plan)
     pairs = pairs_of(points)
     keys = {pair: _pair_key(pair, points, effort) for pair in pairs}
-    found = {
-        pair: contention_from_plain(plain)
-        for pair in pairs
-        if (plain := cache.get(keys[pair], effort.rounds)) is not None
-    }
+    found: dict[Pair, list[Slowdowns]] = {pair: [] for pair in pairs}
+    for pair in pairs:
+        while len(found[pair]) < effort.rounds and (plain := cache.get(keys[pair], len(found[pair]))):
+            found[pair].append((plain["slowdown"][0], plain["slowdown"][1]))
+    missing = effort.rounds - min(len(rounds) for rounds in found.values())
 
     def enough_time(seconds: float) -> bool:
         return perf_counter() - start + seconds <= effort.budget_s
 
-    todo = [pair for pair in pairs if pair not in found]
-    if todo and enough_time(building + effort.rounds * 4 * effort.window_s):
-        for one in measure_contention(
+    if missing and enough_time(building + missing * 4 * effort.window_s):
+        for pair, rounds in measure_contention(
             open_here,
-            todo,
+            [pair for pair in pairs if len(found[pair]) < effort.rounds],
             points,
-            rounds=effort.rounds,
+            rounds=missing,
             window_s=effort.window_s,
             cores=effort.cores,
             enough_time=enough_time,
         ):
-            cache.put(keys[one.activities], effort.rounds, asdict(one))
-            found[one.activities] = one
-    return [found[pair] for pair in pairs if pair in found]
+            for slowdown in rounds:
+                cache.put(keys[pair], len(found[pair]), {"slowdown": slowdown})
+                found[pair].append(slowdown)
+    return [contention_of(pair, points, rounds) for pair, rounds in found.items() if rounds]
 
 
 def _free_devices() -> None:
@@ -229,7 +238,7 @@ def _free_devices() -> None:
 
 def _pair_key(pair: Pair, points: Mapping[Activity, Point], effort: Effort) -> str:
     content: Sequence[Any] = [pair, points[pair[0]].key, points[pair[1]].key, effort.window_s, effort.cores]
-    return "c" + sha256(repr(content).encode()).hexdigest()
+    return "r" + sha256(repr(content).encode()).hexdigest()
 
 
 def _origin(subject: Subject, bench: Bench) -> Origin:

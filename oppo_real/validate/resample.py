@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from oppo_real.calibrate.contention import Contention
 from oppo_real.calibrate.measure import Visit
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
@@ -14,9 +15,11 @@ from oppo_sim.draws import stream_key
 _Ratios = Mapping[tuple[float, float], float]
 
 
-def resampled_profiles(profile: Profile, visits: Sequence[Visit], count: int, seed: int) -> Iterator[Profile]:
+def resampled_profiles(
+    profile: Profile, visits: Sequence[Visit], beside: Contention | None, count: int, seed: int
+) -> Iterator[Profile]:
     """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew /
-    median of them).
+    median of them), and the interference is that of the rounds of ``beside`` drawn anew.
 
     Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no
     point has two visits.
@@ -32,7 +35,12 @@ def resampled_profiles(profile: Profile, visits: Sequence[Visit], count: int, se
             key: [group[i] for i in generator.integers(len(group), size=len(group))]
             for key, group in grouped.items()
         }
-        yield _scaled(profile, grouped, drawn)
+        scaled = _scaled(profile, grouped, drawn)
+        if beside is not None:
+            rounds = generator.integers(len(beside.by_round), size=len(beside.by_round))
+            factor = beside.factor_of([beside.by_round[one] for one in rounds])
+            scaled = scaled.model_copy(update={"contention_factor": factor})
+        yield scaled
 
 
 def _scaled(

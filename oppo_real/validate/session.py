@@ -1,14 +1,13 @@
 """A validation from start to end: calibrate (or take a profile), run for real, predict, compare."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import sizes_of
-from oppo_real.calibrate.session import Effort, calibrate_to
+from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to
 from oppo_real.calibrate.subject import check_profile_matches, hardware, software_versions, subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
@@ -32,6 +31,9 @@ from oppo_sim.scenario.schema import Scenario
 
 PROFILES: Final = 200
 """Resampled calibrations behind the interval of a predicted speed-up."""
+
+_ROUNDS_A_PASS: Final = 2
+"""Of contention, at least: a moment in which other work ran is then one of several."""
 
 Progress = Callable[[str, int, int], None]
 """What happens now, done, in all."""
@@ -117,7 +119,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             round_turns = [turn for turn in turns if turn.repeat == repeat]
             runs += measure_runs(scenario, variants, round_turns, request.steps, finished, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
-    profile, visits = (given, ()) if calibrating is None else calibrating.result()
+    profile, session = (given, None) if calibrating is None else calibrating.result()
     if calibrating is not None:
         notes.extend(calibrating.notes)
     elif profile is None:
@@ -140,7 +142,10 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             asked = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
             notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
         unanswered = 0
-        for number, other in enumerate(resampled_profiles(profile, visits, PROFILES, scenario.seed)):
+        visits = () if session is None else session.visits
+        beside = None if session is None else session.decode_beside_score
+        drawn = resampled_profiles(profile, visits, beside, PROFILES, scenario.seed)
+        for number, other in enumerate(drawn):
             progress("simulating", number, PROFILES)
             try:
                 predictions = {
@@ -179,7 +184,7 @@ class Calibrating:
         self._request = request
         self._passes = 0
         self._spent = 0.0
-        self._found: tuple[Profile, Sequence[Visit]] | None = None
+        self._found: tuple[Profile, CalibrationSession] | None = None
         self._cores = first_cores(config)
         # As in the run: one engine's process on its own cores, and two processes together on those of both.
         bound = [
@@ -190,16 +195,16 @@ class Calibrating:
         self._together = tuple(sorted({core for one in bound for core in one})) or None
 
     def next_pass(self, progress: Progress) -> None:
-        """Visit every point once more; activities are measured together in the last pass. Raises
+        """Visit every point once more, and measure activities together in some rounds more. Raises
         OppoError."""
         request, effort = self._request, self._request.calibration
         self._passes += 1
-        last = self._passes == request.repeats
+        each = max(_ROUNDS_A_PASS, -(-effort.rounds // request.repeats))
         effort = replace(
             effort,
             repeats=self._passes,
             budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
-            contention=effort.contention and last,
+            rounds=each * self._passes,
             cores=self._together,
         )
         begun = perf_counter()
@@ -215,9 +220,9 @@ class Calibrating:
             )
         self._spent += perf_counter() - begun
         self.notes = session.notes
-        self._found = calibration.profile, session.visits
+        self._found = calibration.profile, session
 
-    def result(self) -> tuple[Profile, Sequence[Visit]]:
+    def result(self) -> tuple[Profile, CalibrationSession]:
         """The profile of all passes, and what it was made from."""
         assert self._found is not None, "a request has one repeat at least"
         return self._found

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from oppo_sim.columns import timing
+from oppo_sim.costs.section import EXACT
+from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.baseline import Baseline
 from oppo_sim.fit.observe import observe
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.tempering import Floats, resampled, tempered, weights_of, worth
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.simulation import simulate
 from tests.fit_logs import fit_scenario
 
 
@@ -86,3 +89,12 @@ def test_what_a_run_does_not_tell_is_drawn_as_before_or_kept() -> None:
     assert first.mean() == pytest.approx(np.log(prior.median), abs=3.5 * prior.sigma / 40**0.5)
     assert first.std() == pytest.approx(prior.sigma, rel=0.4)
     assert {draw.round_fixed_s for draw in result.draws} == {0.25}
+
+
+def test_a_simulated_baseline_is_the_run_under_these_terms() -> None:
+    scenario = fit_scenario()
+    terms = CostTerms(decode=1.3, iteration_s=0.002, gen_phase_s=1.5, update_actor=0.7, other_s=0.4)
+    found = Baseline(scenario, [timing("step"), timing("gen")]).simulated(terms)
+    costs = scenario.costs.model_copy(update={"terms": terms, "draws": EXACT})
+    run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=4).steps.iloc[1:]
+    assert found == [float(run[timing(name)].mean()) for name in ("step", "gen")]

@@ -13,20 +13,21 @@ A case has its number for seed, so other numbers are fresh cases. Every scoring 
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from oppo_sim.costs.terms import CostTerms
+from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.baseline import Baseline
 from oppo_sim.fit.observe import observe, read_observation
 from oppo_sim.fit.priors import priors_for
-from oppo_sim.runs.machine import DEFAULT_DRAWS
+from oppo_sim.runs.machine import DEFAULT_DRAWS, on_machine
 from oppo_sim.runs.ranges import machine_interval
-from oppo_sim.scenario.build import build_parts, build_setup
+from oppo_sim.scenario.build import build_parts, build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 
@@ -82,16 +83,26 @@ def told(names: Sequence[str], exact: Sequence[float], seed: int) -> list[str]:
     return found
 
 
-def speedup(scenario: Scenario, terms: CostTerms) -> float:
+class Speedup:
     """Of ``POLICY`` over the sequential baseline, seconds a trained rollout after the first step."""
-    costs = scenario.costs.model_copy(update={"terms": terms, "draws": None})
-    here = scenario.model_copy(update={"costs": costs})
-    parts = build_parts(here)
-    seconds = []
-    for policy in ("sequential", POLICY):
-        setup = build_setup(here, policy=policy, steps=STEPS, parts=parts)
-        seconds.append(float(run_columns(setup).columns["timing_s/step"][1:].sum()))
-    return seconds[0] / seconds[1]
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = on_machine(scenario, NO_TERMS)
+        self._parts = build_parts(self._scenario)
+        self._setups = [
+            build_setup(self._scenario, policy=policy, steps=STEPS, parts=self._parts)
+            for policy in ("sequential", POLICY)
+        ]
+
+    def under(self, terms: CostTerms) -> float:
+        """On one machine."""
+        context = cost_context(self._scenario)
+        costs = self._scenario.costs.under(self._parts.costs, terms, context)
+        base, here = (
+            float(run_columns(replace(setup, costs=costs)).columns["timing_s/step"][1:].sum())
+            for setup in self._setups
+        )
+        return base / here
 
 
 def one_case(scenario: Scenario, number: int, draws: int) -> dict[str, float | int | str]:
@@ -102,10 +113,11 @@ def one_case(scenario: Scenario, number: int, draws: int) -> dict[str, float | i
     truth = truth_of(scenario, baseline.terms, number)
     numbers = told(names, baseline.simulated(truth), number)
     result = observe(scenario, numbers, draws=draws, seed=number)
-    distinct = {draw: speedup(scenario, draw) for draw in dict.fromkeys(result.draws)}
+    faster = Speedup(scenario).under
+    distinct = {draw: faster(draw) for draw in dict.fromkeys(result.draws)}
     found = [distinct[draw] for draw in result.draws]
     low, high = machine_interval(found)
-    real = speedup(scenario, truth)
+    real = faster(truth)
     return {
         "case": number,
         "observed": " ".join(numbers),

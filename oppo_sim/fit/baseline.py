@@ -25,7 +25,7 @@ from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.features import Features, build_features
 from oppo_sim.fit.model import stage_seconds, terms_of
 from oppo_sim.fit.reading import StepLog
-from oppo_sim.scenario.build import Parts, build_parts, build_setup
+from oppo_sim.scenario.build import Parts, build_parts, build_setup, cost_context
 from oppo_sim.scenario.schema import Scenario
 
 Floats = npt.NDArray[np.float64]
@@ -52,6 +52,7 @@ class Baseline:
         self._scenario = scenario.model_copy(update={"costs": costs, "warmup_steps": 0})
         self._names = names
         self._parts = build_parts(self._scenario)
+        self._setup = build_setup(self._scenario, policy="sequential", steps=STEPS + 1, parts=self._parts)
         self._features, self._response_tokens = _replica_features(self._scenario, self._parts)
         run = stages_run(scenario.training)._asdict()
         self._stages = [stage for stage in STAGES if run.get(stage, True)]
@@ -91,11 +92,9 @@ class Baseline:
 
     def simulated(self, terms: CostTerms) -> list[float]:
         """The same from a run of the simulator."""
-        costs = self._scenario.costs.model_copy(update={"terms": terms})
-        scenario = self._scenario.model_copy(update={"costs": costs})
-        parts = build_parts(scenario, self._parts.replay)
-        setup = build_setup(scenario, policy="sequential", steps=STEPS + 1, parts=parts)
-        frame = run_columns(setup).frame().iloc[1:]
+        scenario = self._scenario
+        costs = scenario.costs.under(self._parts.costs, terms, cost_context(scenario))
+        frame = run_columns(replace(self._setup, costs=costs)).frame().iloc[1:]
         whole = float(frame[TIMING_STEP].sum())
         found = []
         for name in self._names:

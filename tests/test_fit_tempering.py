@@ -5,7 +5,7 @@ import pytest
 
 from oppo_sim.columns import timing
 from oppo_sim.costs.section import EXACT
-from oppo_sim.costs.terms import CostTerms
+from oppo_sim.costs.terms import FACTORS, CostTerms
 from oppo_sim.fit.baseline import Baseline
 from oppo_sim.fit.observe import observe
 from oppo_sim.fit.priors import priors_for
@@ -50,16 +50,18 @@ def test_each_of_several_modes_has_the_draws_that_it_is_worth() -> None:
 def test_a_long_generation_may_have_a_long_wait_or_long_iterations() -> None:
     """``oppo fit --observe`` keeps both, as often as draws of the priors that agree have them."""
     scenario = fit_scenario()
-    baseline = Baseline(scenario, [timing("gen")])
+    baseline = Baseline(scenario, [timing("gen")], scenario.steps - 1)
     priors = priors_for([scenario])
-    z = np.random.default_rng(5).standard_normal((400_000, len(baseline.terms)))
+    z = np.random.default_rng(5).standard_normal((100_000, len(baseline.terms)))
     values = {
         name: priors[name].median * np.exp(priors[name].sigma * z[:, place])
         for place, name in enumerate(baseline.terms)
     }
-    seconds = baseline.estimated(values)[:, 0]
+    means, apart = baseline.estimated_apart(values)
+    seconds, variance = means[:, 0], apart[:, 0, 0]
     told = float(np.percentile(seconds, 99))
-    agree = weights_of(-0.5 * ((seconds - told) / (0.03 * told)) ** 2)
+    variance = variance + (0.03 * told) ** 2
+    agree = weights_of(-0.5 * (seconds - told) ** 2 / variance - 0.5 * np.log(variance))
     assert worth(agree) > 500
     result = observe(scenario, [f"timing_s/gen={told!r}"], draws=150, seed=2)
     for name in ("gen_phase_s", "iteration_s"):
@@ -98,3 +100,21 @@ def test_a_simulated_baseline_is_the_run_under_these_terms() -> None:
     costs = scenario.costs.model_copy(update={"terms": terms, "draws": EXACT})
     run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=4).steps.iloc[1:]
     assert found == [float(run[timing(name)].mean()) for name in ("step", "gen")]
+
+
+def test_runs_with_other_lengths_lie_as_far_apart_as_they_are_said_to() -> None:
+    """Lengths of the scenario grow over its steps, in every run alike."""
+    names = [timing("step"), timing("gen"), "share/gen", "tokens_per_s"]
+    means, apart = [], []
+    for seed in range(60):
+        baseline = Baseline(fit_scenario(seed=seed), names, 12)
+        terms = {name: np.array([1.0 if name in FACTORS else 0.01]) for name in baseline.terms}
+        mean, covariance = baseline.estimated_apart(terms)
+        means.append(mean[0])
+        apart.append(covariance[0])
+    said, real = np.mean(apart, axis=0), 2.0 * np.cov(np.array(means).T)
+    ratio = np.sqrt(np.diag(said) / np.diag(real))
+    assert ratio == pytest.approx(1.0, abs=0.3)
+    correlations = said / np.sqrt(np.outer(np.diag(said), np.diag(said)))
+    assert correlations[0, 1] > 0.8  # a long generation is a long step
+    assert correlations == pytest.approx(real / np.sqrt(np.outer(np.diag(real), np.diag(real))), abs=0.3)

@@ -31,7 +31,7 @@ from oppo_sim.scenario.schema import Scenario
 Floats = npt.NDArray[np.float64]
 
 STEPS: Final = 3
-"""Steps looked at, after the first."""
+"""Steps looked at, after the first, where nothing else is said."""
 TOKENS_PER_S: Final = "tokens_per_s"
 ROLLOUTS_PER_S: Final = "rollouts_per_s"
 _PARALLEL: Final = ("old_log_prob", "ref", "values")
@@ -44,16 +44,16 @@ def known_names() -> list[str]:
 
 
 class Baseline:
-    """Quantities by name (``known_names``), means over the steps after the first."""
+    """Quantities by name (``known_names``), means over ``steps`` steps after the first."""
 
-    def __init__(self, scenario: Scenario, names: Sequence[str]) -> None:
+    def __init__(self, scenario: Scenario, names: Sequence[str], steps: int = STEPS) -> None:
         """Raises OppoError for what the scenario refuses."""
         costs = scenario.costs.model_copy(update={"terms": NO_TERMS, "draws": EXACT})
         self._scenario = scenario.model_copy(update={"costs": costs, "warmup_steps": 0})
         self._names = names
         self._parts = build_parts(self._scenario)
-        self._setup = build_setup(self._scenario, policy="sequential", steps=STEPS + 1, parts=self._parts)
-        self._features, self._response_tokens = _replica_features(self._scenario, self._parts)
+        self._setup = build_setup(self._scenario, policy="sequential", steps=steps + 1, parts=self._parts)
+        self._features, self._response_tokens = _replica_features(self._scenario, self._parts, steps)
         run = stages_run(scenario.training)._asdict()
         self._stages = [stage for stage in STAGES if run.get(stage, True)]
         found = terms_of(self._stages, self._features)
@@ -62,6 +62,27 @@ class Baseline:
 
     def estimated(self, terms: Mapping[str, Floats]) -> Floats:
         """Draws × names, without a simulation: what a KV cache that overflows costs is an average."""
+        pairs = self._ratios(terms)
+        return np.column_stack([above.mean(axis=1) / below.mean(axis=1) for above, below in pairs])
+
+    def estimated_apart(self, terms: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+        """As ``estimated``, and how far another run of as many steps lies from it, since its rollouts have
+        other lengths: covariances, draws × names × names, from how a step differs from the next (lengths that
+        drift do so in either run)."""
+        pairs = self._ratios(terms)
+        means = np.column_stack([above.mean(axis=1) / below.mean(axis=1) for above, below in pairs])
+        apart = np.stack(
+            [
+                (above - mean[:, None] * below) / below.mean(axis=1, keepdims=True)
+                for (above, below), mean in zip(pairs, means.T, strict=True)
+            ],
+            axis=2,
+        )
+        steps, next_one = apart.shape[1], np.diff(apart, axis=1)
+        return means, np.einsum("dti,dtj->dij", next_one, next_one) / (steps * (steps - 1))
+
+    def _ratios(self, terms: Mapping[str, Floats]) -> list[tuple[Floats, Floats]]:
+        """Every quantity as two arrays, draws × steps, of whose means it is the ratio."""
         replicas, scenario = self._features, self._scenario
         first = replicas[0]
         each = [stage_seconds("gen", features, terms) for features in replicas]
@@ -78,17 +99,21 @@ class Baseline:
         inference = (len(each) + workers) * (seconds["gen"] + seconds["reward"])
         if not workers:
             busy = busy + len(each) * seconds["reward"]
-        total = whole.mean(axis=1)
+        one = np.ones_like(whole)
         quantities = {
-            TIMING_STEP: total,
-            UTILIZATION_INFERENCE: (busy / inference).mean(axis=1),
-            ROLLOUTS_PER_S: scenario.rollout_batch_size / total,
-            TOKENS_PER_S: self._response_tokens / total,
+            TIMING_STEP: (whole, one),
+            UTILIZATION_INFERENCE: (busy / inference, one),
+            ROLLOUTS_PER_S: (scenario.rollout_batch_size * one, whole),
+            TOKENS_PER_S: (self._response_tokens * one, whole),
         }
         for stage in STAGES:
-            mean = seconds[stage].mean(axis=1) if stage in seconds else np.zeros(len(total))
-            quantities |= {timing(stage): mean, f"share/{stage}": mean / total}
-        return np.column_stack([np.broadcast_to(quantities[name], total.shape) for name in self._names])
+            taken = seconds.get(stage, np.zeros_like(whole))
+            quantities |= {timing(stage): (taken, one), f"share/{stage}": (taken, whole)}
+        shape = whole.shape
+        return [
+            (np.broadcast_to(above, shape), np.broadcast_to(below, shape))
+            for above, below in (quantities[name] for name in self._names)
+        ]
 
     def simulated(self, terms: CostTerms) -> list[float]:
         """The same from a run of the simulator."""
@@ -109,16 +134,15 @@ class Baseline:
         return found
 
 
-def _replica_features(scenario: Scenario, parts: Parts) -> tuple[list[Features], float]:
+def _replica_features(scenario: Scenario, parts: Parts, steps: int) -> tuple[list[Features], Floats]:
     """Of the steps after the first, one for each replica with its own rollouts; stages are of the whole
-    batch in each. And the response tokens of a step, mean."""
+    batch in each. And the response tokens of each step."""
     import pandas as pd
 
     batch, replay = scenario.rollout_batch_size, parts.replay
     cursor = replay.cursor()
-    rows = [[cursor.draw(step * batch + place, step) for place in range(batch)] for step in range(STEPS + 1)][
-        1:
-    ]
+    drawn = [[cursor.draw(step * batch + place, step) for place in range(batch)] for step in range(steps + 1)]
+    rows = drawn[1:]
     replicas = parts.machine.num_replicas
     alone = replace(parts, machine=replace(parts.machine, num_replicas=1))
     whole: list[Features] = []
@@ -135,7 +159,7 @@ def _replica_features(scenario: Scenario, parts: Parts) -> tuple[list[Features],
         whole.append(build_features(log, scenario, parts=alone)[0])
     everyone = StepLog(
         name=scenario.name,
-        frame=pd.DataFrame({STEP: list(range(STEPS)), COLD_START: False}),
+        frame=pd.DataFrame({STEP: list(range(steps)), COLD_START: False}),
         framework="oppo",
         covers={},
         lengths={step: [replay.response_lengths[row] for row in dealt] for step, dealt in enumerate(rows)},
@@ -144,5 +168,5 @@ def _replica_features(scenario: Scenario, parts: Parts) -> tuple[list[Features],
     full, _ = build_features(everyone, scenario, parts=parts)
     shared = {name: getattr(full, name) for name in ("stages", "score", "score_batches", "pieces", "tokens")}
     assert set(full.stages) == set(TRAINING_STAGES)
-    tokens = sum(replay.response_lengths[row] for dealt in rows for row in dealt) / STEPS
-    return [replace(features, **shared) for features in whole], tokens
+    tokens = [float(sum(replay.response_lengths[row] for row in dealt)) for dealt in rows]
+    return [replace(features, **shared) for features in whole], np.array(tokens)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.baseline import Baseline, known_names
+from oppo_sim.fit.baseline import STEPS, Baseline, known_names
 from oppo_sim.fit.estimate import mean_terms
 from oppo_sim.fit.identify import CUTS, Told, told_of
 from oppo_sim.fit.priors import priors_for
@@ -31,6 +31,8 @@ Floats = npt.NDArray[np.float64]
 _RELATIVE: Final = 0.03
 _ABSOLUTE: Final = 0.02
 """What a number without a range is taken to be known to: relative, of a share absolute."""
+_LOOKED: Final = 24
+"""Steps after the first of which a number is taken to be the mean, if the scenario has as many."""
 _EDGE: Final = 0.05
 """Softness of a range's ends, of its width."""
 _FEW: Final = 50.0
@@ -64,6 +66,8 @@ class Observed:
     """The observed quantities under the prior, draws × observations."""
     after: Floats
     """Simulated under the draws that were kept."""
+    lengths: Floats
+    """How far a run with other lengths lies from each, standard deviation."""
     effective: float
     """Draws that the weights are worth."""
     simulated: int
@@ -115,7 +119,9 @@ def observe(
     Raises OppoError for an unknown name, a value that cannot be, and where nothing agrees.
     """
     observations = tuple(read_observation(text) for text in observed)
-    baseline = Baseline(scenario, [one.name for one in observations])
+    told_names = [one.name for one in observations]
+    short = Baseline(scenario, told_names)
+    baseline = Baseline(scenario, told_names, max(STEPS, min(_LOOKED, scenario.steps - 1)))
     priors = priors_for([scenario])
     names = baseline.terms
     median = np.array([priors[name].median for name in names])
@@ -127,7 +133,7 @@ def observe(
         return {name: values[:, place] for place, name in enumerate(names)}
 
     def likelihood(z: Floats) -> Floats:
-        return _agreement(baseline.estimated(terms(z)), observations)
+        return _agreement(*baseline.estimated_apart(terms(z)), observations)
 
     before = baseline.estimated(terms(generator.standard_normal((4000, len(names)))))
     count = _CANDIDATES * draws
@@ -139,13 +145,17 @@ def observe(
     seen = []
     for number, each in enumerate(found):
         progress(number + 1, count)
-        seen.append(baseline.simulated(each))
-    after = np.array(seen)
-    logs = _agreement(after, observations) - _agreement(baseline.estimated(values), observations)
+        seen.append(short.simulated(each))
+    estimated, apart = baseline.estimated_apart(values)
+    # A few steps are simulated: by how much they are off what is computed of them.
+    computed = short.estimated(values)
+    after = estimated * np.divide(np.array(seen), computed, out=np.ones_like(computed), where=computed > 0)
+    logs = _agreement(after, apart, observations) - _agreement(estimated, apart, observations)
     weights = weights_of(logs)
     effective = worth(weights)
     chosen = resampled(weights, draws, generator)
-    _refuse_unmet(observations, before, after[chosen])
+    lengths = np.sqrt(np.median(np.diagonal(apart[chosen], axis1=1, axis2=2), axis=0))
+    _refuse_unmet(observations, lengths, before, after[chosen])
     kept = tuple(found[row] for row in chosen)
     notes = (
         (f"the draws are worth {effective:.0f} independent ones: observe less, or wider ranges",)
@@ -160,6 +170,7 @@ def observe(
         tuple(told),
         before,
         after[chosen],
+        lengths,
         effective,
         count,
         scenario,
@@ -186,10 +197,13 @@ def _beside(
     return found
 
 
-def _refuse_unmet(observations: Sequence[Observation], before: Floats, after: Floats) -> None:
+def _refuse_unmet(
+    observations: Sequence[Observation], lengths: Floats, before: Floats, after: Floats
+) -> None:
     for place, one in enumerate(observations):
         middle = float(np.median(after[:, place]))
-        if not one.low - 4 * one.spread <= middle <= one.high + 4 * one.spread:
+        far = 4 * float(np.hypot(one.spread, lengths[place]))
+        if not one.low - far <= middle <= one.high + far:
             low, high = np.percentile(before[:, place], (2.5, 97.5))
             raise OppoError(
                 f"no costs agree with {one.text}: the priors give {low:.3g} to {high:.3g} here, and"
@@ -197,15 +211,19 @@ def _refuse_unmet(observations: Sequence[Observation], before: Floats, after: Fl
             )
 
 
-def _agreement(values: Floats, observations: Sequence[Observation]) -> Floats:
-    """Log of how well quantities (draws × observations) agree: nothing is lost inside a range, a normal's
-    loss outside."""
-    total = np.zeros(len(values))
-    for place, one in enumerate(observations):
-        each = values[:, place]
-        beyond = np.maximum(np.maximum(one.low - each, each - one.high), 0.0) / one.spread
-        total = total - 0.5 * beyond**2
-    return total
+def _agreement(values: Floats, apart: Floats, observations: Sequence[Observation]) -> Floats:
+    """Log of how well quantities (draws × observations) agree, of which those of another run lie ``apart``
+    (draws × observations × observations, covariance): nothing is lost inside a range, a normal's loss
+    outside."""
+    low, high, spread = (
+        np.array([getattr(one, name) for one in observations]) for name in ("low", "high", "spread")
+    )
+    beyond = np.minimum(values - low, 0.0) + np.maximum(values - high, 0.0)
+    covariance = apart + np.diag(spread**2)
+    total = -0.5 * np.einsum("di,di->d", beyond, np.linalg.solve(covariance, beyond[:, :, None])[:, :, 0])
+    points = np.flatnonzero(low == high)
+    found: Floats = total - 0.5 * np.linalg.slogdet(covariance[:, points[:, None], points])[1]
+    return found
 
 
 def observe_record(result: Observed) -> dict[str, Any]:
@@ -220,6 +238,7 @@ def observe_record(result: Observed) -> dict[str, Any]:
                 **one._asdict(),
                 "prior": np.percentile(result.before[:, place], (2.5, 50, 97.5)).tolist(),
                 "posterior": np.percentile(result.after[:, place], (2.5, 50, 97.5)).tolist(),
+                "lengths_sd": float(result.lengths[place]),
             }
             for place, one in enumerate(result.observations)
         ],

@@ -9,7 +9,7 @@ import pytest
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.section import EXACT
-from oppo_sim.costs.terms import NO_TERMS, CostTerms
+from oppo_sim.costs.terms import NO_TERMS, CostTerms, read_draws
 from oppo_sim.fit.call import run_fit
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.scenario.build import build_parts
@@ -140,3 +140,30 @@ def test_a_run_that_trains_an_unknown_part_of_its_batch_is_written_with_its_offl
     assert part.features.untold
     assert OFFLOAD in result.posterior.terms
     assert result.point.update_actor_s > 0.3 * part.features.offload["update_actor"]
+
+
+def test_each_of_several_scenarios_is_written_with_its_own_offload(tmp_path: Path) -> None:
+    """One cluster, a run that offloads and one that does not."""
+    first = offloading(None)
+    kept = {"param_offload": False, "optimizer_offload": False}
+    second = first.model_copy(update={"training": first.training.model_copy(update=kept)})
+    logs = [verl_log(tmp_path / f"{n}.log", each, TRUTH, steps=8) for n, each in enumerate((first, second))]
+    result = run_fit(logs, [first, second], draws=60, output=tmp_path / "fit")
+    seconds = result.parts[0].features.offload["update_actor"]
+    found, other = (load_scenario(tmp_path / "fit" / f"scenario{n}.yaml") for n in ("", "-2"))
+    assert (found.costs.draws, other.costs.draws) == ("draws.csv", "draws-2.csv")
+    offload = result.posterior.terms[OFFLOAD]
+    one, two = (read_draws(tmp_path / "fit" / each.costs.draws) for each in (found, other))
+    apart = [a.update_actor_s - b.update_actor_s for a, b in zip(one, two, strict=True)]
+    between = [a.decode / b.decode for a, b in zip(one, two, strict=True)]
+    assert between == pytest.approx(np.ones(60))  # row by row one cluster
+    assert np.median(apart) == pytest.approx(seconds * np.median(offload), rel=0.2)
+    assert other.costs.terms.update_actor_s < 0.5 * seconds
+    # What is written simulates the run that it was fitted to.
+    for scenario, log_scenario in ((found, first), (other, second)):
+        exact = scenario.costs.model_copy(update={"draws": EXACT})
+        again = simulate(scenario.model_copy(update={"costs": exact}), policy="sequential").steps
+        truth = log_scenario.costs.model_copy(update={"terms": TRUTH})
+        before = simulate(log_scenario.model_copy(update={"costs": truth}), policy="sequential").steps
+        ratio = again["timing_s/update_actor"].mean() / before["timing_s/update_actor"].mean()
+        assert ratio == pytest.approx(1.0, abs=0.1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.estimate import FitResult, Progress, fit_logs
+from oppo_sim.fit.estimate import FitResult, Fitted, Progress, fit_logs
 from oppo_sim.fit.folder import write_fit
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
@@ -90,12 +90,12 @@ def observe_to_folder(
         "Costs drawn from the priors and kept where they agree with " + ", ".join(observed) + ".",
         "draws.csv holds what stays unknown; fit.json what was narrowed.",
     ]
-    write_fit(folder, [scenario], result.draws, result.point, record, comments, force=force, figures=figures)
+    fitted = Fitted(scenario, result.draws)
+    write_fit(folder, [fitted], record, comments, force=force, figures=figures)
     return record
 
 
 def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool, figures: bool) -> None:
-    distinct = list({part.scenario.content_hash: part.scenario for part in result.parts}.values())
     comments = [
         f"Costs fitted to {', '.join(part.log.name for part in result.parts)}"
         f" ({sum(len(part.features) for part in result.parts)} steps).",
@@ -118,7 +118,7 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
         )
     if result.posterior.first:
         comments.append("first_step_s holds what every stage of a first step took longer.")
-    write_fit(folder, distinct, result.draws, result.point, record, comments, force=force, figures=figures)
+    write_fit(folder, result.fitted, record, comments, force=force, figures=figures)
 
 
 def _log(given: str | Path | StepLog) -> StepLog:

@@ -41,6 +41,19 @@ class LogPart:
 
 
 @dataclass(frozen=True)
+class Fitted:
+    """A scenario and what is believed of its costs."""
+
+    scenario: Scenario
+    draws: tuple[CostTerms, ...]
+
+    @property
+    def point(self) -> CostTerms:
+        """Mean of the draws."""
+        return mean_terms(self.draws)
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """Errors of a log on steps that were not fitted."""
 
@@ -63,8 +76,8 @@ class FitResult:
     odd: tuple[OddStep, ...]
     posterior: Posterior
     """Given all steps."""
-    point: CostTerms
-    draws: tuple[CostTerms, ...]
+    fitted: tuple[Fitted, ...]
+    """Each scenario once, in the order of the logs. Draw i of all of them is of one cluster."""
     wait_s: float
     """Mean seconds by which a step is longer because its last rollout waited for tools: part of
     ``gen_phase_s``."""
@@ -73,6 +86,16 @@ class FitResult:
     """Drift of the fitted runs."""
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     """By log, what was left out and how often."""
+
+    @property
+    def point(self) -> CostTerms:
+        """Of the first scenario."""
+        return self.fitted[0].point
+
+    @property
+    def draws(self) -> tuple[CostTerms, ...]:
+        """Of the first scenario."""
+        return self.fitted[0].draws
 
     @property
     def fitted_terms(self) -> int:
@@ -131,7 +154,7 @@ def fit_logs(
         ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
     waits = np.concatenate([part.features.wait for part in parts])
     wait = float(np.mean(waits)) * np.minimum(posterior.terms.get(TOOL_WAIT, np.ones(posterior.size)), 1.0)
-    terms = cost_draws(posterior, parts, wait, seed)
+    distinct = {part.scenario.content_hash: part for part in parts}
     return FitResult(
         parts=tuple(parts),
         held_out=tuple(held),
@@ -143,8 +166,10 @@ def fit_logs(
             for odd in odd_steps(part.log, number, part.features, part.members, posterior)
         ),
         posterior=posterior,
-        point=mean_terms(terms),
-        draws=tuple(terms),
+        fitted=tuple(
+            Fitted(part.scenario, tuple(cost_draws(posterior, parts, part, wait, seed)))
+            for part in distinct.values()
+        ),
         wait_s=float(wait.mean()),
         notes=tuple(notes),
         trends=tuple(trends),
@@ -243,17 +268,20 @@ def _with_periodic(part: LogPart, notes: list[str]) -> LogPart:
     return replace(part, members=tuple(members))
 
 
-def cost_draws(posterior: Posterior, parts: Sequence[LogPart], wait_s: Floats, seed: int) -> list[CostTerms]:
-    """The draws as terms of the costs. First steps add up; the wait for tools is part of the phase; where
-    several runs were fitted, a draw is of another run, which differs as they do."""
+def cost_draws(
+    posterior: Posterior, parts: Sequence[LogPart], part: LogPart, wait_s: Floats, seed: int
+) -> list[CostTerms]:
+    """The draws as terms of the costs of ``part``'s scenario: its seconds of offload, its stated costs of a
+    cut. First steps add up; the wait for tools is part of the phase; where several runs were fitted, a draw
+    is of another run, which differs as they do."""
     generator = np.random.default_rng([seed, 1])
-    stated = parts[0].scenario.costs.terms.stated()
+    stated = part.scenario.costs.terms.stated()
     # What a log cannot tell stays as it is.
     values: dict[str, Floats] = {
         name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
     }
     values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
-    for stage, seconds in parts[0].features.offload.items():
+    for stage, seconds in part.features.offload.items():
         if OFFLOAD in posterior.terms and f"{stage}_s" in values:
             values[f"{stage}_s"] = values[f"{stage}_s"] + posterior.terms[OFFLOAD] * seconds
     values["first_step_s"] = (

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.costs.terms import SECONDS, CostTerms, write_draws
+from oppo_sim.fit.estimate import Fitted
 from oppo_sim.manifest import versions
 from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.scenario.load import scenario_from_plain
@@ -21,9 +22,7 @@ KIND: Final = "fit"
 
 def write_fit(
     path: Path,
-    scenarios: Sequence[Scenario],
-    draws: Sequence[CostTerms],
-    point: CostTerms,
+    fitted: Sequence[Fitted],
     record: Mapping[str, Any],
     comments: Sequence[str],
     *,
@@ -31,29 +30,32 @@ def write_fit(
     figures: bool = True,
 ) -> Path:
     """Write the folder; returns the path of its first scenario. Further scenarios are ``scenario-2.yaml`` and
-    so on.
+    so on, with ``draws-2.csv`` where their draws are others.
 
     Raises OppoError for a folder that is taken and a disk that refuses.
     """
     folder = open_run_folder(path, force=force)
     written: list[str] = []
     texts: list[str] = []
-    for number, scenario in enumerate(scenarios, start=1):
-        name = SCENARIO if number == 1 else f"scenario-{number}.yaml"
-        texts.append(fitted_yaml(scenario, point, path, comments))
+    write_draws(folder.path(DRAWS_FILE), fitted[0].draws)
+    for number, each in enumerate(fitted, start=1):
+        name, draws_file = SCENARIO if number == 1 else f"scenario-{number}.yaml", DRAWS_FILE
+        if each.draws != fitted[0].draws:
+            draws_file = f"draws-{number}.csv"
+            write_draws(folder.path(draws_file), each.draws)
+        texts.append(fitted_yaml(each, draws_file, path, comments))
         folder.write_text(name, texts[-1])
         written.append(name)
-    write_draws(folder.path(DRAWS_FILE), draws)
     folder.write_json(RECORD, record)
     if figures:
         _write_figures(folder, record)
-        folder.write_text(REPORT, _report(record, scenarios[0].name, texts[0]))
+        folder.write_text(REPORT, _report(record, fitted[0].scenario.name, texts[0]))
     folder.finish(
         {
             "kind": KIND,
-            "scenario": scenarios[0].name,
+            "scenario": fitted[0].scenario.name,
             "scenarios": written,
-            "scenario_hash": scenarios[0].content_hash,
+            "scenario_hash": fitted[0].scenario.content_hash,
             "versions": versions(),
             "warnings": list(record.get("notes", ())),
         }
@@ -61,18 +63,18 @@ def write_fit(
     return path / written[0]
 
 
-def fitted_scenario(scenario: Scenario, point: CostTerms, folder: Path) -> Scenario:
+def fitted_scenario(fitted: Fitted, draws_file: str, folder: Path) -> Scenario:
     """The scenario under the fitted terms, as it lies in ``folder``."""
-    plain = relocated(scenario.to_plain(), scenario.base_dir, folder)
-    plain["costs"] = {**plain["costs"], "terms": _rounded(point), "draws": DRAWS_FILE}
+    plain = relocated(fitted.scenario.to_plain(), fitted.scenario.base_dir, folder)
+    plain["costs"] = {**plain["costs"], "terms": _rounded(fitted.point), "draws": draws_file}
     return scenario_from_plain(plain, where=SCENARIO, base_dir=folder)
 
 
-def fitted_yaml(scenario: Scenario, point: CostTerms, folder: Path, comments: Sequence[str]) -> str:
+def fitted_yaml(fitted: Fitted, draws_file: str, folder: Path, comments: Sequence[str]) -> str:
     """The file, ``comments`` on top."""
     head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
-    plain = fitted_scenario(scenario, point, folder).to_plain()
-    plain["costs"]["terms"] = _rounded(point)
+    plain = fitted_scenario(fitted, draws_file, folder).to_plain()
+    plain["costs"]["terms"] = _rounded(fitted.point)
     return head + dump_yaml(plain)
 
 

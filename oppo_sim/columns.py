@@ -210,6 +210,10 @@ TRAINING_S: Final = "training_s"
 COMPARED_STALENESS_MEAN: Final = "staleness_mean"
 COMPARED_STALENESS_MAX: Final = "staleness_max"
 LENGTH_BIAS: Final = "length_bias"  # mean response length trained / mean of the trace − 1
+# Mean response length trained / that of the sequential baseline on the same seeds − 1. The trained lengths of
+# any policy scatter around the trace's mean from seed to seed; the baseline's, which trains what it admits,
+# scatter alike: what is left is the policy's own doing.
+LENGTH_BIAS_PAIRED: Final = "length_bias_paired"
 DEFERRED: Final = "deferred"  # rollouts a step
 FILTERED: Final = "filtered"  # rollouts a step, generated for nothing: all rewards of their group were equal
 COMPARED_DEFERRALS_MEAN: Final = "deferrals_mean"  # of a trained rollout: steps in which it did not finish
@@ -289,10 +293,6 @@ POINT: Final = "point"  # row number in the points table
 TRIAL: Final = "trial"  # its number
 REGRET: Final = "regret"  # seconds over the best setting of the same world, minus 1
 BROKEN: Final = "broken"  # bounds that it does not keep, comma-separated
-# Mean response length trained / that of the sequential baseline on the same seeds − 1. The trained lengths of
-# any policy scatter around the trace's mean from seed to seed; the baseline's, which trains what it admits,
-# scatter alike: what is left is the policy's own doing.
-LENGTH_BIAS_PAIRED: Final = "length_bias_paired"
 
 HIDDEN_BY_OVERLAP_S: Final = "hidden_by_overlap_s"
 SAVED_BY_SHORTER_TAIL_S: Final = "saved_by_shorter_tail_s"

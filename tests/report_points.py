@@ -37,7 +37,7 @@ def table(
                 numbers = {
                     "step_s": took, "step_s_low": took - 1.5, "step_s_high": took + 1.5,
                     "speedup": 150 / took, "speedup_low": 148 / took, "speedup_high": 152 / took,
-                    "staleness_mean": overcommit / 40, "staleness_max": 1.0 + overcommit // 12, "length_bias": -0.0006 * overcommit,
+                    "staleness_mean": overcommit / 40, "staleness_max": 1.0 + overcommit // 12, "length_bias_paired": -0.0006 * overcommit,
                     "deferred": overcommit * 0.7,
                 }  # fmt: skip
                 rows.append(

@@ -387,3 +387,16 @@ def test_a_bound_is_marked_whatever_it_is_called(tmp_path: Path) -> None:
         "mine.py:Mine": True,
         "mine.py:Fair": False,
     }
+
+
+def test_length_bias_is_that_against_sequential_on_the_same_seeds(tmp_path: Path) -> None:
+    """Sampling moves the lengths of all policies alike; sequential itself has none, to the last digit."""
+    found = compare(write_scenario(tmp_path), ["intra", "oppo"], seeds=3, attribution=False)
+    table, cells = found.table, found.cells
+    assert table.loc["sequential", c.LENGTH_BIAS] != 0.0
+    assert table.loc["sequential", c.LENGTH_BIAS_PAIRED] == 0.0
+    assert table.loc["intra", c.LENGTH_BIAS_PAIRED] == 0.0  # the same rollouts in the same steps
+    lengths = cells.pivot(index="seed", columns="policy", values="length_mean")
+    by_hand = (lengths["oppo"] / lengths["sequential"]).mean() - 1.0
+    assert by_hand != 0.0
+    assert table.loc["oppo", c.LENGTH_BIAS_PAIRED] == pytest.approx(by_hand, abs=1e-12)

@@ -51,7 +51,7 @@ def comparison() -> pd.DataFrame:
             "step_s": [120.0, 90.0, 80.0], "step_s_low": [118.0, 89.0, 79.0], "step_s_high": [122.0, 91.5, 81.0],
             "speedup": [1.0, 4 / 3, 1.5], "speedup_low": [1.0, 1.3, 1.45], "speedup_high": [1.0, 1.36, 1.55],
             "gen_s": [80.0, 60.0, 70.0], "reward_s": [9.0, 1.0, 2.0], "training_s": [31.0, 29.0, 31.0],
-            "staleness_mean": [0.0, 0.13, 1.0], "staleness_max": [0, 2, 1], "length_bias": [0.0, -0.004, np.nan],
+            "staleness_mean": [0.0, 0.13, 1.0], "staleness_max": [0, 2, 1], "length_bias_paired": [0.0, -0.004, np.nan],
         },
         index=pd.Index(["sequential", "oppo", "mine.py:Async[v2]"], name="policy"),
     )  # fmt: skip

@@ -453,3 +453,11 @@ def test_overrides_hold_for_every_point(tiny: Path) -> None:
     text = dump_yaml(sweep.plan.runnable[0].request.settings)
     assert "chunk_size" in text
     assert setup_of(sweep.plan.runnable[0].request).machine.num_replicas == 4
+
+
+def test_the_length_bias_of_a_point_is_paired_with_its_baseline(tmp_path: Path) -> None:
+    sweep = run_sweep(write_scenario(tmp_path), grid={"policy.overcommit": [0, 2]}, seeds=3)
+    bias = sweep.points[c.LENGTH_BIAS_PAIRED]
+    assert bias[0] == 0.0  # trains what sequential trains
+    assert bias[1] != 0.0
+    assert sweep.points[c.LENGTH_BIAS][0] != 0.0

@@ -58,7 +58,7 @@ def made_knobs() -> list[dict[str, Any]]:
 MAKERS: dict[str, Callable[[], Figure]] = {
     "heat": lambda: s.heat_figure(made_points(), title="a"),
     "heat of speed-up": lambda: s.heat_figure(made_points(), "speedup"),
-    "heat of length bias": lambda: s.heat_figure(made_points(), "length_bias"),
+    "heat of length bias": lambda: s.heat_figure(made_points(), "length_bias_paired"),
     "heat, 24 × 16": lambda: s.heat_figure(
         made_points(chunks=tuple(range(64, 64 * 17, 64)), overcommits=tuple(range(24)))
     ),
@@ -66,12 +66,12 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     "curve": lambda: s.curve_figure(made_points(), by="placement.scoring", title="a"),
     "curve of one line": lambda: s.curve_figure(made_points(), "speedup", x="policy.overcommit"),
     "length bias": lambda: s.curve_figure(
-        made_points(), "length_bias", x="policy.overcommit", by="placement.scoring"
+        made_points(), "length_bias_paired", x="policy.overcommit", by="placement.scoring"
     ),
     "scatter": lambda: s.scatter_figure(sampled_points()),
     "scatter of one field": lambda: s.scatter_figure(made_points(chunks=(256,)), by="placement.scoring"),
     "trade-off": lambda: s.tradeoff_figure(made_points(), by="placement.scoring", title="a"),
-    "trade-off with the bias": lambda: s.tradeoff_figure(made_points(), "length_bias"),
+    "trade-off with the bias": lambda: s.tradeoff_figure(made_points(), "length_bias_paired"),
     "history of a search": lambda: t.history_figure(made_trials(), "s_per_rollout", "a"),
     "sensitivity": lambda: t.sensitivity_figure(made_sensitivity(), made_knobs(), "a"),
     "regret": lambda: t.regret_figure([{"world": "as given", "chosen": 0.01, "nominal": 0.0}], "a"),

@@ -101,7 +101,11 @@ def show_comparison(
         click.echo("95 % of rollouts and machine, and of the rollouts alone; best: probability\n")
     else:
         console.print(comparison_table(comparison.table, title))
-    console.print(price_table(comparison.table, "staleness: mean / max; GPU-h/1k: hours a thousand steps"))
+    console.print(
+        price_table(
+            comparison.table, "staleness: mean / max; length bias: against sequential; GPU-h/1k: 1,000 steps"
+        )
+    )
     console.print(to_reward_table(comparison.table, "to the target reward [95 %]"))
     for name, shares in compared_shares(comparison.cells).items():
         if shares.shape[1] > 1:
@@ -224,14 +228,14 @@ def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
 
 
 def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: staleness, length bias, deferred rollouts a step, and filtered ones where there are
-    any."""
+    """One row a policy: staleness, length bias (paired with sequential), deferred rollouts a step,
+    and filtered ones where there are any."""
     filters = _filters(comparison)
     rows = [
         (
             str(policy),
             f"{_decimals(row[c.COMPARED_STALENESS_MEAN], 2)} / {row[c.COMPARED_STALENESS_MAX]:.0f}",
-            format_signed(row[c.LENGTH_BIAS]),
+            format_signed(row[c.LENGTH_BIAS_PAIRED]),
             _decimals(row[c.DEFERRED], 1),
             *((_decimals(row[c.FILTERED], 1),) if filters else ()),
             *gpu_cells(row),

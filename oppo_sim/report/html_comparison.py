@@ -164,11 +164,13 @@ def _answer(
         widest = widest_sentence(table) if ranges else ""
         sentences.append(f"{machine[0].upper()}{machine[1:]}{f'; {widest}' if widest else ''}.")
     stale, oldest, bias = (
-        row[column] for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS)
+        row.get(column, np.nan)
+        for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS_PAIRED)
     )
     sentences.append(
         f"Its price: mean staleness {measured_label(stale, 'number')} (highest"
-        f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')}."
+        f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')} against"
+        " sequential."
     )
     over = counted(seeds, "paired seed") + (" and the draws of the machine" if ranges else "")
     if alike:

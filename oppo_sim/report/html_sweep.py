@@ -42,7 +42,7 @@ _MOST_REASONS: Final = 20
 _PRICES: Final = (
     (c.COMPARED_STALENESS_MEAN, "mean staleness"),
     (c.COMPARED_STALENESS_MAX, "highest staleness"),
-    (c.LENGTH_BIAS, "length bias"),
+    (c.LENGTH_BIAS_PAIRED, "length bias against sequential"),
     (c.DEFERRED, "deferred rollouts a step"),
 )
 

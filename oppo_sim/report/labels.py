@@ -136,7 +136,7 @@ MEASURES: Final = {
         Measure(c.P_BEST, "best in draws and seeds", "share", "high"),
         Measure(c.COMPARED_STALENESS_MEAN, "mean staleness", "number", "low"),
         Measure(c.COMPARED_STALENESS_MAX, "highest staleness", "count", "low"),
-        Measure(c.LENGTH_BIAS, "length bias", "signed_share", "zero"),
+        Measure(c.LENGTH_BIAS_PAIRED, "length bias", "signed_share", "zero"),
         Measure(c.DEFERRED, "deferred a step", "number", "low"),
         Measure(c.FILTERED, "filtered a step", "number", "low"),
         Measure(c.UTILIZATION, "utilization", "share", "high"),
@@ -189,7 +189,7 @@ MEASURES: Final = {
         Measure(c.S_PER_ROLLOUT, "time a rollout", "seconds", "low"),
         Measure(c.S_PER_TOKEN, "time a token", "seconds", "low"),
         Measure(c.REGRET, c.REGRET, "share", "low"),
-        Measure(c.LENGTH_BIAS_PAIRED, "length bias, paired", "signed_share", "zero"),
+        Measure(c.LENGTH_BIAS, "length bias against the trace", "signed_share", "zero"),
     )
 }
 """Measures that every report knows, most asked for first."""

@@ -417,7 +417,7 @@ def _tradeoffs(points: Points, title: str) -> Iterator[NamedFigure]:
     alt = "A dot a configuration; those that none beats on both are numbered and listed with their settings."
     for cost, name, label in (
         (c.COMPARED_STALENESS_MEAN, "staleness", "Speed-up against staleness"),
-        (c.LENGTH_BIAS, "length_bias", "Speed-up against length bias"),
+        (c.LENGTH_BIAS_PAIRED, "length_bias", "Speed-up against length bias"),
     ):
         if points.has(cost):
             figure = tradeoff_figure(points, cost, by=_colour_by(points), title=title)

@@ -62,6 +62,7 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
         c.COMPARED_STALENESS_MEAN: mean(c.COMPARED_STALENESS_MEAN),
         c.COMPARED_STALENESS_MAX: max(run[c.COMPARED_STALENESS_MAX] for run in actual),
         c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
+        c.LENGTH_BIAS_PAIRED: paired_bias(actual, base),
         c.DEFERRED: mean(c.DEFERRED),
         c.FILTERED: mean(c.FILTERED),
         c.COMPARED_DEFERRALS_MEAN: mean(c.COMPARED_DEFERRALS_MEAN),
@@ -72,6 +73,13 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
         c.TOKENS_PER_S_PER_GPU: mean(c.TOKENS_PER_S_PER_GPU),
         c.GPU_HOURS_PER_1K_STEPS: mean(c.GPU_HOURS_PER_1K_STEPS),
     }
+
+
+def paired_bias(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> float:
+    """Mean response length trained over that of other runs on the same seeds, minus 1; of the baseline over
+    itself exactly 0."""
+    pairs = zip(actual, base, strict=True)
+    return fmean([run["length_mean"] / other["length_mean"] for run, other in pairs]) - 1.0
 
 
 def loss(run: Totals, baseline: Totals | None, objective: str) -> float:

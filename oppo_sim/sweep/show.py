@@ -69,7 +69,7 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
                 *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
                 NOTHING if number == sweep.best else _percent(row[c.DIFFERENCE]),
                 f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-                _percent(row[c.LENGTH_BIAS]),
+                _percent(row[c.LENGTH_BIAS_PAIRED]),
                 f"{row[c.DEFERRED]:.1f}",
                 *gpu_cells(row.to_dict()),
                 f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",

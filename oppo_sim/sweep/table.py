@@ -99,7 +99,7 @@ def _row(point: PointRuns, difference: tuple[float, float, float] | None) -> dic
     row |= compared_row(totals, bases if complete else totals)
     row |= to_reward_columns(totals, bases if complete else totals, point.learning, point.drawn_rows)
     if not complete:
-        row |= dict.fromkeys((*SPEEDUP_COLUMNS, *TO_REWARD_COLUMNS[-3:]), float("nan"))
+        row |= dict.fromkeys((*SPEEDUP_COLUMNS, c.LENGTH_BIAS_PAIRED, *TO_REWARD_COLUMNS[-3:]), float("nan"))
         row[c.ERROR] = "its baseline failed: " + next(
             base.error or "" for base in point.baselines if base.totals is None
         )
@@ -125,7 +125,8 @@ def _columns() -> list[str]:
     compared = (
         *STEP_COLUMNS, *SPEEDUP_COLUMNS, c.GEN_S, c.REWARD_S, c.TRAINING_S,
         c.COMPARED_STALENESS_MEAN,
-        c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.DEFERRED, c.FILTERED, c.UTILIZATION, c.HOURS_PER_10K,
+        c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS, c.LENGTH_BIAS_PAIRED, c.DEFERRED, c.FILTERED,
+        c.UTILIZATION, c.HOURS_PER_10K,
         c.COMPARED_DEFERRALS_MEAN, c.COMPARED_DEFERRALS_MAX,
         c.NUM_GPUS, c.TOKENS_PER_S_PER_GPU, c.GPU_HOURS_PER_1K_STEPS,
         *TO_REWARD_COLUMNS,

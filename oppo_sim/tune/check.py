@@ -14,7 +14,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
-from oppo_sim.runs.statistics import alike, compared_row, interval, paired
+from oppo_sim.runs.statistics import alike, compared_row, interval, paired, paired_bias
 from oppo_sim.runs.to_reward import to_reward_columns
 from oppo_sim.tune.request import broken
 from oppo_sim.tune.search import SearchProblem, frozen_trial, judged, parameter
@@ -74,8 +74,7 @@ def check(
         row[c.TIME_TO_REWARD_S] = fmean(run[c.TIME_TO_REWARD_S] for run in runs)
         row |= to_reward_columns(runs, base, bench.resolve(setting, len(rows)).learning)
         row[c.COMPARED_KV_PEAK_TOKENS] = max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs)
-        pairs = zip(runs, all_admitted, strict=True)
-        row[c.LENGTH_BIAS_PAIRED] = fmean(run["length_mean"] / one["length_mean"] for run, one in pairs) - 1.0
+        row[c.LENGTH_BIAS_PAIRED] = paired_bias(runs, all_admitted)
         rows.append(row)
     costs = tuple(tuple(run[problem.cost] for run in runs) for runs in totals)
     baseline = bench.baseline(setting, 0).label

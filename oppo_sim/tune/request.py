@@ -12,6 +12,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
+from oppo_sim.runs.statistics import paired_bias
 from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.frameworks.catalog import framework
@@ -211,12 +212,11 @@ def measures(
     runs: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
     """What bounds are measured on, from runs and the baseline's on the same seeds."""
-    pairs = list(zip(runs, baseline, strict=True))
     return {
         c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in runs),
         c.COMPARED_STALENESS_MEAN: fmean(run["staleness_mean"] for run in runs),
         c.LENGTH_BIAS: fmean(run["length_mean"] / run["trace_length_mean"] for run in runs) - 1.0,
-        c.LENGTH_BIAS_PAIRED: fmean(run["length_mean"] / base["length_mean"] for run, base in pairs) - 1.0,
+        c.LENGTH_BIAS_PAIRED: paired_bias(runs, baseline),
         c.DEFERRED: fmean(run["deferred"] for run in runs),
         c.COMPARED_KV_PEAK_TOKENS: max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs),
     }

@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -153,3 +153,13 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def holds(folder: Path, files: Mapping[str, bytes]) -> bool:
+    """The folder has all these files, to the byte. Raises OppoError where one cannot be read."""
+    for name, data in files.items():
+        path = folder / name
+        with write_errors(path):
+            if not path.is_file() or path.read_bytes() != data:
+                return False
+    return True

@@ -477,3 +477,34 @@ def test_help_shows_an_example(oppo: Oppo) -> None:
     printed = oppo("sweep", "--help")
     assert printed.code == 0
     assert "--grid policy.chunk_size=64:1536:+64 --grid policy.overcommit=0:30:+2" in printed.out
+
+
+# ---- what is called worse, and what stays ------------------------------------------------------------------
+
+
+def test_differences_below_what_matters_in_practice_are_not_called_worse(oppo: Oppo) -> None:
+    grid = ("sweep", "tiny.yaml", "--grid", "policy.overcommit=0,2,4", "--jobs", "1", "--no-figures")
+    strict = oppo(*grid, "-o", "strict", "--seeds", "8")
+    region = json.loads(Path("strict/best.json").read_text())["region"]["points"]
+    table = pd.read_parquet("strict/points.parquet")
+    worse = table[c.DIFFERENCE].drop(index=region)
+    assert len(worse)
+    if len(region) == 1:
+        least = f"{100 * worse.min():.1f} %"
+        assert f"significantly worse than the best over the seeds, by {least} or more" in strict.out
+    wide = oppo(*grid, "-o", "wide", "--seeds", "8", "--practical", f"{worse.max() + 0.001:.3f}")
+    assert "significantly worse" not in wide.out
+    assert "2 other points (≈) cannot be told apart from the best over the seeds, or are within " in wide.out
+    assert json.loads(Path("wide/best.json").read_text())["region"]["points"] == [0, 1, 2]
+    assert wide.out.count("≈") == 3  # two rows and the sentence
+
+
+def test_no_figures_keeps_the_figures_of_a_finished_sweep_while_they_show_it(oppo: Oppo) -> None:
+    sweep = ("sweep", "tiny.yaml", "--grid", "policy.overcommit=0,2", "--jobs", "1", "-o", "sw", "--seeds")
+    assert oppo(*sweep, "2").code == 0
+    drawn = contents(Path("sw/figures"))
+    assert drawn
+    assert oppo(*sweep, "2", "--no-figures").code == 0
+    assert contents(Path("sw/figures")) == drawn
+    assert oppo(*sweep, "3", "--no-figures").code == 0  # they would show other numbers than the tables
+    assert not Path("sw/figures").exists()

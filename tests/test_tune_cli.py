@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from oppo_sim.cli.tune import EXIT_INFEASIBLE
-from tests.cli_runs import TINY, Oppo, assert_refused, start_oppo, write_scenario
+from tests.cli_runs import TINY, Oppo, assert_refused, contents, start_oppo, write_scenario
 
 SMALL = ("--trials", "6", "--seeds", "2", "--fresh-seeds", "3", "--jobs", "1")
 
@@ -240,3 +240,13 @@ def test_a_framework_bounds_the_search_and_the_answer(oppo: Oppo, tmp_path: Path
         oppo("tune", path, "--framework", "trl", "--policies", "oppo", "-o", tmp_path / "u"),
         "TRL cannot do it; it can do sequential",
     )
+
+
+def test_no_figures_keeps_the_figures_of_the_same_search(oppo: Oppo, tmp_path: Path) -> None:
+    path, figures = write_scenario(tmp_path), tmp_path / "tuned" / "figures"
+    tune = ("tune", path, "--policies", "oppo,sequential", *SMALL, "-o", tmp_path / "tuned")
+    assert oppo(*tune).code == 0
+    drawn = contents(figures)
+    assert drawn
+    assert oppo(*tune, "--no-figures").code == 0
+    assert contents(figures) == drawn

@@ -67,6 +67,12 @@ help="What is best: seconds a trained rollout, speed-up over each "
     is_flag=True,
     help="Give no further seeds to points that are significantly worse than the best so far.",
 )
+@click.option(
+    "--practical",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="SHARE",
+    help="Differences from the best up to this share (0.01: 1 %) do not matter: marked ≈.  [default: 0]",
+)
 @options.EXECUTOR
 @options.JOBS
 @options.RAY_ADDRESS

@@ -347,6 +347,7 @@ def sweep_command(record: Mapping[str, Any]) -> str:
     words += ["--steps", str(spec["steps"])] if spec.get("steps") is not None else []
     words += ["--objective", str(spec["objective"])] if spec.get("objective") != "time" else []
     words += ["--stop-dominated"] if spec.get("stop_dominated") else []
+    words += ["--practical", f"{spec['practical']:g}"] if spec.get("practical") else []
     return shlex.join(words)
 
 

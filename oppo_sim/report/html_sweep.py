@@ -125,7 +125,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         f"{first}.",
         *([f"Its price: {joined(price)}."] if price else []),
         *_machine(sweep, best),
-        *_flatness(points, best, len(sweep.record["seeds"])),
+        *_flatness(points, best, len(sweep.record["seeds"]), float(sweep.record["spec"].get("practical", 0))),
         *(f"{_capital(edge['sentence'])}." for edge in sweep.record.get("edges", ())),
         *_worst(points, best),
         *_left_out(points),
@@ -153,7 +153,7 @@ def _baseline(sweep: SweepFolder) -> str:
     return str(labels[0]) if len(labels) == 1 else "its sequential baseline"
 
 
-def _flatness(points: Points, best: int, seeds: int) -> list[str]:
+def _flatness(points: Points, best: int, seeds: int, practical: float) -> list[str]:
     """What the region says: how far each field may move without a difference that shows."""
     drawn = points.has(c.P_BEST)
     over = "paired seeds and draws of the machine" if drawn else "paired seeds"
@@ -176,7 +176,7 @@ def _flatness(points: Points, best: int, seeds: int) -> list[str]:
     within = f": {joined(spans)}" if spans else ""
     return [
         f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over {over} (5 %"
-        f" level){within}."
+        f" level){f', or within {100 * practical:g} % of it' if practical else ''}{within}."
     ]
 
 

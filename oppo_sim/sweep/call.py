@@ -30,6 +30,7 @@ def run_sweep(
     overrides: Mapping[str, Any] | None = None,
     objective: str = "time",
     stop_dominated: bool = False,
+    practical: float = 0.0,
     folder: str | Path | None = None,
     force: bool = False,
     figures: bool = True,
@@ -53,6 +54,7 @@ def run_sweep(
             ``time_to_reward``.
         stop_dominated: give no further seeds to points that are significantly worse than the best so far
             (docs/sweep.md).
+        practical: a share: points that are worse than the best by no more than it are in its region, too.
         folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds.
             None: nothing is written.
         force: replace another sweep that the folder holds.
@@ -82,6 +84,7 @@ def run_sweep(
             "steps": steps,
             "objective": objective,
             "stop_dominated": stop_dominated,
+            "practical": practical,
         }
     )
     where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]

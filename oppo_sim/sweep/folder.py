@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import partial_path, whole_file, write_errors
+from oppo_sim.files import holds, partial_path, whole_file, write_errors
 from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.rewards import learning_of
@@ -101,17 +101,20 @@ def remove_sweep(folder: Path) -> None:
 
 
 def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
-    """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Raises
-    OppoError when the disk refuses."""
+    """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Without
+    ``figures`` those that are there stay, as long as they show these points. Raises OppoError when the disk
+    refuses."""
+    shown = {POINTS_CSV: sweep.points.to_csv(index=False).encode(), BEST: json_bytes(best_record(sweep))}
     with write_errors(folder / SWEEP):
+        same = holds(folder, shown)
         (folder / SWEEP).unlink(missing_ok=True)
-        _remove_figures(folder)
+        if figures or not same:
+            _remove_figures(folder)
     write_frame(folder / POINTS, sweep.points)
-    with whole_file(folder / POINTS_CSV) as file:
-        file.write(sweep.points.to_csv(index=False).encode())
     write_frame(folder / RUN_TABLE, sweep.runs)
-    with whole_file(folder / BEST) as file:
-        file.write(json_bytes(best_record(sweep)))
+    for name, data in shown.items():
+        with whole_file(folder / name) as file:
+            file.write(data)
     record = sweep_record(sweep)
     names = [POINTS, POINTS_CSV, RUN_TABLE, BEST]
     with whole_file(folder / SWEEP) as file:

@@ -119,15 +119,19 @@ class Ranking:
     """Row of the points table; None: no point ran all its seeds."""
     region: tuple[int, ...]
     """Rows whose paired difference from the best is not significant (5 %) given seeds and, where a row was
-    drawn, draws; the best among them, ascending."""
+    drawn, draws, or below what matters in practice; the best among them, ascending."""
     differences: dict[int, tuple[float, float, float]]
     """Row → relative difference from the best with its 95 % interval over the seeds; 0.02: 2 % worse."""
     drawn: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Row that was drawn → its columns that rest on draws."""
 
 
-def ranked(points: Sequence[PointRuns], objective: str) -> Ranking:
-    """Find the best point: least mean loss among those that ran all their seeds, on the machine as given."""
+def ranked(points: Sequence[PointRuns], objective: str, practical: float = 0.0) -> Ranking:
+    """Find the best point: least mean loss among those that ran all their seeds, on the machine as given.
+
+    ``practical``: points that are worse by no more than this share are in its region, too, however sure the
+    difference is.
+    """
     losses = {number: found for number, point in enumerate(points) if (found := point.losses(objective))}
     complete = [number for number in losses if points[number].status == OK]
     real = [number for number in complete if not points[number].bound_only]
@@ -140,7 +144,8 @@ def ranked(points: Sequence[PointRuns], objective: str) -> Ranking:
     region = [
         number
         for number in complete
-        if (
+        if differences[number][0] <= practical
+        or (
             not told_apart(at_point[number], drawn[number])
             if number in drawn
             else alike(losses[number], losses[best])

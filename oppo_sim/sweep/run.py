@@ -200,7 +200,7 @@ def finish(plan: SweepPlan, points: Sequence[PointRuns]) -> Sweep:
     failures = _grouped(failed)
     if len(failed) == len(points):
         raise _none_can_run(failures, len(points))
-    ranking: Ranking = ranked(points, plan.spec.objective)
+    ranking: Ranking = ranked(points, plan.spec.objective, plan.spec.practical)
     engines = Counter(
         run.engine for run in {run.key: run for point in points for run in point.all_runs}.values()
     )

@@ -96,10 +96,10 @@ def notes(sweep: Sweep) -> list[str]:
         within = f" ({spans})" if spans else ""
         found.append(
             f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
-            f" {over}{within}"
+            f" {over}{_or_near(sweep)}{within}"
         )
     elif sweep.best is not None and len(sweep.points) > 1:
-        found.append(f"every other point is significantly worse than the best over {over}")
+        found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
     found += [edge.sentence(command) for edge, command in best_edges(sweep)]
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
@@ -127,6 +127,18 @@ def notes(sweep: Sweep) -> list[str]:
     engines = ", ".join(f"{name} {count:,}" for name, count in sweep.engines.items())
     found.append(f"runs with baselines, by engine: {engines}")
     return found
+
+
+def _or_near(sweep: Sweep) -> str:
+    near = sweep.plan.spec.practical
+    return f", or {'are' if len(sweep.region) > 2 else 'is'} within {100 * near:g} % of it" if near else ""
+
+
+def _by_more(sweep: Sweep) -> str:
+    """That what is significant also matters: by how much the next one is worse, at least."""
+    column = sweep.points[c.DIFFERENCE]
+    others = column[(column.index != sweep.best) & (sweep.points[c.STATUS] == "ok")]
+    return f", by {format_percent(float(others.min()))} or more" if others.notna().any() else ""
 
 
 def _spans(sweep: Sweep) -> str:

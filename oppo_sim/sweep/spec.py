@@ -74,6 +74,12 @@ class SweepSpec(BaseModel):
     stop_dominated: bool = Field(
         False, description="give no further seeds to points that are significantly worse than the best so far"
     )
+    practical: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description=(
+            "a share: points that are worse than the best by no more than it count as not told apart from it"
+        ),
+    )
 
     @cached_property
     def grid_axes(self) -> tuple[GridAxis, ...]:

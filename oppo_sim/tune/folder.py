@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
-from oppo_sim.files import whole_file, write_errors
+from oppo_sim.files import holds, whole_file, write_errors
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.scenario.relocate import relocated
@@ -46,6 +46,7 @@ BEST: Final = "best.yaml"
 HISTORY_FIGURE: Final = "figures/history.png"
 SENSITIVITY_FIGURE: Final = "figures/sensitivity.png"
 REGRET_FIGURE: Final = "figures/regret.png"
+_FIGURES: Final = (HISTORY_FIGURE, SENSITIVITY_FIGURE, REGRET_FIGURE)
 WRITTEN: Final = (
     TUNE, TRIALS, TRIALS_CSV, SENSITIVITY, ADVICE, ADVICE_JSON, BEST, HISTORY_FIGURE, SENSITIVITY_FIGURE,
     REGRET_FIGURE,
@@ -107,24 +108,30 @@ def sensitivity_frame(swept: Sequence[Swept]) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=[*columns, c.STATUS, c.BROKEN, c.ERROR])
 
 
-def remove(folder: Path) -> None:
-    """Delete what a search wrote, but its journal. Raises OppoError when the disk refuses."""
+def remove(folder: Path, but: Sequence[str] = ()) -> None:
+    """Delete what a search wrote, but its journal and some files. Raises OppoError when the disk refuses."""
     for name in WRITTEN:
+        if name in but:
+            continue
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
 
 
 def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
-    """Write all but the journal, in place of what an earlier search wrote. Raises OppoError."""
-    remove(folder)
+    """Write all but the journal, in place of what an earlier search wrote. Without ``figures`` those that are
+    there stay, as long as they show this search. Raises OppoError."""
+    shown = {
+        TRIALS_CSV: tuned.trials.to_csv(index=False, lineterminator="\n").encode(),
+        ADVICE_JSON: json_bytes(tuned.advised),
+    }
+    remove(folder, _FIGURES if not figures and holds(folder, shown) else ())
     write_frame(folder / TRIALS, tuned.trials)
-    with whole_file(folder / TRIALS_CSV) as file:
-        file.write(tuned.trials.to_csv(index=False, lineterminator="\n").encode())
+    for name, data in shown.items():
+        with whole_file(folder / name) as file:
+            file.write(data)
     write_frame(folder / SENSITIVITY, tuned.sensitivity)
     with whole_file(folder / ADVICE) as file:
         file.write(advice_markdown(tuned.advised).encode())
-    with whole_file(folder / ADVICE_JSON) as file:
-        file.write(json_bytes(tuned.advised))
     if tuned.best is not None:
         comments = ["Written by oppo tune. All of it is predicted, not measured."]
         comments += tuned.advised["sections"]["What to set, and what to expect"]

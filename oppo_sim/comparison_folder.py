@@ -74,7 +74,7 @@ def compare_to_folder(
             folder.write_frame(MACHINE_RUNS, comparison.ranges.runs)
             write_draws(folder.path(DRAWS), comparison.ranges.machine.draws)
         timelines = _timelines(plan)
-        _write_timelines(folder, timelines)
+        _write_timelines(folder, timelines, _shown_steps(plan))
         if figures:
             _write_figures(folder, plan, comparison, timelines)
         folder.finish(_manifest(plan, comparison))
@@ -109,10 +109,10 @@ def _timelines(plan: ComparisonPlan) -> Timelines:
     }
 
 
-def _write_timelines(folder: RunFolder, timelines: Timelines) -> None:
-    from oppo_sim.report.perfetto import write_trace
+def _write_timelines(folder: RunFolder, timelines: Timelines, steps: tuple[int, int]) -> None:
+    from oppo_sim.report.perfetto import started_together, write_trace
 
-    write_trace(timelines, folder.path("timeline.json"))
+    write_trace(started_together(timelines, steps), folder.path("timeline.json"))
 
 
 def _write_figures(

@@ -441,3 +441,14 @@ def test_a_comparison_in_two_processes_goes_on_after(
     assert oppo(*LONG, "-o", "cmp", "--jobs", "1").code == 0
     assert len(simulated) == 8 - kept
     assert contents(Path("cmp")) == whole_long
+
+
+def test_the_tracks_of_a_comparison_start_together(oppo: Oppo) -> None:
+    """Each policy reaches the steps that are shown at another time of its own."""
+    assert oppo(*ARGUMENTS).code == 0
+    events = json.loads(Path("cmp/timeline.json").read_text())["traceEvents"]
+    first: dict[int, int] = {}
+    for event in events:
+        if event["ph"] == "X":
+            first.setdefault(event["pid"] // 100, event["ts"])
+    assert list(first.values()) == [0, 0, 0]

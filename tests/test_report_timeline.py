@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.perfetto import trace_events, write_trace
+from oppo_sim.report.perfetto import started_together, trace_events, write_trace
 from oppo_sim.report.style import stage_colour
 from oppo_sim.report.timeline import compare_gantt, covered, gantt_figure, shares
 from oppo_sim.results.spans import Marker, Span
@@ -329,3 +329,25 @@ def test_gantt_says_which_steps_were_recorded() -> None:
         gantt_figure(*two_steps(), steps=(7, 9))
     with pytest.raises(OppoError, match="at least one run"):
         compare_gantt({}, steps=(0, 1))
+
+
+def test_compared_runs_start_their_first_shown_step_together() -> None:
+    """A slow run, a fast one, and one whose training reaches into the step from before: all begin step 1 at
+    one instant, nothing lies before 0, and lengths stay."""
+    slow, fast, early = two_steps(20.0), two_steps(), two_steps(12.0)
+    early[0].append(Span("training", 0, "update_actor", 11.0, 12.5, 1, {}))
+    runs = {"slow": slow, "fast": fast, "early": early}
+    late = {name: ([one for one in spans if one.step], markers) for name, (spans, markers) in runs.items()}
+    moved = started_together(late, (1, 1))
+    begun = {
+        name: min(span.start_s for span in spans if span.stage == "prefill")
+        for name, (spans, _) in moved.items()
+    }
+    assert begun == {"slow": 1.0, "fast": 1.0, "early": 1.0}
+    assert min(span.start_s for spans, _ in moved.values() for span in spans) == 0.0
+    for name, (spans, markers) in moved.items():
+        lengths = [span.end_s - span.start_s for span in late[name][0]]
+        assert [span.end_s - span.start_s for span in spans] == pytest.approx(lengths)
+        assert markers[0].at_s - late[name][1][0].at_s == pytest.approx(
+            spans[0].start_s - late[name][0][0].start_s
+        )

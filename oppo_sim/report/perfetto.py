@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from oppo_sim.report.timeline import (
     lane_name,
     lanes_of,
     moments,
+    window_of,
 )
 from oppo_sim.results.spans import Marker, Span
 
@@ -64,6 +66,24 @@ def trace_events(runs: Mapping[str, Timeline]) -> list[Event]:
         events.extend(_run_events(number, name, spans, markers))
     events.sort(key=_viewer_order)
     return events
+
+
+def started_together(runs: Mapping[str, Timeline], steps: tuple[int, int]) -> dict[str, Timeline]:
+    """The timelines moved so that all runs begin the first of ``steps`` (first, last) at one instant,
+    and no time is negative: what is compared then lies one under the other. Raises OppoError where a run has
+    no activity in these steps."""
+    starts = {name: window_of(*timeline, steps).start_s for name, timeline in runs.items()}
+    # Of an asynchronous run some of what lasts into the step began before it.
+    earliest = (min(span.start_s for span in spans) - starts[name] for name, (spans, _) in runs.items())
+    lead = -min(0.0, *earliest)
+    found: dict[str, Timeline] = {}
+    for name, (spans, markers) in runs.items():
+        shift = lead - starts[name]
+        found[name] = (
+            [replace(span, start_s=span.start_s + shift, end_s=span.end_s + shift) for span in spans],
+            [replace(marker, at_s=marker.at_s + shift) for marker in markers],
+        )
+    return found
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

@@ -74,8 +74,9 @@ class TrainingDevices(Strict):
     link_bytes_per_s: Positive | None = None
     """Per direction and device, where it is not the device's own link (several nodes)."""
     offload_bytes_per_s: Positive = 4e9
-    """Of a device to or from host memory for ``param_offload`` and ``optimizer_offload``: verl copies from
-    and to memory that is not pinned. The host link's rate where that is less."""
+    """Of a device to or from host memory for ``param_offload`` and ``optimizer_offload``, out and in: far
+    below the link's rate where pages are new, or pinned anew (``docs/costs.md`` has the sources). The host
+    link's rate where that is less."""
     memory_utilization: Share = 0.9
     micro_batch_overhead_s: NonNegative = 0.02
     """Host and launch time of one forward of one micro-batch; its backward costs twice that."""

@@ -1,7 +1,7 @@
 """Seconds that weights and optimizer state take between a training device and host memory.
 
-They are the same however many tokens a batch has, and the rate of memory that is not pinned is known least
-of all of a stage: runs on one kind of device leave 3 to 8 GB/s. So they are taken out of what the cost model
+They are the same however many tokens a batch has, and their rate is known least of all of a stage: runs on
+one kind of device leave 3 to 8 GB/s. So they are taken out of what the cost model
 says of a stage and are an unknown of their own.
 """
 
@@ -22,7 +22,9 @@ PRIOR: Final = Prior(
     OFFLOAD,
     1.0,
     0.5,
-    "verl steps, jianghoucheng/Agent_On_Policy_Distillation (4 × A800), develop runs: 3 to 8 GB/s, 4 assumed",
+    "measured by others: 1.4 GB/s out (pytorch/pytorch#138018), 2.6 out and 5.7 in"
+    " (fzyzcjy/torch_memory_saver#111); verl steps, jianghoucheng/Agent_On_Policy_Distillation (4 × A800),"
+    " develop runs: 3 to 8 GB/s; 4 assumed",
 )
 _ANY: Final = BatchShape((1,), (1,))
 

@@ -294,7 +294,7 @@ def test_a_sweep_is_answered_in_words_settings_points_and_pictures(tmp_path: Pat
     copied = page.text("pre")[0]
     assert (
         copied
-        == "--set policy.name=oppo \\ --set placement.scoring=separate \\ --set policy.chunk_size=512 \\"
+        == "oppo simulate x \\ --set policy.name=oppo \\ --set placement.scoring=separate \\ --set policy.chunk_size=512 \\"
         " --set policy.overcommit=24"
     )
     (data,) = page.data
@@ -416,7 +416,9 @@ def test_a_tuning_says_its_advice_and_shows_its_search(oppo: Oppo, tmp_path: Pat
     assert len(data["status"]) == len(trials)
     assert data["best"] == list(trials["trial"]).index(record["chosen"]["trial"])
     assert data["measures"][0]["column"] == data["objective"] == "s_per_rollout"
-    assert f"--set policy.name={record['chosen']['policy']}" in page.text("pre")[0]
+    assert page.text("pre")[0] == "oppo simulate tuned/best.yaml"
+    assert oppo(*page.text("pre")[0].split()[1:], "-o", "again", "--no-figures").code == 0
+    assert data["fixed"] == "oppo simulate tuned/best.yaml"
     assert {"How the search went", "Which knob matters"} <= set(page.text("figcaption"))
     assert {"In the words of TRL", "In the words of verl", "In the words of prime-rl"} <= set(page.text("h2"))
     assert any(text.startswith("python3 -m verl.trainer.main_ppo") for text in page.text("pre"))

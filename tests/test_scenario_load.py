@@ -238,6 +238,16 @@ def test_setting_a_mapping_replaces_the_section() -> None:
     }
 
 
+def test_setting_another_policy_by_its_name_drops_what_is_not_its_own() -> None:
+    text = "policy: {name: april, overcommit: 8, max_deferrals: 3}\npolicies: {inter: {overcommit: 2}}"
+    renamed = read(text, "policy.name=sequential")
+    assert (renamed.policy.name, renamed.policy.settings) == ("sequential", {})
+    assert read(text, "policy.name=inter").policy.settings == {"max_deferrals": 3, "overcommit": 2}
+    assert read(text, "policy.overcommit=4", "policy.name=inter").policy.settings["overcommit"] == 4
+    assert read(text, "policy.name=april").policy.settings == {"overcommit": 8, "max_deferrals": 3}
+    assert read(text, "policy.name=mine.py:Mine").policy.settings == {}
+
+
 simple_values: dict[str, st.SearchStrategy[Any]] = {
     "steps": st.integers(1, 1000),
     "seed": st.integers(0, 2**63 - 1),

@@ -252,6 +252,18 @@ def command_row(command: str, scenario: str, **options: Any) -> tuple[str, str]:
     return "command", shlex.join(["oppo", command, f"{scenario}.yaml", *words])
 
 
+def run_text(
+    scenario: str, fixed: Mapping[str, Any] | None = None, choice: Iterable[tuple[str, Any]] = ()
+) -> str:
+    """A command that simulates a scenario under the ``fixed`` settings of everything and those of a
+    choice, one option a line."""
+    trace, rest = without_own_trace(fixed or {})
+    lines = [shlex.join(["oppo", "simulate", scenario])]
+    lines += [] if trace is None else [shlex.join(["--trace", trace])]
+    lines += [shlex.join(["--set", f"{field}={option_text(value)}"]) for field, value in rest.items()]
+    return " \\\n".join(text for text in (*lines, overrides_text(choice)) if text)
+
+
 def overrides_text(settings: Iterable[tuple[str, Any]]) -> str:
     """Settings as ``--set`` options, one a line."""
     lines = [
@@ -373,7 +385,7 @@ def measures_in(points: Points) -> list[Measure]:
 
 def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]:
     """What ``report.js`` reads. ``label`` names the points in sentences (``configuration``, ``policy``),
-    ``fixed`` are the ``--set`` options that all points share.
+    ``fixed`` is the command that they share, to which a point adds its ``--set`` options.
 
     ``axes[].at`` holds each row's position in ``axes[].values``; ``measures[].values``, ``low`` and ``high``
     (of the rollouts), ``machine_low`` and ``machine_high`` hold null where there is no number.

@@ -17,9 +17,9 @@ from oppo_sim.report.html_parts import (
     counted,
     explorer_data,
     joined,
-    overrides_text,
     picture,
     run_provenance,
+    run_text,
     scenario_section,
     sweep_command,
     times_faster,
@@ -53,8 +53,8 @@ def sweep_chapter(folder: Path, stem: str) -> Chapter:
     sweep = read_sweep(folder)
     points, record = sweep.points, sweep.record
     best = points.best_row()
-    fixed = list(record["spec"].get("set", {}).items())
-    choice = [] if best is None else [*fixed, *points.label_of(best)]
+    scenario, fixed = str(record["spec"]["scenario"]), record["spec"].get("set", {})
+    choice = [] if best is None else [*fixed.items(), *points.label_of(best)]
     pictures = {
         one.name: picture(f"{stem}-{one.name}", one.figure, one.title, one.alt) for one in figures_of(points)
     }
@@ -67,13 +67,15 @@ def sweep_chapter(folder: Path, stem: str) -> Chapter:
         question=_question(sweep),
         answer=_answer(sweep),
         settings=tuple((axis, value_text(value)) for axis, value in choice),
-        copy_text=overrides_text(choice),
+        copy_text="" if best is None else run_text(scenario, fixed, points.label_of(best)),
         sections=(
             Section("Pictures", pictures=tuple(one for name, one in pictures.items() if name != HEAT)),
             *_failures(points),
             *([code] if code else []),
         ),
-        explorer=Explorer(explorer_data(points, "configuration", overrides_text(fixed)), pictures.get(HEAT)),
+        explorer=Explorer(
+            explorer_data(points, "configuration", run_text(scenario, fixed)), pictures.get(HEAT)
+        ),
         provenance=_provenance(sweep),
         notes=tuple(str(note) for note in record.get("warnings", ())),
     )

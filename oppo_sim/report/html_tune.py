@@ -21,7 +21,6 @@ from oppo_sim.report.html_parts import (
     explorer_data,
     flat,
     joined,
-    overrides_text,
     picture,
     versions_text,
 )
@@ -87,7 +86,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
         ),
         answer=(" ".join(answer[:2]), *answer[2:]),
         settings=tuple((field, option_text(value)) for field, value in choice),
-        copy_text=overrides_text(choice),
+        copy_text=advice["next"][0] if advice["next"] else "",
         sections=(
             *(Section(title, tuple(sentences)) for title, sentences in others if sentences),
             *_frameworks(advice["frameworks"]),
@@ -95,7 +94,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
             *_failures(record["failures"]),
             *_best_file(folder),
         ),
-        explorer=Explorer(explorer_data(points, c.TRIAL)),
+        explorer=Explorer(explorer_data(points, c.TRIAL, advice["next"][0] if advice["next"] else "")),
         provenance=_provenance(record),
     )
 

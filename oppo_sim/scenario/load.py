@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies.registry import SHIPPED, check_settings
+from oppo_sim.policies.registry import SHIPPED, check_settings, inherited_settings
 from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
 from oppo_sim.scenario.cluster import with_split
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
@@ -191,6 +191,7 @@ def _overridden(
     below = data
     for path in replaced:  # a mapping that is set replaces the file's, it is not merged into it
         below = _without(below, path)
+    below = _renamed(below, overrides)
     for override in overrides:
         below = _opened(below, override)
     try:
@@ -207,6 +208,21 @@ def _without(data: Plain, path: tuple[str, ...]) -> Plain:
         return {key: value for key, value in data.items() if key != path[0]}
     inner = data[path[0]]
     return {**data, path[0]: _without(inner, path[1:])} if isinstance(inner, dict) else data
+
+
+def _renamed(data: Plain, overrides: Sequence[Override]) -> Plain:
+    """Where ``policy.name`` names another policy than the file, that one starts as in a comparison: with the
+    settings that it shares with the file's, and those under ``policies``. The others are not its own."""
+    names = [override.value for override in overrides if override.path == ("policy", "name")]
+    if not names or names[-1] == policy_name(data) or not isinstance(names[-1], str):
+        return data
+    name, given, others = names[-1], data.get("policy"), data.get("policies")
+    settings = given if isinstance(given, dict) else {}
+    shared = inherited_settings(name, settings) if name in SHIPPED else {}
+    if isinstance(others, dict) and isinstance(others.get(name), dict):
+        shared |= others[name]
+        data = _without(data, ("policies", name))
+    return {**data, "policy": {**shared, "name": name}}
 
 
 def _opened(data: Plain, override: Override) -> Plain:

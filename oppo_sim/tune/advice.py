@@ -1,5 +1,6 @@
 """The advice: what to set, what to expect, how sure that is; values and sentences."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 from typing import Any
@@ -287,7 +288,12 @@ def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
     """What to run next."""
     policies = ",".join(dict.fromkeys((BASELINE, policy)))
     real = "" if scenario.real is not None else "  # needs a real: section (docs/real.md)"
-    return [f"oppo compare {best} --policies {policies}", f"oppo validate {best} --policies {policies}{real}"]
+    file = shlex.quote(best)
+    return [
+        f"oppo simulate {file}",
+        f"oppo compare {file} --policies {policies}",
+        f"oppo validate {file} --policies {policies}{real}",
+    ]
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

@@ -356,7 +356,8 @@ def test_keys_move_between_cells_and_choose_one(browser: webdriver.Chrome, point
     ActionChains(browser).send_keys(Keys.ENTER).perform()
     assert one(browser, ".heat .picked").text.startswith("Chosen: chunk size 8, overcommit Δ 2, replicas")
     code = one(browser, ".heat .picked-code pre").text.replace("\\\n", "").split()
-    assert code[:4] == ["--set", "policy.chunk_size=8", "--set", "policy.overcommit=2"]
+    assert code[:2] == ["oppo", "simulate"]
+    assert code[3:7] == ["--set", "policy.chunk_size=8", "--set", "policy.overcommit=2"]
 
 
 def test_what_is_offered_to_copy_is_what_is_copied_or_selected(browser: webdriver.Chrome) -> None:

@@ -6,6 +6,7 @@ import click
 
 from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 
 @click.command(
@@ -36,6 +37,7 @@ from oppo_sim.cli import options
 @options.FORCE
 @options.FIGURES
 @options.JSON
+@QUIET
 def command(
     scenario: str,
     engine: EngineKind | None,
@@ -62,9 +64,9 @@ def command(
     from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
     from oppo_real.calibrate.session import Effort, calibrate_to
     from oppo_real.calibrate.subject import subject_of
-    from oppo_sim.cli.present import table_console
     from oppo_sim.errors import OppoError
     from oppo_sim.plain_json import plain
+    from oppo_sim.report.terminal import table_console
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
@@ -79,7 +81,7 @@ def command(
         repeats=repeats, budget_s=budget_s, contention=contention, seed=loaded.seed if seed is None else seed
     )
     kept = cache or path.parent / ".oppo-calibrate"
-    with options.progress_bar(f"calibrate {loaded.name}", 1, as_json) as (bar, task):
+    with progress_bar(f"calibrate {loaded.name}", 1, as_json) as (bar, task):
 
         def progress(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=f"calibrate {loaded.name}: {label}")

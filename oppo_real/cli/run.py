@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 
 @click.command(
@@ -25,6 +26,7 @@ from oppo_sim.cli import options
 @options.FIGURES
 @options.TIMELINE
 @options.JSON
+@QUIET
 def command(
     scenario: str,
     policy: str | None,
@@ -65,7 +67,7 @@ def command(
     first = min(setup.base.warmup_steps, setup.base.steps - 1)
     shown = timeline or (first, min(first + 2, setup.base.steps - 1))
     title = f"{loaded.name}: {name}"
-    with options.progress_bar(title, setup.base.steps, as_json) as (bar, task):
+    with progress_bar(title, setup.base.steps, as_json) as (bar, task):
 
         def progress(done: int, row: Mapping[str, Any]) -> None:
             bar.update(task, completed=done, description=f"{title}{_stage_times(row)}")

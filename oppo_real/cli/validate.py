@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 DEFAULT = "sequential,intra,inter,oppo"
 
@@ -49,6 +50,7 @@ DEFAULT = "sequential,intra,inter,oppo"
 @options.FORCE
 @options.FIGURES
 @options.JSON
+@QUIET
 def command(
     scenario: str,
     policies: str | None,
@@ -93,7 +95,7 @@ def command(
     effort = Effort(repeats=5, budget_s=budget_s, contention=contention, seed=loaded.seed)
     request = ValidateRequest(loaded, chosen, repeats, steps or loaded.steps, profile, folder, effort)
     try:
-        with options.progress_bar(f"validate {loaded.name}", 1, as_json) as (bar, task):
+        with progress_bar(f"validate {loaded.name}", 1, as_json) as (bar, task):
 
             def progress(label: str, done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total, description=f"validate {loaded.name}: {label}")

@@ -220,7 +220,8 @@ def show(validated: Validated, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **record(validated)}), indent=1))
         return
-    from oppo_sim.cli.present import table, table_console
+    from oppo_sim.cli.present import table
+    from oppo_sim.report.terminal import table_console
 
     found = validated.comparison
     console = table_console()

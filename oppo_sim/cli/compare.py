@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 if TYPE_CHECKING:
     from oppo_sim.runs.execute import ExecutorName
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @options.JOBS
 @options.RAY_ADDRESS
 @options.JSON
+@QUIET
 def command(
     scenario: str,
     policies: str | None,
@@ -86,7 +88,7 @@ def command(
     where = Executor(executor, jobs, ray_address)
     plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws)
     try:
-        with options.progress_bar(f"{loaded.name}: simulated runs", plan.runs, as_json) as (bar, task):
+        with progress_bar(f"{loaded.name}: simulated runs", plan.runs, as_json) as (bar, task):
             comparison = compare_to_folder(
                 plan,
                 folder,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.trace_common import AS_JSON, print_json, text_table, wide_console
+from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.trace_common import AS_JSON, print_json, text_table
+from oppo_sim.report.terminal import table_console
 
 if TYPE_CHECKING:
     from oppo_sim.costs.kernels.devices import KernelSource
@@ -38,6 +40,7 @@ def costs() -> None:
 @click.option("--again", is_flag=True, help="Make tables that are there already, too.")
 @options.output("Folder for the tables instead of the user's cache.")
 @AS_JSON
+@QUIET
 def table_command(
     scenarios: tuple[str, ...],
     model: str | None,
@@ -72,12 +75,12 @@ def table_command(
         source = KernelSource(engine=engine, version=engine_version, fp8_scales=fp8_scales)
         wanted = [(model, _engine(model, device, tensor_parallel, dtype, kv_cache_dtype), source)]
     found: dict[str, tuple[str, Path, str]] = {}
-    with options.progress_bar("tables", len(wanted), quiet=as_json) as (progress, task):
+    with progress_bar("tables", len(wanted), quiet=as_json) as (progress, task):
         for name, roofline, source in wanted:
             query = query_of(roofline, source)
             if query.name not in found:
                 found[query.name] = (name, *provide_table(query, output, again))
-            progress.advance(task)
+            progress.update(task, advance=1)
     if as_json:
         print_json([_plain(*each) for each in found.values()])
         return
@@ -88,7 +91,7 @@ def table_command(
         columns.add_row(
             name, said["system"], engine_name, str(said["tensor_parallel"]), said["dtype"], state, path.name
         )
-    console = wide_console()
+    console = table_console()
     console.print(columns)
     for folder in dict.fromkeys(path.parent for _, path, _ in found.values()):
         console.print(f"in {folder}", markup=False, highlight=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 @options.FORCE
 @options.FIGURES
 @options.JSON
+@QUIET
 def command(
     logs: tuple[Path, ...],
     scenarios: tuple[str, ...],
@@ -119,7 +121,7 @@ def command(
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
-        with options.progress_bar(f"{loaded[0].name}: simulated draws", 2 * draws, as_json) as (bar, task):
+        with progress_bar(f"{loaded[0].name}: simulated draws", 2 * draws, as_json) as (bar, task):
             record = observe_to_folder(
                 loaded[0], observed, folder, draws=draws, seed=seed, force=force, figures=figures,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
@@ -128,7 +130,7 @@ def command(
         pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario")
         others = [load_scenario(each) for each in judge_scenarios] or loaded[:1]
         ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
-        with options.progress_bar(loaded[0].name, 3, as_json) as (bar, task):
+        with progress_bar(loaded[0].name, 3, as_json) as (bar, task):
 
             def progress(what: str) -> None:
                 bar.update(task, description=f"{loaded[0].name}: {what}", advance=1)

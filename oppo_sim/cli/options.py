@@ -1,17 +1,13 @@
 """Options and parts that commands share."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.errors import OppoError
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 PATH = click.Path(path_type=Path)
 
@@ -159,23 +155,3 @@ def refuse_taken(folder: Path, force: bool) -> None:
     if not force:
         state = "a finished run" if finished else "a run that never finished"
         raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
-
-
-@contextmanager
-def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[Progress, TaskID]]":
-    """A progress bar with the time left on standard error; silent where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    # A scenario's name may hold brackets; they are no markup.
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
-    ) as progress:
-        yield progress, progress.add_task(description, total=total)

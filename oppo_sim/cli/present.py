@@ -10,6 +10,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.cli.main import EXIT_INTERRUPTED
+from oppo_sim.cli.progress import is_quiet
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import (
@@ -26,24 +27,16 @@ from oppo_sim.report.labels import (
 )
 from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
 from oppo_sim.report.run_text import run_lines
+from oppo_sim.report.terminal import table_console
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
     from rich.table import Table
 
     from oppo_sim.comparison import Comparison
     from oppo_sim.simulation_folder import StoredRun
-
-
-def table_console() -> "Console":
-    """Standard output, wide enough for the tables where it is no terminal."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=140)
 
 
 def show_run(run: "StoredRun", as_json: bool) -> int:
@@ -137,7 +130,7 @@ def show_provenance(manifest: Mapping[str, Any]) -> None:
 
 def show_warnings(manifest: Mapping[str, Any]) -> None:
     """What is likely not meant, on standard error."""
-    for warning in manifest["warnings"]:
+    for warning in () if is_quiet() else manifest["warnings"]:
         click.echo(f"note: {warning}", err=True)
 
 

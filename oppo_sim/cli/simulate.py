@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
@@ -20,6 +21,7 @@ from oppo_sim.cli import options
 @options.TIMELINE
 @click.option("--rollouts/--no-rollouts", default=True, help="Write the table with one row a rollout.")
 @options.JSON
+@QUIET
 def command(
     scenario: str,
     policy: str | None,
@@ -58,6 +60,6 @@ def command(
     request = SimulationRequest(
         setup, name, folder, force, shown, rollouts, figures, machine_of(loaded, draws)
     )
-    with options.progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
+    with progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
         written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
     return show_run(written, as_json)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 if TYPE_CHECKING:
     from oppo_sim.runs.execute import ExecutorName
@@ -91,6 +92,7 @@ help="What is best: seconds a trained rollout, speed-up over each "
 )
 @options.FIGURES
 @options.JSON
+@QUIET
 def command(
     scenario_or_file: str | None,
     grid: tuple[str, ...],
@@ -132,7 +134,7 @@ def command(
     from oppo_sim.sweep.run import plan_sweep
 
     where = Executor(executor, jobs, ray_address)
-    with options.progress_bar(f"{scenario.name}: checking points", 1, as_json) as (bar, task):
+    with progress_bar(f"{scenario.name}: checking points", 1, as_json) as (bar, task):
         plan = plan_sweep(spec, scenario, lambda done, total: bar.update(task, completed=done, total=total))
     folder = output or Path("runs") / f"{options.safe_name(scenario.name)}-sweep"
     if dry_run:
@@ -195,7 +197,7 @@ def _loaded(
 @contextmanager
 def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
     """A bar with the time left, steps a second and the best point so far."""
-    with options.progress_bar(f"{name}: simulated runs", 1, quiet) as (bar, task):
+    with progress_bar(f"{name}: simulated runs", 1, quiet) as (bar, task):
 
         def show(at: "Progress") -> None:
             rate = f", {at.simulated_steps / at.seconds:,.0f} steps/s" if at.seconds > 0.2 else ""
@@ -255,7 +257,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
 
 
 def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
-    from oppo_sim.cli.present import show_provenance, show_warnings, table_console
+    from oppo_sim.cli.present import show_provenance, show_warnings
     from oppo_sim.plain_json import plain
     from oppo_sim.sweep.folder import best_record, sweep_record
 
@@ -273,7 +275,7 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
         click.echo(json.dumps(plain(shown), indent=1))
         show_warnings(record)
         return
-    from oppo_sim.report.terminal import left_out
+    from oppo_sim.report.terminal import left_out, table_console
     from oppo_sim.sweep.show import best_table, notes
 
     console = table_console()

@@ -17,11 +17,11 @@ from oppo_sim.cli.trace_common import (
     text_table,
     token_count,
     verbatim,
-    wide_console,
 )  # fmt: skip
 from oppo_sim.cli.trace_import import import_command
 from oppo_sim.cli.trace_show import list_command, show_command
 from oppo_sim.cli.trace_synth import synth_command
+from oppo_sim.report.terminal import table_console
 
 
 @click.group()
@@ -59,7 +59,7 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
         named = {"trace": opened.title, "sources": list(sources), "best": result.best.distribution}
         print_json({**named, **as_plain(result)})
         return
-    console = wide_console()
+    console = table_console()
     console.print(
         verbatim(f"{opened.title}: {result.rows:,} responses, {result.cut_rows:,} of them cut; best first")
     )

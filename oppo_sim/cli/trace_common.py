@@ -1,14 +1,13 @@
 """Options and output that the ``oppo trace`` commands share."""
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from oppo_sim.cli.progress import is_quiet
+
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from oppo_sim.traces.stats import TraceStats
@@ -55,14 +54,6 @@ def token_count(value: Any) -> str:
     return f"{number:,.0f}" if number < 1e9 else f"{number:.3g}"
 
 
-def wide_console() -> "Console":
-    """Standard output, with room for tables."""
-    from rich.console import Console
-
-    # A pipe has no width: do not squeeze the tables into 80 columns.
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
-
-
 def text_table(*columns: str) -> "Table":
     """Columns by title; '>' in front aligns to the right. Without titles there is no header."""
     from rich import box
@@ -102,5 +93,6 @@ def print_json(value: Any) -> None:
 
 
 def note(sentence: str) -> None:
-    """What a user should know, on standard error."""
-    click.echo(f"note: {sentence}", err=True)
+    """What a user should know, on standard error; nothing where the command is to be quiet."""
+    if not is_quiet():
+        click.echo(f"note: {sentence}", err=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oppo_sim.cli.options import StepRange, progress_bar
+from oppo_sim.cli.options import StepRange
+from oppo_sim.cli.progress import QUIET, progress_bar
 from oppo_sim.cli.trace_common import (
     FORCE,
     in_short,
@@ -16,8 +17,8 @@ from oppo_sim.cli.trace_common import (
     refuse_output,
     text_table,
     verbatim,
-    wide_console,
 )
+from oppo_sim.report.terminal import table_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,6 +77,7 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 )
 @FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print the provenance as JSON instead of text.")
+@QUIET
 def import_command(
     path: Path | None,
     framework: str | None,
@@ -132,7 +134,7 @@ def import_command(
     if provenance["detected"]:
         click.echo(f"recognised as a log of {provenance['framework']}")
     click.echo(f"wrote {output}: {in_short(trace_stats(frame))}")
-    print_import(wide_console(), provenance)
+    print_import(table_console(), provenance)
     if not provenance["measured"]:
         note(f"lengths are {provenance['lengths']}")
 
@@ -183,7 +185,7 @@ def _list(as_json: bool) -> None:
         values = ((each.name, each.what, each.lengths, each.notes, each.example) for each in IMPORTERS)
         print_json([dict(zip(keys, each, strict=True)) for each in values])
         return
-    console = wide_console()
+    console = table_console()
     table = text_table("name", "what it reads", "lengths")
     for each in IMPORTERS:
         table.add_row(each.name, verbatim(each.what), verbatim(each.lengths))

@@ -16,10 +16,10 @@ from oppo_sim.cli.trace_common import (
     text_table,
     token_count,
     verbatim,
-    wide_console,
 )  # fmt: skip
 from oppo_sim.cli.trace_import import print_import
 from oppo_sim.errors import OppoError
+from oppo_sim.report.terminal import table_console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def list_command(as_json: bool) -> None:
     for entry in entries:
         lengths = "per step" if entry.kind == "steps" else "drawn" if entry.synthetic else "measured"
         table.add_row(entry.name, entry.domain, f"{entry.rows:,}", lengths, entry.licence)
-    wide_console().print(table)
+    table_console().print(table)
 
 
 @click.command("show")
@@ -126,7 +126,7 @@ def _show(opened: "OpenedTrace", imported: dict[str, Any] | None, as_json: bool)
             }
         )
         return
-    console = wide_console()
+    console = table_console()
     console.print(verbatim(opened.title, "bold"))
     table = text_table("", ">", "")
     for name, value, meaning in _lines(stats):
@@ -256,7 +256,7 @@ def _show_step_table(name: str, as_json: bool) -> None:
         provenance = entry.model_dump(mode="json")
         print_json({"table": name, "runs": runs.to_dict("records"), "provenance": provenance})
         return
-    console = wide_console()
+    console = table_console()
     console.print(
         verbatim(name, "bold"), "one row a training step, for drift and stage times", highlight=False
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import QUIET, progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -126,6 +127,7 @@ help="A further measured profile that may "
 @click.option("--force", is_flag=True, help="Begin anew where the folder holds another search.")
 @options.FIGURES
 @options.JSON
+@QUIET
 def command(
     scenario: str,
     policies: str | None,
@@ -177,7 +179,7 @@ def command(
 
 @contextmanager
 def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
-    with options.progress_bar(f"{name}: search", 1, quiet) as (bar, task):
+    with progress_bar(f"{name}: search", 1, quiet) as (bar, task):
 
         def on_progress(stage: str, done: int, total: int, best: str) -> None:
             shown = f", best so far: {best}" if best else ""
@@ -194,7 +196,7 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
 
         click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
         return
-    from oppo_sim.cli.present import table_console
+    from oppo_sim.report.terminal import table_console
 
     if tuned.chosen is not None:
         from oppo_sim.report.terminal import left_out

@@ -9,16 +9,15 @@ import click
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.report.labels import format_percent, significant
+from oppo_sim.report.terminal import table_console
 
 
 def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     """Errors on steps that were not fitted, the terms, what does not fit; on standard output."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    console = console if console.is_terminal else Console(width=140)
+    console = table_console()
     held = [*record.get("held_out", ()), *record.get("judged", ())]
     if held:
         table = Table(

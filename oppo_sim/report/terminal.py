@@ -1,9 +1,11 @@
 """Tables on a terminal: what identifies a row always stays, whatever the width."""
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -17,6 +19,15 @@ class Column(NamedTuple):
     """Flush left."""
     folds_at: int | None = None
     """It may be folded, to no fewer characters than these; None: it is not."""
+
+
+def table_console() -> "Console":
+    """Standard output; where it is no terminal, as wide as the environment's COLUMNS says, else wide enough
+    for the tables."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=140)
 
 
 def fitted(

@@ -1,0 +1,134 @@
+"""How far a long command is: a bar on a terminal, elsewhere (a log, a batch job) a line a minute."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+LINE_SECONDS = 60.0
+_QUIET = "oppo.quiet"
+
+
+class Bar(Protocol):
+    """What a command tells."""
+
+    def update(
+        self,
+        task: "TaskID",
+        /,
+        *,
+        completed: float | None = None,
+        total: float | None = None,
+        advance: float | None = None,
+        description: str | None = None,
+    ) -> Any:
+        """Those that are given replace what was told before; ``advance`` adds to what is completed."""
+
+
+class Lines:
+    """Says every ``LINE_SECONDS`` how far a task is and how long the rest may take. A context manager."""
+
+    def __init__(self, description: str, total: float) -> None:
+        self._description, self._total, self._done = description, total, 0.0
+        self._begun = monotonic()
+        self._first: tuple[float, float] | None = None
+        """Seconds and what was done when the first was told: found in a folder, or fast for other reasons."""
+        self._over = Event()
+        self._thread = Thread(target=self._tell, daemon=True)
+
+    def update(
+        self,
+        _task: "TaskID",
+        /,
+        *,
+        completed: float | None = None,
+        total: float | None = None,
+        advance: float | None = None,
+        description: str | None = None,
+    ) -> None:
+        """As ``Bar.update``."""
+        if advance is not None:
+            completed = self._done + advance
+        self._total = self._total if total is None else total
+        self._description = description or self._description
+        if completed is not None:
+            self._done = completed
+            self._first = self._first or (monotonic() - self._begun, completed)
+
+    def line(self, seconds: float) -> str:
+        """What is said ``seconds`` after the beginning."""
+        text = f"oppo: {self._description}: {self._done:,.0f} of {self._total:,.0f}, {span(seconds)} so far"
+        since, done = self._first or (0.0, 0.0)
+        if done < self._done < self._total:
+            left = (seconds - since) * (self._total - self._done) / (self._done - done)
+            text += f", about {span(left)} left"
+        return text
+
+    def __enter__(self) -> "Lines":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _tell(self) -> None:
+        while not self._over.wait(LINE_SECONDS):
+            click.echo(self.line(monotonic() - self._begun), err=True)
+
+
+def span(seconds: float) -> str:
+    """A duration of a command for people: ``40 s``, ``12 min``, ``3 h 05 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def is_quiet() -> bool:
+    """The command was given ``--quiet``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_QUIET))
+
+
+def _hush(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    ctx.meta[_QUIET] = value
+
+
+QUIET = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_hush,
+    help="No progress and no notes on standard error; errors are still said.",
+)
+
+
+@contextmanager
+def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[Bar, TaskID]]":
+    """Progress with the time left, on standard error; none where ``quiet`` or the command was told to be."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    console, silent = Console(stderr=True), quiet or is_quiet()
+    if not silent and not console.is_terminal:
+        with Lines(description, total) as lines:
+            yield lines, TaskID(0)
+        return
+    # A scenario's name may hold brackets; they are no markup.
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
+        yield progress, progress.add_task(description, total=total)

@@ -1,0 +1,95 @@
+"""How far a long command is, where there is no terminal; and quiet commands."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from rich.progress import TaskID
+
+from oppo_sim.cli import progress
+from oppo_sim.cli.progress import Lines, progress_bar, span
+from tests.cli_runs import Oppo, write_scenario
+
+
+def test_a_line_says_what_is_done_and_how_long_the_rest_may_take() -> None:
+    lines = Lines("tiny: simulated runs", 1)
+    assert lines.line(60) == "oppo: tiny: simulated runs: 0 of 1, 60 s so far"
+    lines.update(TaskID(0), completed=0, total=400)
+    lines.update(TaskID(0), completed=100)
+    assert lines.line(120).startswith(
+        "oppo: tiny: simulated runs: 100 of 400, 2 min so far, about 6 min left"
+    )
+    lines.update(TaskID(0), advance=300, description="tiny: drawing")
+    assert lines.line(480) == "oppo: tiny: drawing: 400 of 400, 8 min so far"
+
+
+def test_what_an_earlier_attempt_finished_says_nothing_of_the_time_left() -> None:
+    lines = Lines("tiny", 100)
+    lines.update(TaskID(0), completed=50)
+    assert "left" not in lines.line(60)
+    lines.update(TaskID(0), completed=75)
+    assert ", about 60 s left" in lines.line(60)
+
+
+def test_durations_are_for_people() -> None:
+    assert [span(1), span(89), span(600), span(3 * 3600 + 300)] == ["1 s", "89 s", "10 min", "3 h 05 min"]
+
+
+def test_lines_come_without_being_asked_for_and_end_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.01)
+    with progress_bar("validate", 9, quiet=False) as (bar, task):
+        bar.update(task, completed=3)
+        found = ""
+        while "3 of 9" not in found:
+            found += capsys.readouterr().err
+            time.sleep(0.01)
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+    with progress_bar("validate", 9, quiet=True) as (bar, task):
+        bar.update(task, completed=3)
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_leaves_the_result_and_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_scenario(tmp_path)
+    oppo = Oppo(capsys)
+    noted = (
+        "simulate",
+        "tiny.yaml",
+        "--no-figures",
+        "--set",
+        "policy.overcommit={control: reward_slope}",
+        "-o",
+    )
+    assert oppo(*noted, "told").err.startswith("note: ")
+    quiet = oppo(*noted, "quiet", "--quiet")
+    assert (quiet.code, quiet.err) == (0, "")
+    assert "wrote quiet" in quiet.out
+    assert oppo(*noted, "quiet", "-q").err.startswith("oppo: error: ")
+
+
+def test_tables_are_as_wide_as_columns_says_where_there_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At every width the setting is whole and no number is broken."""
+    monkeypatch.chdir(tmp_path)
+    write_scenario(tmp_path)
+    oppo = Oppo(capsys)
+    grid = ("--grid", "policy.overcommit=0,2", "--grid", "policy.chunk_size=4,8", "--seeds", "2")
+    for width in (80, 100, 140):
+        monkeypatch.setenv("COLUMNS", str(width))
+        printed = oppo("sweep", "tiny.yaml", *grid, "--jobs", "1", "-o", "sw", "--no-figures")
+        lines = printed.out.split("\nnot shown at")[0].split("\n")
+        rows = [line.split() for line in lines if "× [" in line]
+        assert max(map(len, lines)) <= width
+        assert sorted((row[0], row[1]) for row in rows) == [("0", "4"), ("0", "8"), ("2", "4"), ("2", "8")]
+        assert {row[2:4][1] for row in rows} <= {"s", "ms"}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.plan import Sizes
 from oppo_real.config import RealConfig, real_config
+from oppo_real.node import cpu_model
 from oppo_real.placement.engines import EngineKind
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.training_config import TrainingConfig
@@ -208,17 +209,7 @@ def hardware(device: str) -> str:
             f" {torch.version.cuda}"
         )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_cpu_model()}, {cores} cores"
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return f"{cpu_model()}, {cores} cores"
 
 
 def check_profile_matches(

@@ -21,7 +21,8 @@ DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
 
-_Kind = Literal["causal_lm", "score"]
+Kind = Literal["causal_lm", "score"]
+"""A policy or reference, or a model with one output: reward, critic."""
 _DRAWN_IN_PLACE = 500_000_000
 """Parameters."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -63,20 +64,32 @@ def build_value_model(
     return _build("score", source, seed, dtype, device)
 
 
-def _build(
-    kind: _Kind, source: ModelSource, seed: int, dtype: str, device: str | torch.device
-) -> torch.nn.Module:
+def parameter_count(kind: Kind, source: ModelSource) -> int:
+    """Parameters of a model, without building it. Raises OppoError as the functions that do."""
+    shape, _, _ = _shape(kind, source)
+    return sum(parameter.numel() for parameter in shape.parameters())
+
+
+def _shape(kind: Kind, source: ModelSource) -> "tuple[torch.nn.Module, PretrainedConfig, Any]":
+    """The model without memory, its configuration, and what builds it."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    precision = _dtype(dtype)
-    place = _device(device)
     config = _configuration(source)
     if kind == "score":
         config.num_labels = 1
     auto: Any = AutoModelForCausalLM if kind == "causal_lm" else AutoModelForSequenceClassification
-    name = f"A {config.model_type} model"
+    what = f"A {config.model_type} model cannot be built from {_named(source)}"
     with torch.device("meta"):
-        shape = _attempt(lambda: auto.from_config(config), f"{name} cannot be built from {_named(source)}")
+        return _attempt(lambda: auto.from_config(config), what), config, auto
+
+
+def _build(
+    kind: Kind, source: ModelSource, seed: int, dtype: str, device: str | torch.device
+) -> torch.nn.Module:
+    precision = _dtype(dtype)
+    place = _device(device)
+    shape, config, auto = _shape(kind, source)
+    name = f"A {config.model_type} model"
     _check_memory(shape, precision, place, name)
     count = sum(parameter.numel() for parameter in shape.parameters())
     # Random weights are drawn on the CPU, so that a seed gives the same ones on every device. Of large

@@ -31,6 +31,7 @@ SUBCOMMANDS = {
     "tune": Subcommand("oppo_sim.cli.tune", "Find the best policy and knobs under constraints."),
     "fit": Subcommand("oppo_sim.cli.fit", "Fit the costs of a scenario to your training logs."),
     "report": Subcommand("oppo_sim.cli.report", "Make a one-file HTML report of run folders."),
+    "doctor": Subcommand("oppo_real.cli.doctor", "Look at this machine before real runs."),
     "run": Subcommand("oppo_real.cli.run", "Make one real run of a scenario on real engines."),
     "calibrate": Subcommand("oppo_real.cli.calibrate", "Measure real engines and write a cost profile."),
     "validate": Subcommand(

@@ -1,0 +1,47 @@
+"""``oppo doctor``: what is on this node, whether a scenario fits it, what would be measured."""
+
+import click
+
+from oppo_sim.cli import options
+
+_MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "problem": ("PROBLEM", "red")}
+EXIT_PROBLEM = 1
+
+
+@click.command(epilog="Example: oppo doctor my.yaml   # before oppo calibrate and oppo validate")
+@click.argument("scenario", required=False)
+@options.overrides
+@options.JSON
+def command(scenario: str | None, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Look at this machine before anything starts: cores, memory, GPUs, links, MPS, torch, vLLM; with
+    SCENARIO also its engines, devices and memory, and what calibrate and validate would measure.
+
+    Nothing is built or measured. Exits with 1 if there is a problem.
+    """
+    import json
+
+    from oppo_real.doctor import node_checks, scenario_checks
+    from oppo_real.node import this_node
+    from oppo_real.placement.engines import require_engine
+    from oppo_sim.plain_json import plain
+    from oppo_sim.scenario.load import load_scenario
+
+    loaded = None if scenario is None else load_scenario(scenario, overrides)
+    node = this_node()
+    checks = list(node_checks(node))
+    if loaded is not None:
+        require_engine("torch")
+        checks += scenario_checks(node, loaded)
+    failed = any(check.state == "problem" for check in checks)
+    if as_json:
+        rows = [
+            {"subject": one.subject, "state": one.state, "told": one.told, "mend": one.mend} for one in checks
+        ]
+        click.echo(json.dumps(plain({"node": node.to_plain(), "checks": rows}), indent=1))
+        return EXIT_PROBLEM if failed else 0
+    for check in checks:
+        mark, colour = _MARKS[check.state]
+        click.echo(f"{click.style(f'{mark:8}', fg=colour)} {check.subject}: {check.told}")
+        if check.mend:
+            click.echo(f"{'':8}   {check.mend}")
+    return EXIT_PROBLEM if failed else 0

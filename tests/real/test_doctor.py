@@ -1,0 +1,140 @@
+"""``oppo doctor`` on this machine, and on nodes whose ``nvidia-smi`` says what theirs say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oppo_real.doctor import Check, node_checks, scenario_checks
+from oppo_real.node import Gpu, Node, this_node
+from oppo_sim.cli.main import run as oppo
+from oppo_sim.scenario.load import load_scenario
+from tests.real.test_validate_session import MODEL, REAL, scenario_file
+
+GIB = 2**30
+QUERY = """\
+0, NVIDIA H100 80GB HBM3, 81559, 81079, 550.54.15, Default
+1, NVIDIA H100 80GB HBM3, 81559, 40000, 550.54.15, Default
+"""
+TOPOLOGY = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV18\tPXB\t0-47\t0\tN/A
+GPU1\tNV18\t X \tNODE\t0-47\t0\tN/A
+NIC0\tPXB\tNODE\t X \t\t\t
+
+Legend:
+
+  X    = Self
+"""
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    (tmp_path / "query").write_text(QUERY)
+    (tmp_path / "topology").write_text(TOPOLOGY)
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = topo ]; then cat {tmp_path}/topology; else cat {tmp_path}/query; fi\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def by_subject(checks: "list[Check]") -> dict[str, Check]:
+    return {check.subject: check for check in checks}
+
+
+def test_gpus_links_and_mps_are_read(two_gpus: None, tmp_path: Path) -> None:
+    node = this_node()
+    assert node.gpus[0] == Gpu(
+        0, "NVIDIA H100 80GB HBM3", 81559 * 2**20, 81079 * 2**20, "550.54.15", "Default"
+    )
+    assert node.links == ((0, 1, "NV18"),)
+    assert not node.mps
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "mps" / "control").touch()
+    assert this_node().mps
+
+
+def test_a_gpu_that_another_process_fills_is_told(two_gpus: None) -> None:
+    found = by_subject(list(node_checks(this_node())))
+    assert found["GPUs"].state == "warning"
+    assert "2 × NVIDIA H100 80GB HBM3, driver 550.54.15, 39.1 GiB free of 79.6 GiB" in found["GPUs"].told
+    assert found["links"].told == "NV18 between GPUs"
+    # This torch is a build for the CPU.
+    assert found["torch"].state == "problem"
+    assert "CUDA build" in found["torch"].mend
+
+
+def test_a_broken_nvidia_smi_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not communicate'\nexit 9\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert this_node().gpus == ()
+
+
+def on(node: Node, path: str) -> dict[str, Check]:
+    return by_subject(list(scenario_checks(node, load_scenario(path))))
+
+
+def gpu_node(**changes: Any) -> Node:
+    gpu = Gpu(0, "H", 80 * GIB, 79 * GIB, "550", "Default")
+    return replace(this_node(), gpus=(gpu,), **changes)
+
+
+def test_devices_that_are_not_there(tmp_path: Path) -> None:
+    devices = {"rollout": ["cuda:0"], "scoring": ["cuda:1"], "training": "cpu"}
+    found = on(gpu_node(), scenario_file(tmp_path, real={**REAL, "devices": devices}))
+    assert found["devices"].state == "problem"
+    assert "names cuda:1, and 1 GPU(s)" in found["devices"].told
+
+
+def test_weights_gradients_and_optimizer_are_counted_by_hand(tmp_path: Path) -> None:
+    # qwen2, hidden 32, one layer: embedding and head 2 · 64 · 32, attention 32·32 + 32 + 2·(32·16 + 16) + 32·32,
+    # MLP 3 · 32 · 64, norms 3 · 32.
+    actor = 2 * 64 * 32 + 32 * 32 + 32 + 2 * (32 * 16 + 16) + 32 * 32 + 3 * 32 * 64 + 3 * 32
+    reward = actor - 64 * 32 + 32
+    path = scenario_file(tmp_path, real={**REAL, "ppo": {"enabled": True}})
+    node = replace(this_node(), free_bytes=4 * (4 * actor + actor + reward) - 1)
+    assert on(node, path)["memory needed"].state == "problem"
+    assert (
+        on(replace(node, free_bytes=4 * (4 * actor + actor + reward)), path)["memory needed"].state
+        == "warning"
+    )
+    frozen = scenario_file(tmp_path, "frozen.yaml", real={**REAL, "ppo": {"enabled": False}})
+    assert on(replace(node, free_bytes=4 * (2 * actor + reward)), frozen)["memory needed"].state == "warning"
+    assert MODEL["hidden_size"] == 32
+
+
+def test_shared_memory_that_is_too_small(tmp_path: Path) -> None:
+    real = {**REAL, "placement": {"kind": "processes", "threads": 1}}
+    found = on(replace(this_node(), shm_free_bytes=1000), scenario_file(tmp_path, real=real))
+    assert found["weights in /dev/shm"].state == "problem"
+    assert "--shm-size" in found["weights in /dev/shm"].mend
+
+
+def test_sharing_that_is_not_what_the_scenario_says(tmp_path: Path) -> None:
+    devices = {"rollout": ["cuda:0"], "scoring": ["cuda:0"], "training": "cpu"}
+    real = {**REAL, "devices": devices, "placement": {"kind": "processes", "threads": 1}}
+    path = scenario_file(tmp_path, real=real, placement={"scoring": "rollout", "sharing": "mps"})
+    found = on(gpu_node(mps=False), path)["sharing"]
+    assert (found.state, "placement.sharing=time_slice" in found.mend) == ("warning", True)
+    assert on(gpu_node(mps=True), path)["sharing"].state == "ok"
+
+
+def test_what_would_be_measured_and_for_how_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert oppo(["doctor", scenario_file(tmp_path), "--json"]) == 0
+    found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert "5 times, 15.0 min at most" in found["oppo calibrate"]["told"]
+    assert "12 runs of 3 steps" in found["oppo validate"]["told"]
+
+
+def test_a_scenario_without_a_real_section_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert oppo(["doctor", "h200-single"]) == 1
+    assert "no real section" in capsys.readouterr().out

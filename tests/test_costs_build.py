@@ -562,6 +562,7 @@ def test_documented_sections_are_valid() -> None:
         "linear",
         "linear",
         "roofline",
+        "roofline",
         "composed",
         "profile",
     ]

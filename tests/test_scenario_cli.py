@@ -1,5 +1,6 @@
 """``oppo scenario`` as a user meets it."""
 
+import io
 import json
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import jsonschema
 import pytest
 
 from oppo_sim.cli.main import run
+from oppo_sim.costs.devices import DEVICES
+from oppo_sim.costs.models import MODELS
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 
 MINE = """
@@ -128,3 +131,75 @@ def test_validate_says_what_is_likely_not_meant(mine: Path, capsys: pytest.Captu
     code, out, err = oppo(capsys, "validate", "mine.yaml", "--set", "policies={april: {}}")
     assert (code, out) == (0, "mine.yaml: valid (mine, 3 steps, 2 policies)\n")
     assert "note: policy 'oppo' controls overcommit by rewards, but rewards.kind is none" in err
+
+
+def test_devices_and_models_are_listed_as_the_costs_know_them(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = oppo(capsys, "devices")
+    assert code == 0
+    assert {line.split()[0] for line in out.split("\n\n")[0].splitlines()} == set(DEVICES)
+    assert any(line.split()[:5] == ["H200", "141.0", "GiB", "4.80", "TB/s"] for line in out.splitlines())
+    code, out, _ = oppo(capsys, "models")
+    assert {line.split()[0] for line in out.split("\n\n")[0].splitlines()} == set(MODELS)
+    assert any(line.split()[:2] == ["qwen2.5-7b", "7.62"] for line in out.splitlines())
+    for name in ("devices", "models"):
+        assert {one["name"] for one in json.loads(oppo(capsys, name, "--json")[1])} == set(
+            DEVICES if name == "devices" else MODELS
+        )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("costs.device=H2000", "no device 'H2000'; did you mean 'H200'?"),
+        ("costs.actor_model=qwen2.5-7", "no model 'qwen2.5-7'; did you mean 'qwen2.5-7b'?"),
+    ],
+)
+def test_unknown_devices_and_models_suggest_near_ones(
+    capsys: pytest.CaptureFixture[str], override: str, words: str
+) -> None:
+    code, _, err = oppo(capsys, "validate", "h200-single", "--set", override)
+    assert code == 2
+    assert words in err
+
+
+def test_init_for_a_model_runs_and_says_where_numbers_are_from(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--gpus", "8", "--device", "h200", "--framework", "VERL")
+    assert oppo(capsys, "init", *given, "-o", "run.yaml")[0] == 0
+    text = Path("run.yaml").read_text()
+    assert "NVIDIA H200" in text
+    assert "oppo tune run.yaml --framework" in text
+    loaded = load_scenario("run.yaml")
+    assert (loaded.split.replicas, loaded.split.tensor_parallel, loaded.num_gpus) == (8, 1, 8)
+    assert loaded.costs.rollout.host == "vllm-async"  # type: ignore[union-attr]  # roofline, as written
+    assert oppo(capsys, "validate", "run.yaml")[0] == 0
+    small = ("--model", "qwen2.5-3b", "--gpus", "4", "--device", "A100-80", "--framework", "trl")
+    assert oppo(capsys, "init", *small, "-o", "small.yaml")[0] == 0
+    assert load_scenario("small.yaml").rollout.batching == "static"
+    for arguments, words in (
+        (("--model", "qwen2.5-7b"), "Missing option --gpus, which is asked for on a terminal only"),
+        (("--model", "qwen2.5-7c", "--gpus", "8"), "did you mean 'qwen2.5-7b'?"),
+        (("--model", "qwen2.5-7b", "--gpus", "8", "--engine", "sgl"), "choose vllm, vllm-async"),
+        (("--model", "llama-3-70b", "--gpus", "2"), "does not fit on 2 × H100"),
+        (("h200-single", "--gpus", "2"), "a copy of NAME takes no --model"),
+    ):
+        code, _, err = oppo(capsys, "init", *arguments)
+        assert code == 2
+        assert words in err
+
+
+def test_init_asks_on_a_terminal(
+    mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = io.StringIO("qwen2.5-3b\n4\nA100-80\nslime\n\n")
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", answers)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, out, err = oppo(capsys, "init")
+    assert code == 0, err
+    assert "GPUs [8]" in out
+    assert "wrote scenario.yaml" in out
+    loaded = load_scenario("scenario.yaml")
+    assert loaded.num_gpus == 4
+    assert loaded.costs.rollout.host == "sglang"  # type: ignore[union-attr]  # roofline, as written

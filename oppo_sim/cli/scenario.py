@@ -3,10 +3,14 @@
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from oppo_sim.cli import options
+
+if TYPE_CHECKING:
+    from oppo_sim.scenario.fresh import Wanted
 
 
 @click.group()
@@ -28,15 +32,27 @@ def list_command() -> None:
 
 @scenario.command("init", short_help="Write a commented scenario file to start from.")
 @click.argument("name", required=False)
+@click.option("--model", help="A model to train: a preset, or a path to a config.json.")
+@click.option("--gpus", type=click.IntRange(1, 100_000), help="How many GPUs the job has.")
+@click.option("--device", help="Which GPUs: oppo scenario devices.  [default: H100]")
+@click.option("--engine", help="Generates: vllm, vllm-async, vllm-eager, sglang, trtllm, generate.")
+@click.option("--framework", help="Trains: TRL, verl, OpenRLHF, slime, NeMo RL, AReaL, ROLL, prime-rl.")
 @options.output("File to write; '-' writes to stdout. Default: NAME.yaml.")
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
-def init_command(name: str | None, output: Path | None, force: bool) -> None:
-    """Write a commented scenario file to start from: a copy of the shipped scenario NAME, or a minimal
-    one."""
+def init_command(name: str | None, output: Path | None, force: bool, **wanted: "str | int | None") -> None:
+    """Write a commented scenario file to start from: a copy of the shipped scenario NAME; one for --model on
+    --gpus, with where its numbers come from; or a minimal one. On a terminal, what is left out is asked."""
     from oppo_sim.files import new_file
+    from oppo_sim.scenario.fresh import fresh_text
     from oppo_sim.scenario.template import scenario_text
 
-    text = scenario_text(name)
+    given = any(value is not None for value in wanted.values())
+    if given and name is not None:
+        raise click.UsageError("a copy of NAME takes no --model, --gpus, --device, --engine or --framework")
+    if given or (name is None and sys.stdin.isatty() and sys.stdout.isatty()):
+        text = fresh_text(_wanted(**wanted), str(output or "scenario.yaml"))
+    else:
+        text = scenario_text(name)
     if output is not None and str(output) == "-":
         click.echo(text, nl=False)
         return
@@ -44,6 +60,76 @@ def init_command(name: str | None, output: Path | None, force: bool) -> None:
     with new_file(target, overwrite=force) as partial:
         partial.write_text(text, encoding="utf-8")
     click.echo(f"wrote {target}; check it with: oppo scenario validate {target}")
+
+
+def _wanted(**given: "str | int | None") -> "Wanted":
+    """What is given, the rest by default, or asked for on a terminal. Raises UsageError where model or GPUs
+    are missing and nobody can be asked."""
+    from oppo_sim.scenario.fresh import DEFAULT_ENGINE, ENGINES, Wanted
+    from oppo_sim.tune.frameworks.catalog import framework
+
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    missing = [f"--{name}" for name in ("model", "gpus") if given[name] is None]
+    if missing and not asks:
+        raise click.UsageError(
+            f"Missing option {' and '.join(missing)}, which is asked for on a terminal only"
+        )
+
+    def ask(name: str, text: str, default: str) -> str:
+        value = given[name]
+        return str(value if value is not None else click.prompt(text, default=default) if asks else default)
+
+    model = ask("model", "Model (oppo scenario models, or a config.json)", "qwen2.5-7b")
+    gpus = given["gpus"] if given["gpus"] is not None else click.prompt("GPUs", default=8, type=int)
+    device = ask("device", "Which GPUs (oppo scenario devices)", "H100")
+    name = ask("framework", "Framework that trains (verl, slime, TRL, …; none)", "none")
+    trains = None if name == "none" else framework(name).name
+    engine = ask("engine", f"Engine ({', '.join(ENGINES)})", DEFAULT_ENGINE.get(trains or "", "vllm"))
+    return Wanted(model, int(gpus), device, engine, trains)
+
+
+@scenario.command("devices")
+@options.JSON
+def devices_command(as_json: bool) -> None:
+    """List the devices that costs.device knows, with the datasheet of each."""
+    from oppo_sim.costs.devices import DEVICES
+
+    if as_json:
+        click.echo(json.dumps([one.model_dump() for one in DEVICES.values()], indent=1, ensure_ascii=False))
+        return
+    width = max(map(len, DEVICES))
+    for name, one in DEVICES.items():
+        rates = (
+            f"{one.hbm_bytes / 2**30:>6.1f} GiB {one.hbm_bytes_per_s / 1e12:>5.2f} TB/s"
+            f" {one.bf16_flops / 1e12:>5.0f} TFLOP/s bf16 {one.link_bytes_per_s / 1e9:>4.0f} GB/s link"
+        )
+        click.echo(f"{name:<{width}} {rates}")
+    click.echo(
+        "\nPeaks; datasheets: --json. Another one's rates go inline under costs.device (docs/costs.md)."
+    )
+
+
+@scenario.command("models")
+@options.JSON
+def models_command(as_json: bool) -> None:
+    """List the models whose shapes are known by name, from their public config.json."""
+    from oppo_sim.costs.models import MODELS
+
+    if as_json:
+        shapes = [
+            {"name": name, "parameters": one.parameters, **one.model_dump()} for name, one in MODELS.items()
+        ]
+        click.echo(json.dumps(shapes, indent=1))
+        return
+    width = max(map(len, MODELS))
+    for name, one in MODELS.items():
+        experts = f", {one.num_experts} experts, {one.num_experts_per_tok} a token" if one.num_experts else ""
+        kv = one.kv_bytes_per_token(2) / 2**10
+        click.echo(
+            f"{name:<{width}} {one.parameters / 1e9:>6.2f} B parameters {one.num_hidden_layers:>3} layers"
+            f" {kv:>4.0f} KiB KV a token{experts}"
+        )
+    click.echo("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")
 
 
 @scenario.command("show", short_help="Show a scenario with every default written out.")

@@ -1,5 +1,7 @@
 """Devices that are known by name, each with the datasheet its numbers come from."""
 
+import difflib
+
 from oppo_sim.costs.device import Device, Dtype
 from oppo_sim.errors import OppoError
 
@@ -142,4 +144,9 @@ def find_device(device: "str | Device") -> Device:
     for name, found in DEVICES.items():
         if name.lower() == device.lower():
             return found
-    raise OppoError(f"costs: no device {device!r}; known are {', '.join(DEVICES)}, or give its rates inline")
+    names = {name.lower(): name for name in DEVICES}
+    close = difflib.get_close_matches(device.lower(), names, n=1)
+    hint = f"did you mean {names[close[0]]!r}? " if close else ""
+    raise OppoError(
+        f"costs: no device {device!r}; {hint}known are {', '.join(DEVICES)}, or give its rates inline"
+    )

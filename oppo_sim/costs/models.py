@@ -1,5 +1,6 @@
 """Shapes of decoder-only transformers. Presets from the public ``config.json`` files."""
 
+import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -283,8 +284,11 @@ def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelSh
     path = (base_dir or Path()) / model
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
+        close = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.8)
+        hint = f"did you mean {close[0]!r}? " if close else ""
         raise OppoError(
-            f"costs: no model {model!r}; give a config.json, a shape inline, or one of {', '.join(MODELS)}"
+            f"costs: no model {model!r}; {hint}give a config.json, a shape inline, or one of"
+            f" {', '.join(MODELS)}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,126 @@
+"""A scenario file for a model on so many GPUs, written for a person who will go on with it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from oppo_sim.costs.devices import find_device
+from oppo_sim.costs.models import find_model
+from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.yaml_text import parse_yaml, show_value
+
+ENGINES: Final = {
+    "vllm": "vLLM with CUDA graphs",
+    "vllm-async": "vLLM as an asynchronous server, which verl runs",
+    "vllm-eager": "vLLM with enforce_eager",
+    "sglang": "SGLang",
+    "trtllm": "TensorRT-LLM",
+    "generate": "generate() of transformers, one padded batch",
+}
+"""Host presets, in words."""
+TRACE: Final = "reason_r1distill_math"
+DEFAULT_ENGINE: Final = {"verl": "vllm-async", "slime": "sglang", "TRL": "generate"}
+"""What a framework generates with; vLLM otherwise."""
+_DEGREES: Final = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a scenario is asked for by."""
+
+    model: str
+    gpus: int
+    device: str
+    engine: str
+    framework: str | None = None
+    """Name of a framework, ``verl``."""
+
+
+def fresh_text(wanted: Wanted, file: str) -> str:
+    """The text of a scenario that runs: everything on the same GPUs, with the least tensor parallelism that
+    fits. ``file``: what it will be called, for its comments. Raises OppoError for an unknown device, model or
+    engine, and where the model does not fit."""
+    find_device(wanted.device)
+    find_model(wanted.model)
+    if wanted.engine not in ENGINES:
+        raise OppoError(f"there is no engine '{wanted.engine}': choose {', '.join(ENGINES)}")
+    reasons: list[OppoError] = []
+    for degree in _DEGREES:
+        if wanted.gpus % degree:
+            continue
+        text = _text(wanted, degree, file)
+        try:
+            build_setup(scenario_from_plain(parse_yaml(text, file), where=file))
+        except OppoError as error:
+            reasons.append(error)
+            continue
+        return text
+    raise OppoError(
+        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with everything on the same GPUs:"
+        f" take more of them; with the most tensor parallelism: {reasons[-1]}"
+    )
+
+
+def _text(wanted: Wanted, degree: int, file: str) -> str:
+    device, replicas = find_device(wanted.device), wanted.gpus // degree
+    model = show_value(wanted.model, 1000)
+    static = wanted.engine == "generate"
+    kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
+    kv = "null # a static batch" if static else kv
+    scorer = f"{{kind: model, model: {model}, tensor_parallel: {degree}}}"
+    named = f"{wanted.gpus} × {device.name}, {wanted.model.rsplit('/', 1)[-1]}"
+    told = "" if wanted.framework is None else f" --framework {show_value(wanted.framework, 100)}"
+    return f"""\
+# {named}: everything on the same GPUs, {ENGINES[wanted.engine]}.
+# Lines marked "assumed" are for you to change. All fields: oppo scenario show --schema
+# Next: oppo compare {file}, then oppo tune {file}{told}
+# Own lengths: --trace FILE. Own seconds from a training log: oppo fit LOG {file}
+format: oppo-scenario/1
+name: my-run
+description: {named}; lengths of a shipped trace, seconds predicted.
+steps: 100
+warmup_steps: 10 # simulated, but kept apart in summaries
+
+rollout_batch_size: 256 # assumed: B, rollouts trained a step
+group_size: 1 # assumed: samples of one prompt
+max_prompt_length: 1024 # assumed, tokens
+max_response_length: 8192 # assumed, tokens; longer ones of the trace are cut
+
+trace:
+  name: {TRACE} # assumed: an R1-distilled 7B model on mathematics (oppo trace list)
+  sampling: resample
+  prompt_length: 128 # prompts of this trace are not recorded; assumed
+
+cluster:
+  num_gpus: {wanted.gpus}
+
+rollout:
+  num_replicas: {replicas} # {wanted.gpus} GPUs, {degree} each: the least tensor parallelism that fits
+  batching: {"static # one padded batch" if static else "continuous"}
+  kv_capacity_tokens: {kv}
+
+placement: # everything on the same GPUs; training: separate gives generation its own, for async policies
+  training: rollout
+  scoring: rollout
+  interference: 1.0 # not measured
+
+scoring:
+  num_workers: {replicas}
+
+training:
+  critic: separate # assumed: a critic as large as the actor
+  offload: true # training state leaves the GPUs while the engines run
+  tensor_parallel: {degree}
+  weight_sync: {{kind: online_refit, fixed_s: 0.5, convert_bytes_per_s: 2.0e10}} # assumed
+
+costs:
+  kind: roofline # composed (measured kernels) is closer where there are tables: docs/costs.md
+  device: {device.name} # {device.source}
+  actor_model: {model} # shape from its public config.json
+  reward_model: {scorer} # assumed: as large as the actor; kind: verifier for rules
+  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}}}
+
+policy:
+  name: sequential # generate, score, train; what oppo tune compares with
+"""

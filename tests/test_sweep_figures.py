@@ -15,7 +15,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.report import sweep_figures as s
 from oppo_sim.report import tune_figures as t
 from oppo_sim.report.labels import measured_label, settings_label, value_label
-from oppo_sim.report.points import Points, category, filled, heat_axes, ordered_values
+from oppo_sim.report.points import Points, category, filled, heat_axes, is_grid, ordered_values
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
 from tests.test_report_figures import check_readable, legend_texts
 
@@ -254,3 +254,19 @@ def test_a_bound_takes_no_star_and_no_place_on_the_front() -> None:
     )
     assert front
     assert not bounds & set(front)
+
+
+def test_scattered_values_are_no_grid_even_where_the_best_has_a_cell_of_its_own() -> None:
+    """Five trials of a search, each with values of its own: of 25 cells 5 are filled."""
+    frame = pd.DataFrame(
+        {
+            "policy.chunk_size": [8, 10, 16, 21, 30],
+            "policy.overcommit": [0, 1, 2, 3, 4],
+            "policy.max_deferrals": [0, 1, 2, 3, 4],
+            c.STEP_S: [5.0, 4.0, 3.0, 4.0, 5.0],
+            c.STATUS: ["ok"] * 5,
+        }
+    )
+    axes = ("policy.chunk_size", "policy.overcommit", "policy.max_deferrals")
+    assert not is_grid(Points(frame, axes, 2, frozenset({2})))
+    assert is_grid(made_points())

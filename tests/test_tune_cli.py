@@ -250,3 +250,15 @@ def test_no_figures_keeps_the_figures_of_the_same_search(oppo: Oppo, tmp_path: P
     assert drawn
     assert oppo(*tune, "--no-figures").code == 0
     assert contents(figures) == drawn
+
+
+def test_a_search_for_the_time_to_a_reward_has_figures_and_a_report_without_an_empty_heat_map(
+    oppo: Oppo, tmp_path: Path
+) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "tuned"
+    asked = ("--objective", "time_to_reward", "--policies", "oppo,intra", *SMALL, "-o", folder)
+    assert oppo("tune", path, *asked).code == 0
+    assert (folder / "figures" / "history.png").is_file()
+    assert oppo("report", folder, "-o", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert '"heat":null' in page  # six trials fill no grid

@@ -26,7 +26,7 @@ from oppo_sim.report.html_parts import (
 )
 from oppo_sim.report.labels import option_text, value_label, value_text
 from oppo_sim.report.points import Points
-from oppo_sim.report.tune_figures import history_figure, regret_figure, sensitivity_figure
+from oppo_sim.report.tune_figures import COST_LABELS, history_figure, regret_figure, sensitivity_figure
 from oppo_sim.tables import read_table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ TUNE: Final = "tune.json"
 _TRIALS: Final = "trials.parquet"
 _SENSITIVITY: Final = "sensitivity.parquet"
 _BEST: Final = "best.yaml"
-_COSTS: Final = (c.S_PER_ROLLOUT, c.S_PER_TOKEN)
+_COSTS: Final = tuple(COST_LABELS)
 _MEND: Final = "run the same command again, its finished runs are kept"
 
 

@@ -165,12 +165,11 @@ def category(points: Points) -> str | None:
 
 
 def filled(points: Points, x: str, y: str) -> float:
-    """Share of the cells over two fields that have a point, among rows that agree in the others: 1 for a
-    grid, small for random samples."""
+    """Share of the cells over two fields, with all values that either has, that have a point, among rows that
+    agree in the others: 1 for a grid, small for random samples and for a search."""
     rows = points.like(points.best_row() or 0, free=(x, y))
     cells = {(points.texts(x)[row], points.texts(y)[row]) for row in rows}
-    across, upwards = ({cell[side] for cell in cells} for side in (0, 1))
-    return len(cells) / max(1, len(across) * len(upwards))
+    return len(cells) / max(1, len(points.values(x)) * len(points.values(y)))
 
 
 def is_grid(points: Points) -> bool:

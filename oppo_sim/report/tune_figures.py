@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,6 +23,13 @@ _STATUSES: tuple[tuple[str, str, str], ...] = (
 )
 _HIGHEST = 1.6
 """Costs beyond so many times the best are drawn at the edge: what is of interest is near it."""
+
+COST_LABELS: Final = {
+    c.S_PER_ROLLOUT: "s per rollout",
+    c.S_PER_TOKEN: "s per token",
+    c.TIME_TO_REWARD_S: "s to the target reward",
+}
+"""What a search may minimise, as a column of its trials."""
 
 
 def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figure":
@@ -52,7 +59,7 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
         axis.step(numbers, shown, where="post", color=INK, linewidth=1.2)
         handles.append(Line2D([], [], color=INK, linewidth=1.2, label="best so far"))
     axis.set_xlabel("trial")
-    axis.set_ylabel("s per rollout" if cost == c.S_PER_ROLLOUT else "s per token")
+    axis.set_ylabel(COST_LABELS[cost])
     beyond = int((values > edge).sum())
     _title(axis, f"{title}: search" + (f" ({beyond} trials beyond the upper edge)" if beyond else ""))
     legend_below(figure, handles, [str(handle.get_label()) for handle in handles])

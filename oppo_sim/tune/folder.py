@@ -18,7 +18,7 @@ from oppo_sim.sweep.resolve import POLICY_NAME, Resolver
 from oppo_sim.tables import write_frame
 from oppo_sim.tune.advice_page import advice_markdown
 from oppo_sim.tune.check import Swept
-from oppo_sim.tune.request import broken
+from oppo_sim.tune.request import UNIT_COST, broken
 from oppo_sim.tune.search import SearchProblem
 from oppo_sim.tune.space import Space
 from oppo_sim.tune.trials import (
@@ -161,7 +161,7 @@ def _write_figures(tuned: Tuned, folder: Path) -> None:
 
 
 def _cost_column(tuned: Tuned) -> str:
-    return next(name for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN) if name in tuned.trials.columns)
+    return next(name for name in UNIT_COST.values() if name in tuned.trials.columns)
 
 
 def plain_result(one: PairedResult) -> dict[str, Any]:

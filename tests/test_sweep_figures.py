@@ -270,3 +270,11 @@ def test_scattered_values_are_no_grid_even_where_the_best_has_a_cell_of_its_own(
     axes = ("policy.chunk_size", "policy.overcommit", "policy.max_deferrals")
     assert not is_grid(Points(frame, axes, 2, frozenset({2})))
     assert is_grid(made_points())
+
+
+def test_every_mark_of_a_trade_off_is_in_its_legend() -> None:
+    one = made_points(chunks=(64,), overcommits=(0, 8, 16), placements=("separate",))
+    assert legend_texts(s.tradeoff_figure(one)) == [
+        "a configuration",
+        "none is both faster and fresher (Pareto front)",
+    ]

@@ -1,6 +1,7 @@
 """The ``oppo`` command: finds the subcommand, and says every error in one sentence."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from oppo_sim.errors import OppoError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
+EXIT_TERMINATED = 143  # 128 + SIGTERM
 EXIT_BROKEN_PIPE = 1  # as click gives
 
 
@@ -136,7 +138,18 @@ def main() -> NoReturn:
         # A terminal without Δ must not end in a traceback.
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run())
+    terminated: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        """As Ctrl-C: what is finished is kept, processes and semaphores are given back."""
+        terminated.append(number)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+    code = run()
+    sys.exit(EXIT_TERMINATED if terminated and code == EXIT_INTERRUPTED else code)
 
 
 def _fail(sentence: str) -> int:

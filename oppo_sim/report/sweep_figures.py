@@ -442,8 +442,8 @@ def _dots_by(
             chosen &= np.array(points.texts(by)) == value_text(value)
         dots: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour}
         axis.plot(x[chosen], y[chosen], **dots, markersize=4, alpha=0.6, markeredgewidth=0)
-        if by:
-            handles.append(Line2D([], [], **dots, markersize=5, label=value_label(value)))
+        label = value_label(value) if by else "a configuration"
+        handles.append(Line2D([], [], **dots, markersize=5, label=label))
     return handles
 
 

@@ -27,6 +27,7 @@ from oppo_sim.runs.statistics import compared_row
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from oppo_sim.scenario.build import Setup, policy_settings_of
+from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.schedule.rules import runs_in_rounds
 from oppo_sim.simulation import loaded_scenario
@@ -89,7 +90,7 @@ class ComparisonPlan:
         return len(self.requests)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The result of ``compare``."""
 
@@ -103,6 +104,13 @@ class Comparison:
     ranges: Ranges | None = None
     """What the unknowns of the machine do to it; None: the machine is taken as given, or no draws were
     wanted."""
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value:.2f}×" for name, value in self.table[c.SPEEDUP].items())
+        return f"Comparison({told})"
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html(float_format=lambda value: f"{value:.4g}")
 
 
 def plan_comparison(
@@ -229,15 +237,15 @@ def compare(
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     progress: OnProgress = lambda done, total: None,
 ) -> Comparison:
     """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
     on.
 
     Args:
-        scenario: an object, a shipped name or a YAML path; ``overrides`` are ``a.b=c`` strings for the latter
-            two.
+        scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
+            two, ``{"policy.overcommit": 8}``.
         attribution: replay without one cost to say where time went.
         draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
             given.

@@ -14,7 +14,7 @@ from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
-from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.load import Overrides, load_scenario, override_texts
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -68,14 +68,15 @@ def simulate(
     policy_settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     seed: int | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     keep_rollouts: bool = True,
     timeline: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
 
-    ``overrides`` are ``a.b=c`` strings; ``timeline`` names the first and last step whose spans are kept.
+    ``overrides`` are settings laid over it, ``{"policy.overcommit": 8}``; ``timeline`` names the first and
+    last step whose spans are kept.
     A compiled run (docs/fast.md) tells ``progress`` some steps at a time.
     Raises OppoError for anything that cannot run.
     """
@@ -122,8 +123,9 @@ def with_sync_warnings(
     return {**manifest, "warnings": [*manifest["warnings"], *found]}
 
 
-def loaded_scenario(scenario: Scenario | str | Path, overrides: Sequence[str]) -> Scenario:
-    """A scenario by name, path or as an object, ``overrides`` applied. Raises OppoError for anything else."""
+def loaded_scenario(scenario: Scenario | str | Path, overrides: Overrides) -> Scenario:
+    """A scenario by name, path or as an object, ``overrides`` (a mapping, or ``a.b=c`` texts) applied. Raises
+    OppoError for anything else."""
     if isinstance(scenario, Scenario):
         if overrides:
             raise OppoError(
@@ -134,7 +136,7 @@ def loaded_scenario(scenario: Scenario | str | Path, overrides: Sequence[str]) -
         raise OppoError(
             f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario"
         )
-    return load_scenario(scenario, overrides)
+    return load_scenario(scenario, override_texts(overrides))
 
 
 def check_timeline(timeline: tuple[int, int] | None, steps: int) -> None:

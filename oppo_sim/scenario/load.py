@@ -114,6 +114,28 @@ def without_own_trace(fields: Mapping[str, Any]) -> tuple[str | None, dict[str, 
     return str(fields[_TRACE_FILE]), rest
 
 
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Settings laid over a scenario: field → value, or ``a.b=c`` texts."""
+
+
+def override_texts(overrides: Overrides) -> list[str]:
+    """Overrides as ``a.b=c`` texts. Raises OppoError for values that are no plain data."""
+    if isinstance(overrides, str):
+        raise OppoError(
+            f"overrides are {overrides!r}: give a mapping of fields to values, or a list of texts"
+        )
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    texts = []
+    for field, value in overrides.items():
+        plain = value.tolist() if hasattr(value, "tolist") else value
+        try:
+            texts.append(f"{field}={json.dumps(plain, ensure_ascii=False, allow_nan=False)}")
+        except (TypeError, ValueError):
+            raise OppoError(f"the override of {field} is {value!r}, which a scenario cannot hold") from None
+    return texts
+
+
 def scenario_from_plain(
     data: Any,
     overrides: Sequence[str] = (),

@@ -1,6 +1,5 @@
 """A sweep from Python, in one call."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
-from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.load import Overrides, load_scenario, override_texts
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.folder import sweep_to_folder
 from oppo_sim.sweep.run import OnProgress, Sweep, finish, make_runs, plan_sweep
@@ -27,7 +27,7 @@ def run_sweep(
     seeds: int = 5,
     draws: int = DEFAULT_DRAWS,
     steps: int | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Overrides | None = None,
     objective: str = "time",
     stop_dominated: bool = False,
     practical: float = 0.0,
@@ -49,7 +49,7 @@ def run_sweep(
         sampler: ``random`` or ``sobol``; ``sampler_seed`` seeds either.
         draws: of what is unknown about the machine, for the points that could be the best (docs/sweep.md); 0:
             the machine is taken as given.
-        overrides: field → one value for all points.
+        overrides: field → one value for all points; or ``a.b=c`` texts.
         objective: ``time`` (seconds a trained rollout), ``speedup`` (over each point's own baseline) or
             ``time_to_reward``.
         stop_dominated: give no further seeds to points that are significantly worse than the best so far
@@ -64,7 +64,8 @@ def run_sweep(
 
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """
-    texts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in (overrides or {}).items()]
+    texts = override_texts(overrides or ())
+    fixed = {name: parse_yaml(value, name) for name, _, value in (text.partition("=") for text in texts)}
     loaded = (
         loaded_scenario(scenario, ()) if isinstance(scenario, Scenario) else load_scenario(scenario, texts)
     )
@@ -73,7 +74,7 @@ def run_sweep(
     spec = checked_spec(
         {
             "scenario": loaded.source,
-            "set": dict(overrides or {}),
+            "set": fixed,
             "grid": _plain_axes(grid),
             "random": _plain_axes(random),
             "samples": samples,

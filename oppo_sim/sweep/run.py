@@ -28,6 +28,7 @@ from oppo_sim.sweep.table import points_frame, runs_frame
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 MOST_NAMED: Final = 20
 """Reasons of failures that a summary names."""
@@ -92,7 +93,7 @@ class Failure:
     """One of them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """A finished sweep."""
 
@@ -115,6 +116,26 @@ class Sweep:
     def machine(self) -> Machine:
         """What is unknown about the machine of the first point that can run."""
         return self.plan.runnable[0].machine
+
+    def __repr__(self) -> str:
+        fields, alike = ", ".join(self.plan.fields), len(self.region)
+        return f"Sweep({len(self.points):,} points over {fields}; best: row {self.best}, {alike} alike)"
+
+    def _repr_html_(self) -> str:
+        return self.points.to_html(max_rows=20, float_format=lambda value: f"{value:.4g}")
+
+    def heatmap(self, metric: str = c.STEP_S, *, x: str | None = None, y: str | None = None) -> "Figure":
+        """A measure (a column of ``points``) over two fields that vary: the first two of the grid where none
+        are named; a figure that a notebook shows. Raises OppoError where fewer than two vary."""
+        from oppo_sim.report.points import CHUNK_FIELD, OVERCOMMIT_FIELD, Points
+        from oppo_sim.report.sweep_figures import heat_figure
+
+        shown = Points(self.points, self.plan.fields, self.best, frozenset(self.region))
+        wanted = [OVERCOMMIT_FIELD, CHUNK_FIELD]
+        if not set(wanted) <= set(self.plan.fields):
+            wanted = [field for field in self.plan.fields if len(shown.values(field)) > 1]
+        across, up = (*wanted, "", "")[:2]
+        return heat_figure(shown, metric, x=x or across, y=y or up)
 
     @property
     def statuses(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.statistics import paired_bias
 from oppo_sim.scenario.build import Parts
+from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.frameworks.catalog import framework
 from oppo_sim.tune.worlds import WorldSpec
@@ -98,8 +99,8 @@ class TuneRequest:
     scenario: Scenario | str | Path
     folder: Path | None = None
     """Where trials and results lie; None: nowhere, they are kept for as long as ``tune`` runs."""
-    overrides: tuple[str, ...] = ()
-    """``a.b=c``, for a scenario by name or path."""
+    overrides: Overrides = ()
+    """Field → value, or ``a.b=c`` texts, for a scenario by name or path."""
     policies: tuple[str, ...] | None = None
     """None: the synchronous shipped ones that the scenario can run, and its own."""
     framework: str | None = None

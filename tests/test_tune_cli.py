@@ -262,3 +262,20 @@ def test_a_search_for_the_time_to_a_reward_has_figures_and_a_report_without_an_e
     assert oppo("report", folder, "-o", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert '"heat":null' in page  # six trials fill no grid
+
+
+def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(oppo: Oppo, tmp_path: Path) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "tuned"
+    asked = ("tune", path, "--policies", "oppo,sequential", *SMALL, "-o", folder, "--dry-run")
+    printed = oppo(*asked, "--drift", "1.5", "--space", "policy.overcommit=0..6")
+    assert (printed.code, printed.err) == (0, "")
+    assert not folder.exists()
+    assert "policy.overcommit 0 to 6" in printed.out
+    assert "sequential: no knobs\n" in printed.out
+    # Six trials on two seeds in the scenario as given and with longer responses.
+    assert "runs: at most 24 of 6 steps, on 2 seed(s) in 2 worlds (" in printed.out
+    assert "time of the search: " in printed.out
+    record = json.loads(oppo(*asked, "--json").out)
+    assert (record["most_runs"], record["steps"], record["fresh_seeds"]) == (12, 6, 3)
+    assert set(record["space"]) == {"oppo", "sequential"}
+    assert_refused(oppo(*asked, "--space", "policy.overcomit=0..6"), "did you mean policy.overcommit?")

@@ -1,6 +1,7 @@
 """``oppo tune``: the best policy and its knobs under constraints."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -15,6 +16,7 @@ from oppo_sim.cli.progress import QUIET, progress_bar
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from oppo_sim.tune.request import TuneRequest
     from oppo_sim.tune.session import OnProgress
     from oppo_sim.tune.trials import PairedResult, Tuned
 
@@ -126,6 +128,11 @@ help="A further measured profile that may "
 @options.OUTPUT
 @click.option("--force", is_flag=True, help="Begin anew where the folder holds another search.")
 @options.FIGURES
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be searched, how many runs that is and how long it may take; write nothing.",
+)
 @options.JSON
 @QUIET
 def command(
@@ -138,6 +145,7 @@ def command(
     cost_worlds: int,
     overrides: tuple[str, ...],
     output: Path | None,
+    dry_run: bool,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -168,6 +176,8 @@ def command(
         worlds=WorldSpec(traces, drifts, cost_worlds, cost_profiles),
         **given,
     )
+    if dry_run:
+        return _show_plan(request, as_json)
     try:
         with _progress(loaded.name, as_json) as on_progress:
             tuned = tune(request, on_progress)
@@ -186,6 +196,18 @@ def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
             bar.update(task, completed=done, total=total, description=f"{name}: {stage}{shown}"[:110])
 
         yield on_progress
+
+
+def _show_plan(request: "TuneRequest", as_json: bool) -> int:
+    from oppo_sim.tune.plan import planned
+
+    plan = planned(request)
+    if as_json:
+        click.echo(json.dumps(plan.record(), indent=1, ensure_ascii=False))
+        return 0
+    for sentence in plan.sentences(request.jobs or os.cpu_count() or 1):
+        click.echo(sentence)
+    return 0
 
 
 def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:

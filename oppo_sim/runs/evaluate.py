@@ -212,3 +212,16 @@ def forget() -> None:
     """Forget what was kept: a file that a scenario names may have changed since."""
     for kept in (_scenarios, _parts, _traces, _built, _inputs, _sources):
         kept.clear()
+
+
+_TIMED_STEPS: Final = 100
+
+
+def seconds_a_step(request: RunRequest) -> tuple[float | None, str]:
+    """What a training step of a run takes to simulate in this process, timed on some, and the engine; None:
+    the run fails."""
+    warmup = json.loads(request.scenario)["warmup_steps"]
+    some = replace(request, steps=min(request.steps, warmup + _TIMED_STEPS))
+    evaluate(some)  # the first one is slower: it builds
+    timed = evaluate(some)
+    return (None if timed.totals is None else timed.seconds / some.steps), timed.engine

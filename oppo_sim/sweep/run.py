@@ -1,17 +1,16 @@
 """A sweep from beginning to end: plan the points, make the runs that are not there yet, rank."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.runs.evaluate import evaluate, forget
+from oppo_sim.runs.evaluate import forget, seconds_a_step
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.request import RunRequest, RunResult
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 MOST_NAMED: Final = 20
 """Reasons of failures that a summary names."""
-_TIMED_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -265,18 +263,14 @@ def estimate(plan: SweepPlan, known: Callable[[str], bool], jobs: int) -> Estima
     drawn = _drawn_runs(plan, GROUP), _drawn_runs(plan, MOST_DRAWN)
     if not missing:
         return Estimate(len(requests), len(requests), 0, None, "", drawn)
-    some = missing[-1]
-    some = replace(some, steps=min(some.steps, json.loads(some.scenario)["warmup_steps"] + _TIMED_STEPS))
-    evaluate(some)  # the first one is slower: it builds
-    timed = evaluate(some)
+    a_step, engine = seconds_a_step(missing[-1])
     known_runs = len(requests) - len(missing)
-    if timed.totals is None:
-        return Estimate(len(requests), known_runs, steps, None, timed.engine, drawn)
-    a_step = timed.seconds / some.steps
+    if a_step is None:
+        return Estimate(len(requests), known_runs, steps, None, engine, drawn)
     a_run = a_step * steps / len(missing)
     least, most = (count * a_run / max(1, min(jobs, count)) for count in drawn)
     seconds = a_step * steps / max(1, min(jobs, len(missing)))
-    return Estimate(len(requests), known_runs, steps, seconds, timed.engine, drawn, (least, most))
+    return Estimate(len(requests), known_runs, steps, seconds, engine, drawn, (least, most))
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

@@ -1,0 +1,91 @@
+"""What a search would do, and about how long it may take: nothing is searched or written."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from oppo_sim.runs.evaluate import seconds_a_step
+from oppo_sim.simulation import loaded_scenario
+from oppo_sim.sweep.resolve import Resolver
+from oppo_sim.tune.frameworks.catalog import framework
+from oppo_sim.tune.request import TuneRequest, seeds_of
+from oppo_sim.tune.space import Space, build_space
+from oppo_sim.tune.worlds import build_worlds
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search before it begins."""
+
+    scenario: str
+    space: dict[str, list[dict[str, Any]]]
+    """Policy → its knobs."""
+    left_out: dict[str, str]
+    """Policy → why it is not searched."""
+    worlds: tuple[str, ...]
+    seeds: int
+    fresh_seeds: int
+    steps: int
+    most_runs: int
+    """Of the search, baselines apart; trials that are clearly worse are stopped early."""
+    seconds: float | None
+    """Of these in one process, from a run of the scenario timed here; None: it cannot run."""
+    engine: str
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def sentences(self, jobs: int) -> list[str]:
+        """For people."""
+        found = [
+            f"{policy}: {'; '.join(map(_range, knobs)) or 'no knobs'}" for policy, knobs in self.space.items()
+        ]
+        found += [f"{policy} is left out: {why}" for policy, why in self.left_out.items()]
+        worlds = f" in {len(self.worlds)} worlds ({', '.join(self.worlds)})" if len(self.worlds) > 1 else ""
+        found.append(
+            f"runs: at most {self.most_runs:,} of {self.steps} steps, on {self.seeds} seed(s){worlds}; then"
+            f" the choice and what is near it on {self.fresh_seeds} fresh seed(s), and every knob around it"
+        )
+        if self.seconds is not None:
+            took = self.seconds / max(1, min(jobs, self.most_runs))
+            shown = f"at most about {took:,.0f} s" if took >= 1 else "less than a second"
+            found.append(
+                f"time of the search: {shown} in {jobs} process(es), from one run timed here ({self.engine})"
+            )
+        return found
+
+
+def planned(request: TuneRequest) -> SearchPlan:
+    """Check a request as ``tune`` does, and time one run. Raises OppoError for what cannot be searched."""
+    scenario = loaded_scenario(request.scenario, request.overrides)
+    seeds = seeds_of(request, scenario)
+    runs_on = None if request.framework is None else framework(request.framework)
+    space: Space = build_space(
+        scenario, request.policies, request.space, request.constraints.max_deferrals, runs_on
+    )
+    steps = scenario.steps if request.steps is None else request.steps
+    worlds = build_worlds(scenario, request.worlds)
+    runs = request.trials * len(seeds.search) * len(worlds)
+    a_step, engine = seconds_a_step(Resolver(scenario, steps=steps).resolve({}).request)
+    return SearchPlan(
+        scenario.name,
+        space.described(),
+        dict(space.left_out),
+        tuple(world.name for world in worlds),
+        len(seeds.search),
+        len(seeds.fresh),
+        steps,
+        runs,
+        None if a_step is None else a_step * steps * runs,
+        engine,
+    )
+
+
+def _range(knob: dict[str, Any]) -> str:
+    if "choices" in knob:
+        return f"{knob['field']} {', '.join(map(_shown, knob['choices']))}"
+    return f"{knob['field']} {knob['low']:g} to {knob['high']:g}{' (log)' if knob['log'] else ''}"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)

@@ -199,7 +199,7 @@ def test_numbers_are_prompts_where_the_framework_counts_prompts(tmp_path: Path) 
 def test_warmup_batches_are_rounded_down_to_the_overcommit(prompts: int, extra: int) -> None:
     batches, chunk = warmup_batches(extra, prompts)
     assert prompts % chunk == extra % chunk == 0
-    assert math.floor(batches * prompts / chunk) * chunk == extra
+    assert math.floor(batches * prompts / chunk) * chunk == math.floor(batches * prompts) == extra
 
 
 def test_lines_are_as_the_framework_takes_them(tmp_path: Path) -> None:

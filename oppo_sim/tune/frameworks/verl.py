@@ -55,13 +55,14 @@ def blocks(it: Recommended, found: list[Line]) -> list[Block]:
 def warmup_batches(extra: int, prompts: int) -> tuple[float, int]:
     """(``num_warmup_batches``, ``gen_batch_size``) that keep ``extra`` prompts ahead of batches of so many.
 
-    The shortest decimal that the trainer's ⌊value · prompts / gen_batch_size⌋ makes exactly that many.
+    The shortest decimal that the trainer's ⌊value · prompts / gen_batch_size⌋ makes exactly that many, with
+    these chunks and with single prompts.
     """
     chunk = gcd(extra, prompts)
     for digits in range(13):
         first = ceil(extra / prompts * 10**digits - 1e-9)
         for value in (first / 10**digits, (first + 1) / 10**digits):  # a product may fall short of its whole
-            if floor(value * prompts / chunk) == extra // chunk:
+            if floor(value * prompts / chunk) == extra // chunk and floor(value * prompts) == extra:
                 return (int(value) if value == int(value) else value), chunk
     raise AssertionError((extra, prompts))  # pragma: no cover - twelve digits suffice
 
@@ -148,6 +149,8 @@ def _scoring(it: Recommended) -> list[Line]:
         why = "a reward model on devices of its own scores each response when it finishes; simulated here"
         return [none(f"{why}: the whole batch after generation")]
     if not isinstance(scoring, int):
+        if it.schedule == "async":
+            return [none("separate_async refuses a reward model without devices of its own: place it apart")]
         return [none("a reward model on devices that generate or train scores when generation has ended")]
     shape = it.nodes_of(scoring)
     if shape is None:

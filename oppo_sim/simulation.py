@@ -1,7 +1,7 @@
 """Simulate one run of a scenario; from Python in one call, returning pandas frames."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ Progress = Callable[[int], None]
 """Called with the number of training steps done."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run."""
 
@@ -37,8 +37,14 @@ class Run:
     summary: "pd.DataFrame"
     """Moments of the step columns after the warm-up."""
     manifest: dict[str, Any]
-    spans: list[Span] = field(repr=False)
-    markers: list[Marker] = field(repr=False)
+    spans: list[Span]
+    markers: list[Marker]
+
+    def __repr__(self) -> str:
+        return f"Run({self.policy}, seed {self.seed}, {len(self.steps):,} steps of {self.step_s:.4g} s)"
+
+    def _repr_html_(self) -> str:
+        return self.summary.to_html(float_format=lambda value: f"{value:.4g}")
 
     @property
     def step_s(self) -> float:

@@ -66,6 +66,9 @@ def test_results_show_themselves_shortly(swept: Sweep, tmp_path: Path) -> None:
     compared = oppo_sim.compare(write_scenario(tmp_path), ["inter"], seeds=2, steps=6, attribution=False)
     assert repr(compared).startswith("Comparison(sequential 1.00×, inter ")
     assert "<table" in compared._repr_html_()
+    run = oppo_sim.simulate(write_scenario(tmp_path), policy="intra", steps=6)
+    assert repr(run).startswith("Run(intra, seed 0, 6 steps of ")
+    assert "<table" in run._repr_html_()
 
 
 def test_the_heat_map_of_the_page_is_drawn() -> None:

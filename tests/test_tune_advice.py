@@ -300,6 +300,7 @@ def test_a_search_for_a_framework_is_over_what_it_can_do(tmp_path: Path) -> None
     }
     assert deferrals == {"[null]"}
     assert list(found.advised["frameworks"]) == ["slime"]
+    assert repr(found).startswith("Tuned(tiny, ")
     assert "    python3 train" in found.advice("slime")
     assert found.advice("slime").rstrip() in found.advice()
     with pytest.raises(OppoError, match="no advice for verl: the search was for slime"):

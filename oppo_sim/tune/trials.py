@@ -264,7 +264,7 @@ class Infeasible:
     sentence: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned:
     """The result of ``tune``."""
 
@@ -286,6 +286,10 @@ class Tuned:
     record: Mapping[str, Any]
     """What ``tune.json`` holds."""
     folder: Path | None = field(default=None)
+
+    def __repr__(self) -> str:
+        found = "nothing keeps all bounds" if self.chosen is None else self.chosen.checked.setting.label
+        return f"Tuned({self.scenario.name}, {len(self.trials):,} trials: {found})"
 
     def advice(self, framework: str | None = None) -> str:
         """What to set and what to expect, as text; or, of a framework (``verl``), the text to paste there,

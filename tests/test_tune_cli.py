@@ -279,3 +279,12 @@ def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(oppo: Oppo, tm
     assert (record["most_runs"], record["steps"], record["fresh_seeds"]) == (12, 6, 3)
     assert set(record["space"]) == {"oppo", "sequential"}
     assert_refused(oppo(*asked, "--space", "policy.overcomit=0..6"), "did you mean policy.overcommit?")
+
+
+def test_every_setting_is_one_row(oppo: Oppo, tmp_path: Path) -> None:
+    """Sequential is a trial and the baseline."""
+    path = write_scenario(tmp_path)
+    printed = oppo("tune", path, "--policies", "oppo,sequential", *SMALL, "-o", tmp_path / "tuned")
+    table = printed.out.partition("What to set")[0]
+    assert table.count("sequential") == 1
+    assert "sequential (the" in table

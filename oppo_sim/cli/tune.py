@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -259,7 +259,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
         Column(""),
     ]
     rows = []
-    for one in [tuned.chosen, *tuned.others[: MOST_SHOWN - 1]]:
+    for one in [tuned.chosen, *_each_once(tuned.chosen, tuned.others)[: MOST_SHOWN - 1]]:
         row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
         mean, low, high = one.relative
         between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
@@ -284,6 +284,21 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
             ]
         )
     return fitted(title, columns, rows, width, bold=(0,))
+
+
+def _each_once(chosen: "PairedResult", others: "Sequence[PairedResult]") -> "list[PairedResult]":
+    """The others without what is shown already: a trial that is also the baseline, or the scenario's own, is
+    one row, and says so."""
+
+    def setting(one: "PairedResult") -> tuple[str, Any]:
+        return one.checked.setting.policy, dict(one.checked.setting.values)
+
+    named = [setting(one) for one in others if one.checked.number is None]
+    return [
+        one
+        for one in others
+        if setting(one) != setting(chosen) and (one.checked.number is None or setting(one) not in named)
+    ]
 
 
 def _mark(one: "PairedResult", tuned: "Tuned") -> str:

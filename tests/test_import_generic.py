@@ -100,7 +100,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         {"fields": {"response_length": "a", "median": "a"}},
         "--field median=a has no effect on rollouts of generic",
     ),
-    ('{"response": "abc"}\n', {}, "--tokenizer"),
     (
         '{"a": 1}\n',
         {"fields": {"response_length": "a"}, "max_response_length": 0},

@@ -50,7 +50,6 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         "roll", write_lines(path, [columns(0, scores=[1.0])])
     )
     assert "there is no list 'responses'" in refused("roll", write_lines(path, [{"global_step": [1]}]))
-    assert "--tokenizer" in refused("roll", write_lines(path, [columns(0)]))
     assert "row 1: reward is 'a' but must be a number" in refused(
         "roll", write_lines(path, [columns(0, scores=["a"] * 3)]), chars_per_token=4.0
     )

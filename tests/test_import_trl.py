@@ -82,4 +82,3 @@ def test_bad_tables_are_named(tmp_path: Path) -> None:
     )
     completions(3).iloc[:0].to_parquet(tmp_path / "completions_00003.parquet")
     assert "holds no rollouts" in refused("trl", tmp_path / "completions_00003.parquet", chars_per_token=4.0)
-    assert "--tokenizer" in refused("trl", tmp_path / "completions_00002.parquet")

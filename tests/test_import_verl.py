@@ -91,11 +91,14 @@ def test_another_field_may_be_the_reward(dump: Path) -> None:
     assert column(frame, "reward") == [0.0, 1.0, 0.0, 1.0] * 2
 
 
-def test_text_without_a_tokenizer_is_refused(dump: Path) -> None:
-    message = refused("verl", dump)
-    assert "2.jsonl, line 1" in message
-    assert "--tokenizer" in message
-    assert "--chars-per-token" in message
+def test_text_without_a_tokenizer_is_estimated_and_says_so(dump: Path) -> None:
+    frame, provenance = import_log("verl", dump)
+    assert column(frame, "response_length") == [10, 20, 30, 40, 12, 22, 32, 42]
+    assert column(frame, "prompt_length") == [2] * 8
+    assert provenance["measured"] is False
+    (note,) = [note for note in provenance["notes"] if "no tokenizer" in note]
+    assert "4 characters a token" in note
+    assert "--tokenizer" in note
 
 
 BAD_LINES = {

@@ -164,7 +164,7 @@ def test_rewards_are_used_only_if_complete() -> None:
     ("frame", "wanted", "said"),
     [
         (trace(response_length=[1], finish_reason="abort"), {}, "aborted"),
-        (trace(response_length=[1, 2], prompt_length=[5, None]), {}, "1 of 2 rows .* trace.prompt_length"),
+        (trace(response_length=[1, 2], prompt_length=[None, None]), {}, "2 of 2 rows .* trace.prompt_length"),
         (trace(response_length=[1]), {"sampling": "by_step"}, "no steps"),
         (trace(response_length=[1, 2], step=[0, None]), {"sampling": "by_step"}, "1 of 2 rows .* no step"),
     ],
@@ -174,6 +174,18 @@ def test_what_cannot_be_replayed_is_refused(
 ) -> None:
     with pytest.raises(OppoError, match=said):
         replay(frame, **wanted)
+
+
+def test_prompts_of_unknown_length_are_taken_as_the_others_or_as_half_of_the_longest() -> None:
+    some = replay(trace(response_length=[1, 2, 3, 4], prompt_length=[5, None, 9, 9]))
+    assert some.prompt_lengths == [5, 9, 9, 9]
+    assert "1 of 4 rows of the trace" in some.warnings[0]
+    assert "9 tokens, the median of the others" in some.warnings[0]
+    none = replay(trace(response_length=[1, 2], prompt_length=[None, None]), max_prompt_length=513)
+    assert none.prompt_lengths == [256, 256]
+    assert "half of max_prompt_length 513: set trace.prompt_length" in none.warnings[0]
+    said = replay(trace(response_length=[1], prompt_length=[None]), max_prompt_length=512, prompt_length=7)
+    assert (said.prompt_lengths, said.warnings) == ([7], ())
 
 
 def built(config: TraceConfig, base_dir: Path | None = None, **changed: int) -> Replay:

@@ -102,7 +102,7 @@ def read_step_log(
     given = dict(fields or {})
     _check_fields(given)
     files = [file for file in files_of(root) if root.is_file() or matching([file], PATTERNS)]
-    reading = Reading(ImportOptions(), None)
+    reading = Reading(ImportOptions())
     records: list[tuple[Path, list[Figures]]] = [(file, list(read_metrics(file, reading))) for file in files]
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))

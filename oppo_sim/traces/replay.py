@@ -186,12 +186,10 @@ def replay_frame(
         waits = [row for _, row in both]
         cut = responses < np.maximum(raw, 1)
     unknown_prompts = kept[PROMPT_LENGTH].isna()
+    assumed, unknown_told = prompt_length, ""
     if unknown_prompts.any() and prompt_length is None:
-        raise OppoError(
-            f"{int(unknown_prompts.sum())} of {len(kept)} rows of {where} have no prompt length: set"
-            " trace.prompt_length, in tokens"
-        )
-    prompts = kept[PROMPT_LENGTH].fillna(prompt_length or 0).to_numpy(dtype=np.int64)
+        assumed, unknown_told = _assumed_prompt(kept[PROMPT_LENGTH], max_prompt_length, where)
+    prompts = kept[PROMPT_LENGTH].fillna(assumed or 0).to_numpy(dtype=np.int64)
     long_prompts = (
         prompts > max_prompt_length if max_prompt_length is not None else np.zeros(len(prompts), dtype=bool)
     )
@@ -224,7 +222,8 @@ def replay_frame(
             **counts,
         },
         warnings=tuple(
-            _warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)
+            ([unknown_told] if unknown_told else [])
+            + _warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)
         ),
         sampling=sampling,
         group_size=group_size,
@@ -291,6 +290,22 @@ def _rewards(kept: "pd.DataFrame") -> tuple[list[float] | None, int]:
     if missing:
         return None, missing if missing < len(kept) else 0
     return kept[REWARD].tolist(), 0
+
+
+def _assumed_prompt(known: "pd.Series[Any]", max_prompt_length: int | None, where: str) -> tuple[int, str]:
+    """Tokens of prompts of which nobody says how long they are, and the sentence that tells it. Raises
+    OppoError where there is nothing to go by."""
+    rows = f"{int(known.isna().sum())} of {len(known)} rows of {where}"
+    if known.notna().any():
+        tokens, why = round(float(known.median())), "the median of the others"
+    elif max_prompt_length is not None:
+        tokens, why = max(1, max_prompt_length // 2), f"half of max_prompt_length {max_prompt_length}"
+    else:
+        raise OppoError(f"{rows} have no prompt length: set trace.prompt_length, in tokens")
+    return tokens, (
+        f"{rows} have no prompt length and are taken to have {tokens} tokens, {why}: set trace.prompt_length"
+        " to what you know"
+    )
 
 
 def _warnings(

@@ -126,7 +126,7 @@ def _holds_figures(file: Path, importer: Importer, options: ImportOptions) -> bo
     if importer.metrics is None:
         return False
     try:
-        first = islice(read_metrics(file, Reading(options, None)), _MOST_FIGURES)
+        first = islice(read_metrics(file, Reading(options)), _MOST_FIGURES)
         return any("mean" in chosen(figures, importer.metrics, options.fields) for _, figures in first)
     except OppoError:
         return False

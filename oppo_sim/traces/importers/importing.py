@@ -124,7 +124,7 @@ def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> No
 
 def _provenance(work: _Import, account: Account, *, detected: bool) -> dict[str, Any]:
     chosen, reading, gathering = work.chosen, work.reading, work.gathering
-    estimated = bool(reading.by_text and reading.counter is not None and reading.counter.estimate)
+    estimated = bool(reading.by_text and reading.counter.estimate)
     # Rows outside --steps are counted as read already.
     unread = 0 if chosen.aggregated else sum(reading.left_out.values()) - reading.left_out[OUTSIDE]
     if chosen.aggregated:
@@ -133,7 +133,7 @@ def _provenance(work: _Import, account: Account, *, detected: bool) -> dict[str,
             f"drawn, not measured: {reading.options.rows_per_step} a step from a distribution fitted to each"
             f" step's {ways}"
         )
-    elif reading.by_text and reading.counter is not None:
+    elif reading.by_text:
         ending = (
             "; one end token added to each response that was not cut" if reading.counter.end_tokens else ""
         )

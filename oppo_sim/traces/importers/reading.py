@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from oppo_sim.columns import FINISH_REASON
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.places import Place, known_reason
-from oppo_sim.traces.importers.tokens import Counter
+from oppo_sim.traces.importers.tokens import ASSUMED, Counter, usual_estimate
 
 
 class Rollout(NamedTuple):
@@ -37,18 +37,12 @@ class Rollout(NamedTuple):
     """The finish reason was concluded, or cannot be: an estimate does not tell a cut response."""
 
 
-NO_COUNTER = (
-    "there is only text, so its tokens must be counted: give --tokenizer (a tokenizer.json, or the model's"
-    " folder), or an estimate with --chars-per-token"
-)
-
-
 @dataclass
 class Reading:
     """Shared by the readers of all files of one import."""
 
     options: ImportOptions
-    counter: Counter | None
+    counter: Counter = field(default_factory=usual_estimate)
     left_out: "Tally[str]" = field(default_factory=Tally)
     """Rows left out, by reason."""
     notes: "Tally[str]" = field(default_factory=Tally)
@@ -80,15 +74,16 @@ class Reading:
         value = self.pick(record, place, target, *names)
         return None if value is None else place.tokens(value, names[0] if names else target)
 
-    def response_from(self, text: str, place: Place) -> tuple[int, str | None]:
+    def response_from(self, text: str) -> tuple[int, str | None]:
         """Tokens of a response's text and, where ``max_response_length`` is known, its finish reason.
 
         A finished response has an end token that its text leaves out; a cut one has not. An estimate tells no
         reason.
-        Raises OppoError without a counter.
         """
-        counter = self._counter(place)
+        counter = self.counter
         self.by_text += 1
+        if counter.assumed:
+            self.notes[ASSUMED] = 1
         count, most = counter.count(text), self.options.max_response_length
         if most is None:
             return count + counter.end_tokens, None
@@ -97,9 +92,12 @@ class Reading:
             return min(count, most), None
         return (most, "length") if count >= most else (count + counter.end_tokens, "stop")
 
-    def prompt_from(self, text: str, place: Place) -> int:
-        """Tokens of a prompt's text. Raises OppoError without a counter."""
-        return self._counter(place).count(text)
+    def prompt_from(self, text: str) -> int | None:
+        """Tokens of a prompt's text; None where responses are not counted from text, and nobody asked for
+        it."""
+        if self.counter.assumed and not self.by_text:
+            return None
+        return self.counter.count(text)
 
     def reason(self, value: Any) -> str | None:
         """The finish reason for a framework's word; an unknown word is left empty, and counted."""
@@ -129,8 +127,3 @@ class Reading:
         if not listed or any(isinstance(one, bool) or not isinstance(one, int | float) for one in value):
             raise place.error(f"{target} is {str(value)[:40]!r} but must be a list of numbers")
         return list(value)
-
-    def _counter(self, place: Place) -> Counter:
-        if self.counter is None:
-            raise place.error(NO_COUNTER)
-        return self.counter

@@ -79,7 +79,7 @@ def _response(record: Mapping[str, Any], place: Place, reading: Reading) -> tupl
         )
     if _is_ids(text):
         return len(text), None, False
-    tokens, reason = reading.response_from(place.text(text, "the response"), place)
+    tokens, reason = reading.response_from(place.text(text, "the response"))
     return tokens, reason, True
 
 
@@ -97,7 +97,7 @@ def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> tuple[
     prompt_id = short_id(words) if named is None and words is not None else named
     if length is not None:
         return place.tokens(length, fields.get("prompt_length", "the prompt's length")), prompt_id
-    return (reading.prompt_from(words, place) if words is not None and reading.counter else None), prompt_id
+    return (reading.prompt_from(words) if words is not None else None), prompt_id
 
 
 def _is_ids(value: Any) -> bool:

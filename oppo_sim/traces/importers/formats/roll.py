@@ -43,7 +43,7 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
     inferred = length is None
     if length is None:
         text = reading.pick(record, place, "response", "responses")
-        length, reason = reading.response_from(place.text(text, "responses"), place)
+        length, reason = reading.response_from(place.text(text, "responses"))
     prompt = reading.pick(record, place, "prompt", "prompt")
     named = reading.name(record, place, "prompt_id", "id")
     words = place.text(prompt, "prompt") if prompt is not None else None
@@ -51,7 +51,7 @@ def _rollout(record: Mapping[str, Any], place: Place, reading: Reading) -> Rollo
     return Rollout(
         line=place.line,
         response_length=length,
-        prompt_length=reading.prompt_from(words, place) if words is not None and reading.counter else None,
+        prompt_length=reading.prompt_from(words) if words is not None else None,
         step=reading.whole(record, place, "step", "global_step"),
         prompt_id=short_id(words) if named is None and words is not None else named,
         finish_reason=reading.reason(reason),

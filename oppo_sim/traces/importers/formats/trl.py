@@ -34,14 +34,14 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         path, [name for name in schema.names if _wanted(name, numeric, reading)]
     ):
         text = place.text(reading.pick(record, place, "response", "completion"), "completion")
-        tokens, reason = reading.response_from(text, place)
+        tokens, reason = reading.response_from(text)
         prompt: Any = reading.pick(record, place, "prompt", "prompt")
         named = reading.name(record, place, "prompt_id")
         words = place.text(prompt, "prompt") if prompt is not None else None
         yield Rollout(
             line=place.line,
             response_length=tokens,
-            prompt_length=None if words is None else reading.prompt_from(words, place),
+            prompt_length=None if words is None else reading.prompt_from(words),
             step=reading.whole(record, place, "step", "step"),
             prompt_id=short_id(words) if named is None and words is not None else named,
             sample_id=reading.name(record, place, "sample_id"),

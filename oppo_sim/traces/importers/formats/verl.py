@@ -22,11 +22,11 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         if length is None:
             if output is None:
                 raise place.error("there is no field 'output': is it a file of trainer.rollout_data_dir?")
-            length, reason = reading.response_from(place.text(output, "output"), place)
+            length, reason = reading.response_from(place.text(output, "output"))
         prompt = reading.pick(record, place, "prompt", "input")
         prompt_length = reading.tokens(record, place, "prompt_length")
-        if prompt_length is None and prompt is not None and reading.counter:
-            prompt_length = reading.prompt_from(place.text(prompt, "input"), place)
+        if prompt_length is None and prompt is not None:
+            prompt_length = reading.prompt_from(place.text(prompt, "input"))
         given_reason = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
         prompt_id, sample_id = _ids(reading.pick(record, place, "prompt_id", "uid"), prompt)
         sample = reading.name(record, place, "sample_id")

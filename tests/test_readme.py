@@ -16,7 +16,7 @@ from tests.fit_logs import verl_log
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-FEW_STEPS = 12
+FEW_STEPS = 6
 
 
 def commands(heading: str) -> list[str]:
@@ -64,7 +64,7 @@ def test_every_command_runs_as_written(
             path = tmp_path / "mine.yaml"
             text, changed = re.subn(r"(?m)^steps: \d+", f"steps: {FEW_STEPS}", path.read_text())
             assert changed == 1
-            path.write_text(re.sub(r"(?m)^warmup_steps: \d+", "warmup_steps: 2", text))
+            path.write_text(re.sub(r"(?m)^warmup_steps: \d+", "warmup_steps: 1", text))
     assert (tmp_path / "fit" / "scenario.yaml").is_file()
     assert (tmp_path / "sweep.html").stat().st_size > 10_000
     assert (tmp_path / "mine.parquet").is_file()

@@ -158,8 +158,8 @@ def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds:
     least = min((chosen, *near), key=lambda one: one.checked.measures[key])
     if least.checked.measures[key] < chosen.checked.measures[key] - 0.01:
         found.append(
-            f"Of those within 1 % the least stale is {least.checked.setting.label} ({_signed(least)}), with"
-            f" a mean staleness of {least.checked.measures[key]:.3g} instead of"
+            f"Of those within 1 % of it or not told apart the least stale is {least.checked.setting.label}"
+            f" ({_signed(least)}), with a mean staleness of {least.checked.measures[key]:.3g} instead of"
             f" {chosen.checked.measures[key]:.3g}: prefer it where staleness costs learning."
         )
     better = [one for one in others if not one.alike and one.keeps_bounds and one.relative[0] < 0]

@@ -17,7 +17,7 @@ from oppo_sim.comparison_ranges import Ranges, ranges_of
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
-from oppo_sim.policies.registry import BASELINE, baseline_settings
+from oppo_sim.policies.registry import BASELINE, baseline_settings, policy_name
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, ExecutorName, Runner
@@ -228,7 +228,7 @@ def _text(settings: Mapping[str, Any]) -> str:
 
 def compare(
     scenario: Scenario | str | Path,
-    policies: Sequence[str],
+    policies: Sequence[str | type],
     *,
     seeds: int = 5,
     steps: int | None = None,
@@ -245,7 +245,8 @@ def compare(
 
     Args:
         scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
-            two, ``{"policy.overcommit": 8}``.
+            two, ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path).
+        policies: names, or classes.
         attribution: replay without one cost to say where time went.
         draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
             given.
@@ -254,7 +255,8 @@ def compare(
 
     Raises OppoError for anything that cannot run.
     """
-    plan = plan_comparison(loaded_scenario(scenario, overrides), policies, seeds, steps, attribution, draws)
+    names = policies if isinstance(policies, str) else [policy_name(policy) for policy in policies]
+    plan = plan_comparison(loaded_scenario(scenario, overrides), names, seeds, steps, attribution, draws)
     with RunStore() as store:
         make_cells(plan, store, Executor(executor, jobs, ray_address), progress)
         return comparison_of(plan, store)

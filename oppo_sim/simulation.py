@@ -9,6 +9,7 @@ from oppo_sim.columns import TIMING_STEP, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of, run_columns, run_into
 from oppo_sim.manifest import run_manifest
+from oppo_sim.policies.registry import policy_name
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
@@ -70,7 +71,7 @@ class ProgressSink:
 def simulate(
     scenario: Scenario | str | Path,
     *,
-    policy: str | None = None,
+    policy: str | type | None = None,
     policy_settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     seed: int | None = None,
@@ -81,13 +82,14 @@ def simulate(
 ) -> Run:
     """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
 
-    ``overrides`` are settings laid over it, ``{"policy.overcommit": 8}``; ``timeline`` names the first and
-    last step whose spans are kept.
+    ``policy`` is a name or a class; ``overrides`` are settings laid over the scenario,
+    ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path); ``timeline`` names the
+    first and last step whose spans are kept.
     A compiled run (docs/fast.md) tells ``progress`` some steps at a time.
     Raises OppoError for anything that cannot run.
     """
     loaded = loaded_scenario(scenario, overrides)
-    name = loaded.policy.name if policy is None else policy
+    name = loaded.policy.name if policy is None else policy_name(policy)
     settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
     if not keep_rollouts and timeline is None:

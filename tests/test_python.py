@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.sweep import Sweep
+from tests import own_policies
 from tests.cli_runs import write_scenario
 
 GRID = {"policy.chunk_size": [8, 16, 32], "policy.overcommit": [0, 2]}
@@ -81,3 +84,48 @@ def test_the_heat_map_of_the_page_is_drawn() -> None:
     exec(compile(ast.Module(before, []), "sweep.md", "exec"), space)
     figure = eval(compile(ast.Expression(last.value), "sweep.md", "eval"), space)
     assert "overcommit" in figure.axes[0].get_xlabel()
+
+
+def test_lengths_in_memory_are_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPPO_CACHE_DIR", str(tmp_path / "cache"))
+    path = write_scenario(tmp_path)
+    lengths = [3, 9, 27, 4, 8, 16]
+    frame = pd.DataFrame({"prompt_length": 4, "response_length": lengths})
+    frame.to_csv(tmp_path / "lengths.csv", index=False)
+    given = [frame, frame.set_index([[7] * 6]), tmp_path / "lengths.csv", str(tmp_path / "lengths.csv")]
+    tables = [oppo_sim.simulate(path, overrides={"trace": one}).steps for one in given]
+    assert all(table.equals(tables[0]) for table in tables[1:])
+
+    # Prompts are not told: those of the scenario's trace.prompt_length, 4 tokens too.
+    alone = [lengths, np.array(lengths), frame["response_length"]]
+    runs = [oppo_sim.simulate(path, overrides={"trace": one}) for one in alone]
+    assert all(run.steps.equals(tables[0]) for run in runs)
+    assert len(list((tmp_path / "cache" / "traces").iterdir())) == 2, "one file for what holds the same"
+
+    compared = oppo_sim.compare(path, ["inter"], seeds=1, overrides={"trace": frame}, attribution=False)
+    assert list(compared.table.index) == ["sequential", "inter"]
+    for bad in (np.zeros((2, 2)), 7, {1, 2}):
+        with pytest.raises(OppoError, match="a trace is a path, a frame"):
+            oppo_sim.simulate(path, overrides={"trace": bad})
+    with pytest.raises(OppoError, match="response_length"):
+        oppo_sim.simulate(path, overrides={"trace": pd.DataFrame({"lengths": lengths})})
+
+
+def test_a_policy_class_is_a_policy(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    by_name = oppo_sim.simulate(path, policy="inter", policy_settings={"overcommit": 2})
+    by_class = oppo_sim.simulate(path, policy=oppo_sim.POLICIES["inter"], policy_settings={"overcommit": 2})
+    assert by_class.steps.equals(by_name.steps)
+    named = f"{Path(own_policies.__file__)}:Overcommitting"
+    own = oppo_sim.simulate(path, policy=own_policies.Overcommitting)
+    assert own.steps.equals(oppo_sim.simulate(path, policy=named).steps)
+    compared = oppo_sim.compare(path, [own_policies.Overcommitting, "inter"], seeds=1, attribution=False)
+    assert list(compared.table.index) == ["sequential", named, "inter"]
+
+    class Inside(own_policies.Overcommitting):
+        pass
+
+    with pytest.raises(OppoError, match="defined in no file that other processes could open"):
+        oppo_sim.simulate(path, policy=Inside)
+    with pytest.raises(OppoError, match="neither a name nor a class"):
+        oppo_sim.simulate(path, policy=3)  # type: ignore[arg-type]

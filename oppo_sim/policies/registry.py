@@ -68,6 +68,31 @@ def policy_class(name: str, base_dir: Path | None = None) -> type[Policy]:
     return SHIPPED[name] if name in SHIPPED else _find_class(name, base_dir)
 
 
+def policy_name(policy: str | type) -> str:
+    """The name under which scenarios and other processes find a policy: of a class of one's own, its file
+    and name.
+
+    Raises OppoError for a class that no file holds, or that only a running program does.
+    """
+    if isinstance(policy, str):
+        return policy
+    shipped = next((name for name, found in SHIPPED.items() if found is policy), None)
+    if shipped is not None:
+        return shipped
+    if not isinstance(policy, type):
+        raise OppoError(f"policy {policy!r} is neither a name nor a class: give one of them")
+    try:
+        source = inspect.getsourcefile(policy)
+    except TypeError:
+        source = None
+    if source is None or policy.__module__ == "__main__" or policy.__qualname__ != policy.__name__:
+        raise OppoError(
+            f"policy {policy.__name__} is defined in no file that other processes could open: write it to"
+            f" my_policy.py and import it, or give 'my_policy.py:{policy.__name__}'"
+        )
+    return f"{source}:{policy.__name__}"
+
+
 def check_settings(
     name: str, settings: Mapping[str, Any], base_dir: Path | None = None
 ) -> PolicySettings | Mapping[str, Any]:

@@ -114,20 +114,27 @@ def without_own_trace(fields: Mapping[str, Any]) -> tuple[str | None, dict[str, 
     return str(fields[_TRACE_FILE]), rest
 
 
+_TRACE = "trace"
 Overrides = Mapping[str, Any] | Sequence[str]
 """Settings laid over a scenario: field → value, or ``a.b=c`` texts."""
 
 
 def override_texts(overrides: Overrides) -> list[str]:
-    """Overrides as ``a.b=c`` texts. Raises OppoError for values that are no plain data."""
+    """Overrides as ``a.b=c`` texts. ``trace`` may be a path, a frame or response lengths: it is then the
+    trace that is replayed, as ``--trace``. Raises OppoError for values that are no plain data."""
     if isinstance(overrides, str):
         raise OppoError(
             f"overrides are {overrides!r}: give a mapping of fields to values, or a list of texts"
         )
     if not isinstance(overrides, Mapping):
         return list(overrides)
-    texts = []
+    texts: list[str] = []
     for field, value in overrides.items():
+        if field == _TRACE and value is not None and not isinstance(value, Mapping):
+            from oppo_sim.traces.given import trace_file
+
+            texts += own_trace(trace_file(value))
+            continue
         plain = value.tolist() if hasattr(value, "tolist") else value
         try:
             texts.append(f"{field}={json.dumps(plain, ensure_ascii=False, allow_nan=False)}")

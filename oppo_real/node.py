@@ -88,7 +88,7 @@ def this_node() -> Node:
         gpus=gpus,
         links=_links() if len(gpus) > 1 else (),
         mps=_mps(),
-        packages=_packages(),
+        packages=versions_of(PACKAGES),
         python=platform.python_version(),
     )
 
@@ -102,6 +102,17 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Version by name, of those that are installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
@@ -167,13 +178,3 @@ def _free(folder: str) -> int | None:
         return shutil.disk_usage(folder).free
     except OSError:
         return None
-
-
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.plan import Sizes
 from oppo_real.config import RealConfig, real_config
-from oppo_real.node import cpu_model
+from oppo_real.node import cpu_model, versions_of
 from oppo_real.placement.engines import EngineKind
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.training_config import TrainingConfig
@@ -188,13 +187,7 @@ def _synchronize(devices: tuple[str, ...]) -> None:
 
 def software_versions() -> dict[str, str]:
     """Versions of what runs the models, as far as it is installed, and of Python."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version(), **versions_of(_PACKAGES)}
 
 
 def hardware(device: str) -> str:

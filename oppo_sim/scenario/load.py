@@ -306,8 +306,6 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
     if len(problem.path) != 1 or problem.path[0] not in data or problem.path[0] in Scenario.model_fields:
         return problem
     key = str(problem.path[0])
-    if homes := likely_fields(key):
-        return ScenarioProblem(problem.path, unknown_field(problem.path, (), hint=meant(homes)))
     known = [name for name in ALIASES if name.startswith(f"{key}.")]
     if known and isinstance(data[key], dict):
         path: tuple[str, ...] = (key,)
@@ -318,6 +316,8 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
         return ScenarioProblem(
             problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}")
         )
+    if homes := likely_fields(key):
+        return ScenarioProblem(problem.path, unknown_field(problem.path, (), hint=meant(homes)))
     return problem
 
 

@@ -208,12 +208,15 @@ def _measure_contention(
     def enough_time(seconds: float) -> bool:
         return perf_counter() - start + seconds <= effort.budget_s
 
-    if missing and enough_time(building + missing * 4 * effort.window_s):
+    # Some rounds are better than none.
+    left = effort.budget_s - (perf_counter() - start) - building
+    rounds_now = min(missing, int(left // (4 * effort.window_s)))
+    if rounds_now >= 1:
         for pair, rounds in measure_contention(
             open_here,
             [pair for pair in pairs if len(found[pair]) < effort.rounds],
             points,
-            rounds=missing,
+            rounds=rounds_now,
             window_s=effort.window_s,
             cores=effort.cores,
             enough_time=enough_time,

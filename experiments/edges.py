@@ -6,8 +6,8 @@ edge that a sweep tells. Δ is searched twice: for the least seconds, and for th
 
 import sys
 
+import oppo_sim
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
-from oppo_sim.sweep import run_sweep
 from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.edges import Edge
 from oppo_sim.sweep.run import Sweep
@@ -20,7 +20,7 @@ SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 def swept(name: str, grid: dict[str, object], *, policy: str = "", objective: str = "time") -> Sweep:
     scenario = load_scenario(name, [f"policy.name={policy}"] if policy else [])
     steps = STEPS + scenario.warmup_steps
-    return run_sweep(
+    return oppo_sim.sweep(
         scenario, grid=grid, seeds=SEEDS, draws=0, steps=steps, executor="serial", objective=objective
     )
 

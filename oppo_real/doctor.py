@@ -151,6 +151,8 @@ def _torch(node: Node) -> Check:
         return Check("torch", "ok", version)
     import torch
 
+    from oppo_real.engines.device import gpus
+
     if torch.version.cuda is None:
         return Check(
             "torch",
@@ -158,14 +160,14 @@ def _torch(node: Node) -> Check:
             f"{version} is a build for the CPU, and this machine has GPUs",
             "install a CUDA build of torch (pytorch.org/get-started)",
         )
-    if not torch.cuda.is_available():
+    if not gpus():
         return Check(
             "torch",
             "problem",
             f"{version} (CUDA {torch.version.cuda}) sees no GPU under driver {node.gpus[0].driver}",
             "update the driver, or install torch for an older CUDA",
         )
-    return Check("torch", "ok", f"{version}, CUDA {torch.version.cuda}, {torch.cuda.device_count()} GPU(s)")
+    return Check("torch", "ok", f"{version}, CUDA {torch.version.cuda}, {gpus()} GPU(s)")
 
 
 # ---- a scenario on it --------------------------------------------------------------------------------------

@@ -5,30 +5,42 @@ why.
     run = oppo_sim.simulate("paper-stackexchange-7b", policy="oppo", steps=100)
     run.steps, run.rollouts, run.summary          # pandas frames
     table = oppo_sim.compare("paper-stackexchange-7b", ["intra", "inter", "oppo"], seeds=5).table
-    best = oppo_sim.run_sweep("paper-stackexchange-7b", grid={"policy.overcommit": "0:32:+8"}).points
-    fitted = oppo_sim.run_fit("train.log", "mine.yaml")          # costs from a training log, with draws
+    best = oppo_sim.sweep("paper-stackexchange-7b", grid={"policy.overcommit": "0:32:+8"}).points
+    found = oppo_sim.tune("paper-stackexchange-7b", max_staleness=2, trials=100)
+    fitted = oppo_sim.fit("train.log", "mine.yaml")              # costs from a training log, with draws
     trace, provenance = oppo_sim.import_log("auto", "rollout_dumps")
 
-Names are imported when they are first used, so that ``import oppo_sim`` costs nothing.
+Words mean the same everywhere: ``scenario`` is an object, a shipped name or a path; ``overrides`` are
+settings laid over it (field → value); ``steps``, ``seed`` and ``seeds`` count as on the command line;
+``draws`` are of what is unknown about the machine; ``folder`` is written, ``force`` replaces what it holds,
+``figures`` draws into it; ``executor``, ``jobs`` and ``ray_address`` say where to simulate; ``progress`` is
+told a ``Progress`` now and then (``progress=print``). Columns of all tables with units and meaning:
+``oppo_sim.explain(frame)``, docs/columns.md.
+
+``sweep``, ``tune`` and ``fit`` are packages, too: ``from oppo_sim.sweep import Sweep``. Names are imported
+when they are first used, so that ``import oppo_sim`` costs nothing.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oppo_sim.columns_page import explain
     from oppo_sim.comparison import Comparison, compare
     from oppo_sim.errors import OppoError
-    from oppo_sim.fit.call import run_fit
+    from oppo_sim.fit.call import fit
     from oppo_sim.fit.reading import read_step_log
     from oppo_sim.policies.interface import Batch, Policy, PoolView, StepPlan, StepReport
     from oppo_sim.policies.registry import SHIPPED as POLICIES
+    from oppo_sim.progress import Progress
     from oppo_sim.scenario.load import load_scenario, shipped_scenarios
     from oppo_sim.scenario.schema import Scenario
     from oppo_sim.simulation import Run, simulate
-    from oppo_sim.sweep.call import run_sweep
+    from oppo_sim.sweep.call import sweep
     from oppo_sim.traces.importers import import_log
     from oppo_sim.traces.opening import open_trace
     from oppo_sim.traces.storage import load_trace, save_trace
+    from oppo_sim.tune.call import tune
 
 _HOME = {
     "Batch": "oppo_sim.policies.interface",
@@ -37,22 +49,24 @@ _HOME = {
     "POLICIES": "oppo_sim.policies.registry:SHIPPED",
     "Policy": "oppo_sim.policies.interface",
     "PoolView": "oppo_sim.policies.interface",
+    "Progress": "oppo_sim.progress",
     "Run": "oppo_sim.simulation",
     "Scenario": "oppo_sim.scenario.schema",
     "StepPlan": "oppo_sim.policies.interface",
     "StepReport": "oppo_sim.policies.interface",
     "compare": "oppo_sim.comparison",
-    "run_fit": "oppo_sim.fit.call",
+    "explain": "oppo_sim.columns_page",
     "import_log": "oppo_sim.traces.importers.importing",
     "load_scenario": "oppo_sim.scenario.load",
     "load_trace": "oppo_sim.traces.storage",
     "open_trace": "oppo_sim.traces.opening",
     "read_step_log": "oppo_sim.fit.reading",
-    "run_sweep": "oppo_sim.sweep.call",
     "save_trace": "oppo_sim.traces.storage",
     "shipped_scenarios": "oppo_sim.scenario.load",
     "simulate": "oppo_sim.simulation",
 }
+_CALLED = ("fit", "sweep", "tune")
+"""Packages that are called by their name."""
 
 __all__ = [
     "POLICIES",
@@ -61,21 +75,24 @@ __all__ = [
     "OppoError",
     "Policy",
     "PoolView",
+    "Progress",
     "Run",
     "Scenario",
     "StepPlan",
     "StepReport",
     "compare",
+    "explain",
+    "fit",
     "import_log",
     "load_scenario",
     "load_trace",
     "open_trace",
     "read_step_log",
-    "run_fit",
-    "run_sweep",
     "save_trace",
     "shipped_scenarios",
     "simulate",
+    "sweep",
+    "tune",
 ]
 
 
@@ -84,6 +101,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _CALLED:
+        return import_module(f"oppo_sim.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'oppo_sim' has no attribute '{name}'")
     module, _, attribute = _HOME[name].partition(":")

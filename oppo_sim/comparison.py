@@ -10,14 +10,17 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_sim import columns as c
+from oppo_sim.comparison_best import best_policy, not_told_apart, steps_by_draw, steps_by_seed
 from oppo_sim.comparison_ranges import Ranges, ranges_of
+from oppo_sim.comparison_timelines import shown_steps, timelines_of
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings, policy_name
+from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, ExecutorName, Runner
@@ -34,7 +37,9 @@ from oppo_sim.simulation import loaded_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
+_DOING = "simulated runs"
 LOSS_COLUMNS = {
     "free_recompute": c.LOST_TO_RECOMPUTATION_S,
     "no_contention": c.LOST_TO_CONTENTION_S,
@@ -42,9 +47,6 @@ LOSS_COLUMNS = {
     "free_cuts": c.LOST_TO_CUTS_S,
 }
 ATTRIBUTION_COLUMNS = (c.HIDDEN_BY_OVERLAP_S, c.SAVED_BY_SHORTER_TAIL_S, *LOSS_COLUMNS.values())
-
-OnProgress = Callable[[int, int], None]
-"""Runs that are finished, of how many."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class ComparisonPlan:
     """Draws of what is unknown about the machine."""
     drawn: tuple[Cell, ...] = ()
     """The actual runs of all labels on every draw of the machine, draw by draw."""
+    practical: float = 0.0
+    """Differences from the best up to this share do not matter."""
 
     @cached_property
     def requests(self) -> list[RunRequest]:
@@ -96,7 +100,7 @@ class Comparison:
 
     table: "pd.DataFrame"
     """One row a policy, index ``policy``: step time, speed-up with its interval, stages, staleness, length
-    bias, time to the target reward."""
+    bias, time to the target reward (``oppo_sim.explain(comparison.table)``)."""
     attribution: "pd.DataFrame"
     """One row a policy: seconds a step hidden, saved and lost (NaN: not applicable)."""
     cells: "pd.DataFrame"
@@ -104,6 +108,21 @@ class Comparison:
     ranges: Ranges | None = None
     """What the unknowns of the machine do to it; None: the machine is taken as given, or no draws were
     wanted."""
+    plan: ComparisonPlan | None = None
+    """What was compared."""
+
+    @property
+    def best(self) -> str:
+        """The policy with the shortest step, of those that a real run can follow."""
+        return best_policy(self.table)
+
+    @property
+    def alike(self) -> list[str]:
+        """Policies that cannot be told apart from the best on the paired seeds and the draws of the machine
+        (5 % level), or are worse by no more than ``practical``."""
+        drawn = None if self.ranges is None else steps_by_draw(self.ranges.runs)
+        practical = 0.0 if self.plan is None else self.plan.practical
+        return not_told_apart(steps_by_seed(self.cells), self.best, drawn, practical)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {value:.2f}×" for name, value in self.table[c.SPEEDUP].items())
@@ -111,6 +130,32 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return self.table.to_html(float_format=lambda value: f"{value:.4g}")
+
+    def plot(self, what: Literal["speedup", "step_time", "attribution"] = "speedup") -> "Figure":
+        """Speed-up or step time by policy with 95 % intervals, or where the time went. Raises OppoError for
+        another word."""
+        from oppo_sim.report import comparison_figures as draw
+
+        name = "" if self.plan is None else self.plan.scenario.name
+        drawn = {
+            "speedup": lambda: draw.speedup_figure(self.table, BASELINE, name),
+            "step_time": lambda: draw.step_time_figure(self.table, name),
+            "attribution": lambda: draw.attribution_figure(self.attribution, name),
+        }
+        if what not in drawn:
+            raise OppoError(f"a comparison has no figure '{what}': choose {', '.join(drawn)}")
+        return drawn[what]()
+
+    def gantt(self, steps: tuple[int, int] | None = None) -> "Figure":
+        """What every device did in some steps (first and last; None: two after the warm-up), one policy under
+        the other, on the first seed: they are simulated again for it. Raises OppoError for steps that were
+        not run."""
+        from oppo_sim.report.timeline import compare_gantt
+
+        assert self.plan is not None
+        plan = self.plan
+        shown = shown_steps(plan.scenario.warmup_steps, plan.steps) if steps is None else steps
+        return compare_gantt(timelines_of(plan.setups, plan.steps, shown), shown)
 
 
 def plan_comparison(
@@ -120,6 +165,7 @@ def plan_comparison(
     steps: int | None,
     attribution: bool,
     draws: int = 0,
+    practical: float = 0.0,
 ) -> ComparisonPlan:
     """Check everything that the comparison needs. Raises OppoError for an unknown policy or one that cannot
     run here, and as ``machine_of``."""
@@ -169,6 +215,7 @@ def plan_comparison(
         setups[BASELINE].steps,
         machine,
         tuple(drawn),
+        practical,
     )
 
 
@@ -234,11 +281,12 @@ def compare(
     steps: int | None = None,
     attribution: bool = True,
     draws: int = DEFAULT_DRAWS,
+    practical: float = 0.0,
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
     overrides: Overrides = (),
-    progress: OnProgress = lambda done, total: None,
+    progress: OnProgress | None = None,
 ) -> Comparison:
     """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
     on.
@@ -250,15 +298,18 @@ def compare(
         attribution: replay without one cost to say where time went.
         draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
             given.
+        practical: a share: policies that are worse than the best by no more than it are ``alike``, too.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
+        progress: told how many runs are done (``oppo_sim.Progress``).
 
     Raises OppoError for anything that cannot run.
     """
     names = policies if isinstance(policies, str) else [policy_name(policy) for policy in policies]
-    plan = plan_comparison(loaded_scenario(scenario, overrides), names, seeds, steps, attribution, draws)
+    loaded = loaded_scenario(scenario, overrides)
+    plan = plan_comparison(loaded, names, seeds, steps, attribution, draws, practical)
     with RunStore() as store:
-        make_cells(plan, store, Executor(executor, jobs, ray_address), progress)
+        make_cells(plan, store, Executor(executor, jobs, ray_address), progress or unheard)
         return comparison_of(plan, store)
 
 
@@ -267,13 +318,13 @@ def make_cells(plan: ComparisonPlan, store: RunStore, executor: Executor, progre
     requests = plan.requests
     done = plan.runs - len(store.missing(requests))
     if done:
-        progress(done, plan.runs)
+        progress(Progress(_DOING, done, plan.runs))
     with Runner(executor) as runner:
         for finished in store.run(requests, runner):
             if error := next((result.error for _, result in finished if result.error), None):
                 raise OppoError(error)
             done += len(finished)
-            progress(done, plan.runs)
+            progress(Progress(_DOING, done, plan.runs))
     if error := next((found for each in requests if (found := store[each.key].error)), None):
         raise OppoError(error)
 
@@ -318,9 +369,9 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
     table = pd.DataFrame(rows).set_index("policy")
     attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")
     if not plan.drawn:
-        return Comparison(table, attribution, cells)
+        return Comparison(table, attribution, cells, plan=plan)
     ranges = _ranges(plan, store, table)
-    return Comparison(pd.concat([table, ranges.columns], axis=1), attribution, cells, ranges)
+    return Comparison(pd.concat([table, ranges.columns], axis=1), attribution, cells, ranges, plan)
 
 
 def _drawn_of(plan: ComparisonPlan, store: RunStore, label: str) -> list[list[Drawn]]:

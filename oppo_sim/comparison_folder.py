@@ -2,18 +2,22 @@
 it stopped."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from oppo_sim.columns import STEP_S
-from oppo_sim.comparison import Comparison, ComparisonPlan, OnProgress, comparison_of, make_cells
+from oppo_sim.comparison import (
+    Comparison,
+    ComparisonPlan,
+    comparison_of,
+    make_cells,
+)
+from oppo_sim.comparison_timelines import Timelines, shown_steps, timelines_of
 from oppo_sim.costs.terms import write_draws
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
-from oppo_sim.results.sinks import SummarySink
-from oppo_sim.results.spans import Marker, Span
+from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder
 from oppo_sim.runs.execute import Executor
@@ -21,7 +25,6 @@ from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulation import run_setup
 
 TABLE = "comparison.parquet"
 ATTRIBUTION = "attribution.parquet"
@@ -73,8 +76,8 @@ def compare_to_folder(
         if comparison.ranges is not None:
             folder.write_frame(MACHINE_RUNS, comparison.ranges.runs)
             write_draws(folder.path(DRAWS), comparison.ranges.machine.draws)
-        timelines = _timelines(plan)
-        _write_timelines(folder, timelines, _shown_steps(plan))
+        timelines = timelines_of(plan.setups, plan.steps, _shown(plan))
+        _write_timelines(folder, timelines, _shown(plan))
         if figures:
             _write_figures(folder, plan, comparison, timelines)
         folder.finish(_manifest(plan, comparison))
@@ -88,25 +91,14 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     record = {
         "comparison": comparison.table.to_dict(orient="index"),
         "attribution": comparison.attribution.to_dict(orient="index"),
+        "best": comparison.best,
+        "alike": comparison.alike,
     }
     return record if comparison.ranges is None else record | {"machine": comparison.ranges.record()}
 
 
-Timelines = dict[str, tuple[list[Span], list[Marker]]]
-
-
-def _shown_steps(plan: ComparisonPlan) -> tuple[int, int]:
-    first = min(plan.scenario.warmup_steps, plan.steps - 1)
-    return first, min(first + 1, plan.steps - 1)
-
-
-def _timelines(plan: ComparisonPlan) -> Timelines:
-    """Two steps of the baseline and of every policy, on the first seed."""
-    first, last = _shown_steps(plan)
-    return {
-        policy: run_setup(replace(setup, steps=last + 1), SummarySink(0), timeline=(first, last))
-        for policy, setup in plan.setups.items()
-    }
+def _shown(plan: ComparisonPlan) -> tuple[int, int]:
+    return shown_steps(plan.scenario.warmup_steps, plan.steps)
 
 
 def _write_timelines(folder: RunFolder, timelines: Timelines, steps: tuple[int, int]) -> None:
@@ -130,7 +122,7 @@ def _write_figures(
         folder.write_figure(
             "figures/attribution.png", comparison_figures.attribution_figure(comparison.attribution, name)
         )
-    folder.write_figure("figures/gantt.png", compare_gantt(timelines, _shown_steps(plan)))
+    folder.write_figure("figures/gantt.png", compare_gantt(timelines, _shown(plan)))
 
 
 def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
@@ -146,6 +138,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
         "baselines": dict(plan.baselines),
         "seeds": list(plan.seeds),
         "steps": plan.steps,
+        **({"practical": plan.practical} if plan.practical else {}),
         **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
         "to_reward": learning_of(scenario.rewards, plan.steps).record(),
         **provenance(scenario, plan.setups[BASELINE]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path, reading, whole_file, write_errors
+from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.plain_json import json_bytes, read_json
 from oppo_sim.tables import read_table, write_frame
 
@@ -31,7 +32,8 @@ FILES: Final = "files"
 """Key of manifest and journal under which the files are listed."""
 
 _MEND: Final = "run the simulation again"
-_OWN: Final = (MANIFEST, JOURNAL)
+_LISTINGS: Final = (MANIFEST, JOURNAL)
+_OWN: Final = (*_LISTINGS, COMMAND)
 
 
 class RunFolder:
@@ -103,8 +105,8 @@ class RunFolder:
                 self.root.rmdir()
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Write ``manifest.json``: the given facts and, under ``files``, size and SHA-256 of every file. The
-        folder is then complete.
+        """Write ``command.txt``, the command that made it if there is one, and ``manifest.json``: the given
+        facts and, under ``files``, size and SHA-256 of every other file. The folder is then complete.
 
         Raises OppoError when a claimed file was never written, or the disk refuses.
         """
@@ -120,6 +122,7 @@ class RunFolder:
             )
         with write_errors(self.root / MANIFEST):
             files = {name: file_facts(self.root / name) for name in sorted(self._names)}
+        keep_command(self.root)
         with whole_file(self.root / MANIFEST) as file:
             file.write(json_bytes({**manifest, FILES: files}))
         self._finished = True
@@ -247,7 +250,7 @@ def _checked_name(name: str, root: Path) -> str:
 
 
 def _remove_earlier_run(root: Path) -> None:
-    listings = [read_json(root / own, _MEND) for own in _OWN if (root / own).is_file()]
+    listings = [read_json(root / own, _MEND) for own in _LISTINGS if (root / own).is_file()]
     names = [name for listing in listings if isinstance(listing, dict) for name in listing.get(FILES, ())]
     files = [root / _checked_name(name, root) for name in names]
     for file in files:
@@ -256,7 +259,7 @@ def _remove_earlier_run(root: Path) -> None:
                 f"{file} lies behind a link out of the folder and is not deleted: remove the earlier run by"
                 " hand"
             )
-    for file in (*files, root / JOURNAL, root / MANIFEST):
+    for file in (*files, root / COMMAND, root / JOURNAL, root / MANIFEST):
         file.unlink(missing_ok=True)
         partial_path(file).unlink(missing_ok=True)
     folders = {parent for file in files for parent in file.parents if root in parent.parents}

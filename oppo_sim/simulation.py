@@ -10,6 +10,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of, run_columns, run_into
 from oppo_sim.manifest import run_manifest
 from oppo_sim.policies.registry import policy_name
+from oppo_sim.progress import OnProgress, Progress
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
@@ -20,9 +21,7 @@ from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Progress = Callable[[int], None]
-"""Called with the number of training steps done."""
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +31,7 @@ class Run:
     policy: str
     seed: int
     steps: "pd.DataFrame"
-    """One row a training step; columns in ``oppo_sim.columns``."""
+    """One row a training step; columns with units: docs/columns.md, ``oppo_sim.explain(run.steps)``."""
     rollouts: "pd.DataFrame"
     """One row a trained rollout (empty if not kept)."""
     summary: "pd.DataFrame"
@@ -47,6 +46,15 @@ class Run:
     def _repr_html_(self) -> str:
         return self.summary.to_html(float_format=lambda value: f"{value:.4g}")
 
+    def gantt(self) -> "Figure":
+        """What every device did in the steps of ``timeline``. Raises OppoError where none were kept."""
+        from oppo_sim.report.timeline import gantt_figure
+
+        if not self.spans:
+            raise OppoError("the run kept no timeline: simulate it with timeline=(first, last)")
+        steps = [span.step for span in self.spans]
+        return gantt_figure(self.spans, self.markers, (min(steps), max(steps)), self.policy)
+
     @property
     def step_s(self) -> float:
         """Mean seconds of a step after the warm-up."""
@@ -56,7 +64,7 @@ class Run:
 class ProgressSink:
     """Tells a callback how many steps are done."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress = progress
         self._done = 0
 
@@ -78,22 +86,28 @@ def simulate(
     overrides: Overrides = (),
     keep_rollouts: bool = True,
     timeline: tuple[int, int] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Run:
     """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
 
     ``policy`` is a name or a class; ``overrides`` are settings laid over the scenario,
     ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path); ``timeline`` names the
     first and last step whose spans are kept.
-    A compiled run (docs/fast.md) tells ``progress`` some steps at a time.
+    ``progress`` is told the steps that are done (``oppo_sim.Progress``), of a compiled run (docs/fast.md)
+    some at a time.
     Raises OppoError for anything that cannot run.
     """
     loaded = loaded_scenario(scenario, overrides)
     name = loaded.policy.name if policy is None else policy_name(policy)
     settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress(Progress("simulated steps", done, setup.steps))
+
     if not keep_rollouts and timeline is None:
-        made = run_columns(setup, progress=progress)
+        made = run_columns(setup, progress=tell)
         table = made.frame()
         manifest = run_manifest(setup, name, settings, engine=made.engine)
         return Run(
@@ -107,7 +121,7 @@ def simulate(
             [],
         )
     frames = FrameSink(keep_rollouts)
-    sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(progress))
+    sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(tell))
     spans, markers = run_setup(setup, sink, timeline=timeline)
     table = frames.steps()
     manifest = run_manifest(setup, name, settings, engine=engine_of(setup))

@@ -13,6 +13,7 @@ import pytest
 
 from oppo_sim.cli.main import run
 from oppo_sim.fast.choose import run_summary
+from oppo_sim.given_command import COMMAND
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import dump_yaml
@@ -81,11 +82,11 @@ def start_oppo(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Every file below a folder but the command that made it, which says where."""
     return {
         file.relative_to(folder).as_posix(): file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file()
+        if file.is_file() and file.name != COMMAND
     }
 
 

@@ -5,7 +5,7 @@ import shutil
 import signal
 from importlib.util import find_spec
 
-NEEDS = {"real": "torch"}  # tests/real_vllm and tests/real_trl look after themselves
+NEEDS = {"real": "torch", "on_ray": "ray"}  # tests/real_vllm and tests/real_trl look after themselves
 
 # Which engine a run takes must not depend on how soon a compiler beside is done (tests/test_compiling.py).
 os.environ.setdefault("OPPO_ENGINE", "compiled")
@@ -19,7 +19,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An engine's tests are collected where it is installed; CI installs each and demands it.
 collect_ignore = [folder for folder, package in NEEDS.items() if find_spec(package) is None]
-if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+if "on_ray" in collect_ignore:
+    collect_ignore.append("real/test_placement_ray.py")
+if None in (shutil.which("chromium"), shutil.which("chromedriver"), find_spec("selenium")):
     collect_ignore.append("browser")
 
 if find_spec("hypothesis") is not None:  # the engines' own environments may lack it
@@ -33,5 +35,9 @@ if find_spec("hypothesis") is not None:  # the engines' own environments may lac
 
 
 def pytest_report_header() -> list[str]:
-    missing = {**NEEDS, "browser": "chromium with chromedriver"}
+    missing = {
+        **NEEDS,
+        "real/test_placement_ray.py": "ray",
+        "browser": "chromium with chromedriver and selenium",
+    }
     return [f"tests/{folder}: not collected, {missing[folder]} is not installed" for folder in collect_ignore]

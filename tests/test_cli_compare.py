@@ -97,7 +97,7 @@ def test_python_gives_the_tables_of_the_files_and_json_stands_alone(oppo: Oppo) 
     printed = oppo(*ARGUMENTS, "--json", "--set", "policy.overcommit={control: reward_slope}")
     record = json.loads(printed.out)
     assert printed.err.startswith("note: policy 'oppo' controls overcommit by rewards")
-    assert {key: record[key] for key in ("comparison", "attribution")} == read_run_folder("cmp").json(
+    assert {name: value for name, value in record.items() if name != "folder"} == read_run_folder("cmp").json(
         "comparison.json"
     )
     result = compare(
@@ -108,21 +108,13 @@ def test_python_gives_the_tables_of_the_files_and_json_stands_alone(oppo: Oppo) 
         pd.testing.assert_frame_equal(frame, folder.frame(f"{name}.parquet").set_index("policy"))
     pd.testing.assert_frame_equal(result.cells, folder.frame("cells.parquet"))
     assert record["comparison"]["oppo"][c.SPEEDUP] == result.table.loc["oppo", c.SPEEDUP]
+    assert (record["best"], record["alike"]) == (result.best, result.alike)
 
 
 def test_results_do_not_depend_on_the_number_of_processes(oppo: Oppo) -> None:
     assert oppo(*ARGUMENTS).code == 0
     assert oppo(*ARGUMENTS[:-1], "2", "-o", "two").code == 0
     assert contents(Path("cmp")) == contents(Path("two"))
-
-
-def test_ray_gives_what_one_process_gives(oppo: Oppo, tmp_path: Path) -> None:
-    """Needs Ray (extra ``ray``); in a process of its own, since Ray warns of things that are not ours."""
-    assert oppo(*ARGUMENTS).code == 0
-    process = start_oppo(*ARGUMENTS[:-1], "2", "-o", "ray", "--executor", "ray", cwd=tmp_path)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert contents(Path("cmp")) == contents(Path("ray"))
 
 
 def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[RunRequest]) -> None:
@@ -369,7 +361,9 @@ def test_killed_while_the_folder_is_written_the_same_command_writes_it_again(
     oppo: Oppo, whole: dict[str, bytes], simulated: list[RunRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oppo_sim.comparison_folder._timelines", lambda _: signal.raise_signal(signal.SIGINT))
+        patch.setattr(
+            "oppo_sim.comparison_folder.timelines_of", lambda *_: signal.raise_signal(signal.SIGINT)
+        )
         printed = oppo(*ARGUMENTS)
     assert (printed.code, printed.err.count("\n")) == (130, 1)
     assert Path("cmp/unfinished.json").is_file()

@@ -34,7 +34,7 @@ STAGE_COLUMNS = {c.timing(stage) for stage in (*c.STAGES, "step")}
 STEP_COLUMNS = STAGE_COLUMNS | {
     value
     for name, value in takewhile(lambda item: item[0] != "STEP_TESTING_S", vars(c).items())
-    if isinstance(value, str) and name.isupper() and ("/" in value or name in PLAIN_NAMES)
+    if isinstance(value, str) and name.isupper() and name[0] != "_" and ("/" in value or name in PLAIN_NAMES)
 }
 
 

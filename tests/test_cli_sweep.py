@@ -13,12 +13,12 @@ import jsonschema
 import pandas as pd
 import pytest
 
+import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.scenario.yaml_text import dump_yaml
-from oppo_sim.sweep import run_sweep
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
 GRID = ("--grid", "policy.chunk_size=4,8", "--grid", "policy.overcommit=0:4:+2")
@@ -133,7 +133,7 @@ def test_figures_are_drawn(oppo: Oppo) -> None:
 def test_json_and_python_say_what_the_files_say(oppo: Oppo) -> None:
     printed = json.loads(oppo(*ARGUMENTS, "--json").out)
     assert printed["best"] == record("swept", "best.json")["best"]
-    points = run_sweep(
+    points = oppo_sim.sweep(
         "tiny.yaml", grid={"policy.chunk_size": [4, 8], "policy.overcommit": "0:4:+2"}, seeds=3
     ).points
     assert [row[c.STEP_S] for row in printed["table"]] == list(points[c.STEP_S])
@@ -469,16 +469,6 @@ def test_results_do_not_depend_on_where_the_runs_are_made(
     for folder, executor in (("one", ["serial"]), ("four", ["processes", "--jobs", "4"])):
         assert oppo(*LONG, "--steps", "20", "-o", folder, "--executor", *executor).code == 0
     assert results("one") == results("four")
-
-
-def test_ray_gives_what_one_process_gives(oppo: Oppo, tmp_path: Path) -> None:
-    """Needs Ray (extra ``ray``); in a process of its own, since Ray warns of things that are not ours."""
-    arguments = (*LONG, "--steps", "20")
-    assert oppo(*arguments, "-o", "one", "--executor", "serial").code == 0
-    process = start_oppo(*arguments, "-o", "ray", "--executor", "ray", "--jobs", "2", cwd=tmp_path)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert results("one") == results("ray")
 
 
 def test_help_shows_an_example(oppo: Oppo) -> None:

@@ -18,6 +18,7 @@ from oppo_sim.comparison import baseline_of, plan_comparison
 from oppo_sim.comparison_folder import compare_to_folder
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
+from oppo_sim.progress import unheard
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import interval, ratio_interval
 from oppo_sim.scenario import build
@@ -107,7 +108,7 @@ def test_the_baseline_is_first_whether_it_is_named_or_not(tiny: Path) -> None:
 
 def test_progress_counts_the_runs(tiny: Path) -> None:
     seen: list[tuple[int, int]] = []
-    compare(tiny, ["oppo"], seeds=1, progress=lambda done, total: seen.append((done, total)))
+    compare(tiny, ["oppo"], seeds=1, progress=lambda at: seen.append((at.done, at.total)))
     assert seen == [(done, 5) for done in range(1, 6)]
 
 
@@ -369,7 +370,7 @@ def test_a_comparison_reads_its_trace_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(build, "build_replay", counted)
     plan = plan_comparison(scenario, ["rollout-overlap", "intra", "inter", "oppo"], 2, None, True)
-    compare_to_folder(plan, tmp_path / "cmp", Executor("serial"), lambda done, total: None)
+    compare_to_folder(plan, tmp_path / "cmp", Executor("serial"), unheard)
     assert plan.runs > 20
     assert len(opened) == 1
 

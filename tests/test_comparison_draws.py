@@ -18,6 +18,7 @@ from oppo_sim.cli.main import run
 from oppo_sim.comparison import make_cells, plan_comparison
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
+from oppo_sim.progress import Progress
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.machine import on_machine
@@ -264,8 +265,8 @@ def test_runs_on_draws_are_kept_and_taken_up_again(tmp_path: Path) -> None:
     class EnoughError(Exception):
         pass
 
-    def stop(done: int, total: int) -> None:
-        if done == 10:
+    def stop(at: Progress) -> None:
+        if at.done == 10:
             raise EnoughError
 
     with RunStore(path) as store, pytest.raises(EnoughError):
@@ -274,7 +275,7 @@ def test_runs_on_draws_are_kept_and_taken_up_again(tmp_path: Path) -> None:
     with RunStore(path) as store:
         assert 9 <= len(store) < plan.runs
         kept = len(store)
-        make_cells(plan, store, Executor("serial"), lambda done, total: seen.append(done))
+        make_cells(plan, store, Executor("serial"), lambda at: seen.append(at.done))
     assert seen[0] == kept
     assert seen[-1] == plan.runs
 

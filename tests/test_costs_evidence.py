@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim.cli.main import run
 from oppo_sim.costs.context import StagesRun
@@ -22,7 +23,6 @@ from oppo_sim.scenario.build import build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.sweep import run_sweep
 from tests.cli_runs import TINY, write_scenario
 
 
@@ -168,7 +168,7 @@ def test_a_term_that_is_stated_as_nothing_stays_so_in_files_and_sweeps(tmp_path:
     scenario = load_scenario("h200-single", ["costs.terms={gen_phase_s: 0}"])
     again = Scenario.model_validate(scenario.to_plain())
     assert again.costs.point(cost_context(again)).gen_phase_s == 0.0
-    swept = run_sweep(
+    swept = oppo_sim.sweep(
         "h200-single", grid={"costs.terms.gen_phase_s": [0.0, 2.0]}, seeds=1, steps=11, draws=0
     ).points[c.GEN_S]
     assert swept[1] == pytest.approx(swept[0] + 2.0)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+import oppo_sim
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import simulate
-from oppo_sim.sweep import run_sweep
 from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
 from oppo_sim.sweep.show import notes
@@ -123,7 +123,7 @@ def test_a_split_is_at_an_edge_in_its_parts() -> None:
 
 
 def test_a_sweep_says_its_edge_and_the_command_it_gives_runs(tmp_path: Path) -> None:
-    swept = run_sweep(
+    swept = oppo_sim.sweep(
         scenario(), grid={"policy.overcommit": [0, 2], "policy.chunk_size": [2, 4, 8]}, seeds=2, draws=0,
         folder=tmp_path / "swept", executor="serial",
     )  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_sweep_says_its_edge_and_the_command_it_gives_runs(tmp_path: Path) -> 
 
 def test_a_field_that_changes_nothing_has_no_edge() -> None:
     # Sequential scores whole batches and stops at a token: chunks do nothing.
-    swept = run_sweep(
+    swept = oppo_sim.sweep(
         scenario(), grid={"policy.name": ["sequential"], "policy.chunk_size": [2, 4]}, seeds=2, draws=0,
         executor="serial",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.call import fit
 from oppo_sim.fit.drifting import Ahead, drawn_drift, walk_of
 from oppo_sim.fit.periodic import found_in
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
@@ -55,7 +55,7 @@ def test_a_checkpoint_that_no_metric_names_is_predicted_where_it_comes_back(
 ) -> None:
     saved = dict.fromkeys(range(6, STEPS + 1, 6), 30.0)
     log = with_step_seconds(plain, tmp_path / "saved.log", saved)
-    result = run_fit(log, fit_scenario(), fit_steps=15, draws=200)
+    result = fit(log, fit_scenario(), fit_steps=15, draws=200)
     (held,) = result.held_out
     step = next(each for each in held.judgements if each.column == TIMING_STEP)
     assert step.model.p90 < 0.06
@@ -67,14 +67,14 @@ def test_a_checkpoint_that_no_metric_names_is_predicted_where_it_comes_back(
 
 def test_drift_is_told_in_words(plain: Path, tmp_path: Path) -> None:
     log = slower(plain, tmp_path / "slow.log", 1.4, range(20, 31))
-    result = run_fit(log, fit_scenario(), draws=200, fit_steps=STEPS)
+    result = fit(log, fit_scenario(), draws=200, fit_steps=STEPS)
     (trend,) = result.trends
     assert trend.column == "timing_s/gen"
     assert trend.change == pytest.approx(0.4, abs=0.08)
     assert trend.slow[0] >= 18
     assert trend.slow[1] <= 32
     assert any("timing_s/gen drifts" in note for note in result.notes)
-    steady = run_fit(plain, fit_scenario(), draws=50, fit_steps=STEPS)
+    steady = fit(plain, fit_scenario(), draws=50, fit_steps=STEPS)
     assert not steady.trends
     assert not any("one step in" in note for note in steady.notes)
 

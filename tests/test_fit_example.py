@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.call import fit
 
 EXAMPLE = Path(__file__).parents[1] / "experiments" / "fit"
 
 
 def test_fifteen_steps_predict_the_rest_of_a_real_run() -> None:
-    result = run_fit(EXAMPLE / "train.log.gz", EXAMPLE / "scenario.yaml", fit_steps=15)
+    result = fit(EXAMPLE / "train.log.gz", EXAMPLE / "scenario.yaml", fit_steps=15)
     (held,) = result.held_out
     assert held.held_steps == 39
     step = next(each for each in held.judgements if each.column == TIMING_STEP)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.baseline import Baseline, known_names
+from oppo_sim.fit.observe import log_evidence
+from oppo_sim.fit.priors import priors_for
 from tests.fit_logs import COSTS, fit_scenario
 
 ROOFLINE: dict[str, Any] = {
@@ -32,7 +34,7 @@ CASES: list[tuple[dict[str, Any], float]] = [
 ]
 SMALL = {"iteration_s": 1e-3, "rollout_iteration_s": 1e-3, "piece_fixed_s": 1e-5}
 """Pieces change no worker's place: the slowest is taken to be that of the cost model's seconds."""
-NAMES = [name for name in known_names() if name != "utilization/inference"]
+NAMES = [name for name in known_names() if not name.startswith("utilization/")]
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
@@ -64,3 +66,31 @@ def test_utilization_counts_replicas_and_workers() -> None:
     terms = CostTerms(score=20.0)
     values = {name: np.array([getattr(terms, name)]) for name in baseline.terms}
     assert baseline.estimated(values)[0] == pytest.approx(baseline.simulated(terms), rel=0.02)
+
+
+def test_utilization_by_kernels_leaves_out_what_launches_wait_for() -> None:
+    costs = {**ROOFLINE, "rollout": {"host": "generate"}}
+    both = ["utilization/inference", "utilization/kernels"]
+    baseline = Baseline(fit_scenario(costs=costs, rollout_batch_size=16), both)
+    terms = CostTerms(decode=1.5, host=0.8, prefill=2.0, iteration_s=1e-3)
+    values = {name: np.array([getattr(terms, name)]) for name in baseline.terms}
+    busy, kernels = baseline.estimated(values)[0]
+    assert kernels < 0.5 * busy  # 0.8 ms a layer to launch what takes a tenth of that
+    assert kernels == pytest.approx(baseline.simulated(terms)[1], rel=0.03)
+
+
+def test_evidence_is_the_share_of_the_prior_that_agrees() -> None:
+    scenario = fit_scenario()
+    assert log_evidence(scenario, ["share/gen=0..1"], draws=500) == pytest.approx(0.0, abs=1e-9)
+    baseline = Baseline(scenario, ["timing_s/gen"], scenario.steps - 1)
+    priors = priors_for([scenario])
+    z = np.random.default_rng(5).standard_normal((4000, len(baseline.terms)))
+    drawn = {
+        name: priors[name].median * np.exp(priors[name].sigma * z[:, place])
+        for place, name in enumerate(baseline.terms)
+    }
+    median = float(np.median(baseline.estimated(drawn)))
+    half = log_evidence(scenario, [f"timing_s/gen=0..{median}"])
+    assert np.log(0.5) < half < np.log(0.7)  # the end of a range is soft
+    nearer, farther = (log_evidence(scenario, [f"timing_s/gen={f * median}"]) for f in (1.0, 2.0))
+    assert nearer > farther + 2.0

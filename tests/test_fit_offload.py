@@ -10,7 +10,7 @@ import pytest
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms, read_draws
-from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.call import fit
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
@@ -69,7 +69,7 @@ def test_a_run_that_offloads_at_another_rate_is_predicted_where_offload_is_most_
 ) -> None:
     true, believed = offloading(rate, **falling()), offloading(None, **falling())
     log = verl_log(tmp_path / "a.log", true, TRUTH, steps=40, noise=0.004)
-    result = run_fit(log, believed, fit_steps=15, draws=200, output=tmp_path / "fit")
+    result = fit(log, believed, fit_steps=15, draws=200, folder=tmp_path / "fit")
     (held,) = result.held_out
     update = next(each for each in held.judgements if each.column == "timing_s/update_actor").model
     assert update.p90 < 0.06
@@ -134,7 +134,7 @@ def test_a_run_that_trains_an_unknown_part_of_its_batch_is_written_with_its_offl
     ]
     log = tmp_path / "part.log"
     log.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    result = run_fit(log, scenario, draws=50)
+    result = fit(log, scenario, draws=50)
     assert any("how many were trained is not logged" in note for note in result.notes)
     (part,) = result.parts
     assert part.features.untold
@@ -148,7 +148,7 @@ def test_each_of_several_scenarios_is_written_with_its_own_offload(tmp_path: Pat
     kept = {"param_offload": False, "optimizer_offload": False}
     second = first.model_copy(update={"training": first.training.model_copy(update=kept)})
     logs = [verl_log(tmp_path / f"{n}.log", each, TRUTH, steps=8) for n, each in enumerate((first, second))]
-    result = run_fit(logs, [first, second], draws=60, output=tmp_path / "fit")
+    result = fit(logs, [first, second], draws=60, folder=tmp_path / "fit")
     seconds = result.parts[0].features.offload["update_actor"]
     found, other = (load_scenario(tmp_path / "fit" / f"scenario{n}.yaml") for n in ("", "-2"))
     assert (found.costs.draws, other.costs.draws) == ("draws.csv", "draws-2.csv")

@@ -9,7 +9,7 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.priors import log_priors
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import FitResult, fit_logs
 from oppo_sim.fit.sources import open_log
 from oppo_sim.simulation import simulate
@@ -26,7 +26,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fitted(small: Path) -> FitResult:
     """By all steps, and by the first 15 to judge the other 9."""
-    return run_fit(small, fit_scenario(), fit_steps=15)
+    return fit(small, fit_scenario(), fit_steps=15)
 
 
 def test_terms_come_back_within_their_intervals(fitted: FitResult) -> None:
@@ -73,7 +73,7 @@ def test_intervals_hold_as_often_as_they_say(tmp_path: Path) -> None:
             seed=case,
             steps=20,
         )
-        (held,) = run_fit(log, fit_scenario(), fit_steps=10, draws=200).held_out
+        (held,) = fit(log, fit_scenario(), fit_steps=10, draws=200).held_out
         for each in held.judgements:
             assert each.model.coverage is not None
             inside += round(each.model.coverage * each.model.steps)
@@ -89,7 +89,7 @@ def test_runs_of_one_cluster_are_fitted_together_and_predict_another(tmp_path: P
 
     pairs = [other(64), other(96)]
     log, scenario = other(160)
-    result = run_fit([path for path, _ in pairs], [each for _, each in pairs], judge=[(log, scenario)])  # type: ignore[list-item, misc]
+    result = fit([path for path, _ in pairs], [each for _, each in pairs], judge=[(log, scenario)])  # type: ignore[list-item, misc]
     (judged,) = result.judged
     step = next(each for each in judged.judgements if each.column == TIMING_STEP)
     assert step.model.p90 < 0.06
@@ -101,7 +101,7 @@ def test_a_first_step_and_one_that_stalls_are_named(tmp_path: Path) -> None:
     terms = TRUTH.then(CostTerms(first_step_s=40.0))
     scenario = fit_scenario()
     log = verl_log(tmp_path / "a.log", scenario, terms, extra={14: {"timing_s/ref": 4.0}})
-    result = run_fit(log, scenario, fit_steps=ALL)
+    result = fit(log, scenario, fit_steps=ALL)
     odd = {(each.step, each.column): each.reason for each in result.odd}
     assert "first step" in odd[1, "timing_s/gen"]
     assert (14, "timing_s/ref") in odd
@@ -112,7 +112,7 @@ def test_a_first_step_and_one_that_stalls_are_named(tmp_path: Path) -> None:
 def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
     scenario = fit_scenario()
     log = verl_log(tmp_path / "plain.log", scenario, TRUTH, noise=0.005)
-    plain = run_fit(log, scenario, draws=200, fit_steps=ALL)
+    plain = fit(log, scenario, draws=200, fit_steps=ALL)
     text = log.read_text().splitlines()
     waits = [0.0 if number % 3 else 5.0 for number in range(len(text))]
     changed = []
@@ -122,7 +122,7 @@ def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
             line = line.replace(f"timing_s/{name}:np.float64({before})", f"timing_s/{name}:{before + wait}")  # noqa: PLW2901
         changed.append(f"{line} - timing_s/agent_loop/slowest/tool_calls:{wait}")
     (tmp_path / "tools.log").write_text("\n".join(changed) + "\n")
-    waited = run_fit(tmp_path / "tools.log", scenario, draws=200, fit_steps=ALL)
+    waited = fit(tmp_path / "tools.log", scenario, draws=200, fit_steps=ALL)
     assert waited.wait_s == pytest.approx(np.mean(waits), rel=0.05)
     # A run with tools may decode fewer tokens than its lengths say, each in more seconds.
     assert waited.point.decode == pytest.approx(plain.point.decode, rel=0.25)
@@ -158,12 +158,12 @@ def test_a_policy_that_overlaps_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_same_fit_gives_the_same_draws_whatever_is_held_back(small: Path, fitted: FitResult) -> None:
-    assert run_fit(small, fit_scenario(), fit_steps=ALL).draws == fitted.draws
+    assert fit(small, fit_scenario(), fit_steps=ALL).draws == fitted.draws
 
 
 def test_a_batch_that_the_run_did_not_have_is_refused(small: Path) -> None:
     with pytest.raises(OppoError, match="rollout_batch_size of the scenario is 32"):
-        run_fit(small, fit_scenario(rollout_batch_size=32))
+        fit(small, fit_scenario(rollout_batch_size=32))
 
 
 def test_the_fitted_costs_give_the_seconds_of_the_run(fitted: FitResult) -> None:
@@ -197,11 +197,11 @@ def test_filtered_groups_are_told_from_tokens_and_seconds_a_token(tmp_path: Path
     (tmp_path / "b.log").write_text("\n".join(lines) + "\n")
     log = open_log(tmp_path / "b.log")
     assert set(log.frame["rollouts/trained"]) == {32}
-    result = run_fit(log, scenario, draws=100, fit_steps=ALL)
+    result = fit(log, scenario, draws=100, fit_steps=ALL)
     assert result.point.ref == pytest.approx(0.8, rel=0.1)
     assert result.point.update_actor == pytest.approx(1.2, rel=0.25)
     assert not any("how many" in note for note in result.notes)
     without = "\n".join(line.split(" - timing_per_token_ms")[0] for line in lines)
     (tmp_path / "c.log").write_text(without + "\n")
-    untold = run_fit(tmp_path / "c.log", scenario, draws=50, fit_steps=ALL)
+    untold = fit(tmp_path / "c.log", scenario, draws=50, fit_steps=ALL)
     assert any("how many" in note for note in untold.notes)

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import oppo_sim
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
-from oppo_sim.fit.call import run_fit
+from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import HeldOut
 from oppo_sim.fit.judging import Judgement
 from oppo_sim.scenario.build import build_setup
@@ -43,7 +44,7 @@ def test_a_stage_that_is_mostly_constant_is_told_from_a_slow_one(tmp_path: Path)
     terms = TRUTH.then(CostTerms(update_actor_s=58.0))
     scenario = fit_scenario()
     log = verl_log(tmp_path / "a.log", scenario, terms, noise=0.003)
-    result = run_fit(log, scenario, fit_steps=15)
+    result = fit(log, scenario, fit_steps=15)
     (held,) = result.held_out
     update = _of(held, "timing_s/update_actor").model
     assert update.p90 < 0.02
@@ -60,7 +61,11 @@ def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) 
     }
     given = fit_scenario(training={"num_ppo_epochs": 1}, costs={**COSTS, "stages": stages})
     log = verl_log(tmp_path / "a.log", ran, TRUTH.model_copy(update={"other_s": 0.05}))
-    result = run_fit(log, given, fit_steps=15, output=tmp_path / "fit")
+    seen: list[oppo_sim.Progress] = []
+    result = oppo_sim.fit(log, given, fit_steps=15, folder=tmp_path / "fit", progress=seen.append)
+    assert [(at.done, at.total) for at in seen] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert repr(result).startswith("FitResult(")
+    assert result._repr_html_().count("<tr") == len(result.told) + 1
     (held,) = result.held_out
     assert _of(held, TIMING_STEP).model.median < 0.03
     told = [note for note in result.notes if "taken as not run" in note]
@@ -80,7 +85,7 @@ def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) 
         for line, wait in zip(longer.read_text().splitlines(), waits, strict=True)
     ]
     longer.write_text("\n".join(lines) + "\n")
-    result = run_fit(longer, scenario, draws=200, fit_steps=ALL)
+    result = fit(longer, scenario, draws=200, fit_steps=ALL)
     assert np.median(result.posterior.terms["tool_wait"]) == pytest.approx(counted, abs=0.1)
     assert result.wait_s == pytest.approx(counted * float(np.mean(waits)), rel=0.15)
 
@@ -105,7 +110,7 @@ def test_a_run_that_trains_an_unknown_part_tells_nothing_of_the_others(tmp_path:
         _half_trained(tmp_path, scenario, 3),
     ]
     whole = verl_log(tmp_path / "4.log", scenario, TRUTH, seed=4)
-    result = run_fit(logs, scenario, judge=[(whole, scenario)], draws=200)
+    result = fit(logs, scenario, judge=[(whole, scenario)], draws=200)
     update = _of(result.judged[0], "timing_s/update_actor").model
     assert update.p90 < 0.06
     assert _of(result.judged[0], TIMING_STEP).model.p90 < 0.06
@@ -119,7 +124,7 @@ def test_seconds_of_a_part_are_the_run_s_own_and_uncertain_of_another(tmp_path: 
     scenario = fit_scenario()
     log = _half_trained(tmp_path, scenario, 1)
     whole = verl_log(tmp_path / "2.log", scenario, TRUTH, seed=2)
-    result = run_fit(log, scenario, judge=[(whole, scenario)], draws=200)
+    result = fit(log, scenario, judge=[(whole, scenario)], draws=200)
     own = _of(result.held_out[0], "timing_s/update_actor").model
     other = _of(result.judged[0], "timing_s/update_actor").model
     assert own.p90 < 0.08
@@ -141,7 +146,7 @@ def test_intervals_hold_when_engines_drift(tmp_path: Path) -> None:
         plain = verl_log(tmp_path / f"{case}.log", scenario, TRUTH, noise=0.02, seed=case)
         drift = float(np.exp(0.025 * generator.standard_normal()))
         log = _changed(plain, tmp_path / f"{case}-drift.log", {"timing_s/gen": [1.0] * 12 + [drift] * 12}, {})
-        (held,) = run_fit(log, scenario, fit_steps=12, draws=200).held_out
+        (held,) = fit(log, scenario, fit_steps=12, draws=200).held_out
         model = _of(held, "timing_s/gen").model
         assert model.coverage is not None
         inside += round(model.coverage * model.steps)
@@ -163,7 +168,7 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     setup = build_setup(scenario.model_copy(update={"costs": costs}))
     request = SimulationRequest(setup, "sequential", tmp_path / "run", False, (0, 0), True, False)
     simulate_to_folder(request, lambda _done: None)
-    result = run_fit(tmp_path / "run", scenario, fit_steps=ALL, draws=200)
+    result = fit(tmp_path / "run", scenario, fit_steps=ALL, draws=200)
     told = {each.term: each for each in result.told}
     for name, truth in (("round_fixed_s", 0.8), ("piece_fixed_s", 0.02)):
         low, middle, high = told[name].posterior
@@ -173,6 +178,6 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     assert not any("round_fixed_s" in note for note in result.notes)
     assert any(note.startswith("piece_send_s cannot be told") for note in result.notes)
     log = verl_log(tmp_path / "v.log", fit_scenario(), TRUTH)
-    one_call = run_fit(log, fit_scenario(), draws=50, fit_steps=ALL)
+    one_call = fit(log, fit_scenario(), draws=50, fit_steps=ALL)
     assert "round_fixed_s" not in {each.term for each in one_call.told}
     assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)

@@ -20,8 +20,10 @@ def test_a_missing_library_is_named(log: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setitem(sys.modules, "transformers", None)
     (tmp_path / "tokenizer.json").write_text(json.dumps({}))
-    assert "pip install tokenizers" in refused("verl", log, tokenizer=tmp_path / "tokenizer.json")
-    assert "pip install tokenizers" in refused("verl", log, tokenizer=tmp_path), (
+    assert "pip install 'oppo-toolkit[tokenizers]'" in refused(
+        "verl", log, tokenizer=tmp_path / "tokenizer.json"
+    )
+    assert "pip install 'oppo-toolkit[tokenizers]'" in refused("verl", log, tokenizer=tmp_path), (
         "a folder with the file is as good"
     )
     (tmp_path / "model").mkdir()

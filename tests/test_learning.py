@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario, simulate
 from oppo_sim.errors import OppoError
@@ -25,7 +26,6 @@ from oppo_sim.learning import (
 )
 from oppo_sim.rewards import NoRewards, SaturatingRewards, SeriesRewards, learning_of
 from oppo_sim.runs.to_reward import Drawn, to_reward_columns
-from oppo_sim.sweep import run_sweep
 from tests.cli_runs import write_scenario
 
 HALVES = Strength(log(2.0), log(4.0))
@@ -168,7 +168,7 @@ def test_the_best_overcommit_is_smaller_but_not_0_where_staleness_costs(tmp_path
     grid = {"policy.overcommit": [0, 1, 2, 4, 8, 16]}
 
     def best(**changes: Any) -> int:
-        found = run_sweep(str(path), grid=grid, seeds=3, steps=40, draws=0, executor="serial", **changes)
+        found = oppo_sim.sweep(str(path), grid=grid, seeds=3, steps=40, draws=0, executor="serial", **changes)
         assert found.best is not None
         return int(found.points.loc[found.best, "policy.overcommit"])
 

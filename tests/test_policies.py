@@ -576,7 +576,7 @@ assert {knob.field for knob in space.knobs["eager"]} == {
 assert why_not(build_setup(scenario, policy="eager")) is None
 table = oppo_sim.compare(scenario, ["eager", "intra"], seeds=2).attribution
 assert table.loc["eager", "saved_by_shorter_tail_s"] > 0
-points = oppo_sim.run_sweep(scenario, grid={"policy.name": "eager,intra", "policy.chunk_size": "4,8"}, seeds=2)
+points = oppo_sim.sweep(scenario, grid={"policy.name": "eager,intra", "policy.chunk_size": "4,8"}, seeds=2)
 assert set(points.points["policy.name"]) == {"eager", "intra"}
 print("found")
 """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ import pytest
 
 import oppo_sim
 from oppo_sim import columns as c
+from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
+from oppo_sim.report.explore import at_values
+from oppo_sim.report.points import Points
 from oppo_sim.sweep import Sweep
 from tests import own_policies
+from tests.cells import run_cell
 from tests.cli_runs import write_scenario
 
 GRID = {"policy.chunk_size": [8, 16, 32], "policy.overcommit": [0, 2]}
@@ -24,7 +30,7 @@ GRID = {"policy.chunk_size": [8, 16, 32], "policy.overcommit": [0, 2]}
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     path = write_scenario(tmp_path_factory.mktemp("swept"))
-    return oppo_sim.run_sweep(path, grid=GRID, seeds=2, steps=6)
+    return oppo_sim.sweep(path, grid=GRID, seeds=2, steps=6)
 
 
 def test_completion_offers_every_public_name() -> None:
@@ -44,7 +50,7 @@ def test_overrides_are_a_mapping_or_texts_everywhere(tmp_path: Path) -> None:
     )
     assert by_map.table.equals(by_text.table)
     grid = {"policy.overcommit": [0, 2]}
-    first, second = (oppo_sim.run_sweep(path, grid=grid, seeds=2, overrides=each) for each in (given, texts))
+    first, second = (oppo_sim.sweep(path, grid=grid, seeds=2, overrides=each) for each in (given, texts))
     assert first.points.equals(second.points)
     with pytest.raises(OppoError, match="give a mapping of fields to values"):
         oppo_sim.simulate(path, overrides="policy.overcommit=2")
@@ -63,6 +69,133 @@ def test_a_sweep_is_drawn_in_one_call(swept: Sweep) -> None:
         swept.heatmap(x="steps")
 
 
+def test_the_rows_that_are_alike_begin_with_the_best(swept: Sweep) -> None:
+    region = swept.region()
+    assert region.index[0] == swept.best
+    assert set(region.index) == set(swept.alike)
+    assert region[c.DIFFERENCE].iloc[0] == 0
+
+
+def test_a_sweep_is_explored_with_controls(swept: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, *sliders, sentence, picture = swept.explore().children
+    measure, across, upwards = head.children
+    chunk = next(slider for slider in sliders if slider.description == "chunk size")
+    first = bytes(picture.value)
+    assert first.startswith(b"\x89PNG")
+    measure.value = c.COMPARED_STALENESS_MEAN
+    assert bytes(picture.value) != first
+    assert chunk.disabled, "it is on an axis"
+    # Without a second field: a curve of Δ at the chunk size that the slider says.
+    upwards.value, chunk.value = "", 8
+    at_8 = bytes(picture.value)
+    chunk.value = 32
+    assert not chunk.disabled
+    assert bytes(picture.value) != at_8
+    upwards.value = across.value
+    assert (bytes(picture.value), "two fields" in sentence.value) == (b"", True)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(OppoError, match=r"pip install 'oppo-toolkit\[notebooks\]'"):
+        swept.explore()
+
+
+def test_what_is_explored_is_held_at_the_values_chosen(swept: Sweep) -> None:
+    shown = Points(swept.points, swept.plan.fields, swept.best, frozenset(swept.alike))
+    held = at_values(shown, {"policy.chunk_size": 16})
+    wanted = swept.points[swept.points["policy.chunk_size"] == 16]
+    assert held.table[c.STEP_S].tolist() == wanted[c.STEP_S].tolist()
+    assert held.best is None or wanted.index[held.best] == swept.best
+    assert {wanted.index[row] for row in held.region} == set(swept.alike) & set(wanted.index)
+    with pytest.raises(OppoError, match=r"no point of the sweep has .* = 17"):
+        at_values(shown, {"policy.chunk_size": 17})
+
+
+def test_a_comparison_is_drawn_in_one_call(tmp_path: Path) -> None:
+    compared = oppo_sim.compare(write_scenario(tmp_path), ["inter"], seeds=2, steps=6)
+    for what in ("speedup", "step_time", "attribution"):
+        labels = [text.get_text() for text in compared.plot(what).axes[0].get_yticklabels()]  # type: ignore[arg-type]
+        assert "inter" in labels
+    with pytest.raises(OppoError, match="choose speedup, step_time, attribution"):
+        compared.plot("seconds")  # type: ignore[arg-type]
+    titles = [axis.get_title(loc="left") for axis in compared.gantt((2, 3)).axes]
+    assert ["sequential" in title for title in titles] == [True, False]
+    assert "inter" in titles[1]
+    with pytest.raises(OppoError, match="timeline 2:9 lies outside steps 0 to 5"):
+        compared.gantt((2, 9))
+    run = oppo_sim.simulate(write_scenario(tmp_path), steps=6, timeline=(2, 3))
+    assert len(run.gantt().axes) == 1
+    with pytest.raises(OppoError, match="kept no timeline"):
+        oppo_sim.simulate(write_scenario(tmp_path), steps=6).gantt()
+
+
+def test_a_trace_is_drawn_in_one_call() -> None:
+    steps = [step for step in range(4) for _ in range(16)]
+    frame = pd.DataFrame({"response_length": [10 + 3 * at for at in range(64)], "step": steps})
+    opened = oppo_sim.open_trace(frame)
+    assert repr(opened) == "OpenedTrace(given lengths, 64 responses of 104 tokens, the longest 199)"
+    assert "<table" in opened._repr_html_()
+    assert len(opened.plot().axes) == 3, "lengths, tail, drift over the steps"
+    assert len(oppo_sim.open_trace(frame["response_length"]).plot().axes) == 2
+
+
+def test_packages_are_called_by_their_names() -> None:
+    from oppo_sim.sweep import SweepSpec, call
+
+    assert oppo_sim.sweep is sys.modules["oppo_sim.sweep"]
+    assert SweepSpec.__module__ == "oppo_sim.sweep.spec"
+    assert inspect.signature(oppo_sim.sweep) == inspect.signature(call.sweep)
+    words: dict[str, dict[str, inspect.Parameter]] = {
+        name: dict(inspect.signature(getattr(oppo_sim, name)).parameters)
+        for name in ("simulate", "compare", "sweep", "tune", "fit")
+    }
+    # A word that has a default of its own in each: what is best; how many draws of the costs a fit writes.
+    for word in {word for parameters in words.values() for word in parameters} - {"objective", "draws"}:
+        known = [each[word].default for each in words.values() if word in each]
+        defaults = {str(one) for one in known if one not in (None, (), inspect.Parameter.empty)}
+        assert len(defaults) <= 1, f"{word} begins at {defaults}"
+    assert all("progress" in each and "overrides" in each for each in words.values())
+
+
+def test_every_call_tells_the_same_progress(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    small: dict[str, Any] = {"steps": 6, "draws": 0, "seeds": 2}
+    calls = [
+        lambda tell: oppo_sim.simulate(path, steps=6, progress=tell),
+        lambda tell: oppo_sim.compare(path, ["inter"], attribution=False, progress=tell, **small),
+        lambda tell: oppo_sim.sweep(path, grid={"policy.overcommit": [0, 2]}, progress=tell, **small),
+        lambda tell: oppo_sim.tune(
+            path, policies=["inter"], trials=3, fresh_seeds=2, overrides={"seed": 4}, progress=tell, **small
+        ),
+    ]
+    for call in calls:
+        seen: list[oppo_sim.Progress] = []
+        call(seen.append)
+        assert all(0 <= at.done <= at.total for at in seen)
+        assert seen[-1].done == seen[-1].total
+    assert [at.done for at in seen if at.doing == "search"] == [0, 1, 2, 3]
+
+
+def test_a_search_shows_what_it_found(tmp_path: Path) -> None:
+    space = {"policy.overcommit": "0..4", "policy.max_deferrals": [None, 2]}
+    found = oppo_sim.tune(
+        write_scenario(tmp_path),
+        policies=["inter"],
+        space=space,
+        trials=5,
+        seeds=2,
+        fresh_seeds=2,
+        draws=0,
+        steps=6,
+    )
+    settings = found.settings
+    assert settings["why"].iloc[0] == "choice"
+    assert (settings["difference"].iloc[0], bool(settings["keeps_bounds"].iloc[0])) == (0.0, True)
+    assert {"as the scenario has it", "the baseline"} & set(settings["why"])
+    assert found._repr_html_().count("<tr") == len(settings) + 1
+    assert set(found.trials["policy.overcommit"].dropna()) <= {0, 1, 2, 3, 4}
+    with pytest.raises(OppoError, match="give a list of at least one name"):
+        oppo_sim.tune(write_scenario(tmp_path), policies="inter")
+
+
 def test_results_show_themselves_shortly(swept: Sweep, tmp_path: Path) -> None:
     assert repr(swept).startswith("Sweep(6 points over policy.chunk_size, policy.overcommit; best: row ")
     assert "<table" in swept._repr_html_()
@@ -77,13 +210,8 @@ def test_results_show_themselves_shortly(swept: Sweep, tmp_path: Path) -> None:
 def test_the_heat_map_of_the_page_is_drawn() -> None:
     page = (Path(__file__).parents[1] / "docs" / "sweep.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    *before, last = ast.parse(block).body
-    assert len(before) == 2
-    assert isinstance(last, ast.Expr)
-    space: dict[str, Any] = {}
-    exec(compile(ast.Module(before, []), "sweep.md", "exec"), space)
-    figure = eval(compile(ast.Expression(last.value), "sweep.md", "eval"), space)
-    assert "overcommit" in figure.axes[0].get_xlabel()
+    assert len(ast.parse(block).body) == 3
+    assert "image/png" in run_cell(block, {})
 
 
 def test_lengths_in_memory_are_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +257,32 @@ def test_a_policy_class_is_a_policy(tmp_path: Path) -> None:
         oppo_sim.simulate(path, policy=Inside)
     with pytest.raises(OppoError, match="neither a name nor a class"):
         oppo_sim.simulate(path, policy=3)  # type: ignore[arg-type]
+
+
+def test_what_is_within_the_practical_threshold_counts_as_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_scenario(tmp_path)
+    small: dict[str, Any] = {"seeds": 4, "steps": 12, "attribution": False}
+    sure, wide = (oppo_sim.compare(path, ["inter", "intra"], practical=p, **small) for p in (0.0, 0.9))
+    assert sure.best == wide.best
+    assert "sequential" not in sure.alike
+    assert {*wide.alike, wide.best} == {"sequential", "inter", "intra"}
+    mean = sure.cells.groupby("policy")["s_per_rollout"].mean()
+    gap = mean["sequential"] / mean[sure.best] - 1
+    assert 0 < gap < 0.9
+    found = oppo_sim.tune(
+        path, policies=["inter"], trials=4, seeds=2, fresh_seeds=4, draws=0, steps=12, practical=0.9
+    )
+    assert found.settings["alike"].all()
+    assert "within 90 % of it" in found.advice()
+    given = ("compare", str(path), "--policies", "inter,intra", "--seeds", "4", "--steps", "12")
+    assert (
+        run([*given, "--no-attribution", "--no-figures", "--practical", "0.9", "-o", str(tmp_path / "c")])
+        == 0
+    )
+    told = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"best: {wide.best}; ≈ {', '.join(wide.alike)}: not told apart from it over the seeds, or within 90 % of it"
+        in told
+    )

@@ -12,6 +12,7 @@ import pytest
 from oppo_sim.cli.main import run
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.scenario.load import load_scenario
+from tests.cells import run_cell
 from tests.fit_logs import verl_log
 
 ROOT = Path(__file__).parents[1]
@@ -72,8 +73,12 @@ def test_every_command_runs_as_written(
 
 def test_the_python_of_the_readme_runs_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    block = README.split("```python\n", 1)[1].split("```", 1)[0]
-    exec(compile(block, "README.md", "exec"), {})
+    space: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    for block in blocks:
+        shown = run_cell(block, space)
+    assert "image/png" in shown
+    assert blocks[-1].count("\n") == 3, "a heat map is three lines"
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

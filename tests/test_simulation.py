@@ -13,6 +13,7 @@ from oppo_sim import columns as c
 from oppo_sim import load_scenario, simulate
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED
+from oppo_sim.progress import Progress
 from oppo_sim.results.sinks import FrameSink, Moments, SummarySink
 from oppo_sim.results.summary import run_totals, summarise
 from oppo_sim.scenario.build import build_setup
@@ -75,9 +76,10 @@ def test_the_timeline_holds_the_steps_that_were_asked_for_and_changes_nothing(ti
 
 
 def test_progress_counts_the_steps(tiny: Path) -> None:
-    seen: list[int] = []
+    seen: list[Progress] = []
     simulate(tiny, progress=seen.append)
-    assert seen == [1, 2, 3, 4, 5, 6]
+    assert [(at.done, at.total) for at in seen] == [(done, 6) for done in range(1, 7)]
+    assert str(seen[2]) == "simulated steps: 3 of 6"
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

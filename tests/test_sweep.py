@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario
 from oppo_sim.errors import OppoError
@@ -20,8 +21,6 @@ from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.runs.statistics import alike, dominated, looks_of, paired
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.yaml_text import dump_yaml
-from oppo_sim.sweep import run as sweeping
-from oppo_sim.sweep import run_sweep
 from tests.cli_runs import write_scenario
 
 COMPARED = [
@@ -66,7 +65,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
 
 
 def test_a_point_is_the_row_of_a_comparison(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"policy.name": ["intra", "inter", "oppo"]}, seeds=3)
+    sweep = oppo_sim.sweep(tiny, grid={"policy.name": ["intra", "inter", "oppo"]}, seeds=3)
     compared = compare(tiny, ["intra", "inter", "oppo"], seeds=3, attribution=False).table
     expected = compared.loc[["intra", "inter", "oppo"], COMPARED].reset_index(drop=True)
     pd.testing.assert_frame_equal(sweep.points[COMPARED], expected, rtol=1e-9)
@@ -75,7 +74,7 @@ def test_a_point_is_the_row_of_a_comparison(tiny: Path) -> None:
 
 
 def test_every_field_of_a_scenario_can_vary(tiny: Path) -> None:
-    sweep = run_sweep(
+    sweep = oppo_sim.sweep(
         tiny,
         grid={
             "rollout_batch_size": [4, 8],
@@ -97,7 +96,9 @@ def test_every_field_of_a_scenario_can_vary(tiny: Path) -> None:
 
 def test_another_policy_starts_with_what_it_shares_and_what_policies_has_for_it(tmp_path: Path) -> None:
     path = write_scenario(tmp_path, policies={"april": {"overcommit": 3}})
-    sweep = run_sweep(path, grid={"policy.name": ["april", "intra"], "policy.chunk_size": [4, 8]}, seeds=1)
+    sweep = oppo_sim.sweep(
+        path, grid={"policy.name": ["april", "intra"], "policy.chunk_size": [4, 8]}, seeds=1
+    )
     settings = [(point.request.policy, point.request.settings) for point in sweep.plan.runnable]
     assert settings == [
         ("april", '{"chunk_size": 4, "overcommit": 3}'),
@@ -108,18 +109,21 @@ def test_another_policy_starts_with_what_it_shares_and_what_policies_has_for_it(
 
 
 def test_one_rollout_and_the_whole_batch_are_different_values(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"policy.overcommit": [1, 1.0, {"control": "reward_slope"}]}, seeds=1)
+    sweep = oppo_sim.sweep(tiny, grid={"policy.overcommit": [1, 1.0, {"control": "reward_slope"}]}, seeds=1)
     assert list(sweep.points["policy.overcommit"]) == ["1", "1.0", '{"control": "reward_slope"}']
     assert sweep.points[c.DEFERRED].nunique() > 1
 
 
 def test_the_oracle_is_no_choice(tiny: Path) -> None:
-    sweep = run_sweep(
+    sweep = oppo_sim.sweep(
         tiny, grid={"policy.name": ["oracle", "sequential"]}, seeds=3, overrides={"policy": {"name": "intra"}}
     )
     assert sweep.points[c.STEP_S].idxmin() == 0
     assert sweep.best == 1
-    assert run_sweep(tiny, grid={"policy.name": ["oracle"]}, seeds=1, overrides={"policy": "intra"}).best == 0
+    assert (
+        oppo_sim.sweep(tiny, grid={"policy.name": ["oracle"]}, seeds=1, overrides={"policy": "intra"}).best
+        == 0
+    )
 
 
 def test_a_bound_of_a_users_own_is_no_choice_either(tmp_path: Path) -> None:
@@ -128,8 +132,8 @@ def test_a_bound_of_a_users_own_is_no_choice_either(tmp_path: Path) -> None:
         "        return self.refill(pool, overcommit=4, chunk_size=8)\n"
     )
     tiny = write_scenario(tmp_path)
-    seen: list[sweeping.Progress] = []
-    sweep = run_sweep(
+    seen: list[oppo_sim.Progress] = []
+    sweep = oppo_sim.sweep(
         tiny, grid={"policy.name": ["mine.py:Mine", "sequential"]}, seeds=3, progress=seen.append
     )
     assert sweep.points[c.STEP_S].idxmin() == 0
@@ -140,8 +144,8 @@ def test_a_bound_of_a_users_own_is_no_choice_either(tmp_path: Path) -> None:
 
 def test_by_speed_up_each_point_is_held_against_its_own_baseline(tiny: Path) -> None:
     grid = {"trace.synth.parameters.mu": [1.5, 2.5]}
-    by_time = run_sweep(tiny, grid=grid, seeds=3)
-    by_speedup = run_sweep(tiny, grid=grid, seeds=3, objective="speedup")
+    by_time = oppo_sim.sweep(tiny, grid=grid, seeds=3)
+    by_speedup = oppo_sim.sweep(tiny, grid=grid, seeds=3, objective="speedup")
     assert by_time.best == 0  # shorter rollouts
     assert by_speedup.best == by_speedup.points[c.SPEEDUP].idxmax() == 1
 
@@ -152,7 +156,7 @@ def test_by_speed_up_each_point_is_held_against_its_own_baseline(tiny: Path) -> 
 def test_points_and_baselines_run_under_the_same_seeds_and_each_baseline_once(
     tiny: Path, simulated: list[RunRequest]
 ) -> None:
-    sweep = run_sweep(tiny, grid={"policy.chunk_size": [4, 8, 16], "policy.overcommit": [0, 2]}, seeds=3)
+    sweep = oppo_sim.sweep(tiny, grid={"policy.chunk_size": [4, 8, 16], "policy.overcommit": [0, 2]}, seeds=3)
     assert len(simulated) == len({request.key for request in simulated}) == 3 * (6 + 1)
     by_policy = [(request.policy, request.seed) for request in simulated]
     assert by_policy.count(("sequential", 0)) == by_policy.count(("sequential", 2)) == 1
@@ -166,7 +170,7 @@ def test_points_and_baselines_run_under_the_same_seeds_and_each_baseline_once(
 
 
 def test_rounds_of_different_length_have_different_baselines(tiny: Path) -> None:
-    sweep = run_sweep(
+    sweep = oppo_sim.sweep(
         tiny, grid={"policy.chunk_size": [4, 8]}, overrides={"policy.stop_check": "chunk"}, seeds=1
     )
     assert [point.baseline.settings for point in sweep.plan.runnable] == [
@@ -185,11 +189,11 @@ def test_what_cannot_be_told_apart_is_in_the_region() -> None:
 
 
 def test_equal_points_are_all_in_the_region(tiny: Path) -> None:
-    sweep = run_sweep(
+    sweep = oppo_sim.sweep(
         tiny, grid={"policy.max_deferrals": [None, 1000], "costs.decode.fixed": [0.1, 1.0]}, seeds=3
     )
-    assert len(sweep.region) == 2
-    assert sweep.best == min(sweep.region)
+    assert len(sweep.alike) == 2
+    assert sweep.best == min(sweep.alike)
 
 
 # ---- early stopping ----------------------------------------------------------------------------------------
@@ -210,9 +214,9 @@ def test_dominated_points_stop_with_what_they_had_and_the_best_is_the_same(
     tiny: Path, simulated: list[RunRequest]
 ) -> None:
     grid = {"costs.decode.fixed": [0.1, 0.101, 1.0, 2.0]}
-    whole = run_sweep(tiny, grid=grid, seeds=6)
+    whole = oppo_sim.sweep(tiny, grid=grid, seeds=6)
     made = len(simulated)
-    stopped = run_sweep(tiny, grid=grid, seeds=6, stop_dominated=True)
+    stopped = oppo_sim.sweep(tiny, grid=grid, seeds=6, stop_dominated=True)
     assert len(simulated) - made < made
     assert stopped.best == whole.best == 0
     assert list(stopped.points[c.STATUS])[2:] == ["stopped", "stopped"]
@@ -225,7 +229,7 @@ def test_dominated_points_stop_with_what_they_had_and_the_best_is_the_same(
 
 
 def test_points_that_cannot_run_are_named_and_the_others_run(tiny: Path) -> None:
-    sweep = run_sweep(
+    sweep = oppo_sim.sweep(
         tiny,
         grid={
             "policy.name": ["oppo", "sequential", "opppo"],
@@ -256,7 +260,7 @@ def test_a_policy_that_fails_in_the_middle_of_a_run_is_a_failed_point(tmp_path: 
         "        return self.refill(pool, overcommit=0, chunk_size=8)\n"
     )
     path = write_scenario(tmp_path, policy={"name": "mine.py:Mine"})
-    sweep = run_sweep(path, grid={"policy.last": [3, 50]}, seeds=2)
+    sweep = oppo_sim.sweep(path, grid={"policy.last": [3, 50]}, seeds=2)
     assert list(sweep.points[c.STATUS]) == ["failed", "ok"]
     assert "no more" in sweep.points[c.ERROR][0]
     assert sweep.engines == {"compiled": 4}
@@ -300,17 +304,17 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
 ) -> None:
     arguments, words = REFUSED[case]
     with pytest.raises(OppoError) as raised:
-        run_sweep(tiny, **arguments)
+        oppo_sim.sweep(tiny, **arguments)
     for word in words:
         assert word in str(raised.value)
     assert simulated == []
 
 
 def test_an_alias_of_another_framework_is_a_field(tiny: Path) -> None:
-    sweep = run_sweep(tiny, grid={"over_sampling_batch_size": [4, 6], "policy.name": ["oppo"]}, seeds=1)
+    sweep = oppo_sim.sweep(tiny, grid={"over_sampling_batch_size": [4, 6], "policy.name": ["oppo"]}, seeds=1)
     pd.testing.assert_frame_equal(
         sweep.points[COMPARED],
-        run_sweep(tiny, grid={"policy.overcommit": [0, 2]}, seeds=1).points[COMPARED],
+        oppo_sim.sweep(tiny, grid={"policy.overcommit": [0, 2]}, seeds=1).points[COMPARED],
         check_exact=True,
     )
 
@@ -373,9 +377,9 @@ def test_a_changed_trace_is_read_again(tmp_path: Path) -> None:
         "folder": tmp_path / "sweep",
         "figures": False,
     }
-    before = run_sweep(path, **arguments).points[c.STEP_S][0]
+    before = oppo_sim.sweep(path, **arguments).points[c.STEP_S][0]
     (tmp_path / "lengths.csv").write_text("prompt_length,response_length\n4,17\n4,40\n4,22\n")
-    assert run_sweep(path, **arguments).points[c.STEP_S][0] > before
+    assert oppo_sim.sweep(path, **arguments).points[c.STEP_S][0] > before
 
 
 # ---- executors ---------------------------------------------------------------------------------------------
@@ -411,7 +415,7 @@ def test_a_process_that_is_ended_from_outside_is_said_and_the_rest_is_kept(
     )
     path = write_scenario(tmp_path, policy={"name": "mine.py:Mine"})
     with pytest.raises(OppoError, match=r"ended from outside .* fewer jobs"):
-        run_sweep(
+        oppo_sim.sweep(
             path,
             grid={"steps": [5, 6, 7, 8]},
             seeds=3,
@@ -424,8 +428,8 @@ def test_a_process_that_is_ended_from_outside_is_said_and_the_rest_is_kept(
 
 
 def test_progress_counts_every_run_and_names_the_best(tiny: Path) -> None:
-    seen: list[sweeping.Progress] = []
-    sweep = run_sweep(tiny, grid={"policy.overcommit": [0, 2]}, seeds=2, progress=seen.append)
+    seen: list[oppo_sim.Progress] = []
+    sweep = oppo_sim.sweep(tiny, grid={"policy.overcommit": [0, 2]}, seeds=2, progress=seen.append)
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
     assert (seen[-1].done, seen[-1].total) == (6, 6)
     assert seen[-1].simulated_steps == 6 * 6
@@ -436,15 +440,15 @@ def test_progress_counts_every_run_and_names_the_best(tiny: Path) -> None:
 def test_a_list_in_python_and_its_text_are_the_same(tiny: Path) -> None:
     import numpy as np
 
-    texts = run_sweep(tiny, grid={"policy.chunk_size": "4:16:*2"}, seeds=1).points
+    texts = oppo_sim.sweep(tiny, grid={"policy.chunk_size": "4:16:*2"}, seeds=1).points
     for values in (np.array([4, 8, 16]), (4, 8, 16), {"from": 4, "to": 16, "times": 2}):
         pd.testing.assert_frame_equal(
-            run_sweep(tiny, grid={"policy.chunk_size": values}, seeds=1).points, texts
+            oppo_sim.sweep(tiny, grid={"policy.chunk_size": values}, seeds=1).points, texts
         )
 
 
 def test_overrides_hold_for_every_point(tiny: Path) -> None:
-    sweep = run_sweep(
+    sweep = oppo_sim.sweep(
         tiny,
         grid={"policy.overcommit": [0]},
         seeds=1,
@@ -456,7 +460,7 @@ def test_overrides_hold_for_every_point(tiny: Path) -> None:
 
 
 def test_the_length_bias_of_a_point_is_paired_with_its_baseline(tmp_path: Path) -> None:
-    sweep = run_sweep(write_scenario(tmp_path), grid={"policy.overcommit": [0, 2]}, seeds=3)
+    sweep = oppo_sim.sweep(write_scenario(tmp_path), grid={"policy.overcommit": [0, 2]}, seeds=3)
     bias = sweep.points[c.LENGTH_BIAS_PAIRED]
     assert bias[0] == 0.0  # trains what sequential trains
     assert bias[1] != 0.0

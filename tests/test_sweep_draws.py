@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim import compare
 from oppo_sim.cli.main import run
@@ -15,7 +16,6 @@ from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.request import RunRequest, RunResult
-from oppo_sim.sweep import run_sweep
 from oppo_sim.sweep.drawing import GROUP
 from tests.cli_runs import TINY, write_scenario
 from tests.test_comparison_draws import constant, write_drawn
@@ -46,11 +46,11 @@ def streaming(folder: Path, draws: str) -> Path:
 def test_draws_widen_the_region(tmp_path: Path) -> None:
     """Small chunks hide more of the scoring, unless a scoring batch has a price of its own."""
     path = streaming(tmp_path, "score_batch_s\n0\n0\n1\n")
-    seeds_alone = run_sweep(path, grid=CHUNKS, seeds=3, draws=0)
-    drawn = run_sweep(path, grid=CHUNKS, seeds=3)
+    seeds_alone = oppo_sim.sweep(path, grid=CHUNKS, seeds=3, draws=0)
+    drawn = oppo_sim.sweep(path, grid=CHUNKS, seeds=3)
     assert seeds_alone.best == drawn.best == 0
-    assert seeds_alone.region == (0,)
-    assert drawn.region == (0, 1)
+    assert seeds_alone.alike == (0,)
+    assert drawn.alike == (0, 1)
     shares = drawn.points[c.P_BEST].tolist()
     assert shares == pytest.approx([2 / 3, 1 / 3])
     assert drawn.points[c.DIFFERENCE_BOTH_LOW][1] < 0 < drawn.points[c.DIFFERENCE_LOW][1]
@@ -59,12 +59,12 @@ def test_draws_widen_the_region(tmp_path: Path) -> None:
 
 def test_without_draws_the_tables_are_those_of_an_exact_machine(tmp_path: Path) -> None:
     path = streaming(tmp_path, "score_batch_s\n0\n0.5\n")
-    none = run_sweep(path, grid=CHUNKS, seeds=2, draws=0)
-    exact = run_sweep(path, grid=CHUNKS, seeds=2, overrides={"costs.draws": "none"})
+    none = oppo_sim.sweep(path, grid=CHUNKS, seeds=2, draws=0)
+    exact = oppo_sim.sweep(path, grid=CHUNKS, seeds=2, overrides={"costs.draws": "none"})
     pd.testing.assert_frame_equal(none.points, exact.points)
     assert c.P_BEST not in none.points.columns
     assert (none.machine.sentence, exact.machine.source) == ("", "given")
-    drawn = run_sweep(path, grid=CHUNKS, seeds=2)
+    drawn = oppo_sim.sweep(path, grid=CHUNKS, seeds=2)
     # What a reward takes has one interval, of the seeds and the machine.
     both = {c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH}
     both |= {c.GPU_HOURS_TO_REWARD_LOW, c.GPU_HOURS_TO_REWARD_HIGH}
@@ -74,7 +74,7 @@ def test_without_draws_the_tables_are_those_of_an_exact_machine(tmp_path: Path) 
 
 def test_intervals_are_those_of_a_comparison_where_rollouts_are_all_alike(tmp_path: Path) -> None:
     path = constant(tmp_path, "decode,training\n1,1\n1,4\n")
-    swept = run_sweep(path, grid={"policy.name": ["one-step-off"]}, seeds=2).points.iloc[0]
+    swept = oppo_sim.sweep(path, grid={"policy.name": ["one-step-off"]}, seeds=2).points.iloc[0]
     row = compare(path, ["one-step-off"], seeds=2, attribution=False).table.loc["one-step-off"]
     for name in (
         *SPEEDUP_ENDS, *SPEEDUP_PER_TOKEN_ENDS,
@@ -88,7 +88,7 @@ def test_every_drawn_point_has_the_same_draws_each_with_one_of_the_seeds(
     tmp_path: Path, simulated: list[RunRequest]
 ) -> None:
     path = streaming(tmp_path, "score_batch_s\n0\n0.1\n0.5\n")
-    run_sweep(path, grid=CHUNKS, seeds=2)
+    oppo_sim.sweep(path, grid=CHUNKS, seeds=2)
     drawn: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for request in simulated:
         if request.terms:
@@ -117,7 +117,7 @@ def test_a_dry_run_counts_the_runs_on_draws(
     assert run([*wanted, "--dry-run"]) == 0
     assert "draws: 9 more runs" in capsys.readouterr().out
     simulated.clear()
-    run_sweep(path, grid=CHUNKS, seeds=2)
+    oppo_sim.sweep(path, grid=CHUNKS, seeds=2)
     assert sum(bool(request.terms) for request in simulated) == 9
     assert run([*wanted, "--draws", "0", "--dry-run"]) == 0
     assert "draws:" not in capsys.readouterr().out
@@ -126,14 +126,14 @@ def test_a_dry_run_counts_the_runs_on_draws(
 def test_only_points_that_could_be_the_best_are_drawn(tmp_path: Path) -> None:
     path = constant(tmp_path, "decode\n1\n1.02\n0.98\n")
     values: list[Any] = [float(x) for x in range(1, 21)]
-    found = run_sweep(path, grid={"costs.stages.update_actor.fixed": values}, seeds=2)
+    found = oppo_sim.sweep(path, grid={"costs.stages.update_actor.fixed": values}, seeds=2)
     drawn = found.points.index[found.points[c.P_BEST].notna()].tolist()
     assert drawn == list(range(GROUP))
-    assert found.region == (0,)
+    assert found.alike == (0,)
     # All alike: all could be the best, so that all are drawn.
-    same = run_sweep(path, grid={"scoring.max_scoring_tokens": [10_000 + x for x in range(20)]}, seeds=2)
+    same = oppo_sim.sweep(path, grid={"scoring.max_scoring_tokens": [10_000 + x for x in range(20)]}, seeds=2)
     assert same.points[c.P_BEST].notna().all()
-    assert len(same.region) == 20
+    assert len(same.alike) == 20
     assert same.points[c.P_BEST].tolist() == pytest.approx([0.05] * 20)
 
 
@@ -160,6 +160,16 @@ def test_a_folder_of_draws_is_continued_and_shown(
 
 
 def test_linear_costs_have_no_draws(tmp_path: Path) -> None:
-    found = run_sweep(write_scenario(tmp_path), grid=CHUNKS, seeds=2)
+    found = oppo_sim.sweep(write_scenario(tmp_path), grid=CHUNKS, seeds=2)
     assert c.P_BEST not in found.points.columns
     assert "taken as given" in found.machine.sentence
+
+
+def test_more_points_than_one_group_draws_are_ranked_by_the_time_to_a_reward(tmp_path: Path) -> None:
+    path = streaming(tmp_path, "score_batch_s\n0\n0\n1\n")
+    grid = {"policy.chunk_size": [2, 3, 4, 5, 6, 8, 10, 12, 20, 40]}
+    assert len(grid["policy.chunk_size"]) > GROUP
+    swept = oppo_sim.sweep(path, grid=grid, seeds=2, objective="time_to_reward")
+    shares = swept.points[c.P_BEST]
+    assert GROUP <= shares.notna().sum() <= len(shares)
+    assert shares.sum() == pytest.approx(1.0)

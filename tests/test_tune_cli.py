@@ -214,18 +214,6 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     assert journal.read_bytes().count(b'{"trial":') >= 4
 
 
-def test_a_search_on_ray_gives_what_one_process_gives(oppo: Oppo, tmp_path: Path) -> None:
-    """Needs Ray (extra ``ray``); in a process of its own, since Ray warns of things that are not ours."""
-    path = write_scenario(tmp_path)
-    arguments = ("tune", path, "--policies", "oppo", *SMALL[:-1], "2", "--no-figures", "-o")
-    assert oppo(*arguments, tmp_path / "here", "--executor", "serial").code == 0
-    process = start_oppo(*arguments, tmp_path / "ray", "--executor", "ray")
-    _, error = process.communicate(timeout=300)
-    assert process.returncode == 0, error
-    for name in ("trials.csv", "sensitivity.parquet"):
-        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "ray" / name).read_bytes(), name
-
-
 def test_a_framework_bounds_the_search_and_the_answer(oppo: Oppo, tmp_path: Path) -> None:
     path = write_scenario(tmp_path)
     printed = oppo("tune", path, "--framework", "verl", *SMALL, "--no-figures", "-o", tmp_path / "t")

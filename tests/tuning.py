@@ -11,7 +11,7 @@ from oppo_sim.scenario.build import Parts, build_parts, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
-from oppo_sim.tune import Knob, Tuned, TuneRequest, tune
+from oppo_sim.tune import Knob, Tuned, TuneRequest, run_tuning
 from tests.cli_runs import write_scenario
 
 SEEDS = 3
@@ -37,7 +37,7 @@ def scenario(folder: Path, **changes: Any) -> Scenario:
 
 def search(given: Scenario, folder: Path | None = None, **options: Any) -> Tuned:
     """A search without pictures."""
-    return tune(
+    return run_tuning(
         TuneRequest(given, folder, **{"seeds": SEEDS, "fresh_seeds": FRESH, "figures": False, **options})
     )
 

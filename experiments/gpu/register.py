@@ -4,18 +4,16 @@
     python experiments/gpu/register.py            # into oppo_sim/costs/measured/, with the index
     python experiments/gpu/register.py --to DIR   # elsewhere; the only way for a rehearsal
 
-The raw samples stay beside the profiles in ``experiments/gpu/profiles``; a profile names them with their
-SHA-256.
+The raw samples go with them; a profile names its own with their SHA-256.
 """
 
 import argparse
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from workplace import HERE, run_main
 
-from oppo_sim.costs.profile import load_profile
+from oppo_sim.costs.profile import load_profile, samples_path
 from oppo_sim.costs.shipped_profiles import SHIPPED_FOLDER, register_profile
 from oppo_sim.errors import OppoError
 
@@ -39,15 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"{path} was measured on {profile.measured.hardware}, which is no GPU: it is not shipped;"
                 " give --to for a rehearsal"
             )
-        samples = path.with_name(f"{path.stem}.samples.jsonl")
-        if (
-            not samples.exists()
-            or hashlib.sha256(samples.read_bytes()).hexdigest() not in profile.measured.raw_samples
-        ):
-            raise OppoError(
-                f"{samples} is missing or not the samples of {path.name}: bring both back from the same call"
-                " of part 1"
-            )
+        if not samples_path(path).exists():
+            raise OppoError(f"{samples_path(path)} is missing: bring both back from the same call of part 1")
         print(f"{name} -> {register_profile(path, name, given.to)}")
 
 

@@ -13,6 +13,7 @@ from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.costs.profile import samples_path
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
@@ -78,7 +79,7 @@ class Beside:
 def read_beside(profile: Path, name: str, pair: Pair) -> Beside:
     """The samples beside a profile, and the roofline of ``pair`` on the device that ``name`` begins with.
     Raises OppoError."""
-    path = profile.with_name(f"{profile.stem}.samples.jsonl")
+    path = samples_path(profile)
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:

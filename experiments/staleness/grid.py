@@ -18,7 +18,7 @@ from cells import SEEDS, Cell, cells
 from learner import BATCH, EVALUATE_EVERY, EVALUATED, STEPS, run
 from tasks import TASKS, fitted_actor
 
-from oppo_sim.cli.options import progress_bar
+from oppo_sim.cli.progress import progress_bar
 from oppo_sim.runs.journal import Entry, Journal
 
 HERE: Final = Path(__file__).parent
@@ -66,7 +66,7 @@ def make(wanted: list[Cell], minutes: float, actors: Path) -> None:
                 return
             weights = fitted_actor(TASKS[cell.task], cell.seed, actors)
             journal.append([{"key": cell.key, **run(cell.task, cell.run_arm(), cell.seed, weights)}])
-            progress.advance(shown)
+            progress.update(shown, advance=1)
 
 
 def main() -> None:

@@ -23,7 +23,15 @@ from oppo_real.calibrate.fit import (
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
 from oppo_sim.columns import TRAINING_STAGES
-from oppo_sim.costs.profile import DecodeRow, DecodeTable, PrefillTable, Profile, TrainingTable, save_profile
+from oppo_sim.costs.profile import (
+    DecodeRow,
+    DecodeTable,
+    PrefillTable,
+    Profile,
+    TrainingTable,
+    samples_path,
+    save_profile,
+)
 from oppo_sim.costs.profile import Measured as Provenance
 from oppo_sim.errors import OppoError
 from oppo_sim.files import write_errors
@@ -328,19 +336,14 @@ def samples_text(visits: Sequence[Visit], contention: Sequence[Contention]) -> s
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
-def samples_name(profile_path: Path) -> str:
-    """Name of the file of raw samples beside a profile."""
-    return f"{profile_path.stem}.samples.jsonl"
-
-
 def samples_reference(profile_path: Path, text: str) -> str:
     """What the profile says about its raw samples."""
-    return f"{samples_name(profile_path)}, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{samples_path(profile_path).name}, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def write_calibration(calibration: Calibration, samples: str, path: Path) -> Written:
     """Write profile, report and samples side by side. Raises OppoError if a file cannot be written."""
-    written = Written(path, path.with_name(f"{path.stem}.fit.json"), path.with_name(samples_name(path)))
+    written = Written(path, path.with_name(f"{path.stem}.fit.json"), samples_path(path))
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         written.samples.write_text(samples, encoding="utf-8")

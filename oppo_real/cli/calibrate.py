@@ -6,7 +6,7 @@ import click
 
 from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar, say_notes
 
 
 @click.command(
@@ -33,11 +33,16 @@ from oppo_sim.cli.progress import QUIET, progress_bar
     type=options.PATH,
     help="Folder of finished points. Default: .oppo-calibrate beside the profile.",
 )
+@click.option(
+    "--share",
+    type=options.PATH,
+    help="Also write profile and samples below this folder without your names, paths and scenario, to be"
+    " given away.",
+)
 @options.SEED
 @options.FORCE
 @options.FIGURES
 @options.JSON
-@QUIET
 def command(
     scenario: str,
     engine: EngineKind | None,
@@ -47,6 +52,7 @@ def command(
     repeats: int,
     contention: bool,
     cache: Path | None,
+    share: Path | None,
     seed: int | None,
     force: bool,
     figures: bool,
@@ -61,8 +67,10 @@ def command(
     import json
 
     from oppo_real.calibrate.plan import sizes_of
+    from oppo_real.calibrate.profile import samples_text
     from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
     from oppo_real.calibrate.session import Effort, calibrate_to
+    from oppo_real.calibrate.share import write_shared
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.errors import OppoError
     from oppo_sim.plain_json import plain
@@ -96,11 +104,16 @@ def command(
     figure = path.with_name(f"{path.stem}.fit.png") if figures else None
     if figure is not None:
         save_figure(calibration_figure(session.visits, calibration.fits), figure)
+    shared = None
+    if share is not None:
+        shared = write_shared(calibration.profile, samples_text(session.visits, session.contention), share)
     notes = [*session.notes, *remarks(calibration)]
     if as_json:
         files = {name: str(getattr(written, name)) for name in ("profile", "report", "samples")}
         if figure is not None:
             files["figure"] = str(figure)
+        if shared is not None:
+            files |= {"shared": str(shared.profile), "shared_samples": str(shared.samples)}
         counts = {"visits": len(session.visits), "planned": session.planned_visits, "fresh": session.fresh}
         record = {"files": files, "visits": counts, **calibration.report(), "notes": notes}
         click.echo(json.dumps(plain(record), indent=1))
@@ -108,8 +121,7 @@ def command(
     console = table_console()
     for table in fit_tables(calibration):
         console.print(table)
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
+    say_notes(notes)
     click.echo(
         f"{len(session.visits)} of {session.planned_visits} visits, {session.fresh} of them new, on"
         f" {session.origin.hardware}"
@@ -118,3 +130,5 @@ def command(
         f"wrote {written.profile} (and {written.report.name},"
         f" {written.samples.name}{', ' + figure.name if figure else ''})"
     )
+    if shared is not None:
+        click.echo(f"to be given away as {shared.name}: {shared.profile} and {shared.samples.name}")

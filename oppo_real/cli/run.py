@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar
 
 
 @click.command(
@@ -26,7 +26,6 @@ from oppo_sim.cli.progress import QUIET, progress_bar
 @options.FIGURES
 @options.TIMELINE
 @options.JSON
-@QUIET
 def command(
     scenario: str,
     policy: str | None,

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar
 
 DEFAULT = "sequential,intra,inter,oppo"
 
@@ -50,7 +50,6 @@ DEFAULT = "sequential,intra,inter,oppo"
 @options.FORCE
 @options.FIGURES
 @options.JSON
-@QUIET
 def command(
     scenario: str,
     policies: str | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from oppo_real.engines.device import free_gpu_bytes, gpus
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
@@ -145,9 +146,11 @@ def _dtype(dtype: str) -> torch.dtype:
 
 def _device(device: str | torch.device) -> torch.device:
     place: torch.device = _attempt(lambda: torch.device(device), f"device {device!r} is not understood")
-    if place.type == "cuda" and not torch.cuda.is_available():
+    if place.type == "cuda" and (count := gpus()) <= (place.index or 0):
+        there = f"{count} usable CUDA device(s)" if count else "no usable CUDA device"
         raise OppoError(
-            f"device {str(place)!r} was asked for but this machine has no usable CUDA device; use cpu."
+            f"device {str(place)!r} was asked for but this machine has {there}; use"
+            f" {'one of them' if count else 'cpu'}."
         )
     return place
 
@@ -213,7 +216,7 @@ def _check_memory(shape: torch.nn.Module, dtype: torch.dtype, device: torch.devi
 def free_memory_bytes(device: torch.device) -> int | None:
     """Bytes free on a device now; None where the system does not say."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return free_gpu_bytes(device)
     if device.type != "cpu":
         return None
     try:

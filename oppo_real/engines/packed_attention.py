@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
+from oppo_real.engines.device import to_device
 from oppo_real.engines.packed_plan import Group, PackedPlan, Span, make_plan
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
@@ -115,14 +116,16 @@ class FlashIndex:
 
 def flash_index(spans: Sequence[Span], device: torch.device) -> FlashIndex:
     """Index tensors of ``spans`` in packed order."""
+    count = len(spans)
     table = torch.tensor(spans, dtype=torch.int32)
-    offsets = torch.zeros(len(spans) + 1, dtype=torch.int32)
+    offsets = torch.zeros(count + 1, dtype=torch.int32)
     offsets[1:] = table[:, 1].cumsum(0)
     starts = torch.cat((table[:, 2], table[-1:, 2] + table[-1:, 3]))
+    joined = to_device(torch.cat((offsets, starts, table[:, 3])), device)
     return FlashIndex(
-        offsets.to(device),
-        starts.to(device),
-        table[:, 3].contiguous().to(device),
+        joined[: count + 1],
+        joined[count + 1 : -count],
+        joined[-count:],
         int(table[:, 1].max()),
         int(table[:, 3].max()),
     )

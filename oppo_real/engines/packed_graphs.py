@@ -4,15 +4,15 @@ A decode step launches thousands of small kernels; replaying them in one go pays
 longer than computing. A step is captured for a row count and a bound on the context (both rounded up, missing
 rows write to the arena's scratch token), and compared with the same step run eagerly before it is used; a
 graph that differs, or cannot be captured, turns graphs off and says why. Recording has not been run on a CUDA
-device yet; everything around it has (tests/real/test_torch_graphs.py).
+device yet; its order of streams and memory has on a fake one (tests/real/test_fake_cuda_order.py).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from oppo_real.engines.device import to_device
 from oppo_real.engines.packed_attention import FlashIndex, PackedBatch
 from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
@@ -41,28 +41,6 @@ def rows_bucket(rows: int) -> int:
         return 1 << (rows - 1).bit_length()
     unit = 8 if rows <= 64 else 16 if rows <= 256 else 32
     return -(-rows // unit) * unit
-
-
-class CudaCapture:
-    """Captures CUDA graphs on one device; they share one memory pool."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool: Any = None
-
-    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            # Libraries set themselves up on their first calls, which must not be captured.
-            for _ in range(2):
-                compute()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            out = compute()
-        self._pool = graph.pool()
-        return graph.replay, out
 
 
 class DecodeGraphs:
@@ -134,8 +112,9 @@ class DecodeGraphs:
         self._fill(static, index, table, spans)
         # The eager step, on the path that eager steps take: decides whether there is a flash path at all, and
         # is the truth to compare with.
-        eager_batch = PackedBatch(spans, store, table[2].to(self._device))
-        expected = self._step(table[0].to(self._device), table[1].to(self._device), eager_batch)
+        ids, positions, places = to_device(table, self._device)
+        eager_batch = PackedBatch(spans, store, places)
+        expected = self._step(ids, positions, eager_batch)
         if eager_batch.index is None:
             self._off = "the attention path is plain"
             return None

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from oppo_real.engines import packed_attention
+from oppo_real.engines.device import CudaCapture, device_name, synchronize, to_device
 from oppo_real.engines.packed_attention import PackedBatch, whole_spans
-from oppo_real.engines.packed_graphs import CudaCapture, DecodeGraphs
+from oppo_real.engines.packed_graphs import DecodeGraphs
 from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
@@ -132,8 +133,9 @@ def whole_forward(model: torch.nn.Module, sequences: Sequence[Sequence[int]]) ->
     """Hidden states [Σ lengths, hidden] of whole sequences; differentiable, of a ``prepare``d model."""
     device = next(model.parameters()).device
     lengths = [len(sequence) for sequence in sequences]
-    ids = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long).to(device)
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    ids = torch.tensor([token for sequence in sequences for token in sequence], dtype=torch.long)
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    ids, positions = to_device(torch.stack((ids, positions)), device)
     return _hidden(backbone(model), ids, positions, PackedBatch(whole_spans(lengths)))
 
 
@@ -165,7 +167,7 @@ def _cached_forward(
     limits: Mapping[int, int] | None = None,
 ) -> torch.Tensor:
     table, spans = _placed(store, feeds, limits)
-    table = table.to(device)
+    table = to_device(table, device)
     out = _hidden(trunk, table[0], table[1], PackedBatch(spans, store, table[2], fast=fast))
     for feed in feeds:
         store.advance(feed.rollout_id, len(feed.tokens))
@@ -223,7 +225,7 @@ class PackedModel:
 
     def last_rows(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """Row of each feed's last token in what ``forward`` returned."""
-        return (torch.tensor([len(feed.tokens) for feed in feeds]).cumsum(0) - 1).to(self.device)
+        return to_device(torch.tensor([len(feed.tokens) for feed in feeds]).cumsum(0) - 1, self.device)
 
     def _captured_step(self, ids: torch.Tensor, positions: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
         out = self._head(_hidden(self._trunk, ids, positions, batch))
@@ -257,7 +259,8 @@ class PackedModel:
             )
 
     def load(self, weights: "Mapping[str, torch.Tensor]") -> None:
-        """Copy all weights in place (of tied ones either name). Raises OppoError, with nothing changed."""
+        """Copy all weights in place (of tied ones either name) and wait until they are there. Raises
+        OppoError, with nothing changed."""
         own = self.model.state_dict(keep_vars=True)
         mend = "send the weights of the same model."
         unknown = sorted(set(weights) - set(own))
@@ -279,6 +282,7 @@ class PackedModel:
         with torch.no_grad():
             for name, tensor in weights.items():
                 own[name].copy_(tensor, non_blocking=True)
+        synchronize(self.device)
 
     def describe(self) -> dict[str, Any]:
         """What really runs: shape, dtype, device, attention path, versions."""
@@ -300,7 +304,7 @@ class PackedModel:
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
-            "device_name": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "device_name": device_name(self.device),
             "threads": torch.get_num_threads(),
             "attention_path": packed_attention.cached_path(self.device, self.dtype, heads, kv_heads, width),
             "cuda_graphs": self._graphs is not None and self._graphs.state(),

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from oppo_real.engines.device import to_device
+
 
 class Span(NamedTuple):
     """One sequence: where its queries and keys begin and how many there are (tokens)."""
@@ -92,7 +94,7 @@ def make_plan(
     for _, span in singles:
         order[span.query_start : span.query_start + span.queries] = torch.arange(span.queries) + produced
         produced += span.queries
-    return PackedPlan(tuple(groups), tuple(span for _, span in singles), order.to(device))
+    return PackedPlan(tuple(groups), tuple(span for _, span in singles), to_device(order, device))
 
 
 def _similar(spans: list[Span]) -> list[list[Span]]:
@@ -125,8 +127,8 @@ def _group(members: list[Span], dtype: torch.dtype, device: torch.device) -> tup
     hidden = within_key.view(1, 1, -1) > last_seen
     mask = None
     if bool(hidden.any()):
-        mask = (
-            torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf")).unsqueeze(1).to(device)
-        )
-    group = Group(query_index.flatten().to(device), key_index.flatten().to(device), mask, rows, queries, keys)
+        filled = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+        mask = to_device(filled.unsqueeze(1), device)
+    queried, seen = (to_device(index.flatten(), device) for index in (query_index, key_index))
+    group = Group(queried, seen, mask, rows, queries, keys)
     return group, rows * queries

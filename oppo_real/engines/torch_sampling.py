@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import torch
 
+from oppo_real.engines.device import to_device, to_host
 from oppo_real.engines.interface import Sampling
 from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError
@@ -48,12 +49,15 @@ def sample(
         if top_p < 1:
             weights = _nucleus(weights, top_p)
         cumulative = weights.cumsum(-1)
-        target = torch.tensor(draws, dtype=torch.float64).to(logits.device).unsqueeze(1) * cumulative[:, -1:]
+        drawn = to_device(torch.tensor(draws, dtype=torch.float64), logits.device)
+        target = drawn.unsqueeze(1) * cumulative[:, -1:]
         # The first token whose cumulative weight exceeds the target, or (rounding) the last with weight.
         last = (cumulative < cumulative[:, -1:]).sum(-1, keepdim=True)
         tokens = torch.minimum(torch.searchsorted(cumulative, target, right=True), last)
     chosen = log_probs.gather(1, tokens)
-    return tokens.squeeze(1).tolist(), chosen.squeeze(1).tolist()
+    # float64 holds both exactly, so that the host waits once.
+    told, chances = to_host(torch.cat((tokens.double(), chosen.double()), dim=1)).t().tolist()
+    return [int(token) for token in told], chances
 
 
 def _nucleus(weights: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -7,11 +7,12 @@ log-probability of every response token.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from oppo_real.engines.device import synchronize, to_device, to_host
 from oppo_real.engines.interface import ScorePiece, ScorerCounts
 from oppo_real.engines.packed_model import Feed, PackedModel, micro_batches
 from oppo_sim.errors import OppoError
@@ -24,7 +25,7 @@ class _Reference:
     prompt_length: int
     seen: int = 0
     last_hidden: torch.Tensor | None = None
-    log_probs: list[torch.Tensor] | None = None
+    log_probs: list[torch.Tensor] = field(default_factory=list)
 
 
 class TorchScorer:
@@ -77,14 +78,16 @@ class TorchScorer:
             return {}
         final = self._prefill(feeds)
         done = [feed.rollout_id for feed in feeds if feed.rollout_id in last]
-        scores: dict[int, float] = {}
+        kept = self._stream(self._reference, feeds) if self._reference is not None else []
+        made = [log_probs for log_probs, _ in kept]
         if done:
-            values = (
-                self._packed.head(torch.stack([final[rollout_id] for rollout_id in done])).squeeze(1).tolist()
-            )
-            scores = dict(zip(done, values, strict=True))
-        if self._reference is not None:
-            self._stream(feeds)
+            made.append(self._packed.head(torch.stack([final[rollout_id] for rollout_id in done])).squeeze(1))
+        told = self._told(made)
+        begin = 0
+        for stream, count in (owner for _, owners in kept for owner in owners):
+            stream.log_probs.append(told[begin : begin + count])
+            begin += count
+        scores = dict(zip(done, told[begin:].tolist(), strict=True))
         for rollout_id in done:
             self._finish(rollout_id)
         self._appended += sum(len(feed.tokens) for feed in feeds)
@@ -180,9 +183,19 @@ class TorchScorer:
             final.update((feed.rollout_id, row) for feed, row in zip(batch, hidden, strict=True))
         return final
 
-    def _stream(self, feeds: Sequence[Feed]) -> None:
-        reference = self._reference
-        assert reference is not None
+    def _told(self, made: list[torch.Tensor]) -> torch.Tensor:
+        """All in one, in the host's memory. Waits even for nothing: a batch whose work is still queued would
+        count as done, and the next one would be formed too early."""
+        if made:
+            return to_host(torch.cat(made))
+        synchronize(self._packed.device)
+        return torch.empty(0)
+
+    def _stream(
+        self, reference: PackedModel, feeds: Sequence[Feed]
+    ) -> list[tuple[torch.Tensor, list[tuple[_Reference, int]]]]:
+        """Log-probabilities, still on the device, and whose they are (tokens)."""
+        kept: list[tuple[torch.Tensor, list[tuple[_Reference, int]]]] = []
         for batch in micro_batches(feeds, self._max_tokens):
             hidden = reference.forward(batch)
             self._reference_prefilled += hidden.shape[0]
@@ -194,7 +207,7 @@ class TorchScorer:
                 stream = self._streams.get(feed.rollout_id)
                 if stream is None:
                     stream = self._streams[feed.rollout_id] = _Reference(
-                        self._prompt_lengths.pop(feed.rollout_id, 1), log_probs=[]
+                        self._prompt_lengths.pop(feed.rollout_id, 1)
                     )
                 rows = hidden[begin : begin + len(feed.tokens)]
                 begin += len(feed.tokens)
@@ -209,30 +222,22 @@ class TorchScorer:
                 stream.seen += len(feed.tokens)
                 stream.last_hidden = rows[-1].clone()
             if targets:
-                self._keep(reference, torch.cat(sources), targets, owners)
+                kept.append((self._log_probs(reference, torch.cat(sources), targets), owners))
+        return kept
 
-    def _keep(
-        self,
-        reference: PackedModel,
-        hidden: torch.Tensor,
-        targets: list[int],
-        owners: list[tuple[_Reference, int]],
-    ) -> None:
-        wanted = torch.tensor(targets).to(hidden.device)
+    def _log_probs(
+        self, reference: PackedModel, hidden: torch.Tensor, targets: Sequence[int]
+    ) -> torch.Tensor:
+        wanted = to_device(torch.tensor(targets), hidden.device)
         found = []
         for rows, tokens in zip(torch.split(hidden, 1024), torch.split(wanted, 1024), strict=True):
             scaled = reference.head(rows) / self._temperature
-            found.append((scaled.gather(1, tokens.unsqueeze(1)).squeeze(1) - scaled.logsumexp(-1)).cpu())
-        begin = 0
-        whole = torch.cat(found)
-        for stream, count in owners:
-            assert stream.log_probs is not None
-            stream.log_probs.append(whole[begin : begin + count])
-            begin += count
+            found.append(scaled.gather(1, tokens.unsqueeze(1)).squeeze(1) - scaled.logsumexp(-1))
+        return torch.cat(found)
 
     def _finish(self, rollout_id: int) -> None:
         self._packed.store.free(rollout_id)
         if self._reference is not None:
             self._reference.store.free(rollout_id)
-            log_probs = self._streams.pop(rollout_id).log_probs or []
+            log_probs = self._streams.pop(rollout_id).log_probs
             self._finished[rollout_id] = tuple(torch.cat(log_probs).tolist()) if log_probs else ()

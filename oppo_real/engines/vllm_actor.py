@@ -33,16 +33,15 @@ after the cut. Greedy ones are at temperature 1.
 Not run here: GPUs, and asynchronous scheduling (vLLM turns it off on CPUs).
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.engines.interface import ActorCounts, FinishReason, NewTokens, Request, Sampling
+from oppo_real.engines.vllm_arguments import Sizes, actor_arguments, sampling_arguments
 from oppo_real.engines.vllm_engine import (
     describe_engine,
-    engine_settings,
     model_folder,
     start_engine,
     step_engine,
@@ -50,7 +49,6 @@ from oppo_real.engines.vllm_engine import (
 )
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
 from oppo_real.engines.vllm_track import Track
-from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
@@ -58,8 +56,6 @@ if TYPE_CHECKING:
 
 _IDLE_ITERATIONS = 8
 """Iterations without any token after which the engine is stuck; asynchronous scheduling needs two."""
-_CPU_BUDGET = 2048
-"""Tokens of an iteration, as vLLM has by default."""
 _HEAD, _EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
@@ -102,28 +98,15 @@ class VllmActor:
         )
         self._folder = model_folder(model)
         self._sampling, self._lock_step = sampling, lock_step
-        own: dict[str, Any] = {
-            "generation_config": "vllm",
-            "enable_prefix_caching": caches,
-            "logprobs_mode": "processed_logprobs",
-            "scheduling_policy": "priority",
-        }
-        length = max_model_len or _positions(self._folder)
-        if lock_step:
-            joined = max_num_seqs * length
-            budget = min(joined, max(kv_capacity_tokens or joined, length) + max_num_seqs)
-            own |= {"async_scheduling": False, "max_num_batched_tokens": budget}
-        elif self._features.device_type == "cpu" and sampling.temperature > 0.0:
-            # After a part of a prefill vLLM sets a rollout's generator back; those of torch on a CPU cannot.
-            own |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(_CPU_BUDGET, length)}
-        settings = engine_settings(
+        sizes = Sizes(dtype, max_model_len, max_num_seqs, kv_capacity_tokens)
+        settings = actor_arguments(
             self._folder,
-            self._features,
-            dtype,
-            max_model_len,
-            max_num_seqs,
-            kv_capacity_tokens,
-            {**own, **(engine_args or {})},
+            self._features.device_type,
+            sizes,
+            lock_step=lock_step,
+            samples=sampling.temperature > 0.0,
+            caches=caches,
+            own=engine_args or {},
         )
         self._expected_names = _weight_names(self._folder)
         self._tracks: dict[int, Track] = {}
@@ -287,26 +270,9 @@ class VllmActor:
         self._by_external[track.external_id] = track
 
     def _sampling_params(self, track: Track) -> Any:
-        request, sampling = track.request, self._sampling
-        greedy = sampling.temperature == 0.0
-        settings: dict[str, Any] = {
-            "temperature": sampling.temperature,
-            "top_p": 1.0 if greedy else sampling.top_p,
-            "max_tokens": request.turn_end - len(track.response),
-            "ignore_eos": True,
-            "logprobs": 0,
-            "detokenize": False,
-            "output_kind": self._vllm.sampling_params.RequestOutputKind.DELTA,
-        }
-        if not greedy:
-            settings["seed"] = (
-                stream_key(sampling.seed, f"vllm actor {request.rollout_id} {len(track.response)}") >> 1
-            )
-        if request.forced_length is not None or request.call_after is not None:
-            settings["min_tokens"] = settings["max_tokens"]
-        elif sampling.stop_token_id is not None:
-            settings["stop_token_ids"] = [sampling.stop_token_id]
-        return self._vllm.SamplingParams(**settings)
+        settings = sampling_arguments(track.request, self._sampling, len(track.response))
+        delta = self._vllm.sampling_params.RequestOutputKind.DELTA
+        return self._vllm.SamplingParams(**settings, output_kind=delta)
 
     def _iterate_until_joined(self) -> None:
         # An iteration that used up its token budget may have left part of a join undone.
@@ -412,16 +378,6 @@ class VllmActor:
             f"vLLM ran {_IDLE_ITERATIONS} iterations without a token for rollouts {waiting[:5]}: "
             "give it more KV memory or fewer tokens a rollout."
         )
-
-
-def _positions(folder: Path) -> int:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    length = config.get("max_position_embeddings")
-    if not length:
-        raise OppoError(
-            f"The config.json in {str(folder)!r} names no max_position_embeddings: give max_model_len."
-        )
-    return int(length)
 
 
 def _weight_names(folder: Path) -> frozenset[str]:

@@ -6,8 +6,6 @@ engine that is closed while others are open keeps its memory until the last one 
 
 import contextlib
 import importlib
-import json
-import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -16,9 +14,6 @@ from typing import Any, cast
 
 from oppo_real.engines.vllm_probe import VllmFeatures, require_vllm
 from oppo_sim.errors import OppoError
-
-_ITEM_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
-_CPU_KV_BYTES = 1 << 30
 
 _open: list[Any] = []
 _closed: list[Any] = []
@@ -32,45 +27,6 @@ def model_folder(model: str | Path) -> Path:
             f"The model folder {str(folder)!r} has no config.json: give a folder written by save_pretrained."
         )
     return folder
-
-
-def engine_settings(
-    folder: Path,
-    features: VllmFeatures,
-    dtype: str,
-    max_model_len: int | None,
-    max_num_seqs: int,
-    kv_capacity_tokens: int | None,
-    own: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Engine arguments of an actor or a scorer; ``own`` ones win.
-
-    ``kv_capacity_tokens`` is rounded up to whole blocks; None: what vLLM finds free on a GPU, 1 GiB on a CPU.
-    Raises ``OppoError`` for a capacity below 1.
-    """
-    on_cpu = features.device_type == "cpu"
-    settings: dict[str, Any] = {
-        "model": str(folder),
-        "skip_tokenizer_init": True,
-        "dtype": dtype,
-        "max_num_seqs": max_num_seqs,
-        "disable_log_stats": True,
-        "use_tqdm_on_load": False,
-    }
-    if max_model_len is not None:
-        settings["max_model_len"] = max_model_len
-    if kv_capacity_tokens is not None:
-        if kv_capacity_tokens < 1:
-            raise OppoError(f"kv_capacity_tokens is {kv_capacity_tokens}: give at least 1 token.")
-        size = own.get("block_size") or (128 if on_cpu else 16)
-        # One block more: vLLM keeps block 0 for padding.
-        blocks = math.ceil(kv_capacity_tokens / size) + 1
-        settings |= {"block_size": size, "num_gpu_blocks_override": blocks}
-        if (needed := _kv_bytes(folder, dtype, blocks * size)) is not None:
-            settings["kv_cache_memory_bytes"] = needed
-    elif on_cpu:
-        settings["kv_cache_memory_bytes"] = _CPU_KV_BYTES
-    return {**settings, **own}
 
 
 def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
@@ -172,26 +128,14 @@ def _attention(engine: Any) -> str:
     return "+".join(sorted(names)) if names else "unknown"
 
 
-def _kv_bytes(folder: Path, dtype: str, tokens: int) -> int | None:
-    """Bytes of ``tokens`` KV tokens (K and V · layers · heads · size); None if the config does not tell."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    heads, layers, hidden = map(config.get, ("num_attention_heads", "num_hidden_layers", "hidden_size"))
-    if not (heads and layers and hidden):
-        return None
-    head_size = config.get("head_dim") or hidden // heads
-    # Unknown ("auto") counts as the widest: the blocks are given, this only has to be enough for them.
-    kv_heads = config.get("num_key_value_heads") or heads
-    return int(2 * layers * kv_heads * head_size * _ITEM_BYTES.get(dtype, 4) * tokens)
-
-
 @contextlib.contextmanager
 def _random_states_kept() -> Iterator[None]:
+    from oppo_real.engines.device import gpus_in_use
+
     numpy_random = importlib.import_module("numpy").random
     torch = importlib.import_module("torch")
     python_state, numpy_state = random.getstate(), numpy_random.get_state()
-    initialised = torch.cuda.is_available() and torch.cuda.is_initialized()
-    devices = list(range(torch.cuda.device_count())) if initialised else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=gpus_in_use()):
         try:
             yield
         finally:

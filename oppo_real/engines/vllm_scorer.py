@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from oppo_real.engines.interface import ScorePiece, ScorerCounts
+from oppo_real.engines.vllm_arguments import POOLING, Sizes, scorer_arguments
 from oppo_real.engines.vllm_engine import (
     describe_engine,
-    engine_settings,
     model_folder,
     start_engine,
     step_engine,
@@ -67,16 +67,8 @@ class VllmScorer:
             cache_salt=self._features.cache_salt,
         )
         folder = model_folder(model)
-        own = {"runner": "pooling", "convert": "classify", "enable_prefix_caching": True}
-        settings = engine_settings(
-            folder,
-            self._features,
-            dtype,
-            max_model_len,
-            max_num_seqs,
-            kv_capacity_tokens,
-            {**own, **(engine_args or {})},
-        )
+        sizes = Sizes(dtype, max_model_len, max_num_seqs, kv_capacity_tokens)
+        settings = scorer_arguments(folder, self._features.device_type, sizes, engine_args or {})
         self._growing: dict[int, _Growing] = {}
         self._counts = ScorerCounts(extra={"cached": 0, "evicted": 0, "requests": 0})
         self._engine = start_engine(settings, self._features)
@@ -182,9 +174,7 @@ class VllmScorer:
                 prompt_token_ids=self._growing[rollout_id].tokens[:length]
             )
             prompt["cache_salt"] = str(rollout_id)
-            self._engine.add_request(
-                name, prompt, self._vllm.PoolingParams(task="classify", use_activation=False)
-            )
+            self._engine.add_request(name, prompt, self._vllm.PoolingParams(**POOLING))
         results: dict[int, float] = {}
         while len(results) < len(todo):
             for output in step_engine(self._engine, self._features):

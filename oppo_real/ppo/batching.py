@@ -1,10 +1,12 @@
 """Which rollouts go through the model together."""
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
 import torch
 
+from oppo_real.engines.device import to_device
 from oppo_real.ppo.rollout import TokenRow
 from oppo_sim.draws import draw_index, stream_key
 
@@ -54,3 +56,43 @@ def in_micro_batches(
     joined = torch.cat([run([rows[index] for index in group]) for group in groups], dim=-1)
     positions = torch.cat([token_positions(group, lengths, device) for group in groups])
     return torch.empty_like(joined).index_copy_(-1, positions, joined)
+
+
+class TrainingGroup(NamedTuple):
+    """Rollouts that go through the model together, with gradients."""
+
+    rows: list[TokenRow]
+    positions: torch.Tensor
+    """Of their response tokens in the flat tensors of the batch."""
+    trained: torch.Tensor | None
+    """Which of these take part in the losses; None: all."""
+    tokens: int
+    """How many do. The host knows it without waiting for the device."""
+
+    def taken(self, values: torch.Tensor) -> torch.Tensor:
+        """Those of the trained tokens, of [..., tokens]."""
+        return values if self.trained is None else values.index_select(-1, self.trained)
+
+
+def training_groups(
+    rows: Sequence[TokenRow],
+    left_out: Sequence[bool] | None,
+    part: Sequence[int],
+    max_tokens: int,
+    device: torch.device,
+) -> list[TrainingGroup]:
+    """The micro-batches of a mini-batch, ``part`` of ``rows``; ``left_out``, of all response tokens of all
+    rows: those that are not trained."""
+    lengths = [len(row.response) for row in rows]
+    ends = list(accumulate(lengths))
+    found = []
+    for places in micro_batches([rows[index].length for index in part], max_tokens):
+        group = [part[place] for place in places]
+        positions = token_positions(group, lengths, device)
+        trained, tokens = None, len(positions)
+        if left_out is not None:
+            without = (left_out[ends[index] - lengths[index] : ends[index]] for index in group)
+            listed = [place for place, out in enumerate(chain.from_iterable(without)) if not out]
+            trained, tokens = to_device(torch.tensor(listed, dtype=torch.long), device), len(listed)
+        found.append(TrainingGroup([rows[index] for index in group], positions, trained, tokens))
+    return found

@@ -21,6 +21,8 @@ class ExperienceBatch:
     behaviour_log_probs: torch.Tensor
     older: torch.Tensor
     """bool: made by older weights than those now updated."""
+    told_older: tuple[bool, ...]
+    """The same where the host sees it without waiting for the device."""
     scores: torch.Tensor
     """[rollouts], the penalty of a missing stop token taken off."""
     num_eos_tokens: int
@@ -57,7 +59,7 @@ def make_batch(
             f"rollout {newest.rollout_id} has tokens of weight version {newest.weight_versions[-1]}, but"
             f" version {version} is updated: pass the number of updates done"
         )
-    versions = torch.tensor([one for rollout in rollouts for one in rollout.weight_versions], device=device)
+    older = tuple(one < version for rollout in rollouts for one in rollout.weight_versions)
     log_probs = [one for rollout in rollouts for one in rollout.log_probs]
     penalty = config.missing_eos_penalty or 0.0
     scores = [rollout.score - (penalty if rollout.finish_reason == "length" else 0.0) for rollout in rollouts]
@@ -65,7 +67,8 @@ def make_batch(
         rows=tuple(rollout.row for rollout in rollouts),
         lengths=tuple(len(rollout.response) for rollout in rollouts),
         behaviour_log_probs=torch.tensor(log_probs, dtype=dtype, device=device),
-        older=versions < version,
+        older=torch.tensor(older, device=device),
+        told_older=older,
         scores=torch.tensor(scores, dtype=dtype, device=device),
         num_eos_tokens=sum(rollout.finish_reason == "stop" for rollout in rollouts),
     )

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from oppo_real.engines.device import to_device
 from oppo_real.engines.packed_model import head_of, prepare, whole_forward
 from oppo_real.ppo.rollout import TokenRow
 
@@ -34,7 +35,7 @@ def policy_outputs(
 ) -> PolicyOutputs:
     """``model``: a causal language model; ``value_head`` maps its last hidden states to one number."""
     hidden = _states_before_tokens(model, rows)
-    targets = torch.tensor([token for row in rows for token in row.response], device=hidden.device)
+    targets = to_device(torch.tensor([token for row in rows for token in row.response]), hidden.device)
     head = head_of(model)
 
     def compute(states: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,4 +78,4 @@ def _states_before_tokens(model: nn.Module, rows: Sequence[TokenRow]) -> torch.T
     places = [
         place for end, row in zip(ends, rows, strict=True) for place in range(end - len(row.response), end)
     ]
-    return hidden.index_select(0, torch.tensor(places, device=hidden.device))
+    return hidden.index_select(0, to_device(torch.tensor(places), hidden.device))

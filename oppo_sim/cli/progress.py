@@ -1,6 +1,6 @@
 """How far a long command is: a bar on a terminal, elsewhere (a log, a batch job) a line a minute."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
@@ -10,6 +10,9 @@ import click
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+    from oppo_sim.progress import OnProgress
+    from oppo_sim.progress import Progress as Told
 
 LINE_SECONDS = 60.0
 _QUIET = "oppo.quiet"
@@ -97,6 +100,12 @@ def is_quiet() -> bool:
     return context is not None and bool(context.meta.get(_QUIET))
 
 
+def say_notes(sentences: Iterable[str]) -> None:
+    """What a user should know, on standard error; nothing where the command is to be quiet."""
+    for sentence in () if is_quiet() else sentences:
+        click.echo(f"note: {sentence}", err=True)
+
+
 def _hush(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     ctx.meta[_QUIET] = value
 
@@ -110,6 +119,16 @@ QUIET = click.option(
     callback=_hush,
     help="No progress and no notes on standard error; errors are still said.",
 )
+
+
+def with_quiet(command: click.Command) -> click.Command:
+    """A command, or all below a group, with ``--quiet``."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            with_quiet(each)
+    elif not any("--quiet" in parameter.opts for parameter in command.params):
+        QUIET(command)
+    return command
 
 
 @contextmanager
@@ -132,3 +151,17 @@ def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[B
     )
     with Progress(*columns, console=console, transient=True, disable=silent) as progress:
         yield progress, progress.add_task(description, total=total)
+
+
+@contextmanager
+def told_progress(name: str, doing: str, quiet: bool, total: int = 1) -> "Iterator[OnProgress]":
+    """What ``simulate``, ``compare``, ``sweep``, ``tune`` and ``fit`` tell, with the best so far."""
+    with progress_bar(f"{name}: {doing}", total, quiet) as (bar, task):
+
+        def show(at: "Told") -> None:
+            rate = f", {at.simulated_steps / at.seconds:,.0f} steps/s" if at.seconds > 0.2 else ""
+            best = f", best so far: {at.best}" if at.best else ""
+            description = f"{name}: {at.doing}{rate}{best}"[:110]
+            bar.update(task, completed=at.done, total=at.total, description=description)
+
+        yield show

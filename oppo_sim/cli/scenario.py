@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oppo_sim.cli import options
+from oppo_sim.cli.progress import say_notes
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.fresh import Wanted
@@ -19,15 +20,20 @@ def scenario() -> None:
 
 
 @scenario.command("list")
-def list_command() -> None:
+@options.JSON
+def list_command(as_json: bool) -> None:
     """List the shipped scenarios."""
     from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 
     names = shipped_scenarios()
+    described = {name: " ".join(load_scenario(name).description.split()) for name in names}
+    if as_json:
+        listed = [{"name": name, "description": text} for name, text in described.items()]
+        click.echo(json.dumps(listed, indent=1, ensure_ascii=False))
+        return
     width = max(map(len, names))
-    for name in names:
-        first_sentence = " ".join(load_scenario(name).description.split()).split(". ")[0].rstrip(".")
-        click.echo(f"{name:<{width}}  {first_sentence}.")
+    for name, text in described.items():
+        click.echo(f"{name:<{width}}  {text.split('. ')[0].rstrip('.')}.")
 
 
 @scenario.command("init", short_help="Write a commented scenario file to start from.")
@@ -39,7 +45,10 @@ def list_command() -> None:
 @click.option("--framework", help="Trains: TRL, verl, OpenRLHF, slime, NeMo RL, AReaL, ROLL, prime-rl.")
 @options.output("File to write; '-' writes to stdout. Default: NAME.yaml.")
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
-def init_command(name: str | None, output: Path | None, force: bool, **wanted: "str | int | None") -> None:
+@options.JSON
+def init_command(
+    name: str | None, output: Path | None, force: bool, as_json: bool, **wanted: "str | int | None"
+) -> None:
     """Write a commented scenario file to start from: a copy of the shipped scenario NAME; one for --model on
     --gpus, with where its numbers come from; or a minimal one. On a terminal, what is left out is asked."""
     from oppo_sim.files import new_file
@@ -54,11 +63,16 @@ def init_command(name: str | None, output: Path | None, force: bool, **wanted: "
     else:
         text = scenario_text(name)
     if output is not None and str(output) == "-":
+        if as_json:
+            raise click.UsageError("-o - prints the file itself: leave out --json")
         click.echo(text, nl=False)
         return
     target = output or Path(f"{name or 'scenario'}.yaml")
     with new_file(target, overwrite=force) as partial:
         partial.write_text(text, encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps({"file": str(target)}))
+        return
     click.echo(f"wrote {target}; check it with: oppo scenario validate {target}")
 
 
@@ -153,7 +167,7 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
         raise click.UsageError("Missing argument 'NAME_OR_PATH', or --schema")
     loaded = load_scenario(name_or_path, overrides)
     if as_json:
-        _say_translations(loaded.translations)
+        say_notes(loaded.translations)
         click.echo(json.dumps(loaded.to_plain(), indent=2, ensure_ascii=False))
         return
     click.echo(f"# {loaded.source}, content hash {loaded.content_hash[:16]}")
@@ -165,7 +179,8 @@ def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: 
 @scenario.command("validate", short_help="Check that a scenario can run.")
 @click.argument("path")
 @options.overrides
-def validate_command(path: str, overrides: tuple[str, ...]) -> None:
+@options.JSON
+def validate_command(path: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check that a scenario can run: its fields, its trace, its cost model, memory, and every policy that it
     names.
 
@@ -178,14 +193,14 @@ def validate_command(path: str, overrides: tuple[str, ...]) -> None:
     warnings = list(loaded.translations)
     for policy in (loaded.policy.name, *loaded.policies):
         warnings += [text for text in build_setup(loaded, policy=policy).warnings if text not in warnings]
-    _say_translations(warnings)
+    say_notes(warnings)
     count = 1 + len(loaded.policies)
+    if as_json:
+        policies = [loaded.policy.name, *loaded.policies]
+        record = {"scenario": loaded.name, "source": loaded.source, "valid": True, "steps": loaded.steps}
+        click.echo(json.dumps({**record, "policies": policies, "notes": warnings}, indent=1))
+        return
     click.echo(
         f"{loaded.source}: valid ({loaded.name}, {loaded.steps} steps, {count}"
         f" {'policy' if count == 1 else 'policies'})"
     )
-
-
-def _say_translations(sentences: list[str] | tuple[str, ...]) -> None:
-    for sentence in sentences:
-        print(f"note: {sentence}", file=sys.stderr)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar
 
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
@@ -21,7 +21,6 @@ from oppo_sim.cli.progress import QUIET, progress_bar
 @options.TIMELINE
 @click.option("--rollouts/--no-rollouts", default=True, help="Write the table with one row a rollout.")
 @options.JSON
-@QUIET
 def command(
     scenario: str,
     policy: str | None,

@@ -2,20 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar, told_progress
 
 if TYPE_CHECKING:
     from oppo_sim.runs.execute import ExecutorName
     from oppo_sim.scenario.schema import Scenario
-    from oppo_sim.sweep.run import OnProgress, Progress, Sweep, SweepPlan
+    from oppo_sim.sweep.run import Sweep, SweepPlan
     from oppo_sim.sweep.spec import SweepSpec
 
 _EPILOG = """\b
@@ -68,12 +66,7 @@ help="What is best: seconds a trained rollout, speed-up over each "
     is_flag=True,
     help="Give no further seeds to points that are significantly worse than the best so far.",
 )
-@click.option(
-    "--practical",
-    type=click.FloatRange(0, 1, max_open=True),
-    metavar="SHARE",
-    help="Differences from the best up to this share (0.01: 1 %) do not matter: marked ≈.  [default: 0]",
-)
+@options.practical(None)
 @options.EXECUTOR
 @options.JOBS
 @options.RAY_ADDRESS
@@ -92,7 +85,6 @@ help="What is best: seconds a trained rollout, speed-up over each "
 )
 @options.FIGURES
 @options.JSON
-@QUIET
 def command(
     scenario_or_file: str | None,
     grid: tuple[str, ...],
@@ -141,7 +133,7 @@ def command(
         return _show_plan(plan, folder, jobs, as_json)
     refuse_taken(plan, folder, force)
     try:
-        with _progress(scenario.name, as_json) as on_progress:
+        with told_progress(scenario.name, "simulated runs", as_json) as on_progress:
             sweep = sweep_to_folder(
                 plan, folder, where, force=force, figures=figures, on_progress=on_progress
             )
@@ -192,20 +184,6 @@ def _loaded(
         for field, _, value in (text.partition("=") for text in overrides)
     }
     return spec.model_copy(update={"overrides": {**spec.overrides, **typed}}), scenario
-
-
-@contextmanager
-def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
-    """A bar with the time left, steps a second and the best point so far."""
-    with progress_bar(f"{name}: simulated runs", 1, quiet) as (bar, task):
-
-        def show(at: "Progress") -> None:
-            rate = f", {at.simulated_steps / at.seconds:,.0f} steps/s" if at.seconds > 0.2 else ""
-            best = f", best so far: {at.best}" if at.best else ""
-            description = f"{name}: simulated runs{rate}{best}"[:110]
-            bar.update(task, completed=at.done, total=at.total, description=description)
-
-        yield show
 
 
 def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool) -> int:

@@ -95,8 +95,15 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
 )
 @OUTPUT
 @FORCE
+@AS_JSON
 def resample_command(
-    name_or_path: str, sources: tuple[str, ...], rows: int, seed: int, output: Path, force: bool
+    name_or_path: str,
+    sources: tuple[str, ...],
+    rows: int,
+    seed: int,
+    output: Path,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Draw rows of a trace into a new one, with replacement.
 
@@ -112,7 +119,11 @@ def resample_command(
     refuse_output(output, force)
     drawn = resample(open_trace(name_or_path, sources or None).frame, rows, seed)
     save_trace(drawn, output, overwrite=force)
-    click.echo(f"wrote {output}: {in_short(trace_stats(drawn))}")
+    stats = trace_stats(drawn)
+    if as_json:
+        print_json({"file": str(output), **as_plain(stats)})
+        return
+    click.echo(f"wrote {output}: {in_short(stats)}")
 
 
 @trace.command("convert")
@@ -120,7 +131,10 @@ def resample_command(
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 @SOURCES
 @FORCE
-def convert_command(source_path: str, output: Path, sources: tuple[str, ...], force: bool) -> None:
+@AS_JSON
+def convert_command(
+    source_path: str, output: Path, sources: tuple[str, ...], force: bool, as_json: bool
+) -> None:
     """Check a trace and write it in another format.
 
     The name of OUT decides: .parquet, .csv or .csv.gz. Columns prompt_tokens and response_tokens become
@@ -136,4 +150,7 @@ def convert_command(source_path: str, output: Path, sources: tuple[str, ...], fo
     refuse_output(output, force)
     frame = open_trace(source_path, sources or None).frame
     save_trace(frame, output, overwrite=force)
+    if as_json:
+        print_json({"file": str(output), "rows": len(frame)})
+        return
     click.echo(f"wrote {output}: {len(frame):,} rows")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oppo_sim.cli.progress import is_quiet
+from oppo_sim.cli.progress import say_notes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,5 +94,4 @@ def print_json(value: Any) -> None:
 
 def note(sentence: str) -> None:
     """What a user should know, on standard error; nothing where the command is to be quiet."""
-    if not is_quiet():
-        click.echo(f"note: {sentence}", err=True)
+    say_notes([sentence])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli.options import StepRange
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import progress_bar
 from oppo_sim.cli.trace_common import (
     FORCE,
     in_short,
@@ -77,7 +77,6 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 )
 @FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print the provenance as JSON instead of text.")
-@QUIET
 def import_command(
     path: Path | None,
     framework: str | None,

@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import QUIET, progress_bar
+from oppo_sim.cli.progress import told_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from oppo_sim.tune.request import TuneRequest
-    from oppo_sim.tune.session import OnProgress
     from oppo_sim.tune.trials import PairedResult, Tuned
 
 MOST_SHOWN = 14
@@ -120,6 +118,7 @@ help="A further measured profile that may "
     options.DEFAULT_DRAWS,
     "Draws of what is unknown about the machine's seconds, for what is reported. 0: the costs are exact.",
 )
+@options.practical()
 @options.EXECUTOR
 @options.JOBS
 @options.RAY_ADDRESS
@@ -134,7 +133,6 @@ help="A further measured profile that may "
     help="Say what would be searched, how many runs that is and how long it may take; write nothing.",
 )
 @options.JSON
-@QUIET
 def command(
     scenario: str,
     policies: str | None,
@@ -161,7 +159,7 @@ def command(
 
     require_optuna()
     from oppo_sim.tune.request import Constraints, TuneRequest
-    from oppo_sim.tune.session import tune
+    from oppo_sim.tune.session import run_tuning
     from oppo_sim.tune.space import parse_knob
     from oppo_sim.tune.worlds import WorldSpec
 
@@ -179,23 +177,12 @@ def command(
     if dry_run:
         return _show_plan(request, as_json)
     try:
-        with _progress(loaded.name, as_json) as on_progress:
-            tuned = tune(request, on_progress)
+        with told_progress(loaded.name, "search", as_json) as on_progress:
+            tuned = run_tuning(request, on_progress)
     except KeyboardInterrupt:
         return options.interrupted(f"finished runs are kept in {folder}")
     _show(tuned, folder, as_json)
     return EXIT_INFEASIBLE if tuned.infeasible is not None else 0
-
-
-@contextmanager
-def _progress(name: str, quiet: bool) -> "Iterator[OnProgress]":
-    with progress_bar(f"{name}: search", 1, quiet) as (bar, task):
-
-        def on_progress(stage: str, done: int, total: int, best: str) -> None:
-            shown = f", best so far: {best}" if best else ""
-            bar.update(task, completed=done, total=total, description=f"{name}: {stage}{shown}"[:110])
-
-        yield on_progress
 
 
 def _show_plan(request: "TuneRequest", as_json: bool) -> int:

@@ -224,6 +224,11 @@ def save_profile(profile: Profile, path: Path) -> None:
         raise OppoError(f"cannot write the cost profile {path}: {error}") from None
 
 
+def samples_path(profile_path: Path) -> Path:
+    """Where the raw samples of a profile lie: beside it."""
+    return profile_path.with_name(f"{profile_path.stem}.samples.jsonl")
+
+
 def profile_text(profile: Profile) -> str:
     """The file content of a profile."""
     return json.dumps(profile.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"

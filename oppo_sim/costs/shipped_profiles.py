@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_sim.costs.profile import Profile, load_profile
+from oppo_sim.costs.profile import Profile, load_profile, samples_path
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 
@@ -53,18 +53,20 @@ def load_shipped(name: str, folder: Path | None = None) -> Profile:
 
 
 def register_profile(source: Path, name: str, folder: Path = SHIPPED_FOLDER) -> Path:
-    """Copy a profile into ``folder`` under ``name`` (in place of one of that name); returns the copy.
+    """Copy a profile into ``folder`` under ``name`` (in place of one of that name), and its samples where
+    they lie beside it; returns the copy.
 
     ``name``: ``device/models/engine``, small letters, digits and ``. + _ -``. Raises OppoError for another,
-    for a file that is no profile, and for a disk that refuses.
+    for a file that is no profile, for samples that are not the profile's, and for a disk that refuses.
     """
     if _NAME.fullmatch(name) is None:
         raise OppoError(
             f"a profile cannot be registered as {name!r}: use small letters, digits, . + _ - and / between"
             " parts"
         )
-    load_profile(source)
+    profile = load_profile(source)
     content = source.read_bytes()
+    samples = _samples_of(source, profile)
     entries = dict(_entries(folder)) if (folder / "index.json").exists() else {}
     file = f"{name}.json"
     target = folder / file
@@ -74,11 +76,26 @@ def register_profile(source: Path, name: str, folder: Path = SHIPPED_FOLDER) -> 
         raise OppoError(f"cannot make the folder {target.parent}: {error.strerror or error}") from None
     with whole_file(target) as copy:
         copy.write(content)
+    if samples is not None:
+        with whole_file(samples_path(target)) as copy:
+            copy.write(samples)
     entries[name] = {"file": file, "sha256": hashlib.sha256(content).hexdigest()}
     with whole_file(folder / "index.json") as index:
         plain = {"format": INDEX_FORMAT, "profiles": {key: entries[key] for key in sorted(entries)}}
         index.write((json.dumps(plain, indent=1) + "\n").encode())
     return target
+
+
+def _samples_of(source: Path, profile: Profile) -> bytes | None:
+    """The samples that lie beside a profile, as ``oppo calibrate`` writes them; None: there are none."""
+    path = samples_path(source)
+    if not path.exists():
+        return None
+    if _digest(path) not in profile.measured.raw_samples:
+        raise OppoError(
+            f"{path} is not the samples of {source.name} (its SHA-256 differs): bring both together"
+        )
+    return path.read_bytes()
 
 
 def _entries(folder: Path) -> Mapping[str, Mapping[str, str]]:

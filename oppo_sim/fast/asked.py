@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import isnan
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from oppo_sim.columns import (
     CHUNK_SIZE,
@@ -89,7 +89,10 @@ class Asked:
         self._has_tools = setup.replay.waits is not None
         own = own_methods(policy, Policy)
         self._arranges = self._is_asked and "arrange" in own
-        self._learns = _learns(policy) if isinstance(policy, ShippedPolicy) else "observe" in own
+        shipped = policy if isinstance(policy, ShippedPolicy) else None
+        self._learns = _learns(shipped) if shipped else "observe" in own
+        self._paced = shipped if shipped and _takes_pace(shipped) else None
+        """The policy, where all it observes is the pace."""
         self._plan = StepPlan(0, 1)
         self._begun = 0
         """Rollouts in flight once the plan is carried out."""
@@ -99,6 +102,7 @@ class Asked:
         first = records.NAMES.index(timing("gen"))
         self._timed = slice(first, first + len(_TIMED))
         self._told = itemgetter(*(records.NAMES.index(name) for name in _TOLD))
+        self._pace = [records.NAMES.index(name) for name in (timing("step"), TOKENS_TRAINED, REWARD_MEAN)]
         self._respond: dict[int, Callable[[], None]] = {
             records.PLAN: self._ask_plan,
             records.ARRANGE: self._ask_arrange,
@@ -315,7 +319,13 @@ class Asked:
         if step == state["step"][0] or not self._learns:
             return
         self._observed += 1
-        values = self._rows[state["row"][0] - 1].tolist()
+        row = int(state["row"][0]) - 1
+        if self._paced is not None:
+            step_s, tokens, reward = [self._rows.item(row, column) for column in self._pace]
+            self._paced.observe_pace(_Pace(step_s, int(tokens), None if isnan(reward) else reward))
+            self._set_knobs(self._paced)
+            return
+        values = self._rows[row].tolist()
         reward, tokens, deferred, surplus, overcommit, chunk_size = self._told(values)
         policy = self._policy
         policy.observe(
@@ -331,15 +341,31 @@ class Asked:
                 int(chunk_size),
             )
         )
-        if not self._is_asked and isinstance(policy, ShippedPolicy):
-            state["next_chunk"][0] = policy.chunk_size
+        if isinstance(policy, ShippedPolicy):
+            self._set_knobs(policy)
+
+    def _set_knobs(self, policy: ShippedPolicy) -> None:
+        if not self._is_asked:
+            self._state["next_chunk"][0] = policy.chunk_size
             if isinstance(policy, Refill):
-                state["next_delta"][0] = policy.overcommit
+                self._state["next_delta"][0] = policy.overcommit
+
+
+class _Pace(NamedTuple):
+    """A ``StepPace``."""
+
+    step_s: float
+    tokens_trained: int
+    reward_mean: float | None
+
+
+def _takes_pace(policy: ShippedPolicy) -> bool:
+    """A policy that observes as ``ShippedPolicy`` does, unwatched."""
+    return getattr(policy.observe, "__func__", None) is ShippedPolicy.observe
 
 
 def _learns(policy: ShippedPolicy) -> bool:
     """A policy whose knobs are controlled, or that observes in its own way."""
-    if policy.chunk_control or (isinstance(policy, Refill) and policy.delta):
-        return True
-    method = getattr(policy.observe, "__func__", None)
-    return method not in (ShippedPolicy.observe, Refill.observe)
+    return bool(policy.chunk_control or (isinstance(policy, Refill) and policy.delta)) or not _takes_pace(
+        policy
+    )

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _LINE = 64
 """Bytes of a cache line."""
+_COPIED = 1 << 14
+"""Bytes of an array up to which a copy costs less than its own place."""
 
 
 class Zeros(NamedTuple):
@@ -40,31 +42,39 @@ class Memory(NamedTuple):
 
 
 def make_memory(values: Mapping[str, float], tables: "Mapping[str, np.ndarray[Any, Any] | Zeros]") -> Memory:
-    """A record with these values, and its arrays: those to be made lie in one piece of memory, each at the
-    begin of a cache line."""
+    """A record with these values, and its arrays: those to be made, and small ones that are given, lie in one
+    piece of memory, each at the begin of a cache line."""
     import numpy as np
 
     from oppo_sim.fast import records
 
     kinds, offsets, end = _kinds(), {}, 0
+    given: dict[str, np.ndarray[Any, Any]] = {}
     for name, table in tables.items():
         if isinstance(table, Zeros):
-            offsets[name] = end
-            end += -(-prod(table.shape) * kinds[name].itemsize // _LINE) * _LINE
+            size = prod(table.shape) * kinds[name].itemsize
+        else:
+            found = given[name] = np.ascontiguousarray(table, dtype=kinds[name])
+            if found.nbytes > _COPIED:
+                continue
+            size = found.nbytes
+        offsets[name] = end
+        end += -(-size // _LINE) * _LINE
     # Fresh zeros of the system: pages that a run does not touch cost nothing.
     room = np.zeros(end + _LINE, dtype=np.uint8)
     address = room.ctypes.data
-    shift = -address % _LINE
+    shift, data = -address % _LINE, room.data
     made: dict[str, np.ndarray[Any, Any]] = {}
     places: list[tuple[int, int, int]] = []
     for name, kind in kinds.items():
-        table = tables[name]
-        if isinstance(table, Zeros):
-            at = shift + offsets[name]
-            made[name] = np.ndarray(table.shape, dtype=kind, buffer=room.data, offset=at)
-            places.append((address + at, table.shape[0], table.shape[-1]))
+        if name in offsets:
+            shape, at = tables[name].shape, shift + offsets[name]
+            made[name] = np.ndarray(shape, dtype=kind, buffer=data, offset=at)
+            places.append((address + at, shape[0], shape[-1]))
+            if name in given:
+                made[name][...] = given[name]
         else:
-            found = made[name] = aligned(np.ascontiguousarray(table, dtype=kind))
+            found = made[name] = aligned(given[name])
             places.append((found.ctypes.data, found.shape[0], found.shape[-1]))
     states = np.zeros(1, dtype=records.STATE)
     state: Any = states[0]

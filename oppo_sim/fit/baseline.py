@@ -3,13 +3,15 @@ simulated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import (
     COLD_START,
+    KERNEL_GEN,
+    KERNEL_REWARD,
     STAGES,
     STEP,
     TIMING_STEP,
@@ -28,19 +30,35 @@ from oppo_sim.fit.reading import StepLog
 from oppo_sim.scenario.build import Parts, build_parts, build_setup, cost_context
 from oppo_sim.scenario.schema import Scenario
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Floats = npt.NDArray[np.float64]
 
 STEPS: Final = 3
 """Steps looked at, after the first, where nothing else is said."""
 TOKENS_PER_S: Final = "tokens_per_s"
 ROLLOUTS_PER_S: Final = "rollouts_per_s"
+UTILIZATION_KERNELS: Final = "utilization/kernels"
+"""As ``utilization/inference``, but only the time in which kernels run counts, as in NVML's counter: between
+the launches of a ``generate()`` loop a device is idle."""
 _PARALLEL: Final = ("old_log_prob", "ref", "values")
+
+
+def kernel_utilization(frame: "pd.DataFrame", devices: tuple[int, int]) -> float:
+    """``UTILIZATION_KERNELS`` of simulated steps, mean over them; ``devices``: that generate, and that score
+    and do not generate."""
+    generating, scoring = devices
+    running = generating * frame[KERNEL_GEN] + (scoring or generating) * frame[KERNEL_REWARD]
+    phase = frame[timing("gen")] + frame[timing("reward")]
+    return float((running * frame[TIMING_STEP] / phase).mean() / (generating + scoring))
 
 
 def known_names() -> list[str]:
     """Quantities of a baseline."""
     shares = (f"share/{stage}" for stage in STAGES)
-    return [*map(timing, (*STAGES, "step")), *shares, UTILIZATION_INFERENCE, TOKENS_PER_S, ROLLOUTS_PER_S]
+    used = (UTILIZATION_INFERENCE, UTILIZATION_KERNELS)
+    return [*map(timing, (*STAGES, "step")), *shares, *used, TOKENS_PER_S, ROLLOUTS_PER_S]
 
 
 class Baseline:
@@ -55,10 +73,19 @@ class Baseline:
         self._setup = build_setup(self._scenario, policy="sequential", steps=steps + 1, parts=self._parts)
         self._features, self._response_tokens = _replica_features(self._scenario, self._parts, steps)
         run = stages_run(scenario.training)._asdict()
+        apart = self._parts.machine.num_workers if scenario.placement.scoring == "separate" else 0
+        self._devices = self._parts.machine.num_replicas, apart
+        self._kernels = self._kernel_seconds() if UTILIZATION_KERNELS in names else None
+        """By step, of decode and prefill on all devices, on the machine as given."""
         self._stages = [stage for stage in STAGES if run.get(stage, True)]
         found = terms_of(self._stages, self._features)
         self.terms = [name for name in found if name in CostTerms.model_fields]
         """Unknowns that its seconds depend on."""
+
+    def _kernel_seconds(self) -> Floats:
+        frame = run_columns(self._setup).frame().iloc[1:]
+        seconds: Floats = (self._devices[0] * frame[KERNEL_GEN] * frame[TIMING_STEP]).to_numpy()
+        return seconds
 
     def estimated(self, terms: Mapping[str, Floats]) -> Floats:
         """Draws × names, without a simulation: what a KV cache that overflows costs is an average."""
@@ -95,14 +122,20 @@ class Baseline:
         else:
             whole = whole + sum(beside, np.zeros(1))
         workers = self._parts.machine.num_workers if scenario.placement.scoring == "separate" else 0
-        busy = sum(each, np.zeros(1)) + workers * seconds["reward"]
+        scoring = (workers or len(each)) * seconds["reward"]
         inference = (len(each) + workers) * (seconds["gen"] + seconds["reward"])
-        if not workers:
-            busy = busy + len(each) * seconds["reward"]
+        busy = sum(each, np.zeros(1)) + scoring
+        running = scoring
+        if self._kernels is not None:
+            prefills = sum((features.prefill for features in replicas), np.zeros(1))
+            decode, prefill = (np.atleast_1d(terms.get(name, np.ones(1))) for name in ("decode", "prefill"))
+            decodes = np.maximum(self._kernels - prefills, 0.0)
+            running = decode[:, None] * decodes + prefill[:, None] * prefills + scoring
         one = np.ones_like(whole)
         quantities = {
             TIMING_STEP: (whole, one),
             UTILIZATION_INFERENCE: (busy / inference, one),
+            UTILIZATION_KERNELS: (running / inference, one),
             ROLLOUTS_PER_S: (scenario.rollout_batch_size * one, whole),
             TOKENS_PER_S: (self._response_tokens * one, whole),
         }
@@ -125,6 +158,8 @@ class Baseline:
         for name in self._names:
             if name.startswith("share/"):
                 found.append(float(frame[timing(name.removeprefix("share/"))].sum()) / whole)
+            elif name == UTILIZATION_KERNELS:
+                found.append(kernel_utilization(frame, self._devices))
             elif name == TOKENS_PER_S:
                 found.append(float(frame[TOKENS_TRAINED].sum()) / whole)
             elif name == ROLLOUTS_PER_S:

@@ -1,22 +1,24 @@
 """A fit from Python in one call, and into a folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.estimate import FitResult, Fitted, Progress, fit_logs
+from oppo_sim.fit.estimate import FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.record import fit_record
 from oppo_sim.fit.sources import open_log
-from oppo_sim.scenario.load import load_scenario
+from oppo_sim.progress import OnProgress, unheard
+from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import loaded_scenario
 
 
-def run_fit(
+def fit(
     logs: str | Path | StepLog | Sequence[str | Path | StepLog],
     scenarios: str | Path | Scenario | Sequence[str | Path | Scenario],
     *,
@@ -24,8 +26,11 @@ def run_fit(
     judge: Sequence[tuple[str | Path | StepLog, str | Path | Scenario]] = (),
     draws: int = DRAWS,
     seed: int = 0,
-    output: str | Path | None = None,
+    overrides: Overrides = (),
+    folder: str | Path | None = None,
     force: bool = False,
+    figures: bool = True,
+    progress: OnProgress | None = None,
 ) -> FitResult:
     """Fit the costs of scenarios to logs of runs of one cluster.
 
@@ -34,7 +39,10 @@ def run_fit(
         scenarios: one for all logs, or one a log.
         fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
         judge: (log, scenario) of runs that are only predicted.
-        output: a folder to write, as ``oppo fit -o`` does.
+        draws: of the costs, for what stays unknown; ``seed``: of the draws.
+        overrides: settings laid over every scenario that is given by name or path.
+        folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
+        progress: told what is being done (``oppo_sim.Progress``).
 
     Raises OppoError for logs and scenarios that cannot be of one run.
     """
@@ -43,11 +51,11 @@ def run_fit(
     if len(named) not in (1, len(given)):
         raise OppoError(f"there are {len(given)} logs and {len(named)} scenarios: give one, or one a log")
     each = named * len(given) if len(named) == 1 else named
-    pairs = [(_log(log), _scenario(scenario)) for log, scenario in zip(given, each, strict=True)]
-    ahead = [(_log(log), _scenario(scenario)) for log, scenario in judge]
-    result = fit_logs(pairs, ahead, fit_steps=fit_steps, draws=draws, seed=seed)
-    if output is not None:
-        _write(result, Path(output), fit_record(result), force, figures=True)
+    pairs = [(_log(log), loaded_scenario(one, overrides)) for log, one in zip(given, each, strict=True)]
+    ahead = [(_log(log), loaded_scenario(one, overrides)) for log, one in judge]
+    result = fit_logs(pairs, ahead, fit_steps=fit_steps, draws=draws, seed=seed, progress=progress or unheard)
+    if folder is not None:
+        _write(result, Path(folder), fit_record(result), force, figures)
     return result
 
 
@@ -61,7 +69,7 @@ def fit_to_folder(
     seed: int,
     force: bool,
     figures: bool,
-    progress: Progress,
+    progress: OnProgress,
 ) -> dict[str, Any]:
     """Fit and write; returns the record."""
     result = fit_logs(pairs, judged, fit_steps=fit_steps, draws=draws, seed=seed, progress=progress)
@@ -79,7 +87,7 @@ def observe_to_folder(
     seed: int,
     force: bool,
     figures: bool,
-    progress: Callable[[int, int], None],
+    progress: OnProgress,
 ) -> dict[str, Any]:
     """Weigh draws of the priors by what was observed, and write; returns the record."""
     from oppo_sim.fit.observe import observe, observe_record
@@ -123,7 +131,3 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
 
 def _log(given: str | Path | StepLog) -> StepLog:
     return given if isinstance(given, StepLog) else open_log(given)
-
-
-def _scenario(given: str | Path | Scenario) -> Scenario:
-    return given if isinstance(given, Scenario) else load_scenario(given)

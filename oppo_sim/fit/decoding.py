@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +20,7 @@ _SAME: Final = 1e-6
 
 HOST_GRID: Final = tuple(2.0 ** (number / 2) for number in range(-8, 9))
 """Factors on the host's seconds, with the device's as they are, at which iterations are summed."""
+_LATELY: Final[deque[tuple[EngineCost, float, "Decoding"]]] = deque(maxlen=len(HOST_GRID))
 AS_IT_IS: Final = len(HOST_GRID) // 2
 """Place of the factor 1."""
 
@@ -29,16 +31,24 @@ def seconds_by_host(engine: EngineCost, phases: Sequence[Stretches]) -> Floats:
     Where host and device add up, three of them tell all; where launches bound the device from below, each is
     summed.
     """
-    ends = {
-        place: Decoding(engine.with_host(HOST_GRID[place])).seconds(phases) for place in (0, AS_IT_IS, -1)
-    }
+    ends = {place: _decoding(engine, HOST_GRID[place]).seconds(phases) for place in (0, AS_IT_IS, -1)}
     grid = np.array(HOST_GRID)
     slope = (ends[-1] - ends[0]) / (grid[-1] - grid[0])
     straight = ends[0] + slope * (grid[AS_IT_IS] - grid[0])
     if np.all(np.abs(straight - ends[AS_IT_IS]) <= _SAME * ends[AS_IT_IS]):
         line: Floats = ends[0] + slope * (grid[:, None] - grid[0])
         return line
-    return np.array([Decoding(engine.with_host(factor)).seconds(phases) for factor in HOST_GRID])
+    return np.array([_decoding(engine, factor).seconds(phases) for factor in HOST_GRID])
+
+
+def _decoding(engine: EngineCost, factor: float) -> "Decoding":
+    """That of the same engine at the same factor, if there was one lately: replicas are alike."""
+    for known, its_factor, decoding in _LATELY:
+        if known is engine and its_factor == factor:
+            return decoding
+    found = Decoding(engine.with_host(factor))
+    _LATELY.append((engine, factor, found))
+    return found
 
 
 class Decoding:

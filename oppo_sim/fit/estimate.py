@@ -1,7 +1,8 @@
 """From logs and their scenarios to draws of the costs, judged on steps that were not fitted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,13 +22,17 @@ from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
+from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TYPICAL = 10
 """Steps from whose seconds the size of a stage is told."""
 FEWEST = 3
 """Steps below which nothing is held back."""
-Progress = Callable[[str], None]
+_STAGES = 3
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class HeldOut:
     judgements: tuple[Judgement, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitResult:
     """What ``oppo fit`` found."""
 
@@ -86,6 +91,36 @@ class FitResult:
     """Drift of the fitted runs."""
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)
     """By log, what was left out and how often."""
+
+    def __repr__(self) -> str:
+        steps = sum(len(part.features) for part in self.parts)
+        told = sum(one.verdict == "told" for one in self.told)
+        logs = ", ".join(part.log.name for part in self.parts)
+        return f"FitResult({logs}: {steps} steps, {told} of {len(self.told)} terms told)"
+
+    def _repr_html_(self) -> str:
+        return self.terms.to_html(float_format=lambda value: f"{value:.4g}")
+
+    @property
+    def terms(self) -> "pd.DataFrame":
+        """One row a term of the costs: its unit, 95 % intervals before and after the logs, what was told."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "term": one.term,
+                    "unit": one.unit,
+                    "prior_low": one.prior[0],
+                    "prior_high": one.prior[-1],
+                    "low": one.posterior[0],
+                    "high": one.posterior[-1],
+                    "verdict": one.verdict,
+                    "tied_to": one.tied_to,
+                }
+                for one in self.told
+            ]
+        )
 
     @property
     def point(self) -> CostTerms:
@@ -110,7 +145,7 @@ def fit_logs(
     fit_steps: int | None = None,
     draws: int = DRAWS,
     seed: int = 0,
-    progress: Progress = lambda _what: None,
+    progress: OnProgress = unheard,
 ) -> FitResult:
     """Fit the logs together.
 
@@ -123,7 +158,7 @@ def fit_logs(
     """
     if not logs:
         raise OppoError("there is no log to fit: give at least one")
-    progress("lengths and the cost model's seconds of every step")
+    progress(Progress("lengths and the cost model's seconds of every step", 0, _STAGES))
     parts = [_part(log, scenario, number, seed) for number, (log, scenario) in enumerate(logs)]
     others = [
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
@@ -134,7 +169,7 @@ def fit_logs(
     )
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
-    progress("all steps")
+    progress(Progress("all steps", 2, _STAGES))
     parts = [_with_periodic(part, notes) for part in parts]
     fitted = [(part.features, part.members) for part in parts]
     posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
@@ -155,6 +190,7 @@ def fit_logs(
     waits = np.concatenate([part.features.wait for part in parts])
     wait = float(np.mean(waits)) * np.minimum(posterior.terms.get(TOOL_WAIT, np.ones(posterior.size)), 1.0)
     distinct = {part.scenario.content_hash: part for part in parts}
+    progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
         parts=tuple(parts),
         held_out=tuple(held),
@@ -229,7 +265,7 @@ def _held_out(
     fit_steps: int | None,
     draws: int,
     seed: int,
-    progress: Progress,
+    progress: OnProgress,
     notes: list[str],
 ) -> list[HeldOut]:
     counts = [fit_steps if fit_steps is not None else (2 * len(part.features) + 2) // 3 for part in parts]
@@ -241,7 +277,7 @@ def _held_out(
     if not kept:
         notes.append("no steps were held back: too few are left of every log")
         return []
-    progress("the first steps, to judge the rest")
+    progress(Progress("the first steps, to judge the rest", 1, _STAGES))
     fitted, members = [], []
     for part, count in kept:
         known, _ = with_periodic(part.members, part.features.steps, slice(0, count))

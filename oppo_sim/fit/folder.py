@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from oppo_sim.costs.terms import SECONDS, CostTerms, write_draws
 from oppo_sim.fit.estimate import Fitted
+from oppo_sim.given_command import command_text
 from oppo_sim.manifest import versions
 from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.scenario.load import scenario_from_plain
@@ -98,4 +99,5 @@ def _report(record: Mapping[str, Any], name: str, code: str) -> str:
     from oppo_sim.report.html_fit import chapter_of
     from oppo_sim.report.html_page import page_html
 
-    return page_html(f"Fit: {name}", [chapter_of(record, name, code, "fit")])
+    chapter = chapter_of(record, name, code, "fit").made_by(command_text())
+    return page_html(f"Fit: {name}", [chapter])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from oppo_sim.policies.interface import StepReport
+from oppo_sim.policies.interface import StepPace
 from oppo_sim.policies.settings import ChunkSize
 
 TIE = 1e-9  # relative difference below which two times per token are a tie
@@ -28,7 +28,7 @@ class ChunkController(Protocol):
         """Chunk size of the coming step, tokens."""
         ...
 
-    def observe(self, report: StepReport) -> None: ...
+    def observe(self, report: StepPace) -> None: ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -130,7 +130,7 @@ class ExploreController:
         candidate = self._phase // self.control.explore_steps
         return self.control.candidates[candidate] if candidate < len(self.control.candidates) else self._kept
 
-    def observe(self, report: StepReport) -> None:
+    def observe(self, report: StepPace) -> None:
         """Account the step to the candidate that ran; keep the best when all have run."""
         candidates, steps = self.control.candidates, self.control.explore_steps
         candidate = self._phase // steps
@@ -182,7 +182,7 @@ class RaceController:
     def value(self) -> int:
         return self._turns[0] if self._turns else next(iter(self._steps))
 
-    def observe(self, report: StepReport) -> None:
+    def observe(self, report: StepPace) -> None:
         """Account the step to the candidate that ran; at the end of a round, see who is out."""
         self._phase += 1
         if self._turns:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies.interface import Batch, StepReport
+from oppo_sim.policies.interface import Batch, StepPace
 
 
 class DeltaControl(BaseModel):
@@ -65,7 +65,7 @@ class DeltaController:
         self.value = start
         self._rewards: deque[float] = deque(maxlen=control.window + 1)
 
-    def observe(self, report: StepReport) -> None:
+    def observe(self, report: StepPace) -> None:
         """Take the step's mean reward; a step without one changes nothing."""
         if report.reward_mean is None:
             return

@@ -7,7 +7,7 @@ afterwards it is fed a ``StepReport``. It has no other input.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from oppo_sim.errors import OppoError
 
@@ -149,6 +149,17 @@ class Arrangement:
 
 
 KEEP = Arrangement()
+
+
+class StepPace(Protocol):
+    """What controllers of knobs look at in a ``StepReport``."""
+
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def tokens_trained(self) -> int: ...
+    @property
+    def reward_mean(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)

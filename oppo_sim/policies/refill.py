@@ -12,6 +12,7 @@ from oppo_sim.policies.interface import (
     Policy,
     PoolView,
     ScoreGranularity,
+    StepPace,
     StepPlan,
     StepReport,
     StopCheck,
@@ -59,8 +60,12 @@ class ShippedPolicy(Policy):
         return (chunk_knob("chunk_size", max_response_length),) if used else ()
 
     def observe(self, report: StepReport) -> None:
+        self.observe_pace(report)
+
+    def observe_pace(self, pace: StepPace) -> None:
+        """What ``observe`` does: controllers of knobs take the step."""
         if self._chunk:
-            self._chunk.observe(report)
+            self._chunk.observe(pace)
 
     def state_dict(self) -> dict[str, Any]:
         return {"chunk": self._chunk.state_dict() if self._chunk else {}}
@@ -121,10 +126,10 @@ class Refill(ShippedPolicy):
         )
         return (*super().knobs(max_response_length), *(carried if self.carries else ()))
 
-    def observe(self, report: StepReport) -> None:
-        super().observe(report)
+    def observe_pace(self, pace: StepPace) -> None:
+        super().observe_pace(pace)
         if self._delta:
-            self._delta.observe(report)
+            self._delta.observe(pace)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"delta": self._delta.state_dict() if self._delta else {}}

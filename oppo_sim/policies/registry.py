@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -106,9 +106,19 @@ def make_policy(name: str, batch: Batch, settings: Mapping[str, Any], base_dir: 
 
     Raises OppoError for an unknown name, unknown or impossible settings, or a file that gives no policy.
     """
+    return policy_maker(name, batch, settings, base_dir)()
+
+
+def policy_maker(
+    name: str, batch: Batch, settings: Mapping[str, Any], base_dir: Path | None = None
+) -> Callable[[], Policy]:
+    """What gives a fresh policy at each call, its settings checked once. Raises OppoError as ``make_policy``;
+    a policy of a user's own may refuse later."""
     found = policy_class(name, base_dir)
     checked = _checked(found, name, settings)
-    return found(batch, checked) if name in SHIPPED else make_own(found, name, batch, checked)
+    if name in SHIPPED:
+        return lambda: found(batch, checked)
+    return lambda: make_own(found, name, batch, checked)
 
 
 def source_digest(name: str, base_dir: Path | None = None) -> str | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oppo_sim import columns as c
+from oppo_sim.comparison_best import best_policy, not_told_apart, steps_by_draw, steps_by_seed
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.comparison_figures import attribution_figure, speedup_figure, step_time_figure
@@ -14,13 +15,11 @@ from oppo_sim.report.html_parts import (
     Grid,
     Picture,
     Section,
-    command_row,
     cost_source,
     counted,
     explorer_data,
     flat,
     joined,
-    not_told_apart,
     picture,
     policy_yaml,
     run_provenance,
@@ -50,12 +49,9 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
         raise OppoError(f"{run.root} compares no policy with a step time: compare again")
     if c.BOUND_ONLY not in table.columns:
         raise OppoError(f"{run.root} does not say which policies are bounds only: compare again")
-    real = table[~table[c.BOUND_ONLY].astype(bool)]
-    # A bound is shown, never recommended.
-    best = str((real if real[c.STEP_S].notna().any() else table)[c.STEP_S].idxmin())
-    seconds = _by_seed(cells)
-    drawn = _by_draw(run) if has_ranges(table) else None
-    alike = not_told_apart(seconds, best, drawn)
+    best, practical = best_policy(table), float(manifest.get("practical", 0.0))
+    drawn = steps_by_draw(run.frame("machine.parquet")) if has_ranges(table) else None
+    alike = not_told_apart(steps_by_seed(cells), best, drawn, practical)
     names = [str(policy) for policy in table.index]
     points = Points(
         table.reset_index(),
@@ -84,6 +80,7 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
             alike,
             len(seeds),
             machine_sentence(manifest),
+            practical,
         ),
         settings=(("policy.name", best), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(best, settings),
@@ -101,9 +98,6 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
         ),
         explorer=Explorer(explorer_data(points, "policy")),
         provenance=(
-            command_row(
-                "compare", name, policies=",".join(manifest["policies"]), seeds=len(seeds), steps=steps
-            ),
             *run_provenance(manifest),
             (
                 "seeds",
@@ -117,18 +111,6 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
-
-
-def _by_seed(cells: "pd.DataFrame") -> "pd.DataFrame":
-    """Seconds of a step: one row a seed, one column a policy."""
-    actual = cells[cells["variant"] == "actual"]
-    return actual.pivot(index="seed", columns="policy", values=c.TIMING_STEP)
-
-
-def _by_draw(run: FinishedRun) -> "pd.DataFrame":
-    """The same on draws of the machine: one row a draw and seed."""
-    runs = run.frame("machine.parquet")
-    return runs.pivot(index=[c.DRAW, "seed"], columns="policy", values=c.TIMING_STEP).sort_index()
 
 
 def _engines(manifest: Any) -> list[tuple[str, str]]:
@@ -148,6 +130,7 @@ def _answer(
     alike: list[str],
     seeds: int,
     machine: str,
+    practical: float,
 ) -> tuple[str, ...]:
     row = table.loc[best].to_dict()
     ranges = has_ranges(table)
@@ -174,7 +157,10 @@ def _answer(
     )
     over = counted(seeds, "paired seed") + (" and the draws of the machine" if ranges else "")
     if alike:
-        sentences.append(f"{joined(alike)} cannot be told apart from it on {over} (5 % level).")
+        near = f", or {'is' if len(alike) == 1 else 'are'} within {100 * practical:g} % of it"
+        sentences.append(
+            f"{joined(alike)} cannot be told apart from it on {over} (5 % level){near if practical else ''}."
+        )
     elif seeds < 2 and not ranges:
         sentences.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:

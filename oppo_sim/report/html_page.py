@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import refuse_existing, whole_file
+from oppo_sim.given_command import kept_command
 from oppo_sim.plain_json import plain
 from oppo_sim.report.html_comparison import comparison_chapter
 from oppo_sim.report.html_fit import fit_chapter
@@ -79,6 +80,7 @@ def report_chapters(folders: Sequence[str | Path]) -> list[Chapter]:
             chapters.append(_RUNS[kind](run, stem))
             if kind in _SINGLE_RUNS:
                 runs.append(run)
+        chapters[-1] = chapters[-1].made_by(kept_command(folder))
     by_clock: dict[Unit | None, list[FinishedRun]] = {}
     for run in runs:
         by_clock.setdefault(clock_unit(run.manifest), []).append(run)

@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,13 +33,10 @@ from oppo_sim.report.ranges import MACHINE_ENDS
 from oppo_sim.report.style import FAINT, IDLE, INK
 from oppo_sim.run_folder import write_png
 from oppo_sim.runs.machine import DEFAULT_DRAWS
-from oppo_sim.runs.ranges import geometric_mean, told_apart
-from oppo_sim.runs.statistics import alike
 from oppo_sim.scenario.load import without_own_trace
 from oppo_sim.scenario.yaml_text import dump_yaml
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -110,6 +107,11 @@ class Chapter:
     provenance: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
     """Warnings: what is likely not meant."""
+
+    def made_by(self, command: str) -> "Chapter":
+        """With the command that was given; empty: there was none."""
+        rows = (("command", command), *self.provenance) if command else self.provenance
+        return replace(self, provenance=rows)
 
 
 MOST_SVG_BYTES: Final = 250_000
@@ -246,12 +248,6 @@ def versions_text(versions: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
-def command_row(command: str, scenario: str, **options: Any) -> tuple[str, str]:
-    """A command line to copy, quoted for a shell, as a row of provenance."""
-    words = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return "command", shlex.join(["oppo", command, f"{scenario}.yaml", *words])
-
-
 def run_text(
     scenario: str, fixed: Mapping[str, Any] | None = None, choice: Iterable[tuple[str, Any]] = ()
 ) -> str:
@@ -294,33 +290,6 @@ def scenario_section(manifest: Mapping[str, Any]) -> Section | None:
     """The scenario file, to run it again; None where the manifest has none."""
     text = manifest.get("scenario_yaml")
     return Section("The scenario file", code=str(text), folded=True) if text else None
-
-
-def not_told_apart(values: "pd.DataFrame", best: str, drawn: "pd.DataFrame | None" = None) -> list[str]:
-    """Columns whose paired difference from column ``best`` is not significant at 5 %; without ``best``.
-
-    ``values``: one row a seed, positive; ``drawn``: the same by draw of the machine, rows (draw, seed). With
-    fewer than two seeds and no draws nothing can be told apart: then the list is empty.
-    """
-    if drawn is not None:
-        return [
-            str(name)
-            for name in values.columns
-            if name != best
-            and name in drawn.columns
-            and not told_apart(
-                (values[name] / values[best]).tolist(),
-                [geometric_mean(each.tolist()) for _, each in (drawn[name] / drawn[best]).groupby(level=0)],
-            )
-        ]
-    if len(values) < 2:
-        return []
-    fastest = values[best].tolist()
-    return [
-        str(name)
-        for name in values.columns
-        if name != best and values[name].notna().all() and alike(values[name].tolist(), fastest)
-    ]
 
 
 def safe_stem(path: Path) -> str:

@@ -11,7 +11,6 @@ from oppo_sim.report.html_parts import (
     Grid,
     Picture,
     Section,
-    command_row,
     cost_source,
     counted,
     flat,
@@ -58,7 +57,6 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
     unit = clock_unit(manifest)
     settings = dict(manifest.get("policy_settings", {}))
     code = scenario_section(manifest)
-    verb = "run" if measured else "simulate"
     return Chapter(
         title=f"{'Real run' if measured else 'Simulated run'}: {name}, {policy}",
         kind="real run" if measured else "simulated run",
@@ -85,7 +83,6 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
             *([code] if code else []),
         ),
         provenance=(
-            command_row(verb, name, policy=policy, seed=seed, steps=manifest.get("steps")),
             *run_provenance(manifest),
             *([("engine", str(manifest["engine"]))] if isinstance(manifest.get("engine"), str) else []),
         ),

@@ -21,7 +21,6 @@ from oppo_sim.report.html_parts import (
     run_provenance,
     run_text,
     scenario_section,
-    sweep_command,
     times_faster,
 )
 from oppo_sim.report.labels import (
@@ -250,7 +249,6 @@ def _provenance(sweep: SweepFolder) -> tuple[tuple[str, str], ...]:
     seeds = record["seeds"]
     baselines: Mapping[str, int] = record["baselines"]
     return (
-        ("command", sweep_command(record)),
         *run_provenance(record),
         ("varied", "; ".join(f"{axis}: {_range(sweep.points.values(axis))}" for axis in sweep.points.axes)),
         (

@@ -8,7 +8,6 @@ from oppo_sim.report.html_parts import (
     Chapter,
     Grid,
     Section,
-    command_row,
     counted,
     joined,
     run_provenance,
@@ -71,10 +70,7 @@ def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
             ),
             *([code] if code else []),
         ),
-        provenance=(
-            command_row("validate", name, policies=",".join(policies), repeats=record["repeats"]),
-            *run_provenance(manifest),
-        ),
+        provenance=(*run_provenance(manifest),),
         notes=tuple(manifest.get("warnings", ())),
     )
 

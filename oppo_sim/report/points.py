@@ -217,10 +217,12 @@ def read_sweep(folder: str | Path) -> SweepFolder:
     table = read_table(root / POINTS, _MEND)
     if len(table) != record.get("points") or any(row >= len(table) for row in (*region, best or 0)):
         raise OppoError(f"{root / POINTS} is not the table of {SWEEP} beside it: {_MEND}")
-    return SweepFolder(root, record, Points(table, fields, best, region, _measure(objective, fields)))
+    return SweepFolder(
+        root, record, Points(table, fields, best, region, objective_measure(objective, fields))
+    )
 
 
-def _measure(objective: str, fields: tuple[str, ...]) -> str:
+def objective_measure(objective: str, fields: tuple[str, ...]) -> str:
     """The column that the best point is best at; steps of unlike batches are compared by what a rollout
     takes."""
     if objective in OBJECTIVE_COLUMN and objective != "time":

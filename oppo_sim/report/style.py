@@ -33,7 +33,8 @@ def new_figure(
     drawn, and axes make room for them; otherwise the caller places the axes.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from oppo_sim.notebook_figure import Figure
 
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + below), dpi=DPI, layout=_layout() if measured else None)
     FigureCanvasAgg(figure)
@@ -44,6 +45,7 @@ def new_figure(
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=9)
+        axis.ticklabel_format(useOffset=False)  # 0.9994, and not −0.0006 with a +1 beside the axis
     return figure, axes
 
 

@@ -72,6 +72,8 @@ _STAR: Final[dict[str, Any]] = {
 }
 
 HEAT: Final = "step_time"
+_BAND: Final = {c.HOURS_TO_REWARD: "of rollouts, machine and staleness effect"}
+"""What a measure's interval holds, where not the rollouts alone."""
 
 
 def heat_figure(
@@ -220,7 +222,7 @@ def curve_figure(
     axis.margins(y=0.12)
     diamond = "◇ marks each line's best" if measure.better in ("low", "high") else ""
     shown = (
-        "band: 95 % of the rollouts" if band else "",
+        f"band: 95 % {_BAND.get(metric, 'of the rollouts')}" if band else "",
         "dashed: 95 % of the machine" if whiskers else "",
     )
     set_title(axis, title, ", ".join(note for note in (diamond, *shown) if note))
@@ -402,8 +404,12 @@ def _curves(points: Points, title: str) -> Iterator[NamedFigure]:
             " best of each."
         )
         name = known.get(axis, f"curve_{axis.replace('.', '_')}")
-        figure = curve_figure(points, x=axis, by=by, title=title)
-        yield NamedFigure(name, figure, f"Step time by {field_label(axis)}", alt)
+        for metric in dict.fromkeys((points.objective, c.STEP_S)):  # what was asked for first
+            if metric not in (c.STEP_S, c.HOURS_TO_REWARD) or not points.has(metric):
+                continue
+            stem = name if metric == c.STEP_S else f"{name}_to_reward"
+            label = f"{measure_of(metric).label.capitalize()} by {field_label(axis)}"
+            yield NamedFigure(stem, curve_figure(points, metric, x=axis, by=by, title=title), label, alt)
 
 
 def _scatter(points: Points, title: str) -> Iterator[NamedFigure]:

@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+
+_LONGEST_WORD: Final = 20
+"""Characters of a word, such as a path, beyond which it is broken."""
 
 
 class Column(NamedTuple):
@@ -58,21 +62,30 @@ def fitted(
                 justify="left" if column.left else "right",
                 no_wrap=column.folds_at is None,
                 overflow="fold",
-                min_width=column.folds_at,
+                min_width=_least(column, [row[i] for row in texts]),
             )
         for number, row in enumerate(texts):
             # Names may be paths with brackets, intervals have some: none of it is markup.
             table.add_row(*(Text(row[i]) for i in shown), style="bold" if number in bold else None)
         needed = Measurement.get(console, console.options, table).maximum
         for i in shown:
-            if (least := columns[i].folds_at) is not None:
-                longest = max((len(row[i]) for row in texts), default=0)
-                needed -= max(0, longest - max(least, len(columns[i].head)))
+            cells = [row[i] for row in texts]
+            if (least := _least(columns[i], cells)) is not None:
+                longest = max(len(line) for text in (columns[i].head, *cells) for line in text.split("\n"))
+                needed -= max(0, longest - least)
         may_leave = [i for i in shown if columns[i].leaves]
         if needed <= width or not may_leave:
             gone = [columns[i].head for i in range(len(columns)) if i not in shown]
             return table, tuple(head.replace("\n", " ") for head in gone)
         shown.remove(max(may_leave, key=lambda i: columns[i].leaves))
+
+
+def _least(column: Column, cells: Sequence[str]) -> int | None:
+    """Characters below which a column that folds is not folded; no word is broken but a very long one."""
+    if column.folds_at is None:
+        return None
+    words = [word for text in (column.head, *cells) for word in text.split()]
+    return max(column.folds_at, min(_LONGEST_WORD, max(map(len, words), default=0)))
 
 
 def left_out(heads: Sequence[str], width: int, where: str) -> str:

@@ -3,10 +3,12 @@
 What many runs share (the trace, the cost models, the checked scenario) is built once a process and kept.
 """
 
+import gc
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -48,6 +50,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 }
 
 _KEPT = 64  # scenarios and costs a process keeps
+_OBJECTS = 50_000  # that the collector lets come between two of its looks
 _KEPT_TRACES = 8  # each may hold a whole trace
 _NO_RESULT = ("cli/", "report/", "sweep/", "tune/", "traces/importers/")
 
@@ -59,10 +62,23 @@ def evaluate(request: RunRequest) -> RunResult:
     it."""
     began = perf_counter()
     try:
-        totals, engine = simulate(setup_of(request), request.variant)
+        with _rare_collections():
+            totals, engine = simulate(setup_of(request), request.variant)
     except OppoError as error:
         return RunResult(request.key, None, error=str(error), seconds=perf_counter() - began)
     return RunResult(request.key, totals, engine, seconds=perf_counter() - began)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Python looks for cycles after many objects instead of every 700: a short run makes few, and is over
+    before."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _OBJECTS) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def simulate(setup: Setup, variant: str = "actual") -> tuple[dict[str, float], str]:

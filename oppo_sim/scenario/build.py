@@ -14,7 +14,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import check_settings, inherited_settings, make_policy
+from oppo_sim.policies.registry import check_settings, inherited_settings, policy_maker
 from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.traces.replay import Replay, build_replay
@@ -129,7 +129,8 @@ def build_setup(
             f" {scenario.warmup_steps} steps, or for a first look --set warmup_steps={steps // 5}"
         )
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
-    built = make_policy(name, batch, chosen, scenario.base_dir)
+    policy_factory = policy_maker(name, batch, chosen, scenario.base_dir)
+    built = policy_factory()
     shared = build_parts(scenario) if parts is None else parts
     # Of the trace only the draws depend on the seed.
     replay = replace(shared.replay, key=stream_key(seed, "trace"))
@@ -146,7 +147,7 @@ def build_setup(
     return Setup(
         machine=shared.machine,
         costs=shared.costs,
-        policy_factory=lambda: make_policy(name, batch, chosen, scenario.base_dir),
+        policy_factory=policy_factory,
         batch=batch,
         replay=replay,
         rewards=rewards,

@@ -1,14 +1,16 @@
-"""Sweeps: many configurations of a scenario, simulated on the same seeds and ranked.
+"""Sweeps: many configurations of a scenario, simulated on the same seeds and ranked; see docs/sweep.md.
 
-from oppo_sim.sweep import run_sweep
 grid = {"policy.chunk_size": [128, 256, 512], "policy.overcommit": "0:16:+4"}
-sweep = run_sweep("paper-stackexchange-7b", grid=grid, seeds=5)
-sweep.points               # one row a configuration: step time, speed-up with its interval, staleness, ...
-sweep.best, sweep.region   # the best row, and the rows that cannot be told apart from it
+swept = oppo_sim.sweep("paper-stackexchange-7b", grid=grid, seeds=5)
+swept.points                 # one row a configuration: step time, speed-up with its interval, …
+swept.best, swept.region()   # the best row, and the rows that cannot be told apart from it
+swept.heatmap(), swept.explore()
 """
 
-from oppo_sim.sweep.call import run_sweep
+from oppo_sim.callable_package import make_callable
 from oppo_sim.sweep.run import Sweep
 from oppo_sim.sweep.spec import SweepSpec
 
-__all__ = ["Sweep", "SweepSpec", "run_sweep"]
+__all__ = ["Sweep", "SweepSpec"]
+
+make_callable(__name__)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.runs.execute import Executor
+from oppo_sim.progress import OnProgress
+from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.load import Overrides, load_scenario, override_texts
@@ -12,11 +13,11 @@ from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.folder import sweep_to_folder
-from oppo_sim.sweep.run import OnProgress, Sweep, finish, make_runs, plan_sweep
+from oppo_sim.sweep.run import Sweep, finish, make_runs, plan_sweep
 from oppo_sim.sweep.spec import checked_spec
 
 
-def run_sweep(
+def sweep(
     scenario: Scenario | str | Path,
     *,
     grid: Mapping[str, Any] | None = None,
@@ -34,8 +35,8 @@ def run_sweep(
     folder: str | Path | None = None,
     force: bool = False,
     figures: bool = True,
-    executor: str = "serial",
-    jobs: int | None = None,
+    executor: ExecutorName = "processes",
+    jobs: int | None = 1,
     ray_address: str | None = None,
     progress: OnProgress | None = None,
 ) -> Sweep:
@@ -58,9 +59,9 @@ def run_sweep(
         folder: sweep folder to write; a sweep that was interrupted or extended goes on from what it holds.
             None: nothing is written.
         force: replace another sweep that the folder holds.
-        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes; the result does not depend on
-            it.
-        progress: called after every few runs.
+        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
+            does not depend on it.
+        progress: told after every few runs (``oppo_sim.Progress``).
 
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """
@@ -88,7 +89,7 @@ def run_sweep(
             "practical": practical,
         }
     )
-    where = Executor(executor, jobs, ray_address)  # type: ignore[arg-type]
+    where = Executor(executor, jobs, ray_address)
     plan = plan_sweep(spec, loaded)
     if folder is not None:
         return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=progress)

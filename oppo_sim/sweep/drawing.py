@@ -36,6 +36,8 @@ def draw_points(
     best = ranked(found, objective).best
     if not count or best is None:
         return found
+    for number, plan in plans.items():  # of those that are not drawn it is unknown, too
+        found[number] = replace(found[number], machine=plan.machine)
     order = [best, *(number for number in order if number != best)][:MOST_DRAWN]
     for first in range(0, len(order), GROUP):
         group = order[first : first + GROUP]
@@ -48,7 +50,6 @@ def draw_points(
         for number in group:
             found[number] = replace(
                 found[number],
-                machine=plans[number].machine,
                 drawn=tuple(result(run.key) for run, _ in runs[number]),
                 drawn_baselines=tuple(result(base.key) for _, base in runs[number]),
             )

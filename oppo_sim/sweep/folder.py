@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import holds, partial_path, whole_file, write_errors
+from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
+from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import file_facts
 from oppo_sim.runs.evaluate import setup_of
@@ -22,7 +24,7 @@ from oppo_sim.runs.journal import read_head
 from oppo_sim.runs.store import RunStore
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.beyond import best_warnings, edge_records
-from oppo_sim.sweep.run import MOST_NAMED, OnProgress, Sweep, SweepPlan, finish, make_runs
+from oppo_sim.sweep.run import MOST_NAMED, Sweep, SweepPlan, finish, make_runs
 from oppo_sim.tables import write_frame
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ POINTS_CSV: Final = "points.csv"
 RUN_TABLE: Final = "runs.parquet"
 BEST: Final = "best.json"
 FIGURES: Final = "figures"
-_OWN: Final = (SWEEP, RUNS, POINTS, POINTS_CSV, RUN_TABLE, BEST)
+_OWN: Final = (SWEEP, RUNS, POINTS, POINTS_CSV, RUN_TABLE, BEST, COMMAND)
 
 
 def sweep_to_folder(
@@ -117,6 +119,7 @@ def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
             file.write(data)
     record = sweep_record(sweep)
     names = [POINTS, POINTS_CSV, RUN_TABLE, BEST]
+    keep_command(folder)
     with whole_file(folder / SWEEP) as file:
         file.write(json_bytes({**record, "files": {name: file_facts(folder / name) for name in names}}))
     if figures:
@@ -126,7 +129,7 @@ def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
 def best_record(sweep: Sweep) -> dict[str, Any]:
     """The best point, and the region of those that cannot be told apart from it."""
     table, plan = sweep.points, sweep.plan
-    rows = table.iloc[list(sweep.region)]
+    rows = table.iloc[list(sweep.alike)]
     best: Mapping[str, Any] | None = None
     if sweep.best is not None:
         measured = table.iloc[sweep.best].drop(labels=[*plan.fields, c.ERROR])
@@ -136,7 +139,7 @@ def best_record(sweep: Sweep) -> dict[str, Any]:
         "objective": plan.spec.objective,
         "best": best,
         "region": {
-            "points": list(sweep.region),
+            "points": list(sweep.alike),
             "told_apart": len(plan.seeds) > 1 or c.P_BEST in table.columns,
             "values": {field: _range(rows[field]) for field in plan.fields} if len(rows) else {},
         },
@@ -161,7 +164,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "points": len(plan.points),
         "statuses": sweep.statuses,
         "best": sweep.best,
-        "region": list(sweep.region),
+        "region": list(sweep.alike),
         "edges": edge_records(sweep),
         "seeds": list(plan.seeds),
         "steps": steps[0] if len(steps) == 1 else steps,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.progress import OnProgress, Progress
 from oppo_sim.runs.evaluate import forget, seconds_a_step
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import Machine
@@ -28,6 +29,8 @@ from oppo_sim.sweep.table import points_frame, runs_frame
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from oppo_sim.report.points import Points
 
 MOST_NAMED: Final = 20
 """Reasons of failures that a summary names."""
@@ -65,22 +68,6 @@ class SweepPlan:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a sweep is."""
-
-    done: int
-    """Runs finished, those of earlier attempts included."""
-    total: int
-    """Runs planned; less where points are stopped."""
-    simulated_steps: int
-    """Training steps simulated in this attempt."""
-    seconds: float
-    """Since this attempt began to simulate."""
-    best: str
-    """The best point so far in words; empty: none is complete."""
-
-
-@dataclass(frozen=True)
 class Failure:
     """Why points failed."""
 
@@ -97,12 +84,12 @@ class Sweep:
 
     plan: SweepPlan = field(repr=False)
     points: "pd.DataFrame"
-    """One row a point: its fields, then columns of ``oppo_sim.columns``."""
+    """One row a point: its fields, then the columns of a comparison (``oppo_sim.explain(sweep.points)``)."""
     runs: "pd.DataFrame" = field(repr=False)
     """One row a finished run of a point."""
     best: int | None
     """Row of the best point; None: no point could run."""
-    region: tuple[int, ...]
+    alike: tuple[int, ...]
     """Rows that cannot be told apart from the best over the paired seeds and draws of the machine (95 %), the
     best among them."""
     engines: Mapping[str, int]
@@ -116,7 +103,7 @@ class Sweep:
         return self.plan.runnable[0].machine
 
     def __repr__(self) -> str:
-        fields, alike = ", ".join(self.plan.fields), len(self.region)
+        fields, alike = ", ".join(self.plan.fields), len(self.alike)
         return f"Sweep({len(self.points):,} points over {fields}; best: row {self.best}, {alike} alike)"
 
     def _repr_html_(self) -> str:
@@ -125,23 +112,35 @@ class Sweep:
     def heatmap(self, metric: str = c.STEP_S, *, x: str | None = None, y: str | None = None) -> "Figure":
         """A measure (a column of ``points``) over two fields that vary: the first two of the grid where none
         are named; a figure that a notebook shows. Raises OppoError where fewer than two vary."""
-        from oppo_sim.report.points import CHUNK_FIELD, OVERCOMMIT_FIELD, Points
+        from oppo_sim.report.explore import map_fields
         from oppo_sim.report.sweep_figures import heat_figure
 
-        shown = Points(self.points, self.plan.fields, self.best, frozenset(self.region))
-        wanted = [OVERCOMMIT_FIELD, CHUNK_FIELD]
-        if not set(wanted) <= set(self.plan.fields):
-            wanted = [field for field in self.plan.fields if len(shown.values(field)) > 1]
-        across, up = (*wanted, "", "")[:2]
+        shown = self._shown()
+        across, up = (*map_fields(shown), "", "")[:2]
         return heat_figure(shown, metric, x=x or across, y=y or up)
+
+    def region(self) -> "pd.DataFrame":
+        """Rows of ``points`` that cannot be told apart from the best (``alike``), the best first."""
+        return self.points.loc[sorted(self.alike, key=lambda row: row != self.best)]
+
+    def explore(self) -> Any:
+        """A widget: any measure over any two fields, at any values of the others. Needs ipywidgets (the extra
+        ``notebooks``); raises OppoError without, and where nothing varies."""
+        from oppo_sim.report.explore import explorer
+
+        return explorer(self._shown())
+
+    def _shown(self) -> "Points":
+        from oppo_sim.report.points import Points, objective_measure
+
+        fields = self.plan.fields
+        measure = objective_measure(self.plan.spec.objective, fields)
+        return Points(self.points, fields, self.best, frozenset(self.alike), measure)
 
     @property
     def statuses(self) -> dict[str, int]:
         """Points by status."""
         return {status: int((self.points[c.STATUS] == status).sum()) for status in (OK, STOPPED, FAILED)}
-
-
-OnProgress = Callable[[Progress], None]
 
 
 def plan_sweep(
@@ -413,5 +412,12 @@ class _Watch:
     def _say(self) -> None:
         if self._tell is not None:
             self._tell(
-                Progress(self._done, self._total, self._steps, perf_counter() - self._began, self._best)
+                Progress(
+                    "simulated runs",
+                    self._done,
+                    self._total,
+                    self._best,
+                    self._steps,
+                    perf_counter() - self._began,
+                )
             )

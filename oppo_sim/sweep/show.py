@@ -1,6 +1,6 @@
 """A finished sweep on the terminal: the best points, and what can be said of them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 5
 
+_LEAST_FIELD: Final = 12
+"""Characters of a field's values, in a table that is too wide."""
+
 
 def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
     """The best ``top`` points, best first; those that cannot be told apart from the best are marked. Also the
@@ -44,7 +47,7 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
         [Column("to reward, h\n[95 %]"), Column("progress", 6)] if to_reward else [Column("speed-up\n[95 %]")]
     )
     columns = [
-        *(Column(field_label(name).replace(" (", "\n(")) for name in plan.fields),
+        *(Column(field_label(name).replace(" (", "\n("), folds_at=_LEAST_FIELD) for name in plan.fields),
         Column("step [95 %]", 1 if to_reward else 0),
         *ratio,
         Column("from\nbest", 5),
@@ -74,7 +77,7 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
                 *gpu_cells(row.to_dict()),
                 f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
                 *([_share(row[c.P_BEST])] if drawn else []),
-                "best" if number == sweep.best else "≈" if number in sweep.region else "",
+                "best" if number == sweep.best else "≈" if number in sweep.alike else "",
             ]
         )
     best = [i for i, number in enumerate(order) if number == sweep.best]
@@ -84,7 +87,7 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
 def notes(sweep: Sweep) -> list[str]:
     """Sentences below the table: the region, stopped and failed points, the engines."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
-    others = len(sweep.region) - 1
+    others = len(sweep.alike) - 1
     drawn = has_ranges(sweep.points)
     over = "the seeds and the draws of the machine" if drawn else "the seeds"
     if sweep.best is not None and len(sweep.plan.seeds) < 2 and not drawn:
@@ -131,7 +134,7 @@ def notes(sweep: Sweep) -> list[str]:
 
 def _or_near(sweep: Sweep) -> str:
     near = sweep.plan.spec.practical
-    return f", or {'are' if len(sweep.region) > 2 else 'is'} within {100 * near:g} % of it" if near else ""
+    return f", or {'are' if len(sweep.alike) > 2 else 'is'} within {100 * near:g} % of it" if near else ""
 
 
 def _by_more(sweep: Sweep) -> str:
@@ -143,7 +146,7 @@ def _by_more(sweep: Sweep) -> str:
 
 def _spans(sweep: Sweep) -> str:
     """From where to where the fields go in the region."""
-    rows = sweep.points.iloc[list(sweep.region)]
+    rows = sweep.points.iloc[list(sweep.alike)]
     parts = []
     for name in sweep.plan.fields:
         values = list(

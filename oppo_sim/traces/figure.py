@@ -14,6 +14,8 @@ from oppo_sim.traces.stats import TraceStats, drift_by_step
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from oppo_sim.notebook_figure import Figure
+
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#D55E00"
 GREY: Final = "#8A8A8A"
@@ -23,17 +25,27 @@ SUFFIXES: Final = (".png", ".svg", ".pdf")
 def save_figure(
     frame: pd.DataFrame, stats: TraceStats, title: str, path: str | Path, *, overwrite: bool = False
 ) -> None:
-    """Draw a checked trace: histogram, survival function on log axes, and mean, median and p90 over the steps
-    if it has several.
-
-    Raises OppoError for another suffix than .png, .svg, .pdf, an existing file, or the disk.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """``trace_figure`` into a file. Raises OppoError for another suffix than .png, .svg, .pdf, an existing
+    file, or the disk."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise OppoError(f"{path} is no figure by its name: it must end in .png, .svg or .pdf")
+    metadata: dict[str, Any] = {
+        ".png": {"Software": None},
+        ".svg": {"Date": None},
+        ".pdf": {"CreationDate": None},
+    }
+    with new_file(path, overwrite=overwrite) as partial:
+        trace_figure(frame, stats, title).savefig(partial, metadata=metadata[path.suffix])
+
+
+def trace_figure(frame: pd.DataFrame, stats: TraceStats, title: str) -> "Figure":
+    """A checked trace: histogram, survival function on log axes, and mean, median and p90 over the steps if
+    it has several."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from oppo_sim.notebook_figure import Figure
+
     lengths = (
         frame.loc[(frame[FINISH_REASON] != "abort").fillna(True), RESPONSE_LENGTH].clip(lower=1).to_numpy()
     )
@@ -51,13 +63,7 @@ def save_figure(
     _survival(axes["s"], lengths, stats)
     if drifting:
         _drift(axes["d"], drift)
-    metadata: dict[str, Any] = {
-        ".png": {"Software": None},
-        ".svg": {"Date": None},
-        ".pdf": {"CreationDate": None},
-    }
-    with new_file(path, overwrite=overwrite) as partial:
-        figure.savefig(partial, metadata=metadata[path.suffix])
+    return figure
 
 
 def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:

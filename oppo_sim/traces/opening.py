@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from oppo_sim.columns import SOURCE
-from oppo_sim.errors import OppoError
+from oppo_sim.columns import RESPONSE_LENGTH
 from oppo_sim.traces.catalog import CatalogEntry, find_trace, list_traces, load_named
-from oppo_sim.traces.storage import SUFFIXES, load_trace
+from oppo_sim.traces.sources import keep_sources, load_path
+from oppo_sim.traces.storage import SUFFIXES
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from oppo_sim.notebook_figure import Figure
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class OpenedTrace:
     """A trace and what is known of it."""
 
@@ -25,29 +25,36 @@ class OpenedTrace:
     entry: CatalogEntry | None
     """Provenance, for a shipped trace."""
 
+    def __repr__(self) -> str:
+        lengths = self.frame[RESPONSE_LENGTH]
+        return (
+            f"OpenedTrace({self.title}, {len(lengths):,} responses of {lengths.mean():,.0f} tokens, the"
+            f" longest {lengths.max():,})"
+        )
 
-def load_path(path: Path) -> "pd.DataFrame":
-    """The rollouts of a trace file, those that a real run made, by its folder, or a recorded run's. Raises
-    OppoError, also where a file of the folder was changed after the run."""
-    if path.is_dir():
-        from oppo_sim.run_folder import TRACE, read_run_folder
-        from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
+    def _repr_html_(self) -> str:
+        return self.frame.to_html(max_rows=20)
 
-        if (path / WORKLOAD).is_file():
-            return read_recorded_run(path).as_trace()
+    def plot(self) -> "Figure":
+        """Lengths, their tail, and their drift over the steps, as ``oppo trace show --plot`` draws them."""
+        from oppo_sim.traces.figure import trace_figure
+        from oppo_sim.traces.stats import trace_stats
 
-        run = read_run_folder(path)
-        run.verify()
-        path = run.path(TRACE)
-    return load_trace(path)
+        return trace_figure(self.frame, trace_stats(self.frame), self.title)
 
 
-def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> OpenedTrace:
-    """A shipped trace by name, a real run by its folder, or a file by path; rows of ``sources`` only if
-    given.
+def open_trace(given: Any, sources: Sequence[str] | None = None) -> OpenedTrace:
+    """A shipped trace by name, a real run by its folder, or a file by path; a frame or response lengths that
+    the program holds. Rows of ``sources`` only if given.
 
     Raises OppoError if there is none, or it cannot be read.
     """
+    if not isinstance(given, str | Path):
+        from oppo_sim.traces.given import trace_file
+
+        frame = load_path(trace_file(given))
+        return OpenedTrace("given lengths", keep_sources(frame, sources, "the given trace"), None)
+    name_or_path = str(given)
     path = Path(name_or_path)
     if any(entry.name == name_or_path for entry in list_traces()):
         entry = find_trace(name_or_path)
@@ -58,29 +65,3 @@ def open_trace(name_or_path: str, sources: Sequence[str] | None = None) -> Opene
         return OpenedTrace(path.name, keep_sources(load_path(path), sources, name_or_path), None)
     find_trace(name_or_path)  # raises, with close names
     raise AssertionError("unreachable")
-
-
-def keep_sources(frame: "pd.DataFrame", patterns: Sequence[str] | None, where: str) -> "pd.DataFrame":
-    """Rows whose source is one of ``patterns`` or matches one (``*``, ``?``, ``[ab]``); None keeps all.
-
-    Raises OppoError for a pattern that matches no source.
-    """
-    if patterns is None:
-        return frame
-    names = [str(name) for name in frame[SOURCE].dropna().unique()]
-    kept: set[str] = set()
-    for pattern in patterns:
-        matching = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
-        if not matching:
-            close = get_close_matches(pattern, names, n=1, cutoff=0.4)
-            hint = f"did you mean '{close[0]}'?" if close else _listed(names)
-            raise OppoError(f"no source of {where} matches '{pattern}': {hint}")
-        kept |= matching
-    return frame[frame[SOURCE].isin(sorted(kept))].reset_index(drop=True)
-
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "it has no sources, leave the filter out"
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return f"there are {', '.join(names[:6])}{more}"

@@ -237,7 +237,7 @@ def replay_frame(
 def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, dict[str, Any], str]":
     """Frame with its sources filtered, provenance, and how to call it in messages."""
     from oppo_sim.traces.catalog import find_trace, load_named
-    from oppo_sim.traces.opening import keep_sources, load_path
+    from oppo_sim.traces.sources import keep_sources, load_path
 
     if config.synth is not None:
         from oppo_sim.traces.synth import synthesise

@@ -129,18 +129,22 @@ def to_reward_sentences(chosen: PairedResult, learning: Learning, objective: Obj
     ]
 
 
-def beside_given(chosen: PairedResult, others: Sequence[PairedResult]) -> list[str]:
+def beside_given(others: Sequence[PairedResult], practical: float) -> list[str]:
     """The scenario's own setting against the chosen one."""
     own = next((one for one in others if one.checked.why == AS_GIVEN), None)
     if own is None:
         return []
-    how = "cannot be told apart from it" if own.alike else f"is {_slower(own)}"
+    near = f", or is within {100 * practical:g} % of it" if practical else ""
+    how = f"cannot be told apart from it{near}" if own.alike else f"is {_slower(own)}"
     bounds = "" if own.keeps_bounds else f", and breaks {' and '.join(broken(own.checked.violations))}"
     return [f"The scenario's own setting ({own.checked.setting.label}) {how}{bounds}."]
 
 
-def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds: Seeds) -> list[str]:
-    """What cannot be told apart from the choice, and which of these is the least stale."""
+def alike_sentences(
+    chosen: PairedResult, others: Sequence[PairedResult], seeds: Seeds, practical: float
+) -> list[str]:
+    """What cannot be told apart from the choice, or differs by no more than ``practical``, and which of these
+    is the least stale."""
     if seeds.exact:
         return [
             "The trace is replayed in order: differences are exact for it, and say nothing about other draws."
@@ -151,7 +155,8 @@ def alike_sentences(chosen: PairedResult, others: Sequence[PairedResult], seeds:
         shown = "; ".join(f"{one.checked.setting.label} ({_signed(one)})" for one in same[:MOST_ALIKE])
         more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
         where = "these seeds and draws of the machine" if chosen.ranges else "these seeds"
-        found.append(f"Not told apart from it on {where}: {shown}{more}.")
+        also = f", or within {100 * practical:g} % of it" if practical else ""
+        found.append(f"Not told apart from it on {where}{also}: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
     tried = [one for one in others if one.keeps_bounds and one.checked.why != AS_GIVEN]
     near = [one for one in tried if one.alike or one.relative[0] <= NEAR]

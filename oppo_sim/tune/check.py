@@ -6,7 +6,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import fmean, pvariance
 from typing import Any
@@ -138,6 +138,15 @@ def beside(chosen: Checked, everything: Sequence[Checked]) -> list[PairedResult]
             )
         )
     return sorted(found, key=lambda one: one.relative[0])
+
+
+def within(found: Sequence[PairedResult], practical: float) -> list[PairedResult]:
+    """Those whose cost differs from the choice's by no more than this share count as alike, however sure the
+    difference is."""
+    return [
+        replace(one, alike=one.alike or (practical > 0 and abs(one.relative[0]) <= practical))
+        for one in found
+    ]
 
 
 def relative_costs(costs: Sequence[Sequence[float]], chosen: Sequence[Sequence[float]]) -> list[float]:

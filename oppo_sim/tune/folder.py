@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.files import holds, whole_file, write_errors
+from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.scenario.relocate import relocated
@@ -49,7 +50,7 @@ REGRET_FIGURE: Final = "figures/regret.png"
 _FIGURES: Final = (HISTORY_FIGURE, SENSITIVITY_FIGURE, REGRET_FIGURE)
 WRITTEN: Final = (
     TUNE, TRIALS, TRIALS_CSV, SENSITIVITY, ADVICE, ADVICE_JSON, BEST, HISTORY_FIGURE, SENSITIVITY_FIGURE,
-    REGRET_FIGURE,
+    REGRET_FIGURE, COMMAND,
 )  # fmt: skip
 
 
@@ -139,6 +140,7 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
             file.write(best_yaml(tuned.best, folder, comments).encode())
     if figures:
         _write_figures(tuned, folder)
+    keep_command(folder)
     with whole_file(folder / TUNE) as file:
         file.write(json_bytes(tuned.record))
 

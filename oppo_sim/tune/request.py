@@ -93,8 +93,9 @@ class Constraints:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A search. Its trials depend on everything here but ``trials``, ``timeout_s``, ``draws``, where it runs,
-    ``folder``, ``force`` and ``figures``: with more trials, time or draws the same search goes on."""
+    """A search. Its trials depend on everything here but ``trials``, ``timeout_s``, ``draws``, ``practical``,
+    where it runs, ``folder``, ``force`` and ``figures``: with more trials, time or draws the same search goes
+    on."""
 
     scenario: Scenario | str | Path
     folder: Path | None = None
@@ -119,6 +120,8 @@ class TuneRequest:
     """Further ones that no trial saw, for what is reported; None: 10, or none for a replay in order."""
     draws: int = DEFAULT_DRAWS
     """Of what is unknown about the machine, for what is reported; 0: the machine is taken as given."""
+    practical: float = 0.0
+    """A share: settings that differ from the choice by no more count as not told apart from it, too."""
     steps: int | None = None
     """None: the scenario's."""
     sampler_seed: int = 0

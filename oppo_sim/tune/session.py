@@ -1,13 +1,14 @@
 """``tune``: search, look again on fresh seeds, sweep around the choice, and put it into words."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine
@@ -28,6 +29,7 @@ from oppo_sim.tune.check import (
     knob_effects,
     nearest_of,
     sweep_knobs,
+    within,
 )
 from oppo_sim.tune.drawn import on_draws
 from oppo_sim.tune.frameworks.catalog import advice_of, framework
@@ -61,9 +63,6 @@ from oppo_sim.tune.worlds import NOMINAL, Bench, World, build_worlds
 
 SENSITIVITY_SEEDS = 5
 
-OnProgress = Callable[[str, int, int, str], None]
-"""(what is being done, done, of how many, the best so far in words)."""
-
 
 @dataclass(frozen=True)
 class _Searched:
@@ -81,7 +80,7 @@ class _Searched:
     identity: Mapping[str, Any]
 
 
-def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
+def run_tuning(request: TuneRequest, progress: OnProgress = unheard) -> Tuned:
     """Tune a scenario. In a folder that holds the same search, it goes on there; nothing is simulated twice.
 
     Ctrl-C (KeyboardInterrupt) leaves everything finished in the folder. Raises OppoError for what cannot be
@@ -96,7 +95,6 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
     runs_on = None if request.framework is None else framework(request.framework)
     space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals, runs_on)
     steps = scenario.steps if request.steps is None else request.steps
-    tell: OnProgress = progress or (lambda stage, done, total, best: None)
     worlds = build_worlds(scenario, request.worlds)
     # Draws of the machine are of the scenario as given.
     resolvers = [
@@ -112,10 +110,10 @@ def tune(request: TuneRequest, progress: OnProgress | None = None) -> Tuned:
             space, request.constraints, request.objective, request.robust, seeds.search, request.sampler_seed
         )
         _refuse_hopeless(problem, bench)
-        ended = _searched(request, problem, bench, store, tell)
+        ended = _searched(request, problem, bench, store, progress)
         tried = store.trials
         whole = _Searched(request, scenario, space, worlds, problem, seeds, steps, ended, tried, known)
-        tuned = _concluded(whole, bench, tell)
+        tuned = _concluded(whole, bench, progress)
         if request.folder is not None:
             files.write(tuned, request.folder, figures=request.figures)
         return tuned
@@ -131,7 +129,9 @@ def _searched(
         store,
         request.trials,
         lambda: end is not None and monotonic() >= end,
-        lambda done, best: tell("search", done, request.trials, "" if best is None else best.setting.label),
+        lambda done, best: tell(
+            Progress("search", done, request.trials, "" if best is None else best.setting.label)
+        ),
     )
     if not any(trial.costs for trial in store.trials):
         if not store.trials:
@@ -164,17 +164,19 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     problem, trials, seeds = searched.problem, searched.trials, searched.seeds.fresh or searched.seeds.search
     if not any(trial.status == "ok" for trial in trials):
         return _nothing_feasible(searched, bench, "on the search's seeds")
-    bench.on_run = lambda done, total: tell("fresh seeds", done, total, "")
+    bench.on_run = lambda done, total: tell(Progress("fresh seeds", done, total))
     chosen, looked = chosen_of(problem, bench, trials, seeds)
     if chosen is None:
         where = f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again"
         return _nothing_feasible(searched, bench, where)
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)
-    bench.on_run = lambda done, total: tell("draws of the machine", done, total, chosen.setting.label)
+    label = chosen.setting.label
+    bench.on_run = lambda done, total: tell(Progress("draws of the machine", done, total, label))
     machine, everything = on_draws(bench, problem.cost, everything, best, seeds)
+    everything = within(everything, searched.request.practical)
     best = next(one for one in everything if one.checked is chosen)
-    bench.on_run = lambda done, total: tell("sensitivity", done, total, chosen.setting.label)
+    bench.on_run = lambda done, total: tell(Progress("sensitivity", done, total, label))
     others = [one for one in everything if one.checked is not chosen]
     few, setting = seeds[:SENSITIVITY_SEEDS], chosen.setting
     swept = sweep_knobs(problem, bench, chosen, few)
@@ -197,12 +199,15 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
             ),
             *words.to_reward_sentences(best, bench.resolve(setting, 0).learning, request.objective),
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
-            *words.beside_given(best, others),
+            *words.beside_given(others, request.practical),
             *(f"{text}." for text in sync_warnings(bench.scenario(setting), best.checked.rows[0][c.STEP_S])),
         ],
         "How sure the choice is": [
             *words.alike_sentences(
-                best, [one for one in others if one.checked.number is not None], searched.seeds
+                best,
+                [one for one in others if one.checked.number is not None],
+                searched.seeds,
+                request.practical,
             ),
             *words.machine_sentences(best, machine),
         ],
@@ -390,5 +395,6 @@ def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
         "ended": searched.ended,
         "runs_by_engine": dict(sorted(bench.engines.items())),
         "runners_up": RUNNERS_UP,
+        **({"practical": searched.request.practical} if searched.request.practical else {}),
         "versions": versions(),
     }

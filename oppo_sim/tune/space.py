@@ -104,11 +104,16 @@ def machine_overrides(setting: Setting) -> tuple[tuple[str, Any], ...]:
 
 def parse_knob(text: str) -> Knob:
     """``FIELD=LOW..HIGH[:log]``, ``FIELD=A,B,C`` or one value, which pins it. Raises OppoError for others."""
-    field, values = split_assignment(text, "--space")
+    return knob_of(*split_assignment(text, "--space"))
+
+
+def knob_of(field: str, values: Any) -> Knob:
+    """Of a field (or a framework's name for it) and its range as ``parse_knob`` takes it, a list of choices,
+    or one value. Raises OppoError for others."""
     alias = ALIASES.get(field)
     if alias is not None and alias.convert is None:
         field = alias.target
-    if ".." not in values:
+    if not (isinstance(values, str) and ".." in values):
         return Knob(field, "choice", choices=grid_axis(field, values).values)
     axis = sampled_axis(field, values)
     if axis.choices:

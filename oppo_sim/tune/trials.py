@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.runs.journal import Entry
 from oppo_sim.runs.store import RunStore
@@ -264,6 +265,17 @@ class Infeasible:
     sentence: str
 
 
+_SHOWN = (
+    c.STEP_S,
+    c.SPEEDUP,
+    c.SPEEDUP_LOW,
+    c.SPEEDUP_HIGH,
+    c.COMPARED_STALENESS_MEAN,
+    c.COMPARED_STALENESS_MAX,
+    c.LENGTH_BIAS_PAIRED,
+)
+
+
 @dataclass(frozen=True, repr=False)
 class Tuned:
     """The result of ``tune``."""
@@ -278,7 +290,7 @@ class Tuned:
     interactions: Sequence[Interaction]
     infeasible: Infeasible | None
     trials: "pd.DataFrame"
-    """One row a trial."""
+    """One row a trial (``oppo_sim.explain(tuning.trials)``)."""
     sensitivity: "pd.DataFrame"
     """One row a value of a knob that was swept."""
     advised: Mapping[str, Any]
@@ -290,6 +302,29 @@ class Tuned:
     def __repr__(self) -> str:
         found = "nothing keeps all bounds" if self.chosen is None else self.chosen.checked.setting.label
         return f"Tuned({self.scenario.name}, {len(self.trials):,} trials: {found})"
+
+    @property
+    def settings(self) -> "pd.DataFrame":
+        """One row a setting that was looked at on fresh seeds, the choice first, in the scenario as given;
+        ``difference`` is the paired cost over the choice's, minus 1. Empty where nothing keeps all bounds."""
+        import pandas as pd
+
+        rows = [
+            {
+                "setting": one.checked.setting.label,
+                "why": "choice" if one is self.chosen else one.checked.why,
+                **{name: one.checked.rows[0][name] for name in _SHOWN if name in one.checked.rows[0]},
+                **dict(zip((c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH), one.relative, strict=True)),
+                "alike": one.alike,
+                "keeps_bounds": one.keeps_bounds,
+            }
+            for one in (() if self.chosen is None else (self.chosen, *self.others))
+        ]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        shown = self.trials if self.chosen is None else self.settings
+        return shown.to_html(max_rows=20, float_format=lambda value: f"{value:.4g}")
 
     def advice(self, framework: str | None = None) -> str:
         """What to set and what to expect, as text; or, of a framework (``verl``), the text to paste there,

@@ -20,8 +20,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
+import oppo_sim
 from oppo_sim.report.html_page import write_report
-from oppo_sim.sweep import run_sweep
 from tests.cli_runs import write_scenario
 from tests.report_page import HOSTILE
 
@@ -38,7 +38,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep in which half the points fail, of a scenario whose name is markup."""
     root = tmp_path_factory.mktemp("sweep")
     write_scenario(root, name=HOSTILE)
-    run_sweep(
+    oppo_sim.sweep(
         root / "tiny.yaml",
         grid={
             "policy.chunk_size": CHUNKS,

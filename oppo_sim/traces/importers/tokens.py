@@ -66,8 +66,8 @@ def _from_file(file: Path) -> Counter:
         from tokenizers import Tokenizer
     except ImportError:
         raise OppoError(
-            "counting tokens of text needs the tokenizers library: pip install tokenizers, or estimate with"
-            " --chars-per-token"
+            "counting tokens of text needs the tokenizers library: pip install 'oppo-toolkit[tokenizers]', or"
+            " estimate with --chars-per-token"
         ) from None
     digest = sha256_of(file)
     try:

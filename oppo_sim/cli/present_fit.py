@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.report.labels import format_percent, significant
@@ -57,8 +58,7 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
             for each in odd[:6]
         )
         click.echo(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")
-    for note in record.get("notes", ()):
-        click.echo(f"note: {note}", err=True)
+    say_notes(record.get("notes", ()))
     click.echo(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
 
 

@@ -1,0 +1,168 @@
+"""The page: README.md from text.md, the tables in results/ and scorings.csv."""
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+
+import pandas as pd
+from claims import Compared, compare_all, has_runs, read_claims, store
+from figures import claims_figure, lengths_figure, posterior_figure, ranges_figure
+from fitting import draws_file, worlds_file, worlds_worth
+from hypotheses import FEW, weigh
+from predicting import by_run, runs_file
+from setups import SETUPS
+from study import FOLDER, RESULTS
+from unknowns import CHOICES
+
+PAGE = FOLDER / "README.md"
+TEXT = FOLDER / "text.md"
+SCORINGS = FOLDER / "scorings.csv"
+
+
+def write_page() -> None:
+    """README.md, figures and ``results/claims.csv``."""
+    compared = compare_all()
+    store(compared)
+    claims_figure([one for one in compared if one.claim.id[0] in "CP"])
+    posterior_figure()
+    lengths_figure()
+    rows = [
+        (f"{one.claim.id} {one.claim.claim[:60]}", one.low, one.middle, one.high, float(one.claim.paper))
+        for one in compared
+        if one.claim.id[0] in "NV" and isfinite(one.low)
+    ]
+    if rows:
+        ranges_figure(rows, "Others' published gains on ranges from the baseline alone", "others.png")
+    PAGE.write_text(page_text(compared), encoding="utf-8")
+
+
+def page_text(compared: Sequence[Compared]) -> str:
+    """The page's text with its tables."""
+    own = [one for one in compared if one.claim.id[0] in "CP"]
+    filled = {
+        "{summary}": summary(compared),
+        "{claims}": claims_table(own),
+        "{others}": claims_table([one for one in compared if one.claim.id[0] in "NV"]),
+        "{lacking}": lacking_table(),
+        "{fits}": fits_table(),
+        "{hypotheses}": hypotheses_table(),
+        "{synthetic}": synthetic_table(),
+        "{scorings}": frame_table(pd.read_csv(SCORINGS, dtype=str)) if SCORINGS.exists() else "None yet.",
+    }
+    text = TEXT.read_text(encoding="utf-8")
+    for mark, words in filled.items():
+        text = text.replace(mark, words)
+    return text
+
+
+def counts(compared: Iterable[Compared]) -> tuple[int, int]:
+    """Inside, and all with an answer."""
+    answers = [one.inside.split()[0] for one in compared if one.answered]
+    return answers.count("yes"), len(answers)
+
+
+def summary(compared: Sequence[Compared]) -> str:
+    """One line."""
+    parts = []
+    for what, ids in (("OPPO's claims", "C"), ("the production system's", "P"), ("others' gains", "NV")):
+        inside, count = counts(one for one in compared if one.claim.id[0] in ids)
+        parts.append(f"{inside} of {count} of {what}")
+    return "Inside the 95 % range from the baseline alone: " + ", ".join(parts) + "."
+
+
+def claims_table(compared: Sequence[Compared]) -> str:
+    """One row a claim, with its command."""
+    lines = [
+        "| | claim | published | our median [95 %] | inside"
+        " | where not, or near an end: what the nearest draws have | `experiments/paper/run.py` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in compared:
+        claim = one.claim
+        lines.append(
+            f"| {claim.id} | {claim.claim} | {claim.paper or '–'} | {_range(one)} | {one.inside}"
+            f" | {one.needed} | `--only {claim.study}` |"
+        )
+    return "\n".join(lines)
+
+
+def _range(one: Compared) -> str:
+    if not isfinite(one.low):
+        return f"{one.middle:.3g}" if isfinite(one.middle) else "–"
+    return f"{one.middle:.3g} [{one.low:.3g}, {one.high:.3g}]"
+
+
+def lacking_table() -> str:
+    """Published gains whose facts do not suffice."""
+    lines = ["| | published gain | times | what is lacking |", "|---|---|---|---|"]
+    for claim in read_claims():
+        if claim.id[0] == "L" or not has_runs(claim.study):
+            lacking = claim.where if claim.id[0] == "L" else "not run yet"
+            lines.append(f"| {claim.id} | {claim.claim} | {claim.paper} | {lacking} |")
+    return "\n".join(lines)
+
+
+def fits_table() -> str:
+    """How each baseline was fitted."""
+    lines = [
+        "| baseline | worlds | worth | draws | of worlds | simulated baseline, s a step: median [95 %] |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted(RESULTS.glob("runs_*.csv")):
+        name = path.stem.removeprefix("runs_")
+        if not draws_file(name).exists():
+            continue
+        worlds, draws = pd.read_csv(worlds_file(name)), pd.read_csv(draws_file(name))
+        seconds = pd.Series(by_run(pd.read_csv(runs_file(name)), "step_s")["sequential"])
+        low, middle, high = seconds.quantile([0.025, 0.5, 0.975])
+        lines.append(
+            f"| {name} | {len(worlds)} | {worlds_worth(worlds):.0f} | {len(draws)}"
+            f" | {draws['world'].nunique()} | {middle:.3g} [{low:.3g}, {high:.3g}] |"
+        )
+    return "\n".join(lines)
+
+
+def hypotheses_table() -> str:
+    """Prior, by the baselines, by all rows."""
+    if not any(has_runs(name) for name in SETUPS):
+        return "Nothing yet."
+    lines = [
+        "| unknown | value | prior | by the baselines alone | and by the claimed speed-ups | fewest draws |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in weigh():
+        known = CHOICES[one.unknown].of_baseline
+        baselines = _probability(one.baselines) if known else "does not tell"
+        everything = _probability(one.everything) if isfinite(one.everything[0]) else f"under {FEW} draws"
+        lines.append(
+            f"| {one.unknown} | {one.value} | {one.prior:.2f} | {baselines} | {everything} | {one.fewest} |"
+        )
+    return "\n".join(lines)
+
+
+def _probability(ends: tuple[float, float, float]) -> str:
+    middle, low, high = ends
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def synthetic_table() -> str:
+    """Scorings of ranges on synthetic baselines."""
+    path = RESULTS / "synthetic_scorings.csv"
+    return frame_table(pd.read_csv(path, dtype=str)) if path.exists() else "Not run yet."
+
+
+def frame_table(frame: pd.DataFrame) -> str:
+    """A frame of texts."""
+    head = [f"| {' | '.join(frame.columns)} |", "|" + "---|" * len(frame.columns)]
+    rows = [f"| {' | '.join(map(str, row))} |" for row in frame.fillna("").itertuples(index=False)]
+    return "\n".join([*head, *rows])
+
+
+def log_scoring(label: str, date: str) -> None:
+    """A line of ``scorings.csv``, which only grows."""
+    compared = compare_all()
+    row: dict[str, object] = {"date": date, "label": label}
+    for ids in ("C", "P", "N", "V"):
+        inside, count = counts(one for one in compared if one.claim.id[0] == ids)
+        row[ids] = f"{inside} of {count}"
+    known = pd.read_csv(SCORINGS, dtype=str) if SCORINGS.exists() else pd.DataFrame()
+    pd.concat([known, pd.DataFrame([row])]).to_csv(SCORINGS, index=False)

@@ -1,0 +1,80 @@
+"""All that is asked of a device beyond its tensors: what there is, copies and waits, captured graphs.
+
+While engines run, the host waits for a GPU only in ``to_host`` and ``synchronize``; a copy to the GPU never
+waits. Nothing else in the engines names ``torch.cuda``; tests put a machine without a GPU in its place
+(tests/real/fake_cuda).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def gpus() -> int:
+    """GPUs that this process can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpus_in_use() -> list[int]:
+    """Numbers of the GPUs with random states of their own; none before this process first used one."""
+    return list(range(torch.cuda.device_count())) if gpus() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name; "cpu" for the host."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def free_gpu_bytes(device: torch.device) -> int:
+    """Bytes that nobody uses."""
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for all work queued on the device; a CPU has none."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device, without waiting for what is queued there. ``values`` may be changed at once (CUDA takes
+    what is not pinned into a buffer of its own before the call returns)."""
+    return values.to(device, non_blocking=True)
+
+
+def to_host(values: torch.Tensor) -> torch.Tensor:
+    """In the host's memory, after waiting for the work that makes them."""
+    return values.cpu()
+
+
+class CudaCapture:
+    """Captures CUDA graphs on one device; they share one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: Any = None
+
+    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """(What replays it, the tensor its result will be in.)"""
+        # Without the device and the stream, PyTorch would capture on the GPU that is current, which may be
+        # another one: the graph would be empty, and its result that of the first run for ever.
+        with torch.cuda.device(self._device):
+            current = torch.cuda.current_stream(self._device)
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                # Libraries set themselves up on their first calls, which must not be captured.
+                for _ in range(2):
+                    compute()
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+                out = compute()
+            self._pool = graph.pool()
+
+        def replay() -> None:
+            with torch.cuda.device(self._device):
+                graph.replay()
+
+        return replay, out

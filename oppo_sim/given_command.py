@@ -1,0 +1,52 @@
+"""The command line that made a folder: kept beside what it made, for whoever wants to make it again."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+from oppo_sim.files import reading, whole_file, write_errors
+
+COMMAND: Final = "command.txt"
+"""Not among the results: these are the same bytes wherever and in how many processes they were made."""
+
+_given: ContextVar[tuple[str, ...] | None] = ContextVar("given", default=None)
+
+
+@contextmanager
+def given_command(words: Sequence[str]) -> Iterator[None]:
+    """Folders written inside were made by this command."""
+    token = _given.set(tuple(words))
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def command_text() -> str:
+    """The command that is running, as it was given, quoted for a shell; empty: it is none, but Python."""
+    return shlex.join(_given.get() or ())
+
+
+def keep_command(folder: Path) -> None:
+    """Write ``command_text``; from Python, where there is none, take away that of an earlier writer. Raises
+    OppoError when the disk refuses."""
+    path, text = folder / COMMAND, command_text()
+    if not text:
+        with write_errors(path):
+            path.unlink(missing_ok=True)
+        return
+    with whole_file(path) as file:
+        file.write(f"{text}\n".encode())
+
+
+def kept_command(folder: Path) -> str:
+    """The command that made a folder; empty: it was made from Python. Raises OppoError for a file that cannot
+    be read."""
+    path = folder / COMMAND
+    if not path.is_file():
+        return ""
+    with reading(path, "make the folder again"):
+        return path.read_text(encoding="utf-8").strip()

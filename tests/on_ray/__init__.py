@@ -1,0 +1,1 @@
+"""What needs Ray (extra ``ray``) and no engine."""

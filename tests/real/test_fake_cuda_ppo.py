@@ -1,0 +1,69 @@
+"""The PPO update on a CUDA machine without a GPU (tests/real/fake_cuda): the CPU's numbers, and a host that waits
+once an optimizer step, however many micro-batches it has."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from oppo_real.engines import packed_attention
+from tests.real.fake_cuda.covered import covers
+from tests.real.fake_cuda.exercises import BATCH, same_weights, timeless, trainer
+from tests.real.fake_cuda.machine import cuda_machine
+from tests.real.tiny import single_thread
+
+single_thread()
+
+SEPARATE: dict[str, Any] = {"critic": "separate", "carried": "mask"}
+SHARED: dict[str, Any] = {"critic": "value_head", "carried": "recompute"}
+
+
+@covers(
+    "PPOTrainer.update",
+    "PPOTrainer.weights",
+    "PPOTrainer.state_dict",
+    "PPOTrainer.load_state_dict",
+    "PPOTrainer.episode",
+)
+@pytest.mark.parametrize("settings", [SEPARATE, SHARED])
+def test_an_update_is_the_cpus_and_goes_on_from_a_saved_state(settings: dict[str, Any]) -> None:
+    on_cpu = trainer("cpu", **settings)
+    expected = [timeless(on_cpu.update(BATCH, 1)) for _ in range(2)]
+    with cuda_machine():
+        learner = trainer("cuda:1", **settings)
+        found = [timeless(learner.update(BATCH, 1))]
+        state = learner.state_dict()
+        assert {str(one.device) for one in state["policy"].values()} == {"cuda:1"}
+        again = trainer("cuda:1", **settings)
+        again.load_state_dict(state)
+        found.append(timeless(again.update(BATCH, 1)))
+        assert again.episode == 2 * len(BATCH)
+        assert same_weights(again.weights(), on_cpu.weights())
+    for here, there in zip(found, expected, strict=True):
+        assert here == {name: pytest.approx(value, rel=2e-3, abs=1e-4) for name, value in there.items()}
+
+
+@covers("PPOTrainer.update")
+def test_bf16_trains_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "training_path", lambda *shape: "varlen")
+    with cuda_machine():
+        found = trainer("cuda", "bfloat16", **SHARED).update(BATCH, 1)
+    assert all(math.isfinite(value) for value in found.values()) and found["actor/grad_norm"] > 0
+
+
+@covers("PPOTrainer.update")
+@pytest.mark.parametrize("settings", [SEPARATE, SHARED])
+def test_micro_batches_cost_no_waits(settings: dict[str, Any]) -> None:
+    waits: dict[int, Counter[str]] = {}
+    with cuda_machine() as machine:
+        for tokens in (8, 1000):
+            learner = trainer("cuda", micro_batch_tokens=tokens, **settings)
+            machine.waits.clear()
+            learner.update(BATCH, 1)
+            waits[tokens] = Counter(machine.waits)
+    assert waits[8] == waits[1000]
+    # The gradient's norm, of each model that is stepped.
+    assert waits[8]["ppo/optimize.py:step"] == (2 if settings is SEPARATE else 1)

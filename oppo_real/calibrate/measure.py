@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _STAGES = TRAINING_STAGES[:-1]
 _JOINS = 5
 _JOINS_WITHIN_S = 1.0
+_PAIRS = 5
+_PAIRS_WITHIN_S = 2.0
 _JOINS_AT_MOST = 1000
 
 
@@ -174,20 +176,28 @@ def _prefill(bench: Bench, point: Point, number: int) -> Visit:
 
 
 def _score(bench: Bench, point: Point, number: int) -> Visit:
-    return _append(bench, bench.scorer, point, number)
+    return Visit(point, number, (_append(bench, bench.scorer, point),))
 
 
 def _score_ref(bench: Bench, point: Point, number: int) -> Visit:
-    """Reward and reference model together; what the second adds is found by subtracting ``score``."""
-    if bench.scorer_with_ref is None:
+    """What the reference model adds to the reward model: pairs of the same batch with and without it, one
+    right after the other and by turns first, so that what the machine does meanwhile falls on both."""
+    both = bench.scorer_with_ref
+    if both is None:
         raise OppoError(
             "the scenario streams the reference model (training.stream_ref), and this engine's scorer cannot:"
             " use the torch engine"
         )
-    return _append(bench, bench.scorer_with_ref, point, number)
+    added: list[float] = []
+    begun = perf_counter()
+    while not added or (len(added) < _PAIRS and perf_counter() - begun < _PAIRS_WITHIN_S):
+        order = (both, bench.scorer) if len(added) % 2 else (bench.scorer, both)
+        seconds = {id(scorer): _append(bench, scorer, point) for scorer in order}
+        added.append(seconds[id(both)] - seconds[id(bench.scorer)])
+    return Visit(point, number, tuple(added))
 
 
-def _append(bench: Bench, scorer: Scorer, point: Point, number: int) -> Visit:
+def _append(bench: Bench, scorer: Scorer, point: Point) -> float:
     ids = bench.take_ids(point.n)
     whole = [
         bench.tokens(rollout_id, past + new) for rollout_id, (past, new) in zip(ids, point.rows, strict=True)
@@ -213,7 +223,7 @@ def _append(bench: Bench, scorer: Scorer, point: Point, number: int) -> Visit:
         raise OppoError(
             f"the scorer scored {len(scored.scores)} of {point.n} finished rollouts; it cannot be calibrated"
         )
-    return Visit(point, number, (seconds,))
+    return seconds
 
 
 def _train(bench: Bench, point: Point, number: int) -> Visit:

@@ -91,16 +91,6 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
     return table, Filled(name, len(measured), len(seconds) - len(measured))
 
 
-def difference(both: Sequence[Measured], one: Sequence[Measured]) -> list[Measured]:
-    """What the second model adds: repeats of ``both`` less the median of the same batch in ``one``."""
-    alone = {measured.point.rows: measured.median for measured in one}
-    return [
-        Measured(measured.point, tuple(seconds - alone[measured.point.rows] for seconds in measured.repeats))
-        for measured in both
-        if measured.point.rows in alone
-    ]
-
-
 def training_table(stages: dict[str, list[Measured]]) -> TrainingTable:
     """Medians of the even batches by tokens. Raises OppoError for fewer than two batch sizes."""
     columns: dict[str, tuple[float, ...]] = {}
@@ -268,9 +258,8 @@ def calibrate_from(
         "prefill": (data["prefill"], PREFILL_BASIS),
         "score": (cuts.without_pieces(data["score"]), SCORE_BASIS),
     }
-    both = measured_points([visit for visit in visits if visit.point.kind == "score_ref"])
-    if both:
-        forwards["score_ref"] = (difference(both, data["score"]), SCORE_BASIS)
+    if added := measured_points([visit for visit in visits if visit.point.kind == "score_ref"]):
+        forwards["score_ref"] = (added, SCORE_BASIS)
     for table, (points, basis) in forwards.items():
         fit = fit_table(table, points, basis, seed)
         tables[table], how = forward_table(table, points, fit)

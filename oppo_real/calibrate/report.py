@@ -148,10 +148,9 @@ def _forwards(axes: "Axes", visits: Sequence[Visit], fits: dict[str, Fit]) -> No
         if not data or kind not in fits:
             continue
         _bars(axes, data, marker, stage_colour(kind), kind)
-        if kind != "score_ref":  # measured together with score, fitted alone
-            tokens = [one.point.tokens for one in data]
-            fitted = [1e3 * fits[kind].predict(one.point) for one in data]
-            axes.plot(tokens, fitted, "x", color=INK, markersize=5)
+        tokens = [one.point.tokens for one in data]
+        fitted = [1e3 * fits[kind].predict(one.point) for one in data]
+        axes.plot(tokens, fitted, "x", color=INK, markersize=5)
     axes.set(xscale="log", yscale="log", xlabel="new tokens of the batch", ylabel="ms")
     axes.set_title("forwards: measured (points), fitted (crosses)", fontsize=10)
     axes.legend(fontsize=8, frameon=False)

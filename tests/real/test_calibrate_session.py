@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -309,3 +311,26 @@ def test_streamed_reference_model_is_measured_beside_the_reward_model(tmp_path: 
     costs = costs_from_profile(profile, context(subject.training))
     assert costs.scorer.prefill_time(96, 96 * 12.0) > profile.score.seconds[-1][0] * 0.5
     assert "score_ref" in {fit.name for fit in calibration.fits}
+
+
+def test_a_streamed_reference_model_is_measured_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a pair comes first in turn, so a machine that slows down meanwhile adds little."""
+    from oppo_real.calibrate import measure
+
+    now = [0.0]
+    bench = SimpleNamespace(scorer=object(), scorer_with_ref=object())
+    costs = {id(bench.scorer): 2.0, id(bench.scorer_with_ref): 5.0}
+    asked: list[int] = []
+
+    def append(_bench: object, scorer: object, _point: object) -> float:
+        asked.append(id(scorer))
+        drift = 1.0 + now[0]
+        now[0] += 0.01
+        return costs[id(scorer)] * drift
+
+    monkeypatch.setattr(measure, "_append", append)
+    point = Point("score_ref", ((0, 8),))
+    visit = visit_point(cast(Bench, bench), point, 0)
+    assert visit.median == pytest.approx(3.0, rel=0.2)
+    alone, both = id(bench.scorer), id(bench.scorer_with_ref)
+    assert asked[:4] == [alone, both, both, alone]

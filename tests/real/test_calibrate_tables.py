@@ -4,8 +4,8 @@ be told is refused."""
 import pytest
 
 from oppo_real.calibrate.fit import FEATURES, PREFILL_BASIS, SCORE_BASIS, Measured, fit_table
-from oppo_real.calibrate.plan import Point, Sizes, bounded, make_plan
-from oppo_real.calibrate.profile import decode_table, difference, forward_table, tail_factor, training_table
+from oppo_real.calibrate.plan import Sizes, bounded, make_plan
+from oppo_real.calibrate.profile import decode_table, forward_table, tail_factor, training_table
 from oppo_sim.errors import OppoError
 
 SIZES = Sizes(16, 16, 100, 411, (32, 64), 2048)
@@ -82,12 +82,6 @@ def test_the_tail_is_what_the_repeats_confirm() -> None:
     ]
     assert tail_factor(noisy) == 1.0
     assert tail_factor([one for one in measured("decode", flat) if one.point.cell is not None]) is None
-
-
-def test_what_a_second_model_adds() -> None:
-    alone = [Measured(Point("score", rows), (1.0, 2.0, 3.0)) for rows in (((0, 8),), ((8, 8),))]
-    both = [Measured(Point("score_ref", rows), (4.0, 5.0)) for rows in (((0, 8),), ((16, 8),))]
-    assert [one.repeats for one in difference(both, alone)] == [(2.0, 3.0)]
 
 
 def test_the_plan_keeps_within_what_the_engine_has() -> None:

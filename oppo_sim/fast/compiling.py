@@ -22,6 +22,7 @@ from typing import Final
 
 from oppo_sim.cache import cache_root
 from oppo_sim.fast.sources import source_digest
+from oppo_sim.own_python import own_python
 
 READY: Final = "ready"
 LOCK: Final = "compiling.lock"
@@ -97,12 +98,10 @@ class Chooser:
 def compile_beside() -> "subprocess.Popen[bytes] | None":
     """Compile in a process of its own, at low priority, which goes on when this one ends. None: it could not
     be started, and work goes on uncompiled."""
-    # The same package as here: Python would look into the current folder first (-P: it must not), which may
-    # hold a checkout of another version, whose kernel is another one.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command, environment = own_python("oppo_sim.fast")
     with suppress(OSError):
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "oppo_sim.fast"],
+            command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

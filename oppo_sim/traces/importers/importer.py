@@ -61,6 +61,8 @@ class Importer:
     looks: Callable[[Peek], bool] | None = None
     """Likewise, where names alone do not tell."""
     read: "Callable[[Path, Reading], Iterator[Rollout | pa.Table]]" = _nothing
+    confined: bool = False
+    """Files are programs (pickles): ``read`` is called in a process of its own, with limits."""
     step_name: str | None = None
     """Regular expression with one group, the step in a file's name: files outside --steps are not opened."""
     find_step: Callable[[Path], int | None] | None = None

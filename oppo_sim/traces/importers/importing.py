@@ -11,6 +11,7 @@ import pandas as pd
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.traces.importers.aggregates import Account, draw_steps
+from oppo_sim.traces.importers.confined import reader_of
 from oppo_sim.traces.importers.detecting import Chosen, choose_files, detect, shown_name
 from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
 from oppo_sim.traces.importers.formats import AUTO, find_importer
@@ -74,20 +75,21 @@ class _Import:
 def _read_rollouts(work: _Import) -> None:
     importer, reading, gathering = work.importer, work.reading, work.gathering
     steps = reading.options.steps
-    for number, file in enumerate(work.chosen.files):
-        step = importer.step_of(file)
-        named = "step" in reading.options.fields
-        if steps is not None and step is not None and not named and not steps[0] <= step <= steps[1]:
-            reading.notes["files outside --steps were not opened"] += 1
-            continue
-        before = gathering.read
-        for each in importer.read(file, reading):
-            if isinstance(each, Rollout):
-                gathering.add(file, each._replace(step=step) if each.step is None else each)
-            else:
-                gathering.add_table(file, each)
-        work.record(file, gathering.read - before)
-        work.progress(number + 1, len(work.chosen.files))
+    with reader_of(importer) as read:
+        for number, file in enumerate(work.chosen.files):
+            step = importer.step_of(file)
+            named = "step" in reading.options.fields
+            if steps is not None and step is not None and not named and not steps[0] <= step <= steps[1]:
+                reading.notes["files outside --steps were not opened"] += 1
+                continue
+            before = gathering.read
+            for each in read(file, reading):
+                if isinstance(each, Rollout):
+                    gathering.add(file, each._replace(step=step) if each.step is None else each)
+                else:
+                    gathering.add_table(file, each)
+            work.record(file, gathering.read - before)
+            work.progress(number + 1, len(work.chosen.files))
 
 
 def _read_figures(work: _Import, account: Account) -> None:

@@ -183,7 +183,10 @@ class _Reader(pickle.Unpickler):
 
 
 def load_pickle(path: Path) -> Any:
-    """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError: how to convert it."""
+    """The value of a ``torch.save`` archive or a plain pickle. Raises OppoError: how to convert it.
+
+    Nothing is run, but memory and time are as the file asks: ``confined`` bounds them.
+    """
     try:
         with file_errors(path), path.open("rb") as file:
             if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
@@ -197,7 +200,7 @@ def load_pickle(path: Path) -> Any:
         ) from None
     except zipfile.BadZipFile as error:
         raise OppoError(f"{path} is not a whole archive of torch.save ({error}): copy it again") from None
-    except OppoError:
+    except (OppoError, MemoryError):
         raise
     except Exception as error:  # a damaged pickle fails in many ways
         raise OppoError(
@@ -216,6 +219,8 @@ def _load_archive(file: IO[bytes]) -> Any:
 def _plain(value: Any) -> Any:
     """``value``, single numbers out of their tensors, small arrays read while the archive is open."""
     done: dict[int, Any] = {}
+    held: list[Any] = []
+    """What ``done`` knows by its address."""
 
     def walk(each: Any, depth: int) -> Any:
         if depth > 50:
@@ -242,7 +247,10 @@ def _plain(value: Any) -> Any:
             if not all(isinstance(item, int | float | str) for item in each):
                 each[:] = [walk(item, depth + 1) for item in each]
             return each
-        return tuple(walk(item, depth + 1) for item in each)
+        # Walked once, however often it is held: tuples of the same tuples have no end otherwise.
+        held.append(each)
+        done[id(each)] = tuple(walk(item, depth + 1) for item in each)
+        return done[id(each)]
 
     return walk(value, 0)
 

@@ -83,6 +83,7 @@ IMPORTER: Final = Importer(
     patterns=("*_training_input.pkl",),
     looks=lambda peek: peek.path.suffix in (".pkl", ".pickle"),
     read=_read,
+    confined=True,
     step_name=r"global_step_(\d{1,15})_training_input\.pkl",
     metrics=MetricNames(
         mean=("generate/avg_num_tokens",),

@@ -82,6 +82,7 @@ IMPORTER: Final = Importer(
     patterns=("*.pt",),
     looks=lambda peek: peek.path.suffix == ".pt",
     read=_read,
+    confined=True,
     find_step=_step_of,
     select=_select,
     metrics=MetricNames(

@@ -270,7 +270,7 @@ TOKENS_PER_S_PER_GPU: Final = _row("tokens_per_s_per_gpu", "tokens/s", "response
 GPU_HOURS_PER_1K_STEPS: Final = _row("gpu_hours_per_1k_steps", "GPU-h", "for 1,000 steps")
 # To a target reward (learning.py).
 _LEARNT = "95 % of rollouts, machine and the effect of staleness"
-PROGRESS: Final = _row("progress", "steps", "on-policy steps that a step is worth (docs/rewards.md)")
+PROGRESS: Final = _row("progress", "steps", "on-policy steps that a step is worth (docs/model.md)")
 TIME_TO_REWARD_S: Final = _row("time_to_reward_s", "s", "to the target reward")
 HOURS_TO_REWARD: Final = _row("hours_to_reward", "h", "to the target reward")
 HOURS_TO_REWARD_LOW, HOURS_TO_REWARD_HIGH = _row.interval("hours_to_reward", HOURS_TO_REWARD, _LEARNT)

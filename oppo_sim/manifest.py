@@ -31,7 +31,7 @@ def run_manifest(
     same manifest.
 
     ``policy_settings``: None, those that the scenario gives the policy. ``engine``: what ran, ``simpy`` or
-    ``compiled`` (docs/fast.md).
+    ``compiled`` (docs/architecture.md).
     """
     settings = policy_settings_of(setup.scenario, policy) if policy_settings is None else policy_settings
     return {

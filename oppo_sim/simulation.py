@@ -93,8 +93,8 @@ def simulate(
     ``policy`` is a name or a class; ``overrides`` are settings laid over the scenario,
     ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path); ``timeline`` names the
     first and last step whose spans are kept.
-    ``progress`` is told the steps that are done (``oppo_sim.Progress``), of a compiled run (docs/fast.md)
-    some at a time.
+    ``progress`` is told the steps that are done (``oppo_sim.Progress``), of a compiled run
+    (docs/architecture.md) some at a time.
     Raises OppoError for anything that cannot run.
     """
     loaded = loaded_scenario(scenario, overrides)

@@ -1,4 +1,4 @@
-"""docs/groups.md: its example says what it says, and its sentence is so."""
+"""docs/howto/shared-prompts.md: its example says what it says, and its sentence is so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent / "docs" / "groups.md"
+PAGE = Path(__file__).parent.parent / "docs" / "howto" / "shared-prompts.md"
 
 
 def test_sharing_long_prompts_moves_the_best_split() -> None:

@@ -1,4 +1,4 @@
-"""What must always hold (docs/invariants.md), over random scenarios. The numbers are those of that page."""
+"""What must always hold (docs/model.md), over random scenarios. The numbers are those of that page."""
 
 from __future__ import annotations
 

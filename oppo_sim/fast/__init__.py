@@ -1,1 +1,1 @@
-"""The compiled fast path: the schedules of ``oppo_sim.model`` as one kernel (docs/fast.md)."""
+"""The compiled fast path: the schedules of ``oppo_sim.model`` as one kernel (docs/architecture.md)."""

@@ -1,4 +1,5 @@
-"""What the compiled path works on: records, arrays and codes (docs/fast.md). Importing it imports numba.
+"""What the compiled path works on: records, arrays and codes (docs/architecture.md).
+Importing it imports numba.
 
 The state ``s`` of a run is one record of numbers (``SETTINGS``, ``RUN``) and of places of arrays
 (``TABLES``): ``replicas_in(s)[r].kv`` is here what ``Replica._kv`` is in the model. One pointer to

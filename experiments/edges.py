@@ -17,7 +17,7 @@ SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """Of the batch, Δ."""
 
 
-def swept(name: str, grid: dict[str, object], *, policy: str = "", objective: str = "time") -> Sweep:
+def swept(name: str, grid: dict[str, object], *, policy: str = "", objective: str = "rollouts") -> Sweep:
     scenario = load_scenario(name, [f"policy.name={policy}"] if policy else [])
     steps = STEPS + scenario.warmup_steps
     return oppo_sim.sweep(
@@ -50,14 +50,14 @@ def main() -> None:
         searches: list[tuple[str, dict[str, object], str, str]] = []
         if scenario.policy.name == "async":
             bounds: dict[str, object] = {"policy.max_staleness": [0, 1, 2, 3, 4, 6, 8]}
-            searches = [("max_staleness", bounds, "", "time")]
+            searches = [("max_staleness", bounds, "", "rollouts")]
             searches += [("max_staleness, to the reward", bounds, "", "time_to_reward")]
         else:
             both: dict[str, object] = {"policy.chunk_size": chunks, "policy.overcommit": deltas}
-            searches = [("chunk, Δ", both, "oppo", "time")]
+            searches = [("chunk, Δ", both, "oppo", "rollouts")]
             carried: dict[str, object] = {"policy.overcommit": deltas}
             searches += [("Δ, to the reward", carried, "inter", "time_to_reward")]
-        searches += [("split", {"cluster.split": "auto"}, "", "time")]
+        searches += [("split", {"cluster.split": "auto"}, "", "rollouts")]
         for what, grid, policy, objective in searches:
             other = policy if scenario.policy.name != policy else ""
             best, edges = told(swept(name, grid, policy=other, objective=objective))

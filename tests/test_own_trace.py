@@ -67,7 +67,7 @@ def test_a_command_to_paste_has_the_flag_and_nothing_is_null() -> None:
         "grid": {"policy.max_deferrals": [None, 2]},
         "set": fixed,
         "seeds": 5,
-        "objective": "time",
+        "objective": "rollouts",
     }
     assert sweep_command({"spec": spec}) == (
         "oppo sweep x.yaml --trace '/a b/mine.csv' --grid policy.max_deferrals=null,2 --seeds 5"

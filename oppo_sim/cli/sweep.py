@@ -58,9 +58,9 @@ VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int
 )
 @options.STEPS
 @options.overrides
-@click.option("--objective", type=click.Choice(["time", "speedup", "time_to_reward"]),
+@click.option("--objective", type=click.Choice(["rollouts", "speedup", "time_to_reward"]),
 help="What is best: seconds a trained rollout, speed-up over each "
-              "point's own baseline, or time to the target reward.  [default: time]")  # fmt: skip
+              "point's own baseline, or time to the target reward.  [default: rollouts]")  # fmt: skip
 @click.option(
     "--stop-dominated",
     is_flag=True,

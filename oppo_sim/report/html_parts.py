@@ -33,6 +33,7 @@ from oppo_sim.report.ranges import MACHINE_ENDS
 from oppo_sim.report.style import FAINT, IDLE, INK
 from oppo_sim.run_folder import write_png
 from oppo_sim.runs.machine import DEFAULT_DRAWS
+from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.scenario.load import without_own_trace
 from oppo_sim.scenario.yaml_text import dump_yaml
 
@@ -326,7 +327,7 @@ def sweep_command(record: Mapping[str, Any]) -> str:
     words += ["--seeds", str(spec["seeds"])]
     words += ["--draws", str(spec["draws"])] if spec.get("draws", DEFAULT_DRAWS) != DEFAULT_DRAWS else []
     words += ["--steps", str(spec["steps"])] if spec.get("steps") is not None else []
-    words += ["--objective", str(spec["objective"])] if spec.get("objective") != "time" else []
+    words += ["--objective", str(spec["objective"])] if spec.get("objective") != ROLLOUTS else []
     words += ["--stop-dominated"] if spec.get("stop_dominated") else []
     words += ["--practical", f"{spec['practical']:g}"] if spec.get("practical") else []
     return shlex.join(words)

@@ -17,7 +17,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.plain_json import read_json
 from oppo_sim.report.labels import as_number, is_missing, measure_of, value_text
-from oppo_sim.runs.statistics import OBJECTIVE_COLUMN
+from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, ROLLOUTS
 from oppo_sim.tables import numbers, read_table
 
 if TYPE_CHECKING:
@@ -225,6 +225,6 @@ def read_sweep(folder: str | Path) -> SweepFolder:
 def objective_measure(objective: str, fields: tuple[str, ...]) -> str:
     """The column that the best point is best at; steps of unlike batches are compared by what a rollout
     takes."""
-    if objective in OBJECTIVE_COLUMN and objective != "time":
+    if objective in OBJECTIVE_COLUMN and objective != ROLLOUTS:
         return OBJECTIVE_COLUMN[objective]
     return c.S_PER_ROLLOUT if _BATCH in fields else c.STEP_S

@@ -11,7 +11,8 @@ FIRST_LOOK: Final = 3
 """Seeds that every point gets before any is stopped."""
 LEVEL: Final = 0.05
 TO_REWARD: Final = "time_to_reward"
-OBJECTIVE_COLUMN: Final = {"time": c.S_PER_ROLLOUT, "speedup": c.SPEEDUP, TO_REWARD: c.HOURS_TO_REWARD}
+ROLLOUTS: Final = "rollouts"
+OBJECTIVE_COLUMN: Final = {ROLLOUTS: c.S_PER_ROLLOUT, "speedup": c.SPEEDUP, TO_REWARD: c.HOURS_TO_REWARD}
 """Objective of a sweep → the column of a comparison that says it."""
 _EQUAL = 1e-12
 
@@ -88,7 +89,7 @@ def loss(run: Totals, baseline: Totals | None, objective: str) -> float:
     if objective == TO_REWARD:
         return run[c.TIME_TO_REWARD_S]
     seconds = run[c.S_PER_ROLLOUT]
-    if objective == "time":
+    if objective == ROLLOUTS:
         return seconds
     return seconds / baseline[c.S_PER_ROLLOUT] if baseline is not None else float("nan")
 

@@ -29,7 +29,7 @@ def sweep(
     draws: int = DEFAULT_DRAWS,
     steps: int | None = None,
     overrides: Overrides | None = None,
-    objective: str = "time",
+    objective: str = "rollouts",
     stop_dominated: bool = False,
     practical: float = 0.0,
     folder: str | Path | None = None,
@@ -51,7 +51,7 @@ def sweep(
         draws: of what is unknown about the machine, for the points that could be the best (docs/sweep.md); 0:
             the machine is taken as given.
         overrides: field → one value for all points; or ``a.b=c`` texts.
-        objective: ``time`` (seconds a trained rollout), ``speedup`` (over each point's own baseline) or
+        objective: ``rollouts`` (seconds a trained rollout), ``speedup`` (over each point's own baseline) or
             ``time_to_reward``.
         stop_dominated: give no further seeds to points that are significantly worse than the best so far
             (docs/sweep.md).

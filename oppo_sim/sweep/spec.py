@@ -64,8 +64,8 @@ class SweepSpec(BaseModel):
     steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="training steps of a run; null: the scenario's"
     )
-    objective: Literal["time", "speedup", "time_to_reward"] = Field(
-        "time",
+    objective: Literal["rollouts", "speedup", "time_to_reward"] = Field(
+        "rollouts",
         description=(
             "what the best point is best at: seconds a trained rollout, speed-up over its own baseline, or"
             " time to the target reward"

@@ -181,8 +181,10 @@ def _synchronize(devices: tuple[str, ...]) -> None:
     if devices:
         import torch
 
+        from oppo_real.engines.device import synchronize
+
         for device in devices:
-            torch.cuda.synchronize(device)
+            synchronize(torch.device(device))
 
 
 def software_versions() -> dict[str, str]:
@@ -196,11 +198,9 @@ def hardware(device: str) -> str:
 
     place = torch.device(device)
     if place.type == "cuda":
-        shown = torch.cuda.get_device_properties(place)
-        return (
-            f"1 of {torch.cuda.device_count()} {shown.name}, {shown.total_memory / 2**30:.0f} GiB, CUDA"
-            f" {torch.version.cuda}"
-        )
+        from oppo_real.engines.device import gpu_text
+
+        return gpu_text(place)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cpu_model()}, {cores} cores"
 

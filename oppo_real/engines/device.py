@@ -1,7 +1,7 @@
 """All that is asked of a device beyond its tensors: what there is, copies and waits, captured graphs.
 
 While engines run, the host waits for a GPU only in ``to_host`` and ``synchronize``; a copy to the GPU never
-waits. Nothing else in the engines names ``torch.cuda``; tests put a machine without a GPU in its place
+waits. Nothing else names ``torch.cuda``; tests put a machine without a GPU in its place
 (tests/real/fake_cuda).
 """
 
@@ -29,6 +29,19 @@ def device_name(device: torch.device) -> str:
 def free_gpu_bytes(device: torch.device) -> int:
     """Bytes that nobody uses."""
     return int(torch.cuda.mem_get_info(device)[0])
+
+
+def gpu_text(device: torch.device) -> str:
+    """How many there are, and the name, memory and CUDA version of this one."""
+    shown = torch.cuda.get_device_properties(device)
+    memory = f"{shown.total_memory / 2**30:.0f} GiB"
+    return f"1 of {torch.cuda.device_count()} {shown.name}, {memory}, CUDA {torch.version.cuda}"
+
+
+def give_back_memory() -> None:
+    """Memory that closed engines held, to whoever asks next; collect garbage first."""
+    if gpus():
+        torch.cuda.empty_cache()
 
 
 def synchronize(device: torch.device) -> None:

@@ -167,6 +167,8 @@ def test_a_batch_without_scores_is_waited_for() -> None:
     "device.gpus_in_use",
     "device.device_name",
     "device.free_gpu_bytes",
+    "device.gpu_text",
+    "device.give_back_memory",
     "device.to_device",
 )
 def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +178,8 @@ def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
         assert devices.gpus() == 3 and devices.gpus_in_use() == [0, 1, 2]
         place = torch.device("cuda", 2)
         assert devices.device_name(place) == "fake GPU 2" and devices.free_gpu_bytes(place) == needed
+        assert devices.gpu_text(place).startswith("1 of 3 fake GPU 2, ")
+        devices.give_back_memory()
         assert devices.to_device(torch.ones(2), place).device == place
         critic = models.build_value_model(SMALL, device="cuda:2")
         assert {one.device for one in critic.parameters()} == {place}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cuts import time_pieces, time_rounds
-from oppo_real.calibrate.plan import LEAD, TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point
+from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point, lead
 from oppo_real.engines.interface import Actor, NewTokens, Request, ScorePiece, Scorer
 from oppo_real.placement.events import Job, QueuedPiece
 from oppo_real.placement.host import ReplicaHost, ScorerHost
@@ -126,9 +126,11 @@ def _decode(bench: Bench, point: Point, number: int) -> Visit:
     # The replica's own loop: keeps tokens, cuts a chunk (in the last timed iteration), hands them out.
     replica = ReplicaHost(0, cast(Actor, actor), True)
     ids = bench.take_ids(point.n)
-    requests = _requests(bench, ids, [context - LEAD for context, _ in point.rows])
+    ahead = lead(point)
+    warm = ahead - 1 - TIMED_ITERATIONS // 2
+    requests = _requests(bench, ids, [context - ahead for context, _ in point.rows])
     replica.submit([Job(request, 0) for request in requests])
-    replica.begin(perf_counter(), 1 + WARM_ITERATIONS + TIMED_ITERATIONS, None)
+    replica.begin(perf_counter(), 1 + warm + TIMED_ITERATIONS, None)
     seconds, host = [], []
     joined = 0
     while (
@@ -137,7 +139,7 @@ def _decode(bench: Bench, point: Point, number: int) -> Visit:
         joined += 1
         if not replica.iterate(perf_counter(), perf_counter) or joined > _JOINS_AT_MOST:
             raise _cannot_run_together(actor.decoded, point.n)
-    for _ in range(WARM_ITERATIONS):
+    for _ in range(warm):
         replica.iterate(perf_counter(), perf_counter)
     for _ in range(TIMED_ITERATIONS):
         start = perf_counter()

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 Kind = Literal["decode", "prefill", "score", "score_ref", "train", "sync", "round", "piece"]
 
 WARM_ITERATIONS: Final = 1
-"""Iterations of a visit that are not timed, after the one that prefills."""
+"""Iterations of a visit that are not timed, after the one that prefills; at least."""
 TIMED_ITERATIONS: Final = 3
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
-"""Tokens made when the middle timed iteration begins, by which prompts are shorter than planned contexts."""
+"""Tokens made when the middle timed iteration begins, by which prompts are shorter than planned contexts; at
+least."""
+_SETTLED: Final = 16
+"""Iterations after a join until an engine has its usual pace: on a CPU the first take half as long again."""
 SHORTEST_CONTEXT: Final = LEAD + 1
 ROUND_ITERATIONS: Final = 16
 """Iterations of a visit that are divided into rounds, at most."""
@@ -250,6 +253,12 @@ def make_plan(sizes: Sizes, seed: int = 0) -> CalibrationPlan:
 
 
 # ---- decode ------------------------------------------------------------------------------------------------
+
+
+def lead(point: Point) -> int:
+    """Tokens that a decode visit makes before the middle timed iteration begins: as many as the engine needs
+    for its usual pace, if the shortest context has them."""
+    return max(LEAD, min(_SETTLED, min(context for context, _ in point.rows) - 1))
 
 
 def _decode(sizes: Sizes) -> list[Point]:

@@ -231,12 +231,11 @@ def _free_devices() -> None:
     """Give back what closed engines held. ``warm_up`` froze them out of the collector's sight."""
     import gc
 
-    import torch
+    from oppo_real.engines.device import give_back_memory
 
     gc.unfreeze()
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    give_back_memory()
 
 
 def _pair_key(pair: Pair, points: Mapping[Activity, Point], effort: Effort) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from oppo_real.engines.device import free_gpu_bytes, gpus
+from oppo_real.quiet import without_bars
 from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
@@ -100,12 +101,13 @@ def _build(
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         if _has_weights(source):
-            model = _attempt(
-                lambda: auto.from_pretrained(
-                    str(source), config=config, dtype=precision, local_files_only=True
-                ),
-                f"The checkpoint {_named(source)} cannot be loaded",
-            )
+            with without_bars():
+                model = _attempt(
+                    lambda: auto.from_pretrained(
+                        str(source), config=config, dtype=precision, local_files_only=True
+                    ),
+                    f"The checkpoint {_named(source)} cannot be loaded",
+                )
         else:
             model = _attempt(
                 lambda: _drawn(auto, config, precision, drawn_on),

@@ -15,6 +15,7 @@ from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.ppo.trainer import PPOTrainer
+from oppo_real.quiet import without_bars
 from oppo_real.task.tiny import new_actor, new_classifier, tiny_config
 from oppo_sim.errors import OppoError
 
@@ -165,5 +166,6 @@ def _tiny(longest: int, engine: EngineKind) -> dict[str, Any]:
 
 def _save(model: torch.nn.Module, folder: Path) -> str:
     writer: Any = model
-    writer.save_pretrained(str(folder))
+    with without_bars():
+        writer.save_pretrained(str(folder))
     return str(folder)

@@ -195,14 +195,14 @@ class Calibrating:
         self._together = tuple(sorted({core for one in bound for core in one})) or None
 
     def next_pass(self, progress: Progress) -> None:
-        """Visit every point once more, and measure activities together in some rounds more. Raises
-        OppoError."""
+        """Visit every point again, as often as its part of all visits and the budget say, and measure
+        activities together in some rounds more. Raises OppoError."""
         request, effort = self._request, self._request.calibration
         self._passes += 1
         each = max(_ROUNDS_A_PASS, -(-effort.rounds // request.repeats))
         effort = replace(
             effort,
-            repeats=self._passes,
+            repeats=max(self._passes, -(-effort.repeats * self._passes // request.repeats)),
             budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
             rounds=each * self._passes,
             cores=self._together,

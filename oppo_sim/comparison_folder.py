@@ -68,19 +68,19 @@ def compare_to_folder(
                 store.remove()
             raise
         comparison = comparison_of(plan, store)
-        folder = open_run_folder(path, force=force or left_unfinished(path))
-        folder.write_frame(TABLE, comparison.table)
-        folder.write_frame(ATTRIBUTION, comparison.attribution)
-        folder.write_frame(CELLS, comparison.cells)
-        folder.write_json(RESULT, comparison_record(comparison))
-        if comparison.ranges is not None:
-            folder.write_frame(MACHINE_RUNS, comparison.ranges.runs)
-            write_draws(folder.path(DRAWS), comparison.ranges.machine.draws)
-        timelines = timelines_of(plan.setups, plan.steps, _shown(plan))
-        _write_timelines(folder, timelines, _shown(plan))
-        if figures:
-            _write_figures(folder, plan, comparison, timelines)
-        folder.finish(_manifest(plan, comparison))
+        with open_run_folder(path, force=force or left_unfinished(path)) as folder:
+            folder.write_frame(TABLE, comparison.table)
+            folder.write_frame(ATTRIBUTION, comparison.attribution)
+            folder.write_frame(CELLS, comparison.cells)
+            folder.write_json(RESULT, comparison_record(comparison))
+            if comparison.ranges is not None:
+                folder.write_frame(MACHINE_RUNS, comparison.ranges.runs)
+                write_draws(folder.path(DRAWS), comparison.ranges.machine.draws)
+            timelines = timelines_of(plan.setups, plan.steps, _shown(plan))
+            _write_timelines(folder, timelines, _shown(plan))
+            if figures:
+                _write_figures(folder, plan, comparison, timelines)
+            folder.finish(_manifest(plan, comparison))
         store.remove()
     return comparison
 

@@ -1,6 +1,7 @@
 """Whole files or none, and what a failing disk means for a user."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -33,6 +34,8 @@ def disk_error(path: Path, error: OSError) -> OppoError:
         return OppoError(f"no permission to write {path}: choose a folder you may write to")
     if error.errno == errno.EROFS:
         return OppoError(f"{path} lies on a read-only file system: choose a folder you may write to")
+    if error.errno == errno.ENOENT:
+        return OppoError(f"cannot write {path}: its folder is gone; choose another path, or begin again")
     if error.errno in _NOT_A_FOLDER:
         return OppoError(
             f"cannot write {path}: a file stands where a folder is needed, or the reverse; choose another"
@@ -147,6 +150,30 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, hex. Raises OppoError if it cannot be read."""
     with file_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lock(file: BinaryIO, sentence: str) -> None:
+    """Hold ``file`` until it is closed, however this process ends. Raises OppoError with ``sentence`` while
+    another one holds it, and where another one has just deleted it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held, there = os.fstat(file.fileno()), os.stat(file.name)
+    except (BlockingIOError, FileNotFoundError):
+        raise OppoError(sentence) from None
+    if not os.path.samestat(held, there):
+        raise OppoError(sentence)
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file that is open for appending; half a line at its end is cut off after the last."""
+    file.seek(0)
+    whole = 0
+    for line in file:
+        if not line.endswith(b"\n"):
+            break
+        whole += len(line)
+        yield line
+    file.truncate(whole)
 
 
 def _umask() -> int:

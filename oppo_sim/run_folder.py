@@ -1,15 +1,20 @@
 """Run folders: written whole, never over something else, recognisably unfinished until the manifest is
 there."""
 
+import errno
 import hashlib
-from collections.abc import Mapping
+import json
+import os
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import partial_path, reading, whole_file, write_errors
+from oppo_sim.files import lock, make_durable, partial_path, reading, whole_file, whole_lines, write_errors
 from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.plain_json import json_bytes, read_json
 from oppo_sim.tables import read_table, write_frame
@@ -24,26 +29,39 @@ MANIFEST: Final = "manifest.json"
 TRACE: Final = "trace.parquet"
 """The lengths that a real run made, as a trace."""
 
-JOURNAL: Final = "unfinished.json"
-"""Lists the files of a run that has not finished; its exclusive creation also keeps two runs out of one
-folder."""
+JOURNAL: Final = "unfinished.jsonl"
+"""Lists the files of a run that has not finished, a name in JSON a line; the run holds it, which keeps every
+other out of the folder."""
 
 FILES: Final = "files"
-"""Key of manifest and journal under which the files are listed."""
+"""Key of the manifest under which the files are listed."""
 
 _MEND: Final = "run the simulation again"
-_LISTINGS: Final = (MANIFEST, JOURNAL)
-_OWN: Final = (*_LISTINGS, COMMAND)
+_MEND_BY_HAND: Final = "delete the folder, or choose another one"
+_OWN: Final = (MANIFEST, JOURNAL, COMMAND)
 
 
 class RunFolder:
-    """The folder of one run, from ``open_run_folder`` to ``finish``. Every file name may be used once."""
+    """The folder of one run, from ``open_run_folder`` to ``finish``. Every file name may be used once.
 
-    def __init__(self, root: Path) -> None:
+    A context manager: however the block ends, another run may then replace this one.
+    """
+
+    def __init__(self, root: Path, journal: BinaryIO) -> None:
         """Use ``open_run_folder``, which checks the folder first."""
         self.root = root
         self._names: list[str] = []
         self._finished = False
+        self._journal = journal
+        self._release = weakref.finalize(self, journal.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
 
     def path(self, name: str) -> Path:
         """Claim ``name`` (may hold ``/``) for a file that the caller writes itself; its folder exists
@@ -57,10 +75,12 @@ class RunFolder:
         if name in self._names or path.exists():
             raise OppoError(f"{path} exists already and is not overwritten: choose another name")
         self._names.append(name)
-        with whole_file(self.root / JOURNAL) as journal:
-            journal.write(json_bytes({FILES: self._names}))
+        _list(self.root, self._journal, [name])
         with write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            # Not with parents=True: a folder that somebody has deleted is not made again, half filled.
+            for parent in reversed(path.parents):
+                if self.root in parent.parents:
+                    parent.mkdir(exist_ok=True)
         return path
 
     def write_json(self, name: str, value: Any) -> Path:
@@ -100,9 +120,11 @@ class RunFolder:
         nothing if the disk refuses."""
         self._finished = True
         with suppress(OSError, OppoError):
-            _remove_earlier_run(self.root)
+            _remove_earlier_run(self.root, self._journal)
+            (self.root / JOURNAL).unlink()
             if not any(self.root.iterdir()):
                 self.root.rmdir()
+        self._release()
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write ``command.txt``, the command that made it if there is one, and ``manifest.json``: the given
@@ -128,6 +150,7 @@ class RunFolder:
         self._finished = True
         with write_errors(self.root / JOURNAL):
             (self.root / JOURNAL).unlink()
+        self._release()
 
 
 def beside(folder: Path, suffix: str) -> Path:
@@ -195,23 +218,34 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
 
     Nothing is ever overwritten. ``force`` makes room where an earlier run lies: it deletes the files that the
     run's manifest lists (its journal, if it never finished) and leaves all others alone.
-    Raises OppoError when the folder holds something else, or the disk refuses.
+    Raises OppoError when the folder holds something else or another run that goes on, or the disk refuses.
     """
     root = Path(path)
     with write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        present = sorted(entry.name for entry in root.iterdir())
-        holds_run = MANIFEST in present or JOURNAL in present
-        if present and not (force and holds_run):
+        present = _present(root)
+        if present and not (force and (MANIFEST in present or JOURNAL in present)):
             raise OppoError(_not_empty(root, present, force))
-        if present:
-            _remove_earlier_run(root)
+        journal = (root / JOURNAL).open("a+b", buffering=0)
         try:
-            with (root / JOURNAL).open("xb") as journal:
-                journal.write(json_bytes({FILES: []}))
-        except FileExistsError:
-            raise OppoError(f"another run has just begun in {root}: choose another folder") from None
-    return RunFolder(root)
+            lock(journal, _taken(root))
+            # Until here somebody else may have begun, or even ended.
+            beside = [name for name in _present(root) if name != JOURNAL]
+            if beside and not present:
+                (root / JOURNAL).unlink()
+                raise OppoError(_not_empty(root, beside, force=False))
+            _remove_earlier_run(root, journal)
+        except BaseException:
+            journal.close()
+            raise
+    return RunFolder(root, journal)
+
+
+def refuse_begun(root: Path) -> None:
+    """Raise OppoError where a run has begun, or even ended, in a folder in which something else was to be
+    written."""
+    if (root / JOURNAL).exists() or (root / MANIFEST).exists():
+        raise OppoError(f"another run has just begun in {root}: choose another folder")
 
 
 def read_run_folder(path: str | Path) -> FinishedRun:
@@ -249,23 +283,58 @@ def _checked_name(name: str, root: Path) -> str:
     return name
 
 
-def _remove_earlier_run(root: Path) -> None:
-    listings = [read_json(root / own, _MEND) for own in _LISTINGS if (root / own).is_file()]
-    names = [name for listing in listings if isinstance(listing, dict) for name in listing.get(FILES, ())]
-    files = [root / _checked_name(name, root) for name in names]
+def _taken(root: Path) -> str:
+    return f"another run is writing {root}: wait for it, or choose another folder"
+
+
+def _present(root: Path) -> list[str]:
+    return sorted(entry.name for entry in root.iterdir())
+
+
+def _list(root: Path, journal: BinaryIO, names: Sequence[str]) -> None:
+    """Note files that are about to be written, or removed. Raises OppoError when the disk refuses."""
+    with write_errors(root / JOURNAL):
+        before = journal.seek(0, 2)
+        try:
+            data = b"".join(json.dumps(name).encode() + b"\n" for name in names)
+            if journal.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            make_durable(journal)
+        except OSError:
+            with suppress(OSError):
+                journal.truncate(before)  # half a line would spoil the next one
+            raise
+
+
+def _listed(root: Path, journal: BinaryIO) -> list[str]:
+    """Files of the run that has not finished, and of one whose removal was cut off."""
+    with reading(root / JOURNAL, _MEND_BY_HAND):
+        return [str(json.loads(line)) for line in whole_lines(journal)]
+
+
+def _remove_earlier_run(root: Path, journal: BinaryIO) -> None:
+    """A folder whose removal is cut off anywhere is one of a run that never finished."""
+    listed, finished = _listed(root, journal), []
+    if (root / MANIFEST).is_file():
+        manifest = read_json(root / MANIFEST, _MEND_BY_HAND)
+        finished = list(manifest.get(FILES, ())) if isinstance(manifest, dict) else []
+    files = [root / _checked_name(name, root) for name in dict.fromkeys((*listed, *finished))]
     for file in files:
         if not file.parent.resolve().is_relative_to(root.resolve()):
             raise OppoError(
                 f"{file} lies behind a link out of the folder and is not deleted: remove the earlier run by"
                 " hand"
             )
-    for file in (*files, root / COMMAND, root / JOURNAL, root / MANIFEST):
+    if finished:
+        _list(root, journal, finished)
+    for file in (root / MANIFEST, *files, root / COMMAND):
         file.unlink(missing_ok=True)
         partial_path(file).unlink(missing_ok=True)
     folders = {parent for file in files for parent in file.parents if root in parent.parents}
     for folder in sorted(folders, reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+    journal.truncate(0)
 
 
 def _not_empty(root: Path, present: list[str], force: bool) -> str:

@@ -228,11 +228,17 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
     Raises OppoError for a folder that is taken, a disk that refuses, and a run that fails, of which nothing
     is kept.
     """
+    check_timeline(request.timeline, request.setup.steps)
+    with open_run_folder(request.folder, force=request.force) as folder:
+        return _simulate_into(folder, request, progress)
+
+
+def _simulate_into(
+    folder: RunFolder, request: SimulationRequest, progress: Callable[[int], None]
+) -> StoredRun:
     from oppo_sim.tables import ParquetTable
 
     setup = request.setup
-    check_timeline(request.timeline, setup.steps)
-    folder = open_run_folder(request.folder, force=request.force)
     frames = FrameSink(keep_rollouts=False)
     sinks: list[Sink] = [frames, ProgressSink(progress)]
     table = ParquetTable(folder.path(ROLLOUTS), ROLLOUT_COLUMNS) if request.rollouts else None

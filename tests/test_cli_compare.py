@@ -366,7 +366,7 @@ def test_killed_while_the_folder_is_written_the_same_command_writes_it_again(
         )
         printed = oppo(*ARGUMENTS)
     assert (printed.code, printed.err.count("\n")) == (130, 1)
-    assert Path("cmp/unfinished.json").is_file()
+    assert Path("cmp/unfinished.jsonl").is_file()
     simulated.clear()
     assert oppo(*ARGUMENTS).code == 0
     assert simulated == []

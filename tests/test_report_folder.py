@@ -111,7 +111,7 @@ def test_a_finished_run_is_replaced_only_by_force_and_foreign_files_stay(tmp_pat
         open_run_folder(tmp_path)
     assert contents(tmp_path) == before
     folder = open_run_folder(tmp_path, force=True)
-    assert set(contents(tmp_path)) == {"figures/mine.png", "unfinished.json"}
+    assert set(contents(tmp_path)) == {"figures/mine.png", "unfinished.jsonl"}
     with pytest.raises(OppoError, match="exists already and is not overwritten"):
         folder.path("figures/mine.png")
     folder.finish({})
@@ -120,15 +120,17 @@ def test_a_finished_run_is_replaced_only_by_force_and_foreign_files_stay(tmp_pat
 
 
 def test_an_unfinished_run_is_recognised_and_can_be_replaced(tmp_path: Path) -> None:
-    folder = open_run_folder(tmp_path)
-    folder.write_json("summary.json", {})
-    partial_path(folder.path("rollouts.parquet")).write_bytes(b"half")
-    with pytest.raises(OppoError, match="never finished"):
-        read_run_folder(tmp_path)
-    with pytest.raises(OppoError, match="holds a run that never finished"):
-        open_run_folder(tmp_path)
-    with pytest.raises(OppoError, match=r"lacks rollouts\.parquet, claimed but never completed"):
-        folder.finish({})
+    with open_run_folder(tmp_path) as folder:
+        folder.write_json("summary.json", {})
+        partial_path(folder.path("rollouts.parquet")).write_bytes(b"half")
+        with pytest.raises(OppoError, match="never finished"):
+            read_run_folder(tmp_path)
+        with pytest.raises(OppoError, match="holds a run that never finished"):
+            open_run_folder(tmp_path)
+        with pytest.raises(OppoError, match="another run is writing"):
+            open_run_folder(tmp_path, force=True)
+        with pytest.raises(OppoError, match=r"lacks rollouts\.parquet, claimed but never completed"):
+            folder.finish({})
     write_run(tmp_path, force=True)
     read_run_folder(tmp_path).verify()
     assert not (tmp_path / "rollouts.parquet.partial").exists()
@@ -147,7 +149,7 @@ def test_a_run_that_is_withdrawn_leaves_what_is_not_its_own(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["../outside", "/etc/outside", "a/../../b", "manifest.json", "unfinished.json", ".", "", "a//b"]
+    "name", ["../outside", "/etc/outside", "a/../../b", "manifest.json", "unfinished.jsonl", ".", "", "a//b"]
 )
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OppoError, match="plain relative name"):
@@ -222,7 +224,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
     with pytest.raises(OppoError, match=r"no space left for .*a\.png"):
         folder.write_figure("a.png", Figure(figsize=(1, 1)))
     assert json.loads(first.read_bytes()) == {"a": 1}
-    assert set(contents(tmp_path)) == {"summary.json", "unfinished.json"}
+    assert set(contents(tmp_path)) == {"summary.json", "unfinished.jsonl"}
     with pytest.raises(OppoError, match="never finished"):
         read_run_folder(tmp_path)
 

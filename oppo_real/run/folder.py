@@ -45,9 +45,16 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
     checkpoints = None if every is None else Checkpoints(path, setup, every, resume=request.resume)
     if checkpoints is not None:
         checkpoints.load()  # refuse before anything is removed
-    folder = open_run_folder(request.folder, force=request.force or request.resume)
-    if not request.resume:
-        path.unlink(missing_ok=True)
+    with open_run_folder(request.folder, force=request.force or request.resume) as folder:
+        if not request.resume:
+            path.unlink(missing_ok=True)
+        return _run_into(folder, request, progress, checkpoints)
+
+
+def _run_into(
+    folder: RunFolder, request: RealRequest, progress: Progress, checkpoints: Checkpoints | None
+) -> StoredRun:
+    setup = request.setup
     frames, record = FrameSink(), Record(setup)
     interrupted = False
     try:

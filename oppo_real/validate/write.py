@@ -28,15 +28,15 @@ def write_validation(validated: Validated, *, force: bool = False, figures: bool
     it.
     """
     request = validated.request
-    folder = open_run_folder(request.work, force=force)
-    folder.write_json(RESULT, record(validated))
-    folder.write_json(RUNS, [run.to_plain() for run in validated.runs])
-    folder.write_frame(STEPS, step_frame(validated))
-    if validated.profile is not None:
-        folder.write_text(PROFILE, profile_text(validated.profile))
-    drawn = _write_figures(folder, validated) if figures else []
-    folder.write_text(PAGE, page(validated, drawn))
-    folder.finish(_manifest(validated))
+    with open_run_folder(request.work, force=force) as folder:
+        folder.write_json(RESULT, record(validated))
+        folder.write_json(RUNS, [run.to_plain() for run in validated.runs])
+        folder.write_frame(STEPS, step_frame(validated))
+        if validated.profile is not None:
+            folder.write_text(PROFILE, profile_text(validated.profile))
+        drawn = _write_figures(folder, validated) if figures else []
+        folder.write_text(PAGE, page(validated, drawn))
+        folder.finish(_manifest(validated))
     request.beside(".runs.jsonl").unlink(missing_ok=True)
     rmtree(request.beside(".points"), ignore_errors=True)
 

@@ -35,32 +35,32 @@ def write_fit(
 
     Raises OppoError for a folder that is taken and a disk that refuses.
     """
-    folder = open_run_folder(path, force=force)
-    written: list[str] = []
-    texts: list[str] = []
-    write_draws(folder.path(DRAWS_FILE), fitted[0].draws)
-    for number, each in enumerate(fitted, start=1):
-        name, draws_file = SCENARIO if number == 1 else f"scenario-{number}.yaml", DRAWS_FILE
-        if each.draws != fitted[0].draws:
-            draws_file = f"draws-{number}.csv"
-            write_draws(folder.path(draws_file), each.draws)
-        texts.append(fitted_yaml(each, draws_file, path, comments))
-        folder.write_text(name, texts[-1])
-        written.append(name)
-    folder.write_json(RECORD, record)
-    if figures:
-        _write_figures(folder, record)
-        folder.write_text(REPORT, _report(record, fitted[0].scenario.name, texts[0]))
-    folder.finish(
-        {
-            "kind": KIND,
-            "scenario": fitted[0].scenario.name,
-            "scenarios": written,
-            "scenario_hash": fitted[0].scenario.content_hash,
-            "versions": versions(),
-            "warnings": list(record.get("notes", ())),
-        }
-    )
+    with open_run_folder(path, force=force) as folder:
+        written: list[str] = []
+        texts: list[str] = []
+        write_draws(folder.path(DRAWS_FILE), fitted[0].draws)
+        for number, each in enumerate(fitted, start=1):
+            name, draws_file = SCENARIO if number == 1 else f"scenario-{number}.yaml", DRAWS_FILE
+            if each.draws != fitted[0].draws:
+                draws_file = f"draws-{number}.csv"
+                write_draws(folder.path(draws_file), each.draws)
+            texts.append(fitted_yaml(each, draws_file, path, comments))
+            folder.write_text(name, texts[-1])
+            written.append(name)
+        folder.write_json(RECORD, record)
+        if figures:
+            _write_figures(folder, record)
+            folder.write_text(REPORT, _report(record, fitted[0].scenario.name, texts[0]))
+        folder.finish(
+            {
+                "kind": KIND,
+                "scenario": fitted[0].scenario.name,
+                "scenarios": written,
+                "scenario_hash": fitted[0].scenario.content_hash,
+                "versions": versions(),
+                "warnings": list(record.get("notes", ())),
+            }
+        )
     return path / written[0]
 
 

@@ -1,15 +1,14 @@
 """Entries of finished work, one JSON line each, appended as they come: what interrupted work goes on from."""
 
-import fcntl
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import make_durable, write_errors
+from oppo_sim.files import lock, make_durable, whole_lines, write_errors
 
 FORMAT: Final = "oppo-runs/1"
 SYNC_SECONDS: Final = 1.0
@@ -122,27 +121,6 @@ class Journal:
                 make_durable(self._file)
             finally:
                 self._file.close()
-
-
-def lock(file: BinaryIO, sentence: str) -> None:
-    """Hold ``file`` until it is closed, however this process ends. Raises OppoError with ``sentence`` while
-    another one holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OppoError(sentence) from None
-
-
-def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file that is open for appending; half a line at its end is cut off after the last."""
-    file.seek(0)
-    whole = 0
-    for line in file:
-        if not line.endswith(b"\n"):
-            break
-        whole += len(line)
-        yield line
-    file.truncate(whole)
 
 
 def read_head(path: Path) -> Entry | None:

@@ -6,6 +6,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from oppo_sim.errors import OppoError
+from oppo_sim.run_folder import refuse_begun
 from oppo_sim.runs.execute import Runner
 from oppo_sim.runs.journal import Entry, Journal
 from oppo_sim.runs.request import Finished, RunRequest, RunResult
@@ -39,6 +41,17 @@ class RunStore(Journal):
         if numbers is None:
             return RunResult(key, None, error=text)
         return RunResult(key, dict(zip(self._names, numbers, strict=True)), text)
+
+    def give_way(self) -> None:
+        """Raise OppoError, and leave no file, where a run has begun in the store's folder since it was looked
+        at."""
+        try:
+            refuse_begun(self.path.parent)
+        except OppoError:
+            with self:
+                if not len(self):
+                    self.remove()
+            raise
 
     def missing(self, requests: Iterable[RunRequest]) -> list[RunRequest]:
         """Those that are not finished, each once."""

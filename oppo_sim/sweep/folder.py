@@ -6,12 +6,13 @@ finished runs.
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import holds, partial_path, whole_file, write_errors
+from oppo_sim.files import PARTIAL_SUFFIX, holds, partial_path, whole_file, write_errors
 from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
@@ -20,7 +21,7 @@ from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import file_facts
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
-from oppo_sim.runs.journal import read_head
+from oppo_sim.runs.journal import Entry, read_head
 from oppo_sim.runs.store import RunStore
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.beyond import best_warnings, edge_records
@@ -38,7 +39,7 @@ POINTS_CSV: Final = "points.csv"
 RUN_TABLE: Final = "runs.parquet"
 BEST: Final = "best.json"
 FIGURES: Final = "figures"
-_OWN: Final = (SWEEP, RUNS, POINTS, POINTS_CSV, RUN_TABLE, BEST, COMMAND)
+_OWN: Final = (SWEEP, POINTS, POINTS_CSV, RUN_TABLE, BEST, COMMAND)
 
 
 def sweep_to_folder(
@@ -56,17 +57,25 @@ def sweep_to_folder(
     where all points failed, and for a disk that refuses.
     """
     refuse_taken(plan, folder, force)
-    if force:
-        remove_sweep(folder)
-    with open_store(plan, folder) as store:
+    with open_store(plan, folder, force=force) as store:
+        if not len(store):
+            remove_sweep(folder)
         sweep = finish(plan, make_runs(plan, store, executor, on_progress))
         write_tables(sweep, folder, figures)
     return sweep
 
 
-def open_store(plan: SweepPlan, folder: Path) -> RunStore:
-    """The runs that the folder holds. Raises OppoError as ``Journal``."""
-    return RunStore(folder / RUNS, "sweep", _about(plan), lambda head: _difference(plan, head, folder))
+def open_store(plan: SweepPlan, folder: Path, *, force: bool = False) -> RunStore:
+    """The runs that the folder holds; none with ``force``, whatever sweep they are of. Raises OppoError as
+    ``Journal``, and where another command writes there."""
+
+    def differs(head: Entry) -> str | None:
+        _refuse_other_command(head, folder)
+        return "to be replaced" if force else _difference(plan, head, folder)
+
+    store = RunStore(folder / RUNS, "sweep", _about(plan), differs, replace=force)
+    store.give_way()
+    return store
 
 
 def refuse_taken(plan: SweepPlan, folder: Path, force: bool) -> None:
@@ -83,18 +92,18 @@ def refuse_taken(plan: SweepPlan, folder: Path, force: bool) -> None:
         raise OppoError(
             f"{folder} holds no sweep that could be continued, but other files: choose another folder with -o"
         )
+    head = read_head(folder / RUNS)
+    if head is not None:
+        _refuse_other_command(head, folder)
     if force:
         return
-    head = read_head(folder / RUNS)
     sentence = _difference(plan, head, folder) if head is not None else None
     if sentence is not None:
         raise OppoError(sentence)
 
 
 def remove_sweep(folder: Path) -> None:
-    """Delete what a sweep wrote into the folder, and nothing else."""
-    if not (folder / RUNS).is_file():
-        return
+    """Delete what a sweep wrote into the folder but its runs, and nothing else."""
     with write_errors(folder):
         for name in _OWN:
             (folder / name).unlink(missing_ok=True)
@@ -193,6 +202,11 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
     }
 
 
+def _refuse_other_command(head: Entry, folder: Path) -> None:
+    if "scenario_sha256" not in head:
+        raise OppoError(f"{folder} holds runs of another command than a sweep: choose another folder with -o")
+
+
 def _difference(plan: SweepPlan, head: Mapping[str, Any], folder: Path) -> str | None:
     """Another scenario, or other fields: tables of the one would replace those of the other."""
     about = _about(plan)
@@ -236,7 +250,8 @@ def _remove_figures(folder: Path) -> None:
     figures = folder / FIGURES
     if figures.is_symlink() or not figures.is_dir():
         return
-    for path in (*figures.glob("*.png"), *figures.glob("*.svg")):
+    kinds = (f"*{kind}{suffix}" for kind in (".png", ".svg") for suffix in ("", PARTIAL_SUFFIX))
+    for path in chain.from_iterable(map(figures.glob, kinds)):
         path.unlink()
     if not any(figures.iterdir()):
         figures.rmdir()

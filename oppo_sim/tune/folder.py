@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
-from oppo_sim.files import holds, whole_file, write_errors
+from oppo_sim.files import holds, partial_path, whole_file, write_errors
 from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
@@ -116,6 +116,7 @@ def remove(folder: Path, but: Sequence[str] = ()) -> None:
             continue
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
+            partial_path(folder / name).unlink(missing_ok=True)
 
 
 def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:

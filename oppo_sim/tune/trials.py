@@ -145,6 +145,10 @@ class SearchStore(RunStore):
         path = None if folder is None else folder / RUNS
 
         def differs(head: Entry) -> str | None:
+            if "search" not in head:  # not even --force replaces what another command keeps
+                raise OppoError(
+                    f"{folder} holds runs of another command than a search: choose another folder with -o"
+                )
             known = dict(head.get("search") or {})
             names = [name for name in wanted if known.get(name) != wanted[name]]
             if not names:
@@ -164,6 +168,8 @@ class SearchStore(RunStore):
                     " folder with -o"
                 )
         super().__init__(path, "search", {"search": wanted}, differs, replace=replace)
+        if folder is not None:
+            self.give_way()
 
     def add(self, trial: Trial) -> None:
         """Keep a trial. Raises OppoError when the disk refuses."""

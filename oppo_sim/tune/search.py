@@ -84,6 +84,7 @@ def search(
         progress(len(store.trials), best[0] if best else None)
 
     tell()
+    _look_again(problem, bench, store.trials)
     while len(store.trials) < trials:
         if out_of_time():
             return "time"
@@ -170,6 +171,14 @@ def _try_out(
         if out_of_time() and end < len(problem.seeds):
             return None
     return [each.ended or _trial(problem, bench, each) for each in running]
+
+
+def _look_again(problem: SearchProblem, bench: Bench, trials: Sequence[Trial]) -> None:
+    """Ask for the runs of trials that an earlier attempt made, as it did: they are in the journal, and the
+    bench counts what was asked of it."""
+    for first in range(0, len(trials), BATCH):
+        settings = [trial.setting for trial in trials[first : first + BATCH]]
+        _try_out(problem, bench, trials[:first], first, settings, lambda: False)
 
 
 def _take(each: _Running, results: Sequence[RunResult], end: int, worlds: int) -> None:

@@ -1,0 +1,204 @@
+"""Commands that die, meet a full disk, lose their folder or a process, or meet each other, at fixed places;
+``experiments/attacks/run.py`` tries every place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from oppo_sim.errors import OppoError
+from oppo_sim.run_folder import open_run_folder, read_run_folder
+from tests.attack import COMMANDS, OUT, Scene, fine, kill_a_worker
+from tests.broken_disk import Crash, broken_disk, crash_at, full_from
+from tests.cli_runs import assert_refused, compile_first, contents, write_scenario
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Scene]:
+    """A command and what it leaves when nobody disturbs it; made once."""
+    compile_first()
+
+    @cache
+    def make(name: str, replaces: bool = False) -> Scene:
+        return Scene(tmp_path_factory.mktemp("scene"), name, replaces=replaces)
+
+    return make
+
+
+def places(scene: Scene, few: int, offset: int) -> list[int]:
+    """So many changes, evenly over all."""
+    step = len(scene.changes) / few
+    return [1 + (offset + int(step * number)) % len(scene.changes) for number in range(few)]
+
+
+CASES = [(name, replaces) for name in COMMANDS for replaces in (False, True)]
+
+
+@pytest.mark.parametrize(("name", "replaces"), CASES)
+def test_after_a_crash_the_command_goes_on_as_if_nothing_had_happened(
+    name: str, replaces: bool, scene: Callable[..., Scene]
+) -> None:
+    attacked = scene(name, replaces)
+    for at in places(attacked, 2, 7):
+        attacked.crash(at, torn=attacked.changes[at - 1].kind == "write")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_and_a_folder_that_disappears_are_a_sentence(
+    name: str, scene: Callable[..., Scene]
+) -> None:
+    attacked = scene(name)
+    attacked.full(places(attacked, 2, 12)[1])
+    attacked.vanish(places(attacked, 2, 20)[1])
+
+
+def test_two_commands_in_one_folder_never_mix(scene: Callable[..., Scene]) -> None:
+    simulate, again, sweep, search = scene("simulate"), scene("simulate", True), scene("sweep"), scene("tune")
+    assert simulate.meet(1, sweep) == (2, 0)  # before it has begun
+    assert simulate.meet(9, sweep) == (0, 2)
+    assert sweep.meet(2, simulate) == (2, 0)
+    assert sweep.meet(12, search) == (0, 2)
+    middle = next(one.number for one in again.changes if one.path.name == "rollouts.parquet.partial")
+    assert again.meet(middle + 1, again) == (0, 2)  # --force does not end a run that goes on
+    replacing = scene("sweep", True)
+    middle = next(one.number for one in replacing.changes if one.path.name == "points.parquet.partial")
+    assert replacing.meet(middle + 1, replacing) == (0, 2)
+
+
+def test_force_does_not_mix_commands(tmp_path: Path, scene: Callable[..., Scene]) -> None:
+    for first, second in (("sweep", "tune"), ("tune", "sweep"), ("sweep", "simulate"), ("simulate", "tune")):
+        folder = scene(first).set_up()
+        fine(folder, scene(first).arguments)
+        before = contents(folder / OUT)
+        with broken_disk(folder) as disk:
+            refused = scene(second).attack_with(folder, ("--force",))
+        assert_refused(refused, OUT)
+        assert [change for change in disk.changes if change.kind == "delete"] == []
+        assert contents(folder / OUT) == before
+
+
+def test_a_process_that_is_killed_outright_leaves_what_a_crash_leaves(
+    tmp_path: Path, scene: Callable[..., Scene]
+) -> None:
+    """No handler runs: what the disk holds is what the same crash in this process leaves."""
+    attacked = scene("sweep")
+    at = next(one.number for one in attacked.changes if one.path.name == "points.csv.partial") + 1
+    folder = attacked.set_up()
+    command = [sys.executable, "-m", "tests.broken_disk", "--at", str(at), "--die", "torn", str(folder)]
+    killed = subprocess.run([*command, "--", *attacked.arguments], cwd=folder, env=environment(), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    found = contents(folder / OUT)
+    attacked.assert_goes_on(folder)
+    folder = attacked.set_up()
+    with broken_disk(folder, on_change=crash_at(at, torn=True)), pytest.raises(Crash):
+        attacked.attack_with(folder)
+    assert contents(folder / OUT) == found
+
+
+def environment(**changes: str) -> dict[str, str]:
+    root = Path(__file__).parents[1]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
+        **changes,
+    }
+
+
+ALL = """
+import json, sys
+from pathlib import Path
+from oppo_sim.runs import execute
+from tests.attack import fine
+execute.WORTHWHILE_SECONDS = execute.HANDING_SECONDS = 0.0
+for folder, arguments in json.loads(sys.argv[1]):
+    fine(Path(folder), arguments)
+"""
+
+
+def test_results_are_the_same_bytes_whatever_hashes_locale_zone_and_processes(
+    tmp_path: Path, scene: Callable[..., Scene]
+) -> None:
+    todo = []
+    for name in COMMANDS:
+        folder = tmp_path / name
+        folder.mkdir()
+        write_scenario(folder)
+        many = ["2" if word == "1" else word for word in scene(name).arguments]
+        todo.append((str(folder), many))
+    subprocess.run(
+        [sys.executable, "-c", ALL, json.dumps(todo)],
+        env=environment(PYTHONHASHSEED="4711", LC_ALL="C", TZ="Asia/Kathmandu", PYTHONUTF8="0"),
+        check=True,
+    )
+    for name in COMMANDS:
+        found, expected = contents(tmp_path / name / OUT), scene(name).result
+        for both in (found, expected):
+            if "runs.jsonl" in both:  # in the order in which they were finished
+                both["runs.jsonl"] = b"\n".join(sorted(both["runs.jsonl"].splitlines()))
+        assert found == expected
+
+
+def test_a_killed_process_of_a_sweep_is_a_sentence_and_finished_runs_stay(
+    tmp_path: Path, scene: Callable[..., Scene]
+) -> None:
+    write_scenario(tmp_path)
+    arguments = ["2" if word == "1" else word for word in COMMANDS["sweep"].arguments]
+    arguments += ["--seeds", "8", "--steps", "8000"]
+    printed = kill_a_worker(tmp_path, arguments, f"{OUT}/runs.jsonl", 5)
+    assert_refused(printed, "a process was ended from outside", "finished runs are kept")
+    kept = (tmp_path / OUT / "runs.jsonl").read_bytes()
+    assert kept.count(b"\n") >= 5
+    fine(tmp_path, arguments)
+    assert (tmp_path / OUT / "runs.jsonl").read_bytes().startswith(kept)
+
+
+# ---- run folders by themselves, at every place -------------------------------------------------------------
+
+
+def write_run(root: Path, *, force: bool = False) -> None:
+    with open_run_folder(root, force=force) as folder:
+        folder.write_json("summary.json", {"a": 1})
+        folder.write_text("figures/one.svg", "<svg/>")
+        folder.finish({"kind": "test"})
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("kind", ["crash", "torn", "full"])
+def test_a_run_folder_is_whole_or_unfinished_at_every_change(
+    kind: str, replaces: bool, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
+    for at in count(1):
+        root = tmp_path / str(at)
+        if replaces:
+            with open_run_folder(root) as older:
+                older.write_text("figures/one.svg", "<svg>older</svg>")
+                older.write_text("older.txt", "older")
+                older.finish({"kind": "older"})
+        break_it = full_from(at) if kind == "full" else crash_at(at, torn=kind == "torn")
+        with broken_disk(root, on_change=break_it) as disk:
+            try:
+                write_run(root, force=replaces)
+            except Crash:
+                pass
+            except OppoError as error:
+                assert "no space left for" in str(error)
+        if len(disk.changes) < at:
+            assert at > 15
+            break
+        if (root / "manifest.json").is_file():
+            read_run_folder(root).verify()
+        else:
+            assert not root.exists() or not any(root.iterdir()) or (root / "unfinished.jsonl").is_file()
+        write_run(root, force=True)
+        assert contents(root) == whole

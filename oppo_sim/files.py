@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import HaltError, OppoError
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -24,24 +24,24 @@ def partial_path(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL_SUFFIX)
 
 
-def disk_error(path: Path, error: OSError) -> OppoError:
+def disk_error(path: Path, error: OSError) -> HaltError:
     """The sentence for a file that could not be written: the path and how to mend it."""
     if error.errno in _FULL:
-        return OppoError(
+        return HaltError(
             f"no space left for {path}: free some, or write to another disk; files completed before it stay"
         )
     if error.errno in _FORBIDDEN:
-        return OppoError(f"no permission to write {path}: choose a folder you may write to")
+        return HaltError(f"no permission to write {path}: choose a folder you may write to")
     if error.errno == errno.EROFS:
-        return OppoError(f"{path} lies on a read-only file system: choose a folder you may write to")
+        return HaltError(f"{path} lies on a read-only file system: choose a folder you may write to")
     if error.errno == errno.ENOENT:
-        return OppoError(f"cannot write {path}: its folder is gone; choose another path, or begin again")
+        return HaltError(f"cannot write {path}: its folder is gone; choose another path, or begin again")
     if error.errno in _NOT_A_FOLDER:
-        return OppoError(
+        return HaltError(
             f"cannot write {path}: a file stands where a folder is needed, or the reverse; choose another"
             " path"
         )
-    return OppoError(f"cannot write {path} ({error.strerror or error}): choose another path")
+    return HaltError(f"cannot write {path} ({error.strerror or error}): choose another path")
 
 
 @contextmanager

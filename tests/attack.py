@@ -197,11 +197,11 @@ class Scene:
                 self.assert_marked_only_if_whole(folder)
         self.assert_goes_on(folder)
 
-    def full(self, at: int) -> None:
-        """No space left from that change on; then there is some."""
+    def full(self, at: int, *, times: float = float("inf")) -> None:
+        """No space left from that change on, for so many changes; then there is some."""
         folder = self.set_up()
         with counted() as made:
-            printed = self.attacked(folder, full_from(at))
+            printed = self.attacked(folder, full_from(at, to=at + times))
             assert printed is not None
             if printed.code != 0:  # otherwise nothing that a full disk refuses came after it
                 assert_refused(printed, "no space left for")

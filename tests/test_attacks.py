@@ -61,6 +61,15 @@ def test_a_full_disk_and_a_folder_that_disappears_are_a_sentence(
     attacked.vanish(places(attacked, 2, 20)[1])
 
 
+def test_a_disk_that_is_full_for_a_moment_is_not_taken_for_a_setting_that_cannot_run(
+    scene: Callable[..., Scene],
+) -> None:
+    search = scene("tune")
+    writes = [one for one in search.changes if one.kind == "write"]
+    trial = next(at for at, one in enumerate(writes) if one.data.startswith(b'{"trial"'))
+    search.full(writes[trial - 1].number, times=1)  # a baseline, when the first trial is judged
+
+
 def test_two_commands_in_one_folder_never_mix(scene: Callable[..., Scene]) -> None:
     simulate, again, sweep, search = scene("simulate"), scene("simulate", True), scene("sweep"), scene("tune")
     assert simulate.meet(1, sweep) == (2, 0)  # before it has begun

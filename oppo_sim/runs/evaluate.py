@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import oppo_sim
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.terms import CostTerms
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.manifest import versions
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.plain_json import plain
@@ -59,11 +59,13 @@ _Built = TypeVar("_Built")
 
 def evaluate(request: RunRequest) -> RunResult:
     """Simulate a run. Whatever cannot run comes back as a result with its sentence; nothing is raised for
-    it."""
+    it, but HaltError where the disk refuses."""
     began = perf_counter()
     try:
         with _rare_collections():
             totals, engine = simulate(setup_of(request), request.variant)
+    except HaltError:
+        raise
     except OppoError as error:
         return RunResult(request.key, None, error=str(error), seconds=perf_counter() - began)
     return RunResult(request.key, totals, engine, seconds=perf_counter() - began)

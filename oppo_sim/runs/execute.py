@@ -17,7 +17,7 @@ from threading import Thread
 from time import sleep
 from typing import Any, Final, Literal, Self, get_args
 
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import Finished, RunRequest
 
@@ -152,7 +152,7 @@ class Runner:
                 self._learn(finished)
                 yield finished
         except BrokenProcessPool as error:
-            raise OppoError(
+            raise HaltError(
                 "a process was ended from outside (out of memory?): finished runs are kept, run it again with"
                 " fewer jobs"
             ) from error

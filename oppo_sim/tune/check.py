@@ -12,7 +12,7 @@ from statistics import fmean, pvariance
 from typing import Any
 
 from oppo_sim import columns as c
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.statistics import alike, compared_row, interval, paired, paired_bias
 from oppo_sim.runs.to_reward import to_reward_columns
@@ -114,6 +114,8 @@ def given_settings(bench: Bench, problem: SearchProblem, seeds: Sequence[int]) -
     for setting, why in ((own, AS_GIVEN), (Setting(BASELINE), "the baseline")):
         try:
             found.append(check(problem, bench, setting, seeds, why))
+        except HaltError:
+            raise
         except OppoError:
             continue
     return found

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from oppo_sim.draws import draw_index, draw_uniform, stream_key
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.runs.request import RunResult
 from oppo_sim.runs.statistics import FIRST_LOOK, dominated
@@ -194,6 +194,8 @@ def _trial(problem: SearchProblem, bench: Bench, each: _Running) -> Trial:
     costs = tuple(tuple(run[problem.cost] for run in world) for world in each.totals)
     try:
         measured, found = judged(problem, bench, each.setting, each.totals, _baselines(problem, bench, each))
+    except HaltError:
+        raise
     except OppoError as error:
         return Trial(each.number, each.setting, "failed", error=str(error))
     status: Status = "infeasible" if broken(found) else "stopped" if each.stopped else "ok"

@@ -14,9 +14,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from joblib import Parallel
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.run_folder import open_run_folder, read_run_folder
+from oppo_sim.runs import execute
+from oppo_sim.runs.request import RunRequest, RunResult
 from tests.attack import COMMANDS, OUT, Scene, fine, kill_a_worker
 from tests.broken_disk import Crash, broken_disk, crash_at, full_from
 from tests.cli_runs import assert_refused, compile_first, contents, write_scenario
@@ -168,6 +172,21 @@ def test_a_killed_process_of_a_sweep_is_a_sentence_and_finished_runs_stay(
     assert kept.count(b"\n") >= 5
     fine(tmp_path, arguments)
     assert (tmp_path / OUT / "runs.jsonl").read_bytes().startswith(kept)
+
+
+def test_a_process_that_is_gone_when_it_gets_work_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """loky tells it at once, if it has noticed by then, and not with the first result."""
+
+    def gone(*_: object) -> None:
+        raise TerminatedWorkerError("a worker process was terminated")
+
+    monkeypatch.setattr(Parallel, "__call__", gone)
+    monkeypatch.setattr(
+        execute, "evaluate", lambda request: RunResult(request.key, None, error="", seconds=9.0)
+    )
+    requests = [RunRequest("{}", "intra", "{}", seed, 5) for seed in range(4)]
+    with pytest.raises(HaltError, match="a process was ended from outside"):
+        list(execute.Runner(execute.Executor("processes", 2)).run(requests))
 
 
 # ---- run folders by themselves, at every place -------------------------------------------------------------

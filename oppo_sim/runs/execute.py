@@ -146,8 +146,9 @@ class Runner:
         )
         tasks = (delayed(_evaluate_all)(task, os.getpid()) for task in self._tasks(left, self._jobs))
         first = [delayed(_compile_first)(os.getpid())] if self._compiles_first(len(left)) else []
-        results = parallel(chain(first, tasks))
+        results = None
         try:
+            results = parallel(chain(first, tasks))  # hands tasks out: a process may be gone already
             for finished in results:
                 self._learn(finished)
                 yield finished
@@ -157,7 +158,8 @@ class Runner:
                 " fewer jobs"
             ) from error
         finally:
-            _close(results)
+            if results is not None:
+                _close(results)
 
     def _on_ray(self, left: deque[RunRequest]) -> Iterator[Finished]:
         """Rounds of tasks: joblib gives no results as they come on Ray's backend."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from oppo_sim.files import reading, whole_file, write_errors
+from oppo_sim.inside import file_inside
 
 COMMAND: Final = "command.txt"
 """Not among the results: these are the same bytes wherever and in how many processes they were made."""
@@ -45,7 +46,7 @@ def keep_command(folder: Path) -> None:
 def kept_command(folder: Path) -> str:
     """The command that made a folder; empty: it was made from Python. Raises OppoError for a file that cannot
     be read."""
-    path = folder / COMMAND
+    path = file_inside(folder, COMMAND)
     if not path.is_file():
         return ""
     with reading(path, "make the folder again"):

@@ -41,7 +41,10 @@ def read_json(path: Path, mend: str) -> Any:
     """JSON that this program wrote. Raises OppoError when it is missing or damaged; ``mend`` says what then
     helps."""
     with reading(path, mend):
-        return json.loads(path.read_bytes())
+        try:
+            return json.loads(path.read_bytes())
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 def json_bytes(value: Any) -> bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 from oppo_sim.errors import OppoError
 from oppo_sim.files import lock, make_durable, partial_path, reading, whole_file, whole_lines, write_errors
 from oppo_sim.given_command import COMMAND, keep_command
+from oppo_sim.inside import file_inside
 from oppo_sim.plain_json import json_bytes, read_json
 from oppo_sim.tables import read_table, write_frame
 
@@ -190,7 +191,7 @@ class FinishedRun:
         """A file of the run. Raises OppoError when the run has no such file."""
         if name not in self.manifest[FILES]:
             raise OppoError(f"{self.root} has no file '{name}': it has {', '.join(self.files) or 'none'}")
-        return self.root / name
+        return file_inside(self.root, name)
 
     def frame(self, name: str, columns: list[str] | None = None) -> "pd.DataFrame":
         """Load a table, or some of its columns, now. Raises OppoError when it is missing or is no Parquet
@@ -260,7 +261,7 @@ def read_run_folder(path: str | Path) -> FinishedRun:
         raise OppoError(
             f"{root} is not a run folder (it has no {MANIFEST}): name the folder that a run wrote"
         )
-    manifest = read_json(root / MANIFEST, _MEND)
+    manifest = read_json(file_inside(root, MANIFEST), _MEND)
     if not isinstance(manifest, dict) or not isinstance(manifest.get(FILES), dict):
         raise OppoError(
             f"{root / MANIFEST} lists no files, so it is not a run's manifest: name the folder that a run"

@@ -8,7 +8,8 @@ escaped."""
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -64,33 +65,57 @@ def report_chapters(folders: Sequence[str | Path]) -> list[Chapter]:
     chapters = []
     runs: list[FinishedRun] = []
     for number, folder in enumerate(map(Path, folders), 1):
-        stem = f"{number}-{safe_stem(folder)}"
-        if (folder / TUNE).is_file():
-            chapters.append(tune_chapter(folder, stem))
-        elif (folder / SWEEP).is_file():
-            chapters.append(sweep_chapter(folder, stem))
-        else:
-            run = read_run_folder(folder)
-            kind = run.manifest.get("kind")
-            if not isinstance(kind, str) or kind not in _RUNS:
-                raise OppoError(
-                    f"{folder} holds a run of kind '{kind}', of which there is no report: name a folder of"
-                    f" {joined(list(_RUNS), 'or')}"
-                )
-            chapters.append(_RUNS[kind](run, stem))
-            if kind in _SINGLE_RUNS:
-                runs.append(run)
-        chapters[-1] = chapters[-1].made_by(kept_command(folder))
+        with _as_written(folder):
+            chapter, run = _chapter(folder, f"{number}-{safe_stem(folder)}")
+            chapters.append(chapter.made_by(kept_command(folder)))
+        if run is not None:
+            runs.append(run)
     by_clock: dict[Unit | None, list[FinishedRun]] = {}
     for run in runs:
         by_clock.setdefault(clock_unit(run.manifest), []).append(run)
-    return [*chapters, *(chapter for unit, alike in by_clock.items() for chapter in _timelines(alike, unit))]
+    for unit, alike in by_clock.items():
+        with _as_written(alike[0].root):
+            chapters += _timelines(alike, unit)
+    return chapters
+
+
+def _chapter(folder: Path, stem: str) -> tuple[Chapter, FinishedRun | None]:
+    """The chapter of a folder and, where it is a single run, that."""
+    if (folder / TUNE).is_file():
+        return tune_chapter(folder, stem), None
+    if (folder / SWEEP).is_file():
+        return sweep_chapter(folder, stem), None
+    run = read_run_folder(folder)
+    kind = run.manifest.get("kind")
+    if not isinstance(kind, str) or kind not in _RUNS:
+        raise OppoError(
+            f"{folder} holds a run of kind '{str(kind)[:60]}', of which there is no report: name a folder of"
+            f" {joined(list(_RUNS), 'or')}"
+        )
+    return _RUNS[kind](run, stem), run if kind in _SINGLE_RUNS else None
+
+
+@contextmanager
+def _as_written(folder: Path) -> Iterator[None]:
+    """Chapters take tables and records as this program writes them; what somebody changed shows as an error
+    of any kind."""
+    try:
+        yield
+    except (OppoError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {str(error)[:120]}"
+        raise OppoError(
+            f"{folder} holds what no report can be made of ({problem}): it was changed after it was written,"
+            " or another version wrote it; make it again"
+        ) from error
 
 
 def report_html(folders: Sequence[str | Path], title: str = "") -> str:
     """The report as one HTML document. Raises OppoError as ``report_chapters``."""
     chapters = report_chapters(folders)
-    return page_html(title or (chapters[0].title if len(chapters) == 1 else "Report"), chapters)
+    with _as_written(Path(folders[0])):
+        return page_html(title or (chapters[0].title if len(chapters) == 1 else "Report"), chapters)
 
 
 def write_report(
@@ -101,7 +126,9 @@ def write_report(
     path = Path(output)
     refuse_existing(path, overwrite=force)
     chapters = report_chapters(folders)
-    data = page_html(title or (chapters[0].title if len(chapters) == 1 else "Report"), chapters).encode()
+    with _as_written(Path(folders[0])):
+        html = page_html(title or (chapters[0].title if len(chapters) == 1 else "Report"), chapters)
+    data = html.encode(errors="replace")  # JSON may hold halves of letters
     with whole_file(path) as file:
         file.write(data)
     return Report(path, tuple(chapter.kind for chapter in chapters[: len(folders)]), len(data))

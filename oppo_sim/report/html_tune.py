@@ -10,6 +10,7 @@ import numpy as np
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
+from oppo_sim.inside import file_inside
 from oppo_sim.plain_json import read_json
 from oppo_sim.report.html_parts import (
     Chapter,
@@ -55,7 +56,7 @@ def tune_chapter(folder: Path, stem: str) -> Chapter:
 
 
 def _record(folder: Path) -> Mapping[str, Any]:
-    record = read_json(folder / TUNE, _MEND)
+    record = read_json(file_inside(folder, TUNE), _MEND)
     if not isinstance(record, dict):
         raise OppoError(f"{folder / TUNE} is damaged: {_MEND}")
     return record
@@ -65,7 +66,7 @@ def _chapter(folder: Path, record: Mapping[str, Any], stem: str) -> Chapter:
     advice, name = record["advice"], str(record["scenario"])
     sections: Mapping[str, Sequence[str]] = advice["sections"]
     (_, answer), *others = sections.items()
-    trials, sensitivity = read_table(folder / _TRIALS, _MEND), read_table(folder / _SENSITIVITY, _MEND)
+    trials, sensitivity = (read_table(file_inside(folder, name), _MEND) for name in (_TRIALS, _SENSITIVITY))
     points = _points(trials, record)
     choice = _settings(advice["choice"])
     seeds = record["seeds"]
@@ -190,7 +191,7 @@ def _failures(failures: Sequence[Mapping[str, Any]]) -> list[Section]:
 
 
 def _best_file(folder: Path) -> list[Section]:
-    path = folder / _BEST
+    path = file_inside(folder, _BEST)
     if not path.is_file():
         return []
     with file_errors(path):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.inside import file_inside
 from oppo_sim.plain_json import read_json
 from oppo_sim.report.labels import as_number, is_missing, measure_of, value_text
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, ROLLOUTS
@@ -203,7 +204,7 @@ class SweepFolder:
 def read_sweep(folder: str | Path) -> SweepFolder:
     """Read a sweep's folder. Raises OppoError when it never finished, is damaged or holds none."""
     root = Path(folder)
-    path = root / SWEEP
+    path = file_inside(root, SWEEP)
     if not path.is_file():
         raise OppoError(f"{root} holds no finished sweep (it has no {SWEEP}): run the sweep to its end")
     record = read_json(path, _MEND)
@@ -214,7 +215,7 @@ def read_sweep(folder: str | Path) -> SweepFolder:
         assert best is None or isinstance(best, int)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise OppoError(f"{path} is damaged: {_MEND}") from None
-    table = read_table(root / POINTS, _MEND)
+    table = read_table(file_inside(root, POINTS), _MEND)
     if len(table) != record.get("points") or any(row >= len(table) for row in (*region, best or 0)):
         raise OppoError(f"{root / POINTS} is not the table of {SWEEP} beside it: {_MEND}")
     return SweepFolder(

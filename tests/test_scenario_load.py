@@ -345,7 +345,7 @@ def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
     large.write_bytes(b"#" * 1_000_001)
     for path, words in [
         (binary, "is not UTF-8 text"),
-        (large, "more than 1000000 bytes"),
+        (large, "more than 200000 bytes"),
         (tmp_path, "is a folder"),
         (tmp_path / "missing.yaml", "no scenario"),
         (Path("paper-gsm8k"), "did you mean paper-gsm8k-7b"),

@@ -6,6 +6,7 @@ metadata ``M``; microseconds."""
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from oppo_sim.report.timeline import (
     window_of,
 )
 from oppo_sim.results.spans import Marker, Span
+from oppo_sim.unpacking import gunzipped
 
 Event = dict[str, Any]
 
@@ -244,8 +246,8 @@ def read_trace(path: str | Path) -> dict[str, Timeline]:
     no such trace."""
     path = Path(path)
     try:
-        data = path.read_bytes()
-        events = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["traceEvents"]
+        data = gunzipped(path) if path.suffix == ".gz" else path.read_bytes()
+        events = json.loads(data)["traceEvents"]
         groups, lanes = _names(events)
         found: dict[str, tuple[list[Span], list[Marker]]] = {
             run: ([], []) for _, (run, _group) in sorted(groups.items())
@@ -268,7 +270,7 @@ def read_trace(path: str | Path) -> dict[str, Timeline]:
         raise OppoError(f"there is no timeline {path}: check the path") from None
     except OSError as error:
         raise OppoError(f"cannot read {path} ({error.strerror or error}): check its permissions") from error
-    except (ValueError, KeyError, TypeError, EOFError):
+    except (ValueError, KeyError, TypeError, EOFError, AttributeError, RecursionError, zlib.error):
         raise OppoError(f"{path} is no timeline that this program wrote: make the run again") from None
     return dict(found)
 

@@ -18,7 +18,7 @@ from oppo_sim.scenario.suggest import likely_fields, meant
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
-LARGEST_FILE = 1_000_000  # bytes
+LARGEST_FILE = 200_000  # bytes
 
 _TRACE_FILE = "trace.path"
 _NO_TRACE_FILE = ("trace.name", "trace.synth", "trace.sources")

@@ -3,6 +3,7 @@
 import csv as text_csv
 import gzip
 import io
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from oppo_sim.columns import TRACE_COLUMNS, TURN_LENGTHS
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, new_file
 from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
+from oppo_sim.unpacking import check_gzip, check_parquet
 
 SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
 _BLOCK_BYTES: Final = 8 << 20
@@ -78,6 +80,7 @@ def read_parquet(path: Path, format_key: bytes, known_format: str) -> pa.Table:
     """A Parquet file; one that names another format is refused. Raises OppoError."""
     try:
         with file_errors(path), pq.ParquetFile(path) as file:
+            check_parquet(path, file)
             table = file.read()
     except (pa.ArrowException, ValueError) as error:
         raise OppoError(
@@ -99,6 +102,7 @@ def _read_csv(path: Path) -> pa.Table:
         ragged.append(row)
         return "error"
 
+    _check_csv(path)
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(TEXT_COLUMNS, pa.large_string()), timestamp_parsers=["@never@"]
     )
@@ -117,6 +121,26 @@ def _read_csv(path: Path) -> pa.Table:
         raise OppoError(
             f"{path} is not a readable CSV file ({str(error).splitlines()[0]}): write it again"
         ) from None
+
+
+_LONGEST_HEADER: Final = 1 << 20
+_MOST_COLUMNS: Final = 10_000
+
+
+def _check_csv(path: Path) -> None:
+    """Columns take memory before a row is read, and little packed data much when it is unpacked."""
+    packed = path.name.endswith(".gz")
+    try:
+        with file_errors(path), gzip.open(path) if packed else path.open("rb") as file:
+            header = file.readline(_LONGEST_HEADER)
+            if packed:
+                check_gzip(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OppoError(f"{path} is not a whole gzip file ({error}): copy it again") from None
+    if len(header) == _LONGEST_HEADER or header.count(b",") >= _MOST_COLUMNS:
+        raise OppoError(
+            f"{path} begins with a header of more than {_MOST_COLUMNS:,} columns: is it the right file?"
+        )
 
 
 def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:

@@ -8,6 +8,7 @@ the whole model on one of the tensor-parallel devices.
 import gzip
 import hashlib
 import json
+import zlib
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -19,6 +20,7 @@ from oppo_sim.costs.profile import Grid, SecondsOrZero
 from oppo_sim.costs.strict import Count, Strict
 from oppo_sim.errors import OppoError
 from oppo_sim.files import new_file, reading
+from oppo_sim.unpacking import gunzipped
 
 FORMAT: Final = "oppo-kernels/1"
 SHIPPED_FOLDER: Final = Path(__file__).parent / "tables"
@@ -119,8 +121,8 @@ def load_table(path: Path) -> KernelTable:
     """Read a table. Raises OppoError for a file that is missing, damaged, or not of this format."""
     with reading(path, _MEND):
         try:
-            content = json.loads(gzip.decompress(path.read_bytes()))
-        except (EOFError, gzip.BadGzipFile) as error:
+            content = json.loads(gunzipped(path))
+        except (EOFError, gzip.BadGzipFile, zlib.error, RecursionError) as error:
             raise ValueError(str(error)) from None
     try:
         return KernelTable.model_validate(content)

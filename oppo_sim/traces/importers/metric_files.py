@@ -26,13 +26,14 @@ STEP_NAMES: Final = (
 )  # fmt: skip
 
 _PAIR: Final = re.compile(
-    r"""['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
+    r"""(?<![\w./@-])['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
 )
-_STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d+)\b", re.IGNORECASE)
+_STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b", re.IGNORECASE)
 _BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
 """A line of a step that was cut off in its first figure."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_LINE: Final = 1 << 20
+_MOST_JSON: Final = 128 << 20
 
 Figures = tuple[int | None, dict[str, float]]
 
@@ -99,7 +100,14 @@ def _is_number(value: Any) -> bool:
 
 def _json(path: Path) -> Iterator[Figures]:
     """A list of objects, a trainer's ``log_history``, or TensorBoard's ``[[wall time, step, value], …]``."""
-    text = b"".join(raw_lines(path))
+    text = b""
+    for line in raw_lines(path):
+        text += line
+        if len(text) > _MOST_JSON:
+            raise OppoError(
+                f"{path} holds more than {_MOST_JSON >> 20} MB in one value: write it as JSON lines, an"
+                " object a line, and import that"
+            )
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

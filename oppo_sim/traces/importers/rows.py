@@ -3,8 +3,9 @@
 import csv as text_csv
 import gzip
 import json
+import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,22 +14,35 @@ from oppo_sim.files import file_errors
 from oppo_sim.traces.config import MAX_LENGTH
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
+from oppo_sim.unpacking import check_parquet, most_unpacked, unpacks_to_too_much
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MOST_LINE: Final = 64 << 20
+"""Bytes; a rollout with its token ids and their probabilities takes a few millions."""
 CUT_OFF: Final = "last line cut off in the middle, as by a run that was stopped"
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Lines with their ends, unpacked if the name ends in ``.gz``. Raises OppoError."""
+    """Lines with their ends, unpacked if the name ends in ``.gz``. Raises OppoError, also for a line or a
+    whole that is too long to be one."""
     with file_errors(path):
-        raw = path.open("rb")
+        raw, packed = path.open("rb"), path.name.endswith(".gz")
     with raw:
-        file: Iterable[bytes] = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+        file = gzip.GzipFile(fileobj=raw) if packed else raw
         try:
             with file_errors(path):
-                yield from file
+                room, number = most_unpacked(path) if packed else sys.maxsize, 0
+                while line := file.readline(MOST_LINE):
+                    number, room = number + 1, room - len(line)
+                    if len(line) == MOST_LINE:
+                        raise Place(path, number).error(
+                            f"the line is longer than {MOST_LINE >> 20} MB: is it the right file?"
+                        )
+                    if room < 0:
+                        raise unpacks_to_too_much(path)
+                    yield line
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OppoError(
                 f"{path} is not a whole gzip file ({error}): copy it again, or unpack what is there first"
@@ -72,7 +86,7 @@ def plain_name(path: Path) -> str:
     return path.name.removesuffix(".gz")
 
 
-_BATCH_ROWS: Final = 2048
+_BATCH_ROWS: Final = 512
 
 
 def parquet_schema(path: Path) -> "pa.Schema":
@@ -95,6 +109,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, di
     number = 0
     try:
         with file_errors(path), pq.ParquetFile(path) as file:
+            check_parquet(path, file)
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
                 for record in batch.to_pylist():
                     number += 1

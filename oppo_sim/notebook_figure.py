@@ -1,6 +1,7 @@
 """The figure that everything here draws on."""
 
 import re
+import warnings
 from io import BytesIO
 from typing import Any, Final
 
@@ -23,7 +24,10 @@ class Figure(matplotlib.figure.Figure):
         for text in self.findobj(Text):
             if isinstance(text, Text) and "$" in text.get_text() and not _POWERS.fullmatch(text.get_text()):
                 text.set_parse_math(False)
-        super().draw(renderer)
+        with warnings.catch_warnings():
+            # Letters that the font lacks are boxes, a name too long for its place is cut: nobody can mend it.
+            warnings.filterwarnings("ignore", r"Glyph .* missing from|Tight layout not applied", UserWarning)
+            super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         drawn = BytesIO()

@@ -9,8 +9,11 @@ import pytest
 
 from oppo_sim.notebook_figure import Figure
 from oppo_sim.report.html_page import report_html
+from oppo_sim.report.html_parts import png_bytes
+from oppo_sim.report.style import bar_figure
 from oppo_sim.run_folder import MANIFEST
 from tests.cli_runs import Oppo, assert_refused, write_scenario
+from tests.report_hostile import NASTY, hostile_folders
 from tests.report_page import HOSTILE, check_page
 
 SECRET = "what nobody named"
@@ -123,6 +126,12 @@ def test_a_name_with_dollar_signs_is_no_formula(oppo: Oppo) -> None:
     assert any(FORMULA in text for text in page.text("h1"))
 
 
+def test_letters_that_no_font_has_and_long_names_are_drawn_without_complaint() -> None:
+    figure, axis = bar_figure(["\u6570\u636e" * 400, "b"])
+    axis.set_title("\u4e2d\u6587")
+    assert png_bytes(figure)
+
+
 def test_powers_on_a_logarithmic_axis_stay_formulas() -> None:
     figure = Figure()
     axis = figure.subplots()
@@ -134,3 +143,16 @@ def test_powers_on_a_logarithmic_axis_stay_formulas() -> None:
     labels = [each for each in axis.get_xticklabels() if each.get_text()]
     assert len(labels) > 3
     assert all(each.get_parse_math() for each in labels)
+
+
+def test_no_text_of_any_folder_becomes_markup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = hostile_folders(tmp_path)
+    html = report_html(folders, title=NASTY)
+    page = check_page(html)
+    assert page.text("title") == [" ".join(NASTY.split())]
+    assert len(page.all("article")) >= len(folders)
+    assert all(one.attributes.get("src", "").startswith("data:image/png;base64,") for one in page.all("img"))
+    assert capsys.readouterr().err == ""

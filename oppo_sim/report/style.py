@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 DPI: Final = 150
 WIDTH_IN: Final = 8.0
 _LEGEND_SIZE: Final = 8.5  # points
+_LONGEST_NAME: Final = 48
+"""Letters beside a bar."""
 
 
 def new_figure(
@@ -65,7 +67,7 @@ def _layout() -> "LayoutEngine":
 def bar_figure(names: Sequence[str]) -> "tuple[Figure, Axes]":
     """Axes with a row for each name, the first on top."""
     figure, (axis,) = new_figure([1.3 + 0.38 * max(2, len(names))])
-    axis.set_yticks(range(len(names)), names)
+    axis.set_yticks(range(len(names)), [cut(name, _LONGEST_NAME) for name in names])
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(names) - 0.45, -0.55)
     return figure, axis

@@ -23,6 +23,7 @@ from selenium.webdriver.support.select import Select
 import oppo_sim
 from oppo_sim.report.html_page import write_report
 from tests.cli_runs import write_scenario
+from tests.report_hostile import NASTY, hostile_folders
 from tests.report_page import HOSTILE
 
 ARGUMENTS = (
@@ -115,6 +116,16 @@ def texts(driver: webdriver.Chrome, selector: str) -> list[str]:
     return found
 
 
+def requests(driver: webdriver.Chrome) -> list[str]:
+    """Addresses that were asked for since the last look."""
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    return [
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+
+
 def row_numbers(driver: webdriver.Chrome) -> list[int]:
     script = "return [...document.querySelectorAll('.points tbody tr')].map((row) => row.dataset.row)"
     return [int(text) for text in driver.execute_script(script)]
@@ -169,13 +180,7 @@ def test_it_opens_from_disk_without_an_error_and_without_a_request(
         browser.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
         == []
     )
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    requested = [
-        message["params"]["request"]["url"]
-        for message in messages
-        if message["method"] == "Network.requestWillBeSent"
-    ]
-    assert [url for url in requested if not url.startswith("data:")] == [address]
+    assert [url for url in requests(browser) if not url.startswith("data:")] == [address]
 
 
 def test_a_name_that_is_markup_stays_text(browser: webdriver.Chrome) -> None:
@@ -183,6 +188,36 @@ def test_a_name_that_is_markup_stays_text(browser: webdriver.Chrome) -> None:
     assert browser.title == f"Sweep: {HOSTILE}"
     assert one(browser, "h1").text == f"Sweep: {HOSTILE}"
     assert texts(browser, "img") == []
+
+
+def test_markup_in_every_text_of_every_folder_stays_text(
+    chrome: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_report(hostile_folders(tmp_path), tmp_path / "hostile.html", title=NASTY)
+    address = (tmp_path / "hostile.html").as_uri()
+    chrome.get_log("performance")
+    chrome.get(address)
+    for each in chrome.find_elements(By.CSS_SELECTOR, "details"):
+        chrome.execute_script("arguments[0].open = true", each)
+    for button in chrome.find_elements(By.CSS_SELECTOR, ".points tr.names button"):
+        button.click()
+    assert chrome.execute_script("return window.hacked") is None
+    assert " ".join(chrome.title.split()) == " ".join(NASTY.split())
+    assert all(NASTY in text for text in texts(chrome, "article > .title"))
+    shown = "".join(texts(chrome, "main"))
+    assert shown.count("</style><svg onload=window.hacked=1>") > 20
+    assert texts(chrome, "main script:not([type='application/json'])") == []
+    attributes = chrome.execute_script(
+        "return [...document.querySelectorAll('*')].flatMap((one) => one.getAttributeNames())"
+    )
+    assert not {name for name in attributes if name.startswith("on")}
+    assert [url for url in requests(chrome) if not url.startswith("data:")] == [address]
+    addresses = chrome.execute_script(
+        "return [...document.querySelectorAll('[href],[src]')].map((one) =>"
+        " one.getAttribute('href') ?? one.getAttribute('src'))"
+    )
+    assert all(address.startswith(("#", "data:")) for address in addresses)
 
 
 def test_a_script_that_got_in_all_the_same_would_not_run_nor_reach_out(browser: webdriver.Chrome) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LEAST_BYTES: Final = 512 << 20
 BYTES_A_BYTE: Final = 20
 """Memory a file may take: so much, and so many times its size (a list of token ids takes 13)."""
-LEAST_SECONDS: Final = 3
+LEAST_SECONDS: Final = 2
 SECONDS_A_MEGABYTE: Final = 1.0
 """Likewise processor time; whole dumps take 0.05."""
 _LONGEST_LINE: Final = 1 << 20

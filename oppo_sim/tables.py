@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import make_durable, partial_path, reading, whole_file, write_errors
+from oppo_sim.unpacking import damage_not_disk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,7 +203,7 @@ def read_table(path: Path, mend: str, columns: list[str] | None = None) -> "pd.D
     damaged; ``mend`` says what then helps."""
     import pyarrow.parquet as pq
 
-    with reading(path, mend):
+    with reading(path, mend), damage_not_disk():
         frame: pd.DataFrame = pq.ParquetFile(path).read(columns=columns).to_pandas()
     return frame
 

@@ -4,6 +4,8 @@ A few bytes of gzip stand for a thousand, a few of Parquet for any number of row
 """
 
 import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +57,17 @@ def check_gzip(path: Path) -> None:
             unpacked += len(piece)
             if unpacked > most:
                 raise unpacks_to_too_much(path)
+
+
+@contextmanager
+def damage_not_disk() -> Iterator[None]:
+    """Parquet's reader raises OSError for damaged bytes, which no disk refused: raises ValueError instead."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def check_parquet(path: Path, file: "pq.ParquetFile") -> None:

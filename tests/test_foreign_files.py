@@ -2,6 +2,7 @@
 
 import gzip
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from oppo_sim import unpacking
 from oppo_sim.errors import OppoError
 from oppo_sim.report.perfetto import read_trace
-from oppo_sim.traces.importers import rows
+from oppo_sim.traces.importers import import_log, rows
 from oppo_sim.traces.importers.metric_files import console_lines
 from oppo_sim.traces.storage import load_trace
 from tests.import_cases import refused
@@ -56,6 +57,40 @@ def test_a_line_that_is_no_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(b"[" * (1 << 17))
     assert "line 1: the line is longer than" in refused("generic", path)
+
+
+def test_damaged_parquet_is_called_so_whatever_its_reader_raises(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    pq.write_table(pa.table({"response_length": np.arange(1, 50)}), path)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        with suppress(OppoError):
+            load_trace(path)
+            continue
+        with pytest.raises(OppoError, match=r"not a readable Parquet file|trace\.parquet has|data row"):
+            load_trace(path)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_fields_that_no_csv_reader_takes(at: int, tmp_path: Path) -> None:
+    lines = [b"step,response_length/mean\n", b"1,300.0\n"]
+    lines[at] = b"x" * 200_000 + b"," + lines[at]
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"".join(lines))
+    message = refused("verl", path, rows_per_step=8)
+    assert str(path) in message
+
+
+def test_numbers_that_are_no_floats(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f'{{"response_length": {10**400}}}\n')
+    assert "must be a whole number" in refused("generic", path)
+    path.write_text(f'{{"response_length": 3, "reward": {10**400}}}\n')
+    assert import_log("generic", path)[0]["reward"].isna().all()
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1, "data": {{"response_length/mean": {10**400}}}}}\n')
+    assert "holds neither rollouts nor metrics" in refused("verl", path, rows_per_step=8)
 
 
 def test_a_table_of_a_hundred_thousand_columns_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,10 @@ def read_draws(path: Path, point: CostTerms = NO_TERMS) -> tuple[CostTerms, ...]
         text = content.decode()
     except UnicodeDecodeError:
         raise OppoError(f"{path} is no text: give a CSV file of draws") from None
-    rows = [(line, row) for line, row in enumerate(csv.reader(io.StringIO(text)), start=1) if any(row)]
+    try:
+        rows = [(line, row) for line, row in enumerate(csv.reader(io.StringIO(text)), start=1) if any(row)]
+    except csv.Error as error:
+        raise OppoError(f"{path} is no CSV file of draws ({error}): write it again") from None
     if len(rows) < 2:
         raise OppoError(f"{path} holds no draws: give a header of terms' names and one row a draw")
     names = [name.strip() for name in rows[0][1]]

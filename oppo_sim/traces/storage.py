@@ -17,7 +17,7 @@ from oppo_sim.columns import TRACE_COLUMNS, TURN_LENGTHS
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, new_file
 from oppo_sim.traces.schema import FORMAT, FORMAT_KEY, TEXT_COLUMNS, check_frame, checked_frame
-from oppo_sim.unpacking import check_gzip, check_parquet
+from oppo_sim.unpacking import check_gzip, check_parquet, damage_not_disk
 
 SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
 _BLOCK_BYTES: Final = 8 << 20
@@ -79,7 +79,7 @@ def write_parquet(table: pa.Table, path: Path) -> None:
 def read_parquet(path: Path, format_key: bytes, known_format: str) -> pa.Table:
     """A Parquet file; one that names another format is refused. Raises OppoError."""
     try:
-        with file_errors(path), pq.ParquetFile(path) as file:
+        with file_errors(path), damage_not_disk(), pq.ParquetFile(path) as file:
             check_parquet(path, file)
             table = file.read()
     except (pa.ArrowException, ValueError) as error:

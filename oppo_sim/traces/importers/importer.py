@@ -106,7 +106,10 @@ def peek_at(path: Path) -> Peek:
         return Peek(path)
     first = next((line for line in lines if line.strip()), b"")
     if name.endswith(".csv"):
-        header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
+        try:
+            header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
+        except csv.Error:  # a header of a hundred thousand letters; who reads it says so
+            return Peek(path)
         return Peek(path, columns=tuple(column.strip() for column in header))
     try:
         return Peek(path, record=json.loads(first), text=first[:100_000].decode("utf-8", "replace"))

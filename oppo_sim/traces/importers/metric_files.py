@@ -33,6 +33,7 @@ _BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
 """A line of a step that was cut off in its first figure."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_LINE: Final = 1 << 20
+_HIGHEST: Final = 10**300
 _MOST_JSON: Final = 128 << 20
 
 Figures = tuple[int | None, dict[str, float]]
@@ -95,6 +96,8 @@ def _one(value: Any, place: Place) -> Figures:
 
 
 def _is_number(value: Any) -> bool:
+    if isinstance(value, int) and abs(value) > _HIGHEST:  # more than a float holds
+        return False
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -131,8 +134,14 @@ def _json(path: Path) -> Iterator[Figures]:
 
 
 def _csv(path: Path) -> Iterator[Figures]:
-    lines = (line.decode("utf-8-sig", "replace") for line in raw_lines(path))
-    rows = csv.reader(lines)
+    rows = csv.reader(line.decode("utf-8-sig", "replace") for line in raw_lines(path))
+    try:
+        yield from _csv_figures(path, rows)
+    except csv.Error as error:
+        raise Place(path, rows.line_num).error(f"this is no CSV ({error}): correct the line") from None
+
+
+def _csv_figures(path: Path, rows: Iterator[list[str]]) -> Iterator[Figures]:
     header = next(rows, None)
     if header is None:
         return

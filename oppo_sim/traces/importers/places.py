@@ -11,6 +11,8 @@ from oppo_sim.errors import OppoError
 from oppo_sim.traces.config import MAX_LENGTH
 
 HIGHEST_STEP: Final = 2**53
+_HIGHEST: Final = 10**300
+"""Whole numbers beyond it are no floats."""
 _REASONS: Final = {
     "stop": (
         "stop", "eos", "eos_token", "completed", "complete", "finished", "stop_sequence", "end_turn",
@@ -106,6 +108,8 @@ def short_id(text: str) -> str:
 
 
 def _number(value: Any) -> float | int | None:
+    if isinstance(value, int) and abs(value) > _HIGHEST:
+        return math.inf
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

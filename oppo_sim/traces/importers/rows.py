@@ -14,7 +14,7 @@ from oppo_sim.files import file_errors
 from oppo_sim.traces.config import MAX_LENGTH
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.unpacking import check_parquet, most_unpacked, unpacks_to_too_much
+from oppo_sim.unpacking import check_parquet, damage_not_disk, most_unpacked, unpacks_to_too_much
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,7 @@ def parquet_schema(path: Path) -> "pa.Schema":
     import pyarrow.parquet as pq
 
     try:
-        with file_errors(path):
+        with file_errors(path), damage_not_disk():
             return pq.read_schema(path)
     except (pa.ArrowException, ValueError) as error:
         raise _unreadable(path, error) from None
@@ -108,7 +108,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, di
 
     number = 0
     try:
-        with file_errors(path), pq.ParquetFile(path) as file:
+        with file_errors(path), damage_not_disk(), pq.ParquetFile(path) as file:
             check_parquet(path, file)
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(columns)):
                 for record in batch.to_pylist():

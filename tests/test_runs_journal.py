@@ -48,7 +48,7 @@ def test_one_process_at_a_time_holds_it(tmp_path: Path) -> None:
     assert kept(path) == []
 
 
-@pytest.mark.parametrize("line", ["{}", "[1]", '{"key"', "3"])
+@pytest.mark.parametrize("line", ["{}", "[1]", '{"key"', "3", "[" * 3000])
 def test_a_damaged_line_is_named_and_left_as_it_is(line: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     with journal(path, []) as file:
@@ -71,6 +71,20 @@ def test_another_format_and_another_subject_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OppoError, match="it is about 1"):
         Journal(path, "test", lambda entry: None, differs=lambda head: f"it is about {head['about']}")
     assert kept(path) == []  # what refused holds nothing
+
+
+@pytest.mark.parametrize("fields", ["null", "3", "[3]", '"x"'])
+def test_a_first_line_with_other_contents_is_refused(fields: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f'{{"format": "{FORMAT}", "fields": {fields}}}\n')
+
+    def differs(head: dict[str, Any]) -> str:
+        return "other fields: " + ", ".join(head["fields"].keys())
+
+    with pytest.raises(OppoError, match=r"does not begin as the runs of a test"):
+        Journal(path, "test", lambda _entry: None, {}, differs)
+    path.write_text("[" * 3000 + "\n")
+    assert read_head(path) is None
 
 
 def test_totals_come_back_bit_by_bit(tmp_path: Path) -> None:

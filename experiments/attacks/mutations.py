@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from ruamel.yaml.error import YAMLError
 
 from experiments.attacks.batch import TrainingInputBatch
 from oppo_sim.scenario.yaml_text import dump_yaml, parse_yaml
@@ -30,6 +31,9 @@ NUMBERS = (
 )  # fmt: skip
 
 
+DEEPEST = "nested three thousand times"
+
+
 def hostile(rng: random.Random) -> Any:
     """A value that nobody expects."""
     kind = rng.randrange(6)
@@ -38,9 +42,14 @@ def hostile(rng: random.Random) -> Any:
     if kind == 3:
         return rng.choice(TEXTS)
     deep: Any = rng.choice((None, 1, "x"))
-    for _ in range(rng.choice((1, 2, 40, 3000))):
+    for _ in range(rng.choice((1, 2, 40))):
         deep = [deep] if kind == 4 else {"a": deep}
-    return rng.choice((None, [], {}, deep))
+    return rng.choice((None, [], {}, deep, DEEPEST))
+
+
+def _text(value: Any) -> str:
+    """As JSON, in which ``DEEPEST`` is what Python's own writer has no stack for."""
+    return json.dumps(value).replace(json.dumps(DEEPEST), "[" * 3000 + "]" * 3000)
 
 
 # ---- bytes and lines ---------------------------------------------------------------------------------------
@@ -130,7 +139,7 @@ def change_values(value: Any, rng: random.Random) -> Any:
 
 
 def _json(data: bytes, rng: random.Random) -> bytes:
-    text = json.dumps(change_values(json.loads(data), rng))
+    text = _text(change_values(json.loads(data), rng))
     if rng.random() < 0.1:  # a key given twice
         text = (
             text.replace("{", '{"format": 3, "steps": [], ', 1)
@@ -144,15 +153,18 @@ def _json_lines(data: bytes, rng: random.Random) -> bytes:
     lines = data.splitlines()
     for _ in range(rng.choice((1, 1, 5))):
         at = rng.randrange(len(lines))
-        lines[at] = json.dumps(change_values(json.loads(lines[at]), rng)).encode()
+        lines[at] = _text(change_values(json.loads(lines[at]), rng)).encode()
     return b"\n".join(lines) + b"\n"
 
 
 def _yaml(data: bytes, rng: random.Random) -> bytes:
     value = change_values(parse_yaml(data.decode(), "the corpus"), rng)
     if rng.random() < 0.5:  # JSON is YAML, and holds what the writer of YAML refuses
-        return json.dumps(value).encode()
-    text = dump_yaml(value)
+        return _text(value).encode()
+    try:
+        text = dump_yaml(value)
+    except (YAMLError, ValueError):
+        return _text(value).encode()
     odd = (
         "steps: 3\nsteps: 4\n",
         "x: &a [*a]\n",

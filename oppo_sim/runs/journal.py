@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -75,7 +76,8 @@ class Journal:
     def _refusal(self, line: bytes, what: str, differs: Callable[[Entry], str | None]) -> str | None:
         head = _head(line)
         if head is not None:
-            return differs(head)
+            with suppress(ValueError, KeyError, TypeError, AttributeError):  # a head with other contents
+                return differs(head)
         return (
             f"{self.path} does not begin as the runs of a {what} of this version do: delete it, or choose"
             " another folder with -o"
@@ -84,7 +86,7 @@ class Journal:
     def _read(self, line: bytes, number: int, take: Callable[[Entry], None]) -> None:
         try:
             take(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError):
             raise OppoError(
                 f"{self.path}, line {number} is no finished run: delete the line, or delete the file to start"
                 " anew"
@@ -138,7 +140,7 @@ def known_keys(path: Path) -> set[str]:
         for line in file:
             try:
                 found.add(str(json.loads(line)["key"]))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
     return found
 
@@ -150,6 +152,6 @@ def _line(entry: Entry) -> bytes:
 def _head(line: bytes) -> Entry | None:
     try:
         head = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return head if isinstance(head, dict) and head.get("format") == FORMAT else None

@@ -47,7 +47,7 @@ def _import(name: str, file: str, *options: str) -> Target:
 
 
 _SMALL = ("--seeds", "2", "--jobs", "1")
-TARGETS = (
+FILES = (
     Target(
         "scenario",
         ("tiny.yaml",),
@@ -93,6 +93,11 @@ TARGETS = (
     _import("burstgpt", "burstgpt.csv"),
     _import("mooncake", "mooncake.jsonl"),
     _import("areal", "areal.jsonl"),
+)
+"""What is broken with files alone."""
+
+TARGETS = (
+    *FILES,
     Target(
         "fit log",
         ("train.log",),
@@ -141,9 +146,9 @@ _FIGURES = {
 }  # fmt: skip
 
 
-def make_corpus(folder: Path) -> None:
-    """Write all files into an empty folder, which must be the current one: run folders remember it."""
-    scenario = write_scenario(folder)
+def make_files(folder: Path) -> None:
+    """Write what ``FILES`` break into an empty folder."""
+    write_scenario(folder)
     _archive(folder / "rollout_3.pt")
     shape = {"data": struct.pack("<12q", *([1] * 12)), "shape": (3, 4), "dtype": "int64", "format": "numpy"}
     (folder / "global_step_1_training_input.pkl").write_bytes(
@@ -201,6 +206,12 @@ def make_corpus(folder: Path) -> None:
     (folder / "profile.json").write_text(json.dumps(content()))
     write_scenario(folder, "profiled.yaml", costs={"kind": "profile", "path": "profile.json"})
     (folder / "single.yaml").write_bytes(find_shipped("h200-single").read_bytes())
+
+
+def make_corpus(folder: Path) -> None:
+    """Write all files into an empty folder, which must be the current one: run folders remember it."""
+    make_files(folder)
+    scenario = folder / "tiny.yaml"
     small = fit_scenario()
     (folder / "small.yaml").write_text(dump_yaml(small.model_dump(mode="json")))
     verl_log(folder / "train.log", small, CostTerms(decode=1.3), steps=8)

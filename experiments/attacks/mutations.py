@@ -151,8 +151,7 @@ def _json(data: bytes, rng: random.Random) -> bytes:
 
 def _json_lines(data: bytes, rng: random.Random) -> bytes:
     lines = data.splitlines()
-    for _ in range(rng.choice((1, 1, 5))):
-        at = rng.randrange(len(lines))
+    for at in rng.sample(range(len(lines)), min(len(lines), rng.choice((1, 1, 5)))):
         lines[at] = _text(change_values(json.loads(lines[at]), rng)).encode()
     return b"\n".join(lines) + b"\n"
 

@@ -52,6 +52,12 @@ def test_a_table_of_more_rows_than_its_bytes_can_hold_is_refused(tmp_path: Path)
     assert "unpacks to more than" in refused("generic", path)
 
 
+def test_what_is_no_gzip_is_not_called_a_disk_that_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl.gz"
+    path.write_bytes(b'{"response_length": 1}\n')
+    assert "is not a whole gzip file" in refused("generic", path)
+
+
 @pytest.mark.usefixtures("little")
 def test_a_line_that_is_no_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"

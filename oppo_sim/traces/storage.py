@@ -130,13 +130,14 @@ _MOST_COLUMNS: Final = 10_000
 def _check_csv(path: Path) -> None:
     """Columns take memory before a row is read, and little packed data much when it is unpacked."""
     packed = path.name.endswith(".gz")
-    try:
-        with file_errors(path), gzip.open(path) if packed else path.open("rb") as file:
-            header = file.readline(_LONGEST_HEADER)
+    with file_errors(path):
+        try:
+            with gzip.open(path) if packed else path.open("rb") as file:
+                header = file.readline(_LONGEST_HEADER)
             if packed:
                 check_gzip(path)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise OppoError(f"{path} is not a whole gzip file ({error}): copy it again") from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise OppoError(f"{path} is not a readable CSV file ({error}): write it again") from None
     if len(header) == _LONGEST_HEADER or header.count(b",") >= _MOST_COLUMNS:
         raise OppoError(
             f"{path} begins with a header of more than {_MOST_COLUMNS:,} columns: is it the right file?"

@@ -31,8 +31,8 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         raw, packed = path.open("rb"), path.name.endswith(".gz")
     with raw:
         file = gzip.GzipFile(fileobj=raw) if packed else raw
-        try:
-            with file_errors(path):
+        with file_errors(path):
+            try:
                 room, number = most_unpacked(path) if packed else sys.maxsize, 0
                 while line := file.readline(MOST_LINE):
                     number, room = number + 1, room - len(line)
@@ -43,10 +43,10 @@ def raw_lines(path: Path) -> Iterator[bytes]:
                     if room < 0:
                         raise unpacks_to_too_much(path)
                     yield line
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise OppoError(
-                f"{path} is not a whole gzip file ({error}): copy it again, or unpack what is there first"
-            ) from None
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise OppoError(
+                    f"{path} is not a whole gzip file ({error}): copy it again, or unpack what is there first"
+                ) from None
 
 
 def json_values(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:

@@ -36,7 +36,13 @@ python_use_unqualified_type_names = True
 html_theme = "pydata_sphinx_theme"
 html_title = "OPPO toolkit"
 html_show_sourcelink = False
-html_theme_options = {"navigation_with_keys": False, "secondary_sidebar_items": ["page-toc"]}
+# All pages at the side: the theme's own list has only what lies below a page, and most have nothing.
+html_sidebars = {"**": ["globaltoc.html"]}
+html_theme_options = {
+    "navbar_center": [],
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+}
 
 
 def copy_result_pages(app: Sphinx) -> None:

@@ -1,5 +1,7 @@
-"""What a fit is given: a training log, a folder of one of our own runs, or a log beside its rollouts."""
+"""What a fit is given: a training log, a folder of one of our own runs or of a recorded one, or a log beside
+its rollouts."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +21,12 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.model import OTHER
-from oppo_sim.fit.reading import StepLog, read_step_log
+from oppo_sim.fit.names import LogNames
+from oppo_sim.fit.reading import StepLog, read_step_log, step_log
+from oppo_sim.fit.segments import Gathered
 from oppo_sim.run_folder import MANIFEST, read_run_folder
+from oppo_sim.traces.journal import is_journal, read_journal
+from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +46,11 @@ def open_log(
     """A log for a fit. ``lengths``: a trace (name or path) with a ``step`` column, whose rollouts are the
     log's. Raises OppoError for what cannot be read, or has no seconds."""
     root = Path(path)
-    if (root / MANIFEST).is_file():
+    recorded = (root / WORKLOAD).is_file() or (root.is_dir() and is_journal(root))
+    if recorded or (root / MANIFEST).is_file():
         if fields or framework != "auto":
             raise OppoError(f"{root} is a run folder of this tool: leave --from and --field out")
-        log = _own_run(root)
+        log = _recorded_run(root) if recorded else _own_run(root)
     else:
         log = read_step_log(root, framework, fields=fields, unit=unit)
     return log if lengths is None else _with_trace(log, lengths)
@@ -87,6 +94,32 @@ def _own_run(root: Path) -> StepLog:
     )
 
 
+def _recorded_run(root: Path) -> StepLog:
+    """A run that a recorder wrote down, or writes down still."""
+    journal = is_journal(root)
+    run = read_journal(root) if journal else read_recorded_run(root)
+    if run.steps is None:
+        raise OppoError(
+            f"{root} holds rollouts but no seconds of any stage: fit the framework's log, with --lengths"
+            f" {root}"
+        )
+    import pandas as pd
+
+    trace = run.as_trace()
+    rows = {
+        int(row[STEP]): {str(name): float(value) for name, value in row.items() if pd.notna(value)}
+        for row in run.steps.to_dict("records")
+    }
+    left_out = run.manifest.get("left_out", {})
+    gathered = Gathered(rows, Counter(left_out if isinstance(left_out, dict) else {}))
+    for row in gathered.rows.values():
+        del row[STEP]
+    names = LogNames(str(run.manifest.get("framework") or "recorded"), "generic", (), ())
+    files = sorted(root.glob("*.jsonl" if journal else "*.parquet"))
+    log = step_log(root, names, gathered, files, "s")
+    return replace(_with_rollouts(log, trace), note="a recorded run; every rollout is known")
+
+
 def _by_step(rollouts: "pd.DataFrame", step: str, name: str) -> dict[int, list[int]]:
     known = rollouts[rollouts[name].notna()]
     steps, values = known[step].astype(int).to_numpy(), known[name].astype(int).to_numpy()
@@ -101,6 +134,10 @@ def _with_trace(log: StepLog, lengths: str) -> StepLog:
         raise OppoError(
             f"--lengths {lengths} has no step column, so its rollouts belong to no step: import one that has"
         )
+    return _with_rollouts(log, frame)
+
+
+def _with_rollouts(log: StepLog, frame: "pd.DataFrame") -> StepLog:
     responses, prompts = _by_step(frame, STEP, RESPONSE_LENGTH), _by_step(frame, STEP, PROMPT_LENGTH)
     whole = {step: each for step, each in prompts.items() if len(each) == len(responses[step])}
     return replace(log, lengths=responses, prompts=whole or None)

@@ -35,6 +35,7 @@ FORMAT_KEY: Final = b"oppo_recorded_run_format"
 MANIFEST: Final = "manifest.json"
 WORKLOAD: Final = "workload.parquet"
 OUTCOMES: Final = "outcomes.parquet"
+STEPS: Final = "steps.parquet"
 
 WORKLOAD_COLUMNS: Final = (ROLLOUT_ID, GROUP_ID, SOURCE, STEP, PROMPT_ID, SAMPLE_ID, PROMPT_LENGTH)
 """All that is known of a rollout when it is admitted; a workload has no other column."""
@@ -50,6 +51,8 @@ class RecordedRun:
     """``rollout_id`` and any of ``WORKLOAD_COLUMNS``: what a predictor may read."""
     outcomes: pd.DataFrame
     """``rollout_id``, ``response_length``, and any of ``finish_reason``, ``reward``, measured columns."""
+    steps: pd.DataFrame | None = None
+    """``step``, and seconds of its stages (``timing_s/*``), where the recorder timed them: one row a step."""
 
     def as_trace(self) -> pd.DataFrame:
         """The rollouts as a checked trace, to be replayed; measured columns are kept beside."""
@@ -58,7 +61,11 @@ class RecordedRun:
 
 
 def write_recorded_run(
-    folder: str | Path, manifest: Mapping[str, Any], workload: pd.DataFrame, outcomes: pd.DataFrame
+    folder: str | Path,
+    manifest: Mapping[str, Any],
+    workload: pd.DataFrame,
+    outcomes: pd.DataFrame,
+    steps: pd.DataFrame | None = None,
 ) -> None:
     """Write a run as a folder that appears whole or not at all.
 
@@ -69,6 +76,10 @@ def write_recorded_run(
     if os.path.lexists(folder):
         raise OppoError(f"{folder} exists: a recorded run is never overwritten, choose another folder")
     _check(workload, outcomes, "the run to be written")
+    tables = [(WORKLOAD, workload, ROLLOUT_ID), (OUTCOMES, outcomes, ROLLOUT_ID)]
+    if steps is not None:
+        _check_steps(steps, "the run to be written")
+        tables.append((STEPS, steps, STEP))
     try:
         text = json.dumps(dict(manifest), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -82,8 +93,8 @@ def write_recorded_run(
     try:
         with file_errors(folder):
             files = {}
-            for name, frame in ((WORKLOAD, workload), (OUTCOMES, outcomes)):
-                table = pa.Table.from_pandas(frame.sort_values(ROLLOUT_ID), preserve_index=False)
+            for name, frame, order in tables:
+                table = pa.Table.from_pandas(frame.sort_values(order), preserve_index=False)
                 write_parquet(table.replace_schema_metadata({FORMAT_KEY: FORMAT}), partial / name)
                 files[name] = {"sha256": sha256_of(partial / name), "rows": len(frame)}
             body = {"format": FORMAT, "files": files, "run": json.loads(text)}
@@ -104,7 +115,10 @@ def read_recorded_run(folder: str | Path) -> RecordedRun:
     sealed = _manifest(folder)
     workload, outcomes = (_table(folder, name, sealed) for name in (WORKLOAD, OUTCOMES))
     _check(workload, outcomes, str(folder))
-    return RecordedRun(dict(sealed["run"]), workload, outcomes)
+    steps = _table(folder, STEPS, sealed) if STEPS in sealed["files"] else None
+    if steps is not None:
+        _check_steps(steps, str(folder))
+    return RecordedRun(dict(sealed["run"]), workload, outcomes, steps)
 
 
 def read_workload(folder: str | Path) -> pd.DataFrame:
@@ -146,7 +160,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
             " the package"
         )
     body = {key: value for key, value in sealed.items() if key != "sha256"}
-    if sealed.get("sha256") != _hash_of(body) or set(body.get("files", {})) != {WORKLOAD, OUTCOMES}:
+    files = set(body.get("files", {})) - {STEPS}
+    if sealed.get("sha256") != _hash_of(body) or files != {WORKLOAD, OUTCOMES}:
         raise OppoError(
             f"{path} was altered after it was written (SHA-256 differs): restore it, or record the run again"
         )
@@ -189,6 +204,11 @@ def _check(workload: pd.DataFrame, outcomes: pd.DataFrame, where: str) -> None:
     measured = [name for name in (RESPONSE_LENGTH, FINISH_REASON, REWARD) if name in outcomes.columns]
     check_frame(outcomes[measured], f"the outcomes of {where}")
     check_frame(workload.assign(**{RESPONSE_LENGTH: 1}), f"the workload of {where}")
+
+
+def _check_steps(steps: pd.DataFrame, where: str) -> None:
+    if STEP not in steps.columns or steps[STEP].dtype.kind not in "iu" or steps[STEP].duplicated().any():
+        raise OppoError(f"the steps of {where} must have a column {STEP} of whole numbers, each once")
 
 
 def _check_ids(frame: pd.DataFrame, where: str) -> None:

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 def load_path(path: Path) -> "pd.DataFrame":
-    """The rollouts of a trace file, those that a real run made, by its folder, or a recorded run's. Raises
-    OppoError, also where a file of the folder was changed after the run."""
+    """The rollouts of a trace file, those that a real run made, by its folder, or a recorded run's, also
+    while it is recorded. Raises OppoError, also where a file of the folder was changed after the run."""
     if path.is_dir():
+        from oppo_sim.traces.journal import is_journal, read_journal
+
+        if is_journal(path):
+            return read_journal(path).as_trace()
+
         from oppo_sim.run_folder import TRACE, read_run_folder
         from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
 

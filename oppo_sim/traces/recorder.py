@@ -1,0 +1,225 @@
+"""Writes down a training run while it goes on: one line a rollout and a stage, in a journal that outlives a
+crash; ``close`` makes a recorded run of it.
+
+    recorder = Recorder("runs/recorded", framework="my loop")
+    for step in range(steps):
+        recorder.start_step(step)
+        with recorder.timed("gen"):
+            ...
+        recorder.rollout_finished(812, prompt_length=95, finish_reason="stop", reward=1.0)
+    recorder.close()
+
+The journal is the folder ``runs/recorded.journal``; every process that records has a file of its own there,
+so workers record into one run without knowing of one another. Lines are whole: what reads them leaves out a
+last one that was cut off.
+"""
+
+import json
+import math
+import os
+import socket
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+from oppo_sim.columns import STAGES
+from oppo_sim.errors import OppoError
+from oppo_sim.files import disk_error, write_errors
+
+FORMAT: Final = "oppo-recording/1"
+SUFFIX: Final = ".journal"
+LINES: Final = "*.jsonl"
+TIMED: Final = ("step", "testing", "save_checkpoint")
+"""What may be timed beside the stages: the whole step, and what lies inside it."""
+REASONS: Final = ("stop", "length", "abort")
+
+
+def journal_of(folder: Path) -> Path:
+    """Where a run that will be ``folder`` is written down meanwhile."""
+    return folder.with_name(folder.name + SUFFIX)
+
+
+class Recorder:
+    """Records into ``folder``. Times are Unix seconds, so that those of several machines can be compared.
+
+    Args:
+        folder: of the recorded run; it must not exist yet. A journal of it that exists is gone on with.
+        framework: what trains.
+        about: what else is to be kept in the manifest, plain JSON data.
+        rollouts_per_step: for who does not know the step of a rollout: of those recorded without one, so many
+            make a step, in the order in which they finished, in all processes together.
+
+    A disk that fails while the run goes on ends the recording with one warning, not the training. Raises
+    OppoError where nothing can be written from the start.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        framework: str = "",
+        about: Mapping[str, Any] | None = None,
+        rollouts_per_step: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        if os.path.lexists(self.folder):
+            raise OppoError(
+                f"{self.folder} exists: a recorded run is never overwritten, choose another folder"
+            )
+        if rollouts_per_step is not None and rollouts_per_step < 1:
+            raise OppoError(f"rollouts_per_step is {rollouts_per_step}: a step has one rollout at least")
+        self.step: int | None = None
+        """The step that what is recorded belongs to, where no other is named."""
+        head = {
+            "format": FORMAT,
+            "framework": framework,
+            "about": dict(about or {}),
+            "rollouts_per_step": rollouts_per_step,
+        }
+        try:
+            line = json.dumps(head, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise OppoError(f"'about' of a recorder is not plain JSON data ({error})") from None
+        journal = journal_of(self.folder)
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
+        with write_errors(journal):
+            journal.mkdir(parents=True, exist_ok=True)
+            self._file: int | None = os.open(journal / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+            os.write(self._file, line.encode() + b"\n")
+        self._path = journal / name
+
+    def start_step(self, step: int) -> None:
+        """What is recorded from now on belongs to ``step``. Of a step that is started again, as after a
+        restart, and of those behind it, what was recorded before is left out. Raises OppoError for what is no
+        step."""
+        _check_step(step)
+        self.step = step
+        self._write({"start": step, "at": time.time()})
+
+    def rollout_finished(
+        self,
+        response_length: int,
+        *,
+        step: int | None = None,
+        prompt_length: int | None = None,
+        prompt_id: str | None = None,
+        sample_id: str | None = None,
+        finish_reason: str | None = None,
+        reward: float | None = None,
+        started_at: float | None = None,
+        finished_at: float | None = None,
+        head_version: int | None = None,
+        tail_version: int | None = None,
+    ) -> None:
+        """A response is complete.
+
+        Args:
+            response_length: tokens that the actor decoded; ``prompt_length``: tokens.
+            finish_reason: ``stop``, ``length`` or ``abort``; None: unknown.
+            started_at: Unix seconds at which it was admitted; ``finished_at``: of its last token.
+            head_version: updates behind its first token's weights; ``tail_version``: its last one's.
+
+        Raises OppoError for numbers that no rollout has.
+        """
+        if step is not None:
+            _check_step(step)
+        for name, value in (("response_length", response_length), ("prompt_length", prompt_length)):
+            if value is not None and (isinstance(value, bool) or value != int(value) or value < 0):
+                raise OppoError(
+                    f"{name} of a recorded rollout is {value!r}: give tokens, a whole number from 0"
+                )
+        if finish_reason is not None and finish_reason not in REASONS:
+            raise OppoError(
+                f"finish_reason of a recorded rollout is {finish_reason!r}: give one of {', '.join(REASONS)},"
+                " or leave it out"
+            )
+        if reward is not None and not math.isfinite(reward):
+            reward = None
+        if started_at is not None and finished_at is not None and finished_at < started_at:
+            raise OppoError(
+                f"a recorded rollout finished {started_at - finished_at:.3g} s before it started: give both"
+                " in Unix seconds"
+            )
+        known = {
+            "response_length": int(response_length),
+            "prompt_length": None if prompt_length is None else int(prompt_length),
+            "prompt_id": prompt_id,
+            "sample_id": sample_id,
+            "finish_reason": finish_reason,
+            "reward": None if reward is None else float(reward),
+            "started_at": started_at,
+            "finished_at": finished_at,
+            "head_version": head_version,
+            "tail_version": tail_version,
+        }
+        told = {name: value for name, value in known.items() if value is not None}
+        self._write({"rollout": told, "step": self.step if step is None else step, "at": time.time()})
+
+    def stage(self, name: str, seconds: float, *, step: int | None = None) -> None:
+        """Seconds of a stage, of stages that were timed together (``old_log_prob+ref``), of the whole
+        ``step``, or of ``testing`` and ``save_checkpoint`` inside it. Several of one step add up.
+
+        Raises OppoError for an unknown stage, seconds that cannot be, or where no step was started.
+        """
+        parts = name.split("+")
+        if name not in TIMED and not set(parts) <= set(STAGES[:-1]):
+            raise OppoError(
+                f"there is no stage '{name}': give one of {', '.join((*STAGES[:-1], *TIMED))}, or stages that"
+                " were timed together, as old_log_prob+ref"
+            )
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise OppoError(f"{name} took {seconds!r} seconds: give a number from 0")
+        at_step = self.step if step is None else step
+        if at_step is None:
+            raise OppoError(f"{name} belongs to no step: call start_step first, or give step=")
+        _check_step(at_step)
+        self._write({"stage": name, "step": at_step, "s": float(seconds), "at": time.time()})
+
+    @contextmanager
+    def timed(self, name: str, *, step: int | None = None) -> Iterator[None]:
+        """The block is (a part of) a stage. Nothing is recorded where it raises."""
+        began = time.perf_counter()
+        yield
+        self.stage(name, time.perf_counter() - began, step=step)
+
+    def close(self) -> Path:
+        """End the recording and make the recorded run of all that the journal holds, whoever wrote it; the
+        journal goes. Returns the folder. Raises OppoError where nothing was recorded, or the disk refuses;
+        the journal then stays."""
+        from oppo_sim.traces.journal import seal
+
+        self.stop()
+        return seal(journal_of(self.folder), self.folder)
+
+    def stop(self) -> None:
+        """End the recording of this process; the journal stays, to be read as it is or sealed later."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.stop()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        try:
+            os.write(self._file, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+        except OSError as error:
+            self.stop()
+            warnings.warn(f"recording has ended: {disk_error(self._path, error)}", stacklevel=3)
+
+
+def _check_step(step: int) -> None:
+    if isinstance(step, bool) or step != int(step) or step < 0:
+        raise OppoError(f"{step!r} is no step: number the steps from 0")

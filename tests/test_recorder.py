@@ -1,0 +1,191 @@
+"""A recorder: what is written down comes back, of many processes, after restarts and crashes; a fit takes it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from oppo_sim.cli.main import run
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.features import build_features
+from oppo_sim.fit.sources import open_log
+from oppo_sim.simulation import Run, simulate
+from oppo_sim.traces.journal import read_journal, seal
+from oppo_sim.traces.opening import open_trace
+from oppo_sim.traces.recorded import read_recorded_run
+from oppo_sim.traces.recorder import Recorder, journal_of
+from tests.fit_logs import fit_scenario
+
+
+def test_a_run_comes_back(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run", framework="mine", about={"model": "tiny"}) as recorder:
+        for step in (0, 1):
+            recorder.start_step(step)
+            recorder.stage("gen", 2.0)
+            recorder.stage("old_log_prob+ref", 0.5)
+            recorder.stage("gen", 0.25)
+            recorder.stage("step", 4.0)
+            recorder.rollout_finished(
+                7,
+                prompt_length=3,
+                prompt_id="b",
+                finish_reason="length",
+                reward=0.5,
+                started_at=100.0 + step,
+                finished_at=103.5 + step,
+            )
+            recorder.rollout_finished(5 + step, started_at=99.0 + step, finished_at=101.0 + step)
+    assert not journal_of(tmp_path / "run").exists()
+    recorded = read_recorded_run(tmp_path / "run")
+    assert recorded.manifest["framework"] == "mine"
+    assert recorded.manifest["about"] == {"model": "tiny"}
+    trace = recorded.as_trace()
+    assert trace["step"].tolist() == [0, 0, 1, 1]
+    # In order of when they started.
+    assert trace["response_length"].tolist() == [5, 7, 6, 7]
+    assert trace["admitted_s"].tolist() == [0, 1, 1, 2]
+    assert trace["finished_s"].tolist() == [2, 4.5, 3, 5.5]
+    assert trace["finish_reason"].tolist()[1::2] == ["length", "length"]
+    assert recorded.steps is not None
+    assert recorded.steps.drop(columns="cold_start").to_dict("list") == {
+        "step": [0, 1],
+        "timing_s/gen": [2.25, 2.25],
+        "timing_s/old_log_prob+ref": [0.5, 0.5],
+        "timing_s/step": [4.0, 4.0],
+    }
+    log = open_log(tmp_path / "run")
+    assert log.framework == "mine"
+    assert log.covers == {
+        "timing_s/gen": ("gen",),
+        "timing_s/old_log_prob+ref": ("old_log_prob", "ref"),
+    }
+    assert log.lengths == {0: [5, 7], 1: [6, 7]}
+    assert log.frame["cold_start"].tolist() == [True, False]
+
+
+def test_a_journal_is_read_while_it_is_written_and_its_last_line_may_be_cut(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    recorder.start_step(0)
+    recorder.rollout_finished(4)
+    recorder.rollout_finished(6)
+    journal = journal_of(tmp_path / "run")
+    assert open_trace(str(journal)).frame["response_length"].tolist() == [4, 6]
+    (file,) = journal.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    assert open_trace(str(journal)).frame["response_length"].tolist() == [4]
+    with pytest.raises(OppoError, match="no seconds of any stage"):
+        open_log(journal)
+
+
+def test_workers_of_their_own_record_into_one_run(tmp_path: Path) -> None:
+    """They know no step: so many rollouts make one, in the order in which they finished."""
+    code = (
+        "import sys; from oppo_sim.traces.recorder import Recorder\n"
+        "recorder = Recorder(sys.argv[1], rollouts_per_step=4)\n"
+        "for at in range(int(sys.argv[2]), 9, 2): recorder.rollout_finished(10 + at, finished_at=float(at))\n"
+        "assert 'pandas' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    for first in ("1", "0"):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), first], check=True)
+    recorded = read_journal(journal_of(tmp_path / "run"))
+    assert recorded.outcomes["response_length"].tolist() == [10, 11, 12, 13, 14, 15, 16, 17]
+    assert recorded.workload["step"].tolist() == [0] * 4 + [1] * 4
+    assert recorded.manifest["processes"] == 2
+    assert recorded.manifest["left_out"] == {"rollout that fills no step": 1}
+    assert seal(journal_of(tmp_path / "run"), tmp_path / "run") == tmp_path / "run"
+    assert len(read_recorded_run(tmp_path / "run").outcomes) == 8
+
+
+def test_after_a_restart_the_later_attempt_counts(tmp_path: Path) -> None:
+    for steps, length in (((0, 1, 2), 5), ((1, 2), 9)):
+        recorder = Recorder(tmp_path / "run")
+        for step in steps:
+            recorder.start_step(step)
+            recorder.rollout_finished(length)
+            recorder.stage("gen", float(length))
+        recorder.stop()
+    recorded = read_journal(journal_of(tmp_path / "run"))
+    assert recorded.outcomes["response_length"].tolist() == [5, 9, 9]
+    assert recorded.steps is not None
+    assert recorded.steps["timing_s/gen"].tolist() == [5, 9, 9]
+    assert recorded.steps["cold_start"].tolist() == [True, True, False]
+    assert list(recorded.manifest["left_out"].values()) == [2]
+
+
+def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    for call, told in (
+        (lambda: recorder.stage("gen", 1.0), "belongs to no step"),
+        (lambda: recorder.stage("generate", 1.0, step=0), "there is no stage 'generate'"),
+        (lambda: recorder.stage("gen", float("nan"), step=0), "gen took nan seconds"),
+        (lambda: recorder.start_step(-1), "-1 is no step"),
+        (lambda: recorder.rollout_finished(-3), "response_length of a recorded rollout is -3"),
+        (lambda: recorder.rollout_finished(3, finish_reason="eos"), "give one of stop, length, abort"),
+        (lambda: recorder.rollout_finished(3, started_at=5.0, finished_at=4.0), "finished 1 s before it"),
+        (recorder.close, "holds no rollout"),
+        (lambda: Recorder(tmp_path / "other", about={"x": object()}), "no plain JSON|not plain JSON"),
+        (lambda: Recorder(tmp_path / "other", rollouts_per_step=0), "rollouts_per_step is 0"),
+        (lambda: Recorder(tmp_path), "never overwritten"),
+    ):
+        with pytest.raises(OppoError, match=told):
+            call()
+    assert journal_of(tmp_path / "run").is_dir()
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "a.jsonl").write_text(json.dumps({"format": "oppo-recording/1"}) + "\n[]\n")
+    with pytest.raises(OppoError, match="line 2: this is no line of a recorder"):
+        read_journal(tmp_path / "odd")
+
+
+def test_a_full_disk_ends_the_recording_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path / "run")
+    recorder.rollout_finished(3, step=0)
+    monkeypatch.setattr("os.write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.warns(UserWarning, match="recording has ended: no space left"):
+        recorder.rollout_finished(4, step=0)
+    recorder.rollout_finished(5, step=0)
+    monkeypatch.undo()
+    recorder.close()
+    assert read_recorded_run(tmp_path / "run").outcomes["response_length"].tolist() == [3]
+
+
+def test_a_recorded_run_is_fitted_and_simulated_with_every_length_known(tmp_path: Path) -> None:
+    """Seconds of a stage, and lengths of every rollout, of a simulated run: the fit finds the truth of it."""
+    scenario = fit_scenario()
+    made = simulate(scenario, policy="sequential", steps=4)
+    record(made, tmp_path / "run")
+    log = open_log(tmp_path / "run")
+    assert log.lengths is not None
+    assert {step: sum(each) for step, each in log.lengths.items()} == {
+        int(step): int(group["response_length"].sum())
+        for step, group in made.rollouts.groupby("trained_step")
+    }
+    features, kept = build_features(log, scenario)
+    # Every length is known: nothing is drawn, and the model's seconds are those of the run.
+    assert features.spread.max() == 0
+    assert (features.decode[0, 0] + features.prefill).tolist() == pytest.approx(
+        kept.frame["timing_s/gen"].tolist(), rel=1e-9
+    )
+    replayed = ["--trace", str(tmp_path / "run"), "--set", "trace.sampling=by_step", "--steps", "2"]
+    (tmp_path / "mine.yaml").write_text(scenario.to_yaml())
+    assert run(["simulate", str(tmp_path / "mine.yaml"), *replayed, "-o", str(tmp_path / "again")]) == 0
+    again = pd.read_parquet(tmp_path / "again" / "rollouts.parquet")
+    assert sorted(again["response_length"][:64]) == sorted(log.lengths[0])
+
+
+def record(made: Run, folder: Path) -> None:
+    with Recorder(folder, framework="simulated") as recorder:
+        for row in made.steps.to_dict("records"):
+            step = int(row["step"])
+            recorder.start_step(step)
+            for stage in ("gen", "reward", "old_log_prob", "ref", "update_actor", "step"):
+                if row.get(f"timing_s/{stage}", 0.0) > 0:
+                    recorder.stage(stage, float(row[f"timing_s/{stage}"]))
+            for rollout in made.rollouts[made.rollouts["trained_step"] == step].to_dict("records"):
+                recorder.rollout_finished(
+                    int(rollout["response_length"]), prompt_length=int(rollout["prompt_length"])
+                )

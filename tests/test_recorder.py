@@ -14,9 +14,10 @@ from oppo_sim.fit.features import build_features
 from oppo_sim.fit.sources import open_log
 from oppo_sim.simulation import Run, simulate
 from oppo_sim.traces.journal import read_journal, seal
+from oppo_sim.traces.journal_format import journal_of
 from oppo_sim.traces.opening import open_trace
 from oppo_sim.traces.recorded import read_recorded_run
-from oppo_sim.traces.recorder import Recorder, journal_of
+from oppo_sim.traces.recorder import Recorder
 from tests.fit_logs import fit_scenario
 
 

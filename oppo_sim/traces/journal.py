@@ -30,8 +30,8 @@ from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import json_values
+from oppo_sim.traces.journal_format import FORMAT, LINES
 from oppo_sim.traces.recorded import RecordedRun, write_recorded_run
-from oppo_sim.traces.recorder import FORMAT, LINES
 
 REPEATED: Final = "rollout of a step that was started again, as after a restart"
 NO_STEP: Final = "rollout that fills no step"

@@ -29,18 +29,11 @@ from typing import Any, Final, Self
 from oppo_sim.columns import STAGES
 from oppo_sim.errors import OppoError
 from oppo_sim.files import disk_error, write_errors
+from oppo_sim.traces.journal_format import FORMAT, journal_of
 
-FORMAT: Final = "oppo-recording/1"
-SUFFIX: Final = ".journal"
-LINES: Final = "*.jsonl"
 TIMED: Final = ("step", "testing", "save_checkpoint")
 """What may be timed beside the stages: the whole step, and what lies inside it."""
 REASONS: Final = ("stop", "length", "abort")
-
-
-def journal_of(folder: Path) -> Path:
-    """Where a run that will be ``folder`` is written down meanwhile."""
-    return folder.with_name(folder.name + SUFFIX)
 
 
 class Recorder:

@@ -111,10 +111,13 @@ class _Answer(RuntimeError):
 
 
 def contention_points(plan: CalibrationPlan) -> dict[Activity, Point]:
-    """A usual batch of each: most rollouts at middle contexts; a chunk of several; a small update."""
+    """A usual batch of each: the middle number of rollouts at middle contexts; a chunk of several; a small
+    update. A phase decodes most of its iterations with few rollouts, and the fewer they are the more an
+    iteration is slowed down by what the other process leaves in the caches."""
     decode = [point for point in plan.points if point.kind == "decode" and point.cell is not None]
-    most = max(point.n for point in decode)
-    contexts = sorted((point for point in decode if point.n == most), key=lambda point: point.kv_tokens)
+    sizes = sorted({point.n for point in decode})
+    usual = sizes[len(sizes) // 2]
+    contexts = sorted((point for point in decode if point.n == usual), key=lambda point: point.kv_tokens)
     score = sorted(
         (point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key)
     )

@@ -12,14 +12,22 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "paper"))
 
+import answers
+import asking
 import claims
 import others
 import paper_page
+import policy_map
+import questions
 import setups
 import synthetic
 import unknowns
 
+from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.observe import read_observation
+from oppo_sim.policies.registry import check_settings
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.schema import Scenario
 
 FOLDER = setups.FOLDER
 
@@ -98,6 +106,76 @@ def test_the_stored_page_is_what_its_code_gives() -> None:
     assert paper_page.page_text(claims.compare_all()) == stored, (
         "run 'python experiments/paper/run.py --page'"
     )
+
+
+def test_a_patch_replaces_what_has_a_kind_and_keeps_the_rest() -> None:
+    plain = {"costs": {"kind": "roofline", "reward": {"kind": "model", "dtype": "bf16"}}, "steps": 4}
+    patch = {"costs": {"reward": {"kind": "verifier"}}, "steps": 5}
+    assert asking.laid_over(plain, patch) == {
+        "costs": {"kind": "roofline", "reward": {"kind": "verifier"}},
+        "steps": 5,
+    }
+    assert plain["steps"] == 4
+
+
+@pytest.mark.parametrize("letter", list(questions.QUESTIONS))
+def test_what_a_question_runs_can_be_said(letter: str) -> None:
+    setup = setups.SETUPS["se-7b"]
+    world = unknowns.world_of(setup, asking.FIRST_WORLD)
+    plain = unknowns.scenario_of(setup, world).to_plain()
+    for case in questions.QUESTIONS[letter].cases(world).values():
+        Scenario.model_validate(asking.laid_over(plain, case.scenario))
+        check_settings(case.policy, dict(case.settings), None)
+
+
+@pytest.mark.parametrize("letter", list(questions.QUESTIONS))
+def test_a_stored_answer_is_what_its_rows_give(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "save", lambda figure, letter: answers.plt.close(figure))
+    rows = pd.read_csv(setups.FOLDER / "results" / f"question_{letter}.csv")
+    assert set(rows["setup"]) == set(questions.QUESTIONS[letter].setups)
+    assert rows.groupby("setup")["world"].nunique().min() == questions.QUESTIONS[letter].machines
+    stored = (FOLDER / f"question_{letter}.md").read_text("utf-8")
+    assert questions.page_text(letter, rows) == stored, "run 'python experiments/paper/questions.py --page'"
+
+
+def test_a_cell_of_the_map_has_the_shares_that_it_says() -> None:
+    cell = policy_map.Cell(tail=4.0, scoring=0.25, training=0.4, slots=0.5)
+
+    def run(scoring: float, training: float, gen_s: float) -> pd.DataFrame:
+        here = cell._replace(scoring=scoring, training=training)
+        scenario = policy_map.scenario_of(here, gen_s, None)
+        return run_columns(build_setup(scenario, policy="sequential", steps=12, seed=1)).frame()
+
+    gen_s = float(run(0.0, 0.0, 1.0)["timing_s/gen"].mean())
+    found = run(cell.scoring, cell.training, gen_s).mean(numeric_only=True)
+    assert found["timing_s/reward"] / found["timing_s/step"] == pytest.approx(0.25, abs=0.02)
+    assert found["timing_s/update_actor"] / found["timing_s/step"] == pytest.approx(0.4, abs=0.02)
+
+
+def test_the_best_policy_of_a_cell_by_hand() -> None:
+    cell = {"tail": 4.0, "scoring": 0.1, "training": 0.2, "slots": 0.5}
+    runs = {"sequential": (10.0, 0), "intra": (8.0, 0), "oppo 0.25 None": (4.0, 3), "oppo 0.25 1": (5.0, 1)}
+    rows = pd.DataFrame(
+        {**cell, "run": run, "seed": seed, "step_s": step_s * seed, "stalest": stalest, "bias": 0.0}
+        for run, (step_s, stalest) in runs.items()
+        for seed in (1, 2)
+    )
+    told = policy_map.gains(rows)
+    one, free = (policy_map.best_of(told, band).iloc[0] for band in policy_map.BANDS)
+    assert (one["run"], one["faster"], one["policy_next"], one["faster_next"]) == (
+        "oppo 0.25 1", pytest.approx(2.0), "intra", pytest.approx(1.25),
+    )  # fmt: skip
+    assert (free["run"], free["faster"]) == ("oppo 0.25 None", pytest.approx(2.5))
+
+
+def test_the_stored_map_is_what_its_runs_give() -> None:
+    stored = pd.read_csv(policy_map.GAINS)
+    made = policy_map.gains(pd.read_csv(policy_map.FILE))
+    assert len(set(zip(*(stored[name] for name in policy_map.AXES), strict=True))) == len(
+        list(policy_map.cells())
+    )
+    assert stored["run"].tolist() == made["run"].tolist()
+    assert stored["faster"].to_numpy() == pytest.approx(made["faster"].to_numpy(), rel=2e-3)
 
 
 def test_a_small_part_runs(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypotheses import FEW, weigh
 from predicting import by_run, runs_file
 from setups import SETUPS
 from study import FOLDER, RESULTS
+from timing import SECONDS
 from unknowns import CHOICES
 
 PAGE = FOLDER / "README.md"
@@ -46,6 +47,7 @@ def page_text(compared: Sequence[Compared]) -> str:
         "{fits}": fits_table(),
         "{hypotheses}": hypotheses_table(),
         "{synthetic}": synthetic_table(),
+        "{seconds}": frame_table(pd.read_csv(SECONDS, dtype=str)) if SECONDS.exists() else "Not recorded.",
         "{scorings}": frame_table(pd.read_csv(SCORINGS, dtype=str)) if SCORINGS.exists() else "None yet.",
     }
     text = TEXT.read_text(encoding="utf-8")

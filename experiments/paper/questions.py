@@ -1,8 +1,9 @@
 """Questions of the paper's reviewers, answered on machines of the priors: every world of what OPPO did not
 publish, not only those that agree with its baselines.
 
-    nice python experiments/paper/questions.py a    # chunks, or is each finished rollout enough?
-    nice python experiments/paper/questions.py e    # control of overcommit, or a good constant?
+    nice python experiments/paper/questions.py          # all; what is in results/ is kept
+    nice python experiments/paper/questions.py b        # what an engine leaves of the gain
+    nice python experiments/paper/questions.py --page   # figures and pages alone
 
 Each writes results/question_X.csv (resumable), a figure and question_X.md.
 """
@@ -10,218 +11,219 @@ Each writes results/question_X.csv (resumable), a figure and question_X.md.
 import argparse
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from math import pi, sin
 from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import matplotlib as mpl
-import numpy as np
 import pandas as pd
-from predicting import summary_of
-from setups import SETUPS
-from study import FOLDER, RESULTS, World
-from unknowns import scenario_of, world_of
+from answers import page_a, page_b, page_c, page_d, page_e, page_f, page_g, page_h
+from asking import Case, Cases, Question, ask, laid_over, rows_file
+from prompts import PROMPTS, ask_prompts, prompts_table
+from study import FOLDER, World
+from timing import timed
 
-from oppo_sim.costs.terms import CostTerms
-from oppo_sim.fast.choose import run_columns
-from oppo_sim.fit.priors import priors_for
-from oppo_sim.learning import measured_effect, progress
-from oppo_sim.runs.ranges import machine_interval
-from oppo_sim.scenario.build import build_parts, build_setup, cost_context
-from oppo_sim.scenario.schema import Scenario
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-
-_FIRST_WORLD: Final = 20_000
-_CONSTANTS: Final = (0, 2, 4, 8, 14, 28, 56)
-Runs = Mapping[str, tuple[str, dict[str, Any], str]]
-"""By name: policy, its settings, and which rewards."""
+CONTINUOUS: Final = {"engine": "vllm"}
+"""Continuous batching."""
+_DELTA: Final = 14
+"""An eighth of B = 112."""
 
 
-def _streaming(world: World) -> Runs:
-    chunk = int(world["chunk_size"])
-    rounds = {"stop_check": "chunk", "chunk_size": chunk}
+def _four(chunk: int, delta: int, **further: Any) -> dict[str, Case]:
+    """Sequential, both parts and OPPO."""
     return {
-        "batch": ("sequential", {}, "rising"),
-        "rollout": ("rollout-overlap", {}, "rising"),
-        "chunk": ("intra", {"chunk_size": chunk}, "rising"),
-        "chunk in rounds": ("intra", rounds, "rising"),
-        "inter + rollout": ("inter", {"overcommit": 14, "score_granularity": "rollout"}, "rising"),
-        "inter + chunk": ("oppo", {"overcommit": 14, "chunk_size": chunk}, "rising"),
+        "sequential": Case("sequential", {}, **further),
+        "intra": Case("intra", {"chunk_size": chunk}, **further),
+        "inter": Case("inter", {"overcommit": delta}, **further),
+        "oppo": Case("oppo", {"overcommit": delta, "chunk_size": chunk}, **further),
     }
 
 
-def _control(world: World) -> Runs:
-    found: dict[str, tuple[str, dict[str, Any], str]] = {"sequential": ("sequential", {}, "rising")}
+def _named(prefix: str, cases: Cases) -> dict[str, Case]:
+    return {f"{prefix}: {name}": case for name, case in cases.items()}
+
+
+def _streaming(world: World) -> Cases:
     chunk = int(world["chunk_size"])
-    for delta in _CONSTANTS:
-        found[f"constant {delta}"] = ("oppo", {"chunk_size": chunk, "overcommit": delta}, "rising")
-    for rewards in ("rising", "oscillating"):
+    rounds = {"stop_check": "chunk", "chunk_size": chunk}
+    return {
+        "batch": Case("sequential"),
+        "rollout": Case("rollout-overlap"),
+        "chunk": Case("intra", {"chunk_size": chunk}),
+        "chunk in rounds": Case("intra", rounds),
+        "inter + rollout": Case("inter", {"overcommit": _DELTA, "score_granularity": "rollout"}),
+        "inter + chunk": Case("oppo", {"overcommit": _DELTA, "chunk_size": chunk}),
+    }
+
+
+def _engines(world: World) -> Cases:
+    found: dict[str, Case] = {}
+    for engine in ("generate", "vllm", "sglang"):
+        # The engines have continuous batching and the same lengths, and bring their own host.
+        known = {"engine": "generate" if engine == "generate" else "vllm"}
+        host = {"costs": {"rollout": {"host": engine}}}
+        found |= _named(engine, _four(int(world["chunk_size"]), _DELTA, world=known, scenario=host))
+    return found
+
+
+def _competitors(world: World) -> Cases:
+    chunk, mean = int(world["chunk_size"]), round(float(world["mean"]))
+    found = {
+        "sequential": Case("sequential"),
+        "rollout-overlap": Case("rollout-overlap"),
+        "intra": Case("intra", {"chunk_size": chunk}),
+    }
+    for over in (1.1, 1.25, 1.5):
+        settings = {"over_issue": over, "score_granularity": "chunk", "chunk_size": chunk}
+        found[f"tail-batching {over}"] = Case("tail-batching", settings)
+    for delta in (4, 14, 28, 56, 112):
+        for most in (None, 1):
+            settings = {"overcommit": delta, "chunk_size": chunk, "max_deferrals": most}
+            found[f"oppo {delta} {most}"] = Case("oppo", settings)
+    for most in (None, 1):
+        found[f"april {most}"] = Case("april", {"max_deferrals": most})
+    for times in (1, 2, 4):
+        for most in (None, 1):
+            settings = {"token_budget": times * mean, "max_deferrals": most}
+            found[f"partial-rollout {times} {most}"] = Case("partial-rollout", settings)
+    for replicas in (2, 3, 4, 5):
+        apart = {
+            "rollout": {"num_replicas": replicas},
+            "placement": {"training": "separate"},
+            "training": {"num_gpus": 7 - replicas, "weight_sync": {"kind": "online_refit"}},
+        }
+        scored_so = {"score_granularity": "rollout"}
+        found[f"one-step-off {replicas}"] = Case("one-step-off", scored_so, scenario=apart)
+        settings = {"max_staleness": 1, "score_granularity": "rollout"}
+        found[f"async {replicas}"] = Case("async", settings, scenario=apart)
+    return {name: case._replace(world=CONTINUOUS) for name, case in found.items()}
+
+
+def _deltas(world: World) -> Cases:
+    chunk = int(world["chunk_size"])
+    return {
+        f"overcommit {delta}": Case("oppo", {"overcommit": delta, "chunk_size": chunk})
+        for delta in (0, 2, 4, 8, 14, 28, 56, 112)
+    }
+
+
+def _control(world: World) -> Cases:
+    chunk = int(world["chunk_size"])
+    found = {"sequential": Case("sequential")}
+    for delta in (0, 2, 4, 8, 14, 28, 56):
+        found[f"constant {delta}"] = Case("oppo", {"chunk_size": chunk, "overcommit": delta})
+    # Without a trend, and swinging with a period of 40 steps, as an unstable run's.
+    swing = [round(2.0 + 0.5 * sin(pi * step / 20), 6) for step in range(400)]
+    oscillating = {"rewards": {"kind": "series", "values": swing}}
+    for rewards, patch in (("rising", {}), ("oscillating", oscillating)):
         for most in (8, 28, 56):
             for window in (5, 20):
                 control = {"control": "reward_slope", "max": most, "window": window}
                 settings = {"chunk_size": chunk, "overcommit": control}
-                found[f"{rewards} max {most} w {window}"] = ("oppo", settings, rewards)
+                found[f"{rewards} max {most} w {window}"] = Case("oppo", settings, scenario=patch)
     explore = {"control": "explore", "candidates": [128, 256, 512], "explore_every": 50}
-    found["chunk explored"] = ("oppo", {"chunk_size": explore, "overcommit": 14}, "rising")
+    found["chunk explored"] = Case("oppo", {"chunk_size": explore, "overcommit": _DELTA})
     return found
 
 
-QUESTIONS: Final[Mapping[str, tuple[Callable[[World], Runs], int, int]]] = {
-    "a": (_streaming, 26, 6),
-    "e": (_control, 120, 20),
+def _rewards(world: World) -> Cases:
+    def model(name: str, dtype: str = "bf16") -> dict[str, Any]:
+        return {"kind": "model", "model": name, "host": world["engine"], "dtype": dtype}
+
+    def judge(calls: float) -> dict[str, Any]:
+        # Calls a second, a rollout each. What a call takes from end to end comes once a step to any policy.
+        reward = {"kind": "verifier", "fixed_s": 1.0 / calls}
+        return {"costs": {"reward_model": reward}, "scoring": {"max_scoring_tokens": 1}}
+
+    rewards: dict[str, dict[str, Any]] = {
+        "rule": {"costs": {"reward_model": {"kind": "verifier", "fixed_s": 0.01, "per_token_s": 1e-6}}},
+        "0.5B": {"costs": {"reward_model": model("qwen2.5-0.5b")}},
+        "7B": {"costs": {"reward_model": model("qwen2.5-7b")}},
+        "7B float32": {"costs": {"reward_model": model("qwen2.5-7b", "float32")}},
+        "32B": {"costs": {"reward_model": model("qwen2.5-32b")}},
+        "judge, 6 calls a second": judge(6.0),
+        "judge, 1 call a second": judge(1.0),
+    }
+    chunk = int(world["chunk_size"])
+    found: dict[str, Case] = {}
+    for name, patch in rewards.items():
+        found |= _named(name, _four(chunk, _DELTA, scenario=patch))
+        found[f"{name}: rollout-overlap"] = Case("rollout-overlap", scenario=patch)
+    return found
+
+
+def _losses(world: World) -> Cases:
+    def grouped(size: int, **training: Any) -> dict[str, Any]:
+        samples = {"samples_per_prompt": size, "prompt_correlation": 0.5}
+        return {
+            "group_size": size,
+            "trace": {"synth": samples},
+            "training": {"critic": "none", "num_ppo_epochs": 1, **training},
+        }
+
+    rule = {"costs": {"reward_model": {"kind": "verifier", "fixed_s": 0.01, "per_token_s": 1e-6}}}
+    losses: dict[str, Mapping[str, Any]] = {
+        "PPO": {},
+        "PPO, 1 epoch": {"training": {"num_ppo_epochs": 1}},
+        "GRPO, groups of 8": grouped(8),
+        "GRPO, groups of 8, rule": {**grouped(8), **rule},
+        "online DPO, pairs": grouped(2),
+    }
+    found: dict[str, Case] = {}
+    for name, patch in losses.items():
+        found |= _named(name, _four(int(world["chunk_size"]), 16, scenario=patch))
+    return found
+
+
+def _growth(world: World) -> Cases:
+    chunk = int(world["chunk_size"])
+    found: dict[str, Case] = {}
+
+    def add(name: str, batch: int, patch: Mapping[str, Any], **drawn: Any) -> None:
+        whole = laid_over({"rollout_batch_size": batch}, patch)
+        known = {**CONTINUOUS, **drawn}
+        found.update(_named(name, _three(chunk, batch // 8, world=known, scenario=whole)))
+
+    for gpus in (8, 16, 32):
+        nodes = {
+            "rollout": {"num_replicas": 7 * gpus // 8},
+            "scoring": {"num_workers": gpus // 8},
+            "cluster": {"num_gpus_per_node": 8},
+        }
+        add(f"GPUs, B fixed {gpus}", 112, nodes)
+        add(f"GPUs, B grows {gpus}", 14 * gpus, nodes)
+    for gpus in (8, 4, 2):
+        add(f"GPUs of a node, of 8 {gpus}", 112, {"cluster": {"num_gpus_per_node": gpus}})
+    for batch in (56, 112, 224, 448):
+        add(f"B {batch}", batch, {})
+    longest = int(world["longest"])
+    for ratio in (1.5, 2.5, 4.0, 6.0):
+        mean = min(float(world["mean"]), longest / 7)
+        add(f"tail {ratio:g}", 112, {}, tail="heavy", tail_shape=ratio, mean=mean)
+    for seconds in (0.0, 1.0, 5.0, 20.0):
+        calls = {"mean_calls": 3.0, "mean_s": seconds, "p99_s": 5 * seconds or None, "mean_tokens": 100.0}
+        tools = {"trace": {"synth": {"tools": calls}}} if seconds else {}
+        add(f"tools {seconds:g}", 112, tools)
+    return found
+
+
+def _three(chunk: int, delta: int, **further: Any) -> dict[str, Case]:
+    four = _four(chunk, delta, **further)
+    return {name: four[name] for name in ("sequential", "intra", "oppo")}
+
+
+QUESTIONS: Final[Mapping[str, Question]] = {
+    "a": Question(_streaming, page_a, 40),
+    "b": Question(_engines, page_b, 40),
+    "c": Question(_competitors, page_c, 12),
+    "d": Question(_deltas, page_d, 12, steps=50, warmup=20),
+    "e": Question(_control, page_e, 12, steps=120, warmup=20),
+    "f": Question(_rewards, page_f, 12),
+    "g": Question(_losses, page_g, 12),
+    "h": Question(_growth, page_h, 10),
 }
-"""Runs, steps of each, and steps of these that are warm-up."""
-
-
-def make(question: str, machines: int) -> pd.DataFrame:
-    """All runs of ``machines`` machines a set-up; what is there is kept."""
-    path = RESULTS / f"question_{question}.csv"
-    rows: list[dict[str, Any]] = pd.read_csv(path).to_dict("records") if path.exists() else []
-    done = {(row["setup"], int(row["world"])) for row in rows}
-    for number in range(_FIRST_WORLD, _FIRST_WORLD + machines):
-        for name in SETUPS:
-            if (name, number) not in done and SETUPS[name].reward is not None:
-                rows += _machine(question, name, number)
-        pd.DataFrame(rows).to_csv(path, index=False, float_format="%.5g")
-        print(f"{time.strftime('%H:%M:%S')} {question}: machine {number - _FIRST_WORLD + 1}", flush=True)
-    return pd.read_csv(path)
-
-
-def _machine(question: str, name: str, number: int) -> list[dict[str, Any]]:
-    runs_of, steps, warmup = QUESTIONS[question]
-    world = world_of(SETUPS[name], number)
-    scenario = scenario_of(SETUPS[name], world)
-    parts, context = build_parts(scenario), cost_context(scenario)
-    costs = scenario.costs.under(parts.costs, _terms(scenario, number), context)
-    rows = []
-    for run, (policy, settings, rewards) in runs_of(world).items():
-        here = scenario if rewards == "rising" else _oscillating(scenario)
-        setup = build_setup(here, policy=policy, policy_settings=settings, steps=steps, parts=parts)
-        frame = run_columns(replace(setup, costs=costs)).frame().iloc[warmup:]
-        found = summary_of(frame, (scenario.rollout.num_replicas, 1))
-        kept = {key: found[key] for key in ("step_s", "gen_s", "reward_s", "overcommit", "own_step")}
-        worth = _worth(found)
-        tail = world["tail"]
-        rows.append(
-            {
-                "setup": name,
-                "world": number,
-                "engine": world["engine"],
-                "tail": tail,
-                "run": run,
-                **kept,
-                **worth,
-            }
-        )
-    return rows
-
-
-def _terms(scenario: Scenario, number: int) -> CostTerms:
-    """One machine of the priors of ``oppo fit --observe``."""
-    generator = np.random.default_rng([number, 5])
-    own = {prior.term: prior for prior in scenario.costs.priors(cost_context(scenario))}
-    drawn = {
-        name: prior.median * np.exp(prior.sigma * generator.standard_normal())
-        for name, prior in (priors_for([scenario]) | own).items()
-        if name in CostTerms.model_fields
-    }
-    return CostTerms(**{name: float(value) for name, value in drawn.items()})
-
-
-def _oscillating(scenario: Scenario) -> Scenario:
-    """Rewards without a trend that swing with a period of 40 steps, as an unstable run's do."""
-    values = [2.0 + 0.5 * np.sin(2 * np.pi * step / 40) for step in range(400)]
-    plain = scenario.to_plain() | {"rewards": {"kind": "series", "values": [float(v) for v in values]}}
-    return Scenario.model_validate(plain)
-
-
-def _worth(found: Mapping[str, float]) -> dict[str, float]:
-    """On-policy steps that a step is worth: the measured effect of staleness, and none."""
-    stale = found["staleness"]
-    whole = int(stale)
-    shares = [0.0] * (whole + 2)
-    shares[whole], shares[whole + 1] = 1.0 - (stale - whole), stale - whole
-    return {"worth": progress(shares, found["length_bias"], measured_effect().strength)}
-
-
-def page_a(rows: pd.DataFrame) -> str:
-    """The answer to (a)."""
-    table = rows.pivot(index=["setup", "world"], columns="run", values="step_s")
-    scoring = rows[rows["run"] == "batch"].set_index(["setup", "world"])
-    share = (scoring["reward_s"] / scoring["step_s"]).reindex(table.index)
-    figure, axes = plt.subplots(figsize=(6, 3.6))
-    pairs = {"alone": ("rollout", "chunk"), "beside overcommit 14": ("inter + rollout", "inter + chunk")}
-    lines = [
-        "| scoring of a step | machines | chunks over rollouts | beside overcommit 14 | chunks in rounds |"
-    ]
-    lines += ["|---|---|---|---|---|"]
-    for (label, (left, right)), colour in zip(pairs.items(), ("#4575b4", "#d73027"), strict=True):
-        axes.plot(share, table[left] / table[right], ".", ms=4, color=colour, label=label)
-    for low, high in ((0.0, 0.1), (0.1, 0.2), (0.2, 0.4), (0.4, 1.0)):
-        part = table[(share >= low) & (share < high)]
-        cells = [
-            _ranged(part[left] / part[right])
-            for left, right in (*pairs.values(), ("rollout", "chunk in rounds"))
-        ]
-        lines.append(f"| {low:.0%} to {high:.0%} | {len(part)} | {' | '.join(cells)} |")
-    axes.axhline(1, color="grey", lw=0.8)
-    axes.set_xlabel("scoring's share of a sequential step")
-    axes.set_ylabel("times faster than\nrollout scoring")
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(RESULTS / "question_a.png", dpi=110)
-    plt.close(figure)
-    return "\n".join(lines)
-
-
-def page_e(rows: pd.DataFrame) -> str:
-    """The answer to (e)."""
-    rows = rows.assign(to_reward=rows["step_s"] / rows["worth"])
-    lines = [
-        "| | seconds a step against constant 14 | time to a reward against constant 14 |",
-        "|---|---|---|",
-    ]
-    found = {}
-    for column in ("step_s", "to_reward"):
-        found[column] = rows.pivot(index=["setup", "world"], columns="run", values=column)
-    constants = [f"constant {delta}" for delta in _CONSTANTS]
-    for run in found["step_s"].columns:
-        cells = [_ranged(found[column]["constant 14"] / found[column][run]) for column in found]
-        lines.append(f"| {run} | {' | '.join(cells)} |")
-    best = {
-        column: _ranged(found[column]["constant 14"] / found[column][constants].min(axis=1))
-        for column in found
-    }
-    lines.append(
-        f"| best constant of each machine (known afterwards) | {best['step_s']} | {best['to_reward']} |"
-    )
-    figure, axes = plt.subplots(figsize=(6, 3.4))
-    for column, colour in (("step_s", "#4575b4"), ("to_reward", "#d73027")):
-        ratios = [found[column]["constant 0"] / found[column][name] for name in constants]
-        axes.plot(_CONSTANTS, [ratio.median() for ratio in ratios], "o-", color=colour, label=column)
-        low, high = ([ratio.quantile(q) for ratio in ratios] for q in (0.1, 0.9))
-        axes.fill_between(_CONSTANTS, low, high, color=colour, alpha=0.15)
-    axes.set_xlabel("constant overcommit (B = 112)")
-    axes.set_ylabel("times better than none")
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(RESULTS / "question_e.png", dpi=110)
-    plt.close(figure)
-    return "\n".join(lines)
-
-
-def _ranged(values: "pd.Series[float]") -> str:
-    told = values.dropna()
-    if not len(told):
-        return "–"
-    low, high = machine_interval(told.tolist())
-    return f"{told.median():.3f} [{low:.3f}, {high:.3f}]"
 
 
 def main() -> None:
@@ -229,14 +231,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("question", choices=list(QUESTIONS))
-    parser.add_argument("--machines", type=int, default=60, help="of each set-up")
+    parser.add_argument("questions", nargs="*", metavar="LETTER", help="a to h; none: all")
+    parser.add_argument("--machines", type=int, help="of each set-up, instead of the question's own number")
+    parser.add_argument("--page", action="store_true", help="of what is there")
     said = parser.parse_args()
     os.environ.setdefault("OPPO_ENGINE", "compiled")
-    rows = make(said.question, said.machines)
-    table = {"a": page_a, "e": page_e}[said.question](rows)
-    text = (FOLDER / f"question_{said.question}.text.md").read_text("utf-8")
-    (FOLDER / f"question_{said.question}.md").write_text(text.replace("{table}", table), "utf-8")
+    for letter in said.questions or QUESTIONS:
+        answer(letter, 0 if said.page else said.machines or QUESTIONS[letter].machines)
+
+
+def answer(letter: str, machines: int) -> None:
+    """Run what is missing, then write figure and page."""
+    with timed(f"question {letter}", not rows_file(letter).exists()):
+        rows = ask(letter, QUESTIONS[letter], machines)
+        if letter == "d":
+            ask_prompts(machines // 4)
+    (FOLDER / f"question_{letter}.md").write_text(page_text(letter, rows), "utf-8")
+
+
+def page_text(letter: str, rows: pd.DataFrame) -> str:
+    """The page's text with its tables; draws the figure."""
+    text = (FOLDER / f"question_{letter}.text.md").read_text("utf-8")
+    if letter == "d":
+        text = text.replace("{prompts}", prompts_table(pd.read_csv(PROMPTS)))
+    return text.replace("{table}", QUESTIONS[letter].page(rows))
 
 
 if __name__ == "__main__":

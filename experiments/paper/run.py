@@ -1,4 +1,5 @@
-"""Makes all of this folder again: fits of the baselines alone, predictions, comparison, figures and page.
+"""Makes all of this folder again: fits of the baselines alone, predictions, the reviewers' questions, the
+map, comparison, figures and pages.
 
     python experiments/paper/run.py                      # what is missing in results/, then the page
     python experiments/paper/run.py --fresh              # everything again
@@ -25,6 +26,7 @@ from production import NAME as PRODUCTION
 from production import production_study
 from setups import SETUPS
 from study import RESULTS, Study
+from timing import timed
 
 SIZES = {PRODUCTION: (48, 40)}
 OTHERS = (32, 40)
@@ -55,7 +57,8 @@ def say(text: str) -> None:
 
 def make(study: Study, worlds: int, draws: int, results: Path) -> None:
     """Fit, then predict."""
-    predict(study, fit(study, worlds, draws, results, say), results, say)
+    with timed(study.name, results == RESULTS and not worlds_file(study.name, results).exists()):
+        predict(study, fit(study, worlds, draws, results, say), results, say)
 
 
 def main() -> None:
@@ -77,9 +80,7 @@ def main() -> None:
     if said.part:
         names = [PART[0]]
     for name in names:
-        worlds, draws = (
-            PART[1:] if said.part else (WORLDS, DRAWS) if name in SETUPS else SIZES.get(name, OTHERS)
-        )
+        worlds, draws = PART[1:] if said.part else size_of(name)
         if said.fresh:
             for file in (worlds_file, draws_file, runs_file):
                 file(name, said.output).unlink(missing_ok=True)
@@ -87,6 +88,13 @@ def main() -> None:
             fit(known[name], worlds, draws, said.output, say)
         else:
             make(known[name], worlds, draws, said.output)
+    if not (said.only or said.part or said.fit_only or said.page or said.score):
+        import policy_map
+        import questions
+
+        for letter, question in questions.QUESTIONS.items():
+            questions.answer(letter, question.machines)
+        policy_map.answer()
     if said.output == RESULTS and not (said.only or said.fit_only):
         # The comparison is made last, and nothing above knows of it.
         from paper_page import log_scoring, write_page

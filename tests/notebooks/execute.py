@@ -12,7 +12,8 @@ from nbformat import NotebookNode
 ROOT: Final = Path(__file__).resolve().parents[2]
 NOTEBOOKS: Final = ROOT / "notebooks"
 MEASUREMENTS: Final = Path("experiments") / "validate_cpu"
-"""The one folder of the repository, beside the notebooks, that notebooks read."""
+POLICY_MAP: Final = Path("experiments") / "paper" / "results" / "map.csv"
+"""What notebooks read of the repository, beside themselves: a folder and a file."""
 
 WIDGET: Final = "application/vnd.jupyter.widget-view+json"
 COMPILING: Final = "oppo: compiling the fast path"
@@ -46,6 +47,8 @@ def executed(path: Path, folder: Path) -> NotebookNode:
     Raises nbclient's CellExecutionError where a cell fails.
     """
     shutil.copytree(ROOT / MEASUREMENTS, folder / MEASUREMENTS)
+    (folder / POLICY_MAP).parent.mkdir(parents=True)
+    shutil.copy(ROOT / POLICY_MAP, folder / POLICY_MAP)
     (folder / "notebooks").mkdir()
     book = read(path)
     # Outputs of another kernel must not pass for this one's.

@@ -29,13 +29,14 @@ LARGEST_BYTES = 1_000_000
 PROSE_CELLS = 3
 
 
-def test_the_five_notebooks_are_there() -> None:
+def test_the_six_notebooks_are_there() -> None:
     assert NAMES == [
         "01_sweep_chunk_and_overcommit",
         "02_replay_and_timeline",
         "03_import_your_logs",
         "04_choose_and_check",
         "05_write_your_own_policy",
+        "06_put_your_log_on_the_map",
     ]
 
 

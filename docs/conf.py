@@ -64,8 +64,8 @@ def copy_result_pages(app: Sphinx) -> None:
 
 
 def link_to_copies(app: Sphinx, name: str, source: list[str]) -> None:
-    """A page says ``../experiments/…`` or, from there, ``../../docs/…``: the copies lie elsewhere. A notebook is no
-    page: its list is."""
+    """A page says ``../experiments/…`` or, from there, ``../../docs/…``: the copies lie elsewhere. A notebook
+    is no page: its list is."""
     text = re.sub(
         r"\]\((\.\./)*\.\./experiments/", lambda found: f"]({found[1] or ''}experiments/", source[0]
     )

@@ -7,6 +7,7 @@ such."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,7 +91,14 @@ class Points:
 
     def texts(self, axis: str) -> list[str]:
         """A field by row, exactly as ``--set`` takes it."""
-        return [value_text(value) for value in self.table[axis]]
+        if axis not in self._texts:
+            self._texts[axis] = [value_text(value) for value in self.table[axis]]
+        return self._texts[axis]
+
+    @cached_property
+    def _texts(self) -> dict[str, list[str]]:
+        """Of the fields that were asked for: figures ask once a cell."""
+        return {}
 
     def numbers(self, axis: str) -> NDArray[np.float64]:
         """A field by row; NaN for what is no number."""

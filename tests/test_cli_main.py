@@ -42,7 +42,7 @@ def test_help_imports_no_subcommand() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(ast.literal_eval(result.stdout.splitlines()[-1]))
-    light = {"cli", "cli.main", "cli.progress", "errors", "files", "given_command"}
+    light = {"cli", "cli.main", "cli.progress", "errors", "files", "given_command", "inside"}
     assert loaded == {f"oppo_sim.{name}" for name in light}
 
 

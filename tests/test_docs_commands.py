@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from oppo_sim.cli.main import run
+from oppo_sim.traces.recorder import Recorder
 from tests.cli_runs import write_scenario
 from tests.import_cases import write_archive, write_lines
 
@@ -30,6 +31,8 @@ ELSEWHERE = {
     "oppo fit --scenario paper-gsm8k-7b --observe": "half a minute; tests/test_fit_cli.py observes a small one",
     "oppo simulate my.yaml --set trace.path=runs/real": "replays a real run; tests/real/test_run_command.py does",
     "oppo fit train.log.gz": "the same log under another name",
+    "oppo fit runs/recorded": "half a minute; tests/test_recorder.py reads a recorded run as a fit does",
+    "oppo compare fit/scenario.yaml --trace runs/recorded": "takes what that fit writes",
     "oppo doctor scenario.yaml": "exits with 1, as the page says: tests/real/test_doctor.py",
     "oppo costs register": "takes a measured profile; tests/test_costs_shipped_profiles.py registers one",
     "oppo tune my.yaml --set": "takes a measured profile, which docs/validate.md makes a line before",
@@ -117,6 +120,13 @@ def policies_files() -> None:
     Path("oldest.py").write_text(next(block for block in source if "class OldestFirst" in block))
 
 
+def recording_files() -> None:
+    """What the page's own loop records."""
+    with Recorder("runs/recorded") as recorder:
+        for length in range(40, 80):
+            recorder.rollout_finished(length, step=length // 60)
+
+
 def report_files() -> None:
     """A sweep and two runs."""
     path = write_scenario(Path())
@@ -160,6 +170,7 @@ def traces_files() -> None:
 BEFORE: dict[str, Callable[[], None]] = {
     "importers.md": importers_files,
     "policies.md": policies_files,
+    "recording.md": recording_files,
     "report.md": report_files,
     "sweep.md": sweep_files,
     "traces.md": traces_files,

@@ -53,6 +53,15 @@ def tokenizer() -> Any:
     )
 
 
+def spaced_tokenizer() -> Any:
+    """The same, for prompts that are text: words of one token each."""
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+
+    made = tokenizer()
+    made.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    return made
+
+
 def prompts(count: int = 40) -> list[list[int]]:
     """Random prompts of 3 to 6 tokens."""
     generator = torch.Generator().manual_seed(5)

@@ -1,0 +1,57 @@
+"""slime, recorded through two of its function paths.
+
+    --custom-rollout-log-function-path oppo_real.recorders.slime.log_rollout
+    --rollout-sample-hook-path oppo_real.recorders.slime.sample_finished
+
+with OPPO_RECORD in the environment. The first writes every sample of the batch down, and the seconds of
+generation with its rewards; the second, where a version of slime has it, adds when each finished. Seconds of
+the other stages come from slime's own log.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from oppo_real.recorders.environment import recorder_of_process
+
+FINISHED_AT: Final = "oppo_finished_at"
+_REASONS: Final = {"completed": "stop", "truncated": "length", "aborted": "abort", "failed": "abort"}
+
+
+def sample_finished(args: Any, sample: Any, evaluation: bool = False) -> None:
+    """A hook for samples: notes when a response was complete."""
+    if not evaluation and sample.status.value in ("completed", "truncated"):
+        sample.metadata[FINISHED_AT] = time.time()
+
+
+def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float) -> bool:
+    """Record the batch of training step ``rollout_id``. Returns False: slime's own log goes on."""
+    recorder = recorder_of_process("slime")
+    ended = time.time()
+    recorder.start_step(rollout_id)
+    recorder.stage("gen+reward", rollout_time)
+    for sample in _each(samples):
+        versions = [int(version) for version in sample.weight_versions if str(version).isdecimal()]
+        finished = sample.metadata.get(FINISHED_AT)
+        carried = "start_rollout_id" in sample.metadata
+        recorder.rollout_finished(
+            sample.response_length,
+            prompt_length=len(sample.tokens) - sample.response_length,
+            prompt_id=None if sample.group_index is None else str(sample.group_index),
+            sample_id=None if sample.index is None else str(sample.index),
+            finish_reason=_REASONS.get(sample.status.value),
+            reward=None if sample.reward is None else float(sample.get_reward_value(args)),
+            started_at=None if finished is None or carried else min(finished, ended - rollout_time),
+            finished_at=finished,
+            head_version=versions[0] if versions else None,
+            tail_version=versions[-1] if versions else None,
+        )
+    return False
+
+
+def _each(samples: Any) -> Iterator[Any]:
+    for sample in samples:
+        if isinstance(sample, list):
+            yield from _each(sample)
+        else:
+            yield sample

@@ -1,0 +1,82 @@
+"""Recorders of frameworks that are not installed here, on what those frameworks give their hooks."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oppo_real.recorders import slime
+from oppo_real.recorders.environment import FOLDER, PER_STEP, recorder_of_process
+from oppo_sim.errors import OppoError
+from oppo_sim.traces.journal import read_journal
+from oppo_sim.traces.journal_format import journal_of
+
+
+class Status(Enum):
+    """Of slime's ``Sample``."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+@dataclass
+class Sample:
+    """The fields of slime's ``Sample`` that its hooks are given, with its defaults."""
+
+    group_index: int | None = None
+    index: int | None = None
+    tokens: list[int] = field(default_factory=list)
+    response_length: int = 0
+    reward: Any = None
+    weight_versions: list[str] = field(default_factory=list)
+    status: Status = Status.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def get_reward_value(self, args: Any) -> float:
+        return self.reward[args.reward_key] if args.reward_key else self.reward
+
+
+def test_slime_through_its_sample_hook_and_its_rollout_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "run"))
+    args = SimpleNamespace(reward_key="score")
+    for step in (0, 1):
+        group = [
+            Sample(step, 2 * step, [1] * 9, 6, {"score": 1.0}, ["3", "4"], Status.COMPLETED),
+            Sample(step, 2 * step + 1, [1] * 7, 4, {"score": 0.0}, [], Status.TRUNCATED),
+        ]
+        for sample in group:
+            assert slime.sample_finished(args, sample, evaluation=False) is None
+        slime.sample_finished(args, Sample(status=Status.COMPLETED), evaluation=True)
+        # A function that fans out makes several samples of one: they come as a list in the list.
+        assert slime.log_rollout(step, args, [group[0], [group[1]]], {"a": 1.0}, 2.5) is False
+    run = read_journal(journal_of(tmp_path / "run"))
+    trace = run.as_trace()
+    assert trace["step"].tolist() == [0, 0, 1, 1]
+    assert trace["response_length"].tolist() == [6, 4, 6, 4]
+    assert trace["prompt_length"].tolist() == [3] * 4
+    assert trace["finish_reason"].tolist() == ["stop", "length"] * 2
+    assert trace["reward"].tolist() == [1, 0, 1, 0]
+    assert trace["head_version"].tolist()[0] == 3
+    assert trace["tail_version"].tolist()[0] == 4
+    assert trace["prompt_id"].tolist() == ["0", "0", "1", "1"]
+    assert trace["finished_s"].notna().all()
+    assert run.steps is not None
+    assert run.steps["timing_s/gen+reward"].tolist() == [2.5, 2.5]
+
+
+def test_without_a_folder_in_the_environment_a_hook_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER, raising=False)
+    with pytest.raises(OppoError, match="set OPPO_RECORD to the folder"):
+        recorder_of_process("verl")
+    monkeypatch.setenv(FOLDER, "somewhere")
+    monkeypatch.setenv(PER_STEP, "many")
+    with pytest.raises(OppoError, match="OPPO_RECORD_ROLLOUTS_PER_STEP=many is no number"):
+        recorder_of_process("verl")

@@ -1,8 +1,6 @@
 """``OppoPPOTrainer``: TRL's PPO trainer, constructed in the same way, under a policy of ``oppo_sim``."""
 
-import copy
 import sys
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import torch
@@ -16,6 +14,14 @@ from oppo_real.placement.inline import InlineWorkerGroup
 from oppo_real.placement.interface import WorkerGroup
 from oppo_real.run.inputs import RunInput
 from oppo_real.run.source import PromptSource
+from oppo_real.trl_client.choices import (
+    GenerationChoice,
+    PolicyChoice,
+    check_choice,
+    check_schedule,
+    chosen_policy,
+    sharing_weights,
+)
 from oppo_real.trl_client.generate import GenerateGroup
 from oppo_real.trl_client.requirements import require_trl
 from oppo_real.trl_client.scorers import LoopScores, ResponseScorer
@@ -26,12 +32,10 @@ from oppo_real.wrapper import OwnTraining, RolloutStream
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import BASELINE, make_policy
+from oppo_sim.policies.registry import BASELINE
 from oppo_sim.scenario.schema import DEFAULT_POLICY
 from oppo_sim.schedule.rules import streams_pieces
 
-PolicyChoice = Policy | str | tuple[str, Mapping[str, Any]]
-GenerationChoice = Literal["auto", "trl", "continuous"]
 ScoringChoice = Literal["auto", "inline", "process"]
 
 MAX_SCORING_TOKENS: Final = 8192
@@ -71,8 +75,8 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         Raises OppoError for a policy that TRL's loop cannot follow, and for models that cannot be decoded or
         scored in pieces.
         """
-        _check_choice("generation", generation, GenerationChoice)
-        _check_choice("scoring", scoring, ScoringChoice)
+        check_choice("generation", generation, GenerationChoice)
+        check_choice("scoring", scoring, ScoringChoice)
         super().__init__(*args, **kwargs)
         self._oppo_choice = policy
         self._oppo_scoring = scoring
@@ -80,7 +84,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         self._oppo_session: TrlLoop | None = None
         self.steps: list[StepRecord] = []
         chosen = self._oppo_policy()
-        _check_schedule(chosen)
+        check_schedule(chosen)
         shipped = not isinstance(policy, Policy) and chosen.name == BASELINE
         self._oppo_continuous = generation == "continuous" or (generation == "auto" and not shipped)
         if self._oppo_continuous:
@@ -117,17 +121,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
     # ---- inside --------------------------------------------------------------------------------------------
 
     def _oppo_policy(self) -> Policy:
-        batch = Batch(int(self.args.local_batch_size))
-        choice = self._oppo_choice
-        if isinstance(choice, Policy):
-            if choice.batch != batch:
-                raise OppoError(
-                    f"policy '{choice.name}' was made for {choice.batch}, but the trainer's batch is {batch}:"
-                    " make it for per_device_train_batch_size · gradient_accumulation_steps rollouts"
-                )
-            return choice
-        name, settings = (choice, {}) if isinstance(choice, str) else choice
-        return make_policy(name, batch, settings)
+        return chosen_policy(self._oppo_choice, Batch(int(self.args.local_batch_size)))
 
     def _check_continuous(self, policy: Policy) -> None:
         if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
@@ -165,7 +159,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         sampling = Sampling(
             self.args.temperature + 1e-7, 1.0, self.stop_token_id, self.args.seed
         )  # TRL's own temperature
-        engine = TorchActor(_sharing_weights(actor), sampling)
+        engine = TorchActor(sharing_weights(actor), sampling)
         loop_scores = policy.score_granularity == "batch"
         group = self._new_group(engine, policy, device, pad_token_id)
         stream = self._new_stream(policy, group, prompts, actor)
@@ -210,32 +204,6 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
             return BesideWorkerGroup(inline, scoring)
         scorer: Scorer = LoopScores()
         if not batched:
-            reward = TorchScorer(_sharing_weights(self.reward_model), max_batched_tokens=MAX_SCORING_TOKENS)
+            reward = TorchScorer(sharing_weights(self.reward_model), max_batched_tokens=MAX_SCORING_TOKENS)
             scorer = ResponseScorer(reward, pad_token_id)
         return InlineWorkerGroup([engine], [scorer], **options)
-
-
-def _sharing_weights(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy of the modules and the configuration over the same parameters: its attention may be changed, and
-    it is always up to date."""
-    shared = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-
-
-def _check_schedule(policy: Policy) -> None:
-    if policy.schedule != "synchronous":
-        raise OppoError(
-            f"policy '{policy.name}' generates while it trains, which TRL's loop does not do: take a"
-            " synchronous policy, for instance oppo"
-        )
-    if policy.oracle:
-        raise OppoError(
-            f"policy '{policy.name}' is an oracle: it needs lengths known beforehand, so it runs in replay"
-            " only"
-        )
-
-
-def _check_choice(name: str, choice: Any, choices: Any) -> None:
-    allowed = choices.__args__
-    if choice not in allowed:
-        raise OppoError(f"{name} is {choice!r}: choose one of {', '.join(allowed)}")

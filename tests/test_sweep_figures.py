@@ -16,6 +16,7 @@ from oppo_sim.report import sweep_figures as s
 from oppo_sim.report import tune_figures as t
 from oppo_sim.report.labels import measured_label, settings_label, value_label
 from oppo_sim.report.points import Points, category, filled, heat_axes, is_grid, ordered_values
+from oppo_sim.report.ranked_figure import ranked_figure
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
 from tests.test_report_figures import check_readable, legend_texts
 
@@ -29,6 +30,20 @@ def sampled_points() -> Points:
     return Points(
         frame, ("policy.chunk_size", "policy.overcommit"), region=frozenset({int(np.argmin(took)), 5})
     )
+
+
+def made_splits() -> Points:
+    """Three splits of GPUs and one that cannot run."""
+    frame = pd.DataFrame(
+        {
+            "cluster.split": ["4xTP2", "8xTP1", "2xTP4", "1xTP8"],
+            "step_s": [90.0, 87.0, 141.0, np.nan],
+            "step_s_low": [80.0, 79.0, 130.0, np.nan],
+            "step_s_high": [100.0, 95.0, 152.0, np.nan],
+            "status": ["ok", "ok", "ok", "failed"],
+        }
+    )
+    return Points(frame, ("cluster.split",), 1, frozenset({0, 1}))
 
 
 def made_trials() -> pd.DataFrame:
@@ -70,6 +85,7 @@ MAKERS: dict[str, Callable[[], Figure]] = {
     ),
     "scatter": lambda: s.scatter_figure(sampled_points()),
     "scatter of one field": lambda: s.scatter_figure(made_points(chunks=(256,)), by="placement.scoring"),
+    "ranked": lambda: ranked_figure(made_splits(), title="a"),
     "trade-off": lambda: s.tradeoff_figure(made_points(), by="placement.scoring", title="a"),
     "trade-off with the bias": lambda: s.tradeoff_figure(made_points(), "length_bias_paired"),
     "history of a search": lambda: t.history_figure(made_trials(), "s_per_rollout", "a"),
@@ -217,6 +233,16 @@ def test_default_axes_are_overcommit_and_chunk_size_else_the_longest_two() -> No
         "policy.overcommit",
     )
     assert heat_axes(made_points(chunks=(64,))) is None
+
+
+def test_where_no_field_is_a_number_points_stand_in_order() -> None:
+    named = {one.name: one.figure for one in s.figures_of(made_splits())}
+    assert list(named) == ["ranked"]
+    (axis,) = named["ranked"].axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["8xTP1", "4xTP2", "2xTP4"]
+    assert [line.get_xdata()[0] for line in axis.lines] == [87.0, 90.0, 141.0]  # type: ignore[index]
+    assert [text.get_text() for text in axis.texts] == ["87.0 s", "90.0 s", "141 s"]
+    assert legend_texts(named["ranked"]) == ["not told apart from the best", "worse on the same rollouts"]
 
 
 def test_samples_fill_no_grid_and_a_grid_does() -> None:

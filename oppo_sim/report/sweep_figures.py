@@ -34,6 +34,7 @@ from oppo_sim.report.points import (
     heat_axes,
     is_grid,
 )
+from oppo_sim.report.ranked_figure import ranked_figure
 from oppo_sim.report.style import (
     FAINT,
     IDLE,
@@ -417,6 +418,13 @@ def _scatter(points: Points, title: str) -> Iterator[NamedFigure]:
         figure = scatter_figure(points, by=_colour_by(points), title=title)
         alt = "One panel a numeric field, a dot a configuration; the best has a star."
         yield NamedFigure("scatter", figure, "Step time by field", alt)
+        return
+    alt = "A row a configuration with its 95 % interval, best first; the table has the numbers."
+    for metric in dict.fromkeys((points.objective, c.STEP_S)):
+        if points.has(metric):
+            label = f"{measure_of(metric).label.capitalize()}, best first"
+            stem = "ranked" if metric == c.STEP_S else f"ranked_{metric}"
+            yield NamedFigure(stem, ranked_figure(points, metric, title=title), label, alt)
 
 
 def _tradeoffs(points: Points, title: str) -> Iterator[NamedFigure]:

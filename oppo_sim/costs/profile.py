@@ -204,6 +204,8 @@ def load_profile(path: Path) -> Profile:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError) as error:
         raise OppoError(f"cannot read the cost profile {path}: {error}") from None
+    except RecursionError:
+        raise OppoError(f"cannot read the cost profile {path}: it is nested too deeply") from None
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
         raise OppoError(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
 from oppo_sim.report.html_parts import (
     Chapter,
     Grid,
@@ -100,17 +101,17 @@ def stage_grid(steps: "pd.DataFrame", unit: Unit | None) -> Grid:
 
 
 def _answer(steps: "pd.DataFrame", unit: Unit | None) -> tuple[str, ...]:
-    seconds = steps[c.TIMING_STEP].to_numpy(dtype=np.float64)
+    seconds = steps[c.TIMING_STEP]
+    if not np.isfinite(seconds.to_numpy(dtype=np.float64)).any():
+        raise OppoError(f"the table of steps has no number under {c.TIMING_STEP}: simulate the run again")
     stages = {
-        stage: float(np.nanmean(steps[c.timing(stage)]))
-        for stage in c.STAGES
-        if c.timing(stage) in steps.columns
+        stage: float(steps[c.timing(stage)].mean()) for stage in c.STAGES if c.timing(stage) in steps.columns
     }
     longest = max(stages, key=lambda stage: np.nan_to_num(stages[stage]))
-    mean = float(np.nanmean(seconds))
+    mean = float(seconds.mean())
     sentences = [
         f"A step takes {format_seconds(mean, unit)} on average (median"
-        f" {format_seconds(float(np.nanmedian(seconds)), unit)}); the longest stage is {longest},"
+        f" {format_seconds(float(seconds.median()), unit)}); the longest stage is {longest},"
         f" {format_seconds(stages[longest], unit)} or {format_percent(stages[longest] / mean)} of it."
     ]
     if c.STALENESS_MEAN in steps.columns and c.LENGTH_MEAN in steps.columns:

@@ -62,7 +62,7 @@ class Trial:
             plain["number"],
             Setting(plain["policy"], tuple((name, value) for name, value in plain["values"])),
             plain["status"],
-            tuple(tuple(world) for world in plain["costs"]),
+            tuple(tuple(float(cost) for cost in world) for world in plain["costs"]),
             plain["measures"],
             plain["violations"],
             plain["error"],

@@ -114,7 +114,12 @@ class Gathering:
         columns: dict[str, list[Any]] = {
             name: [getattr(row, name) for row in rows] for name in _schema().names if name != SOURCE
         }
-        self._tables.append(pa.table({**columns, SOURCE: sources}, schema=_schema()))
+        try:
+            self._tables.append(pa.table({**columns, SOURCE: sources}, schema=_schema()))
+        except (OverflowError, pa.ArrowInvalid) as error:
+            raise OppoError(
+                f"{self._name} holds a number that a column of 64 bits cannot take ({error}): mend that row"
+            ) from None
 
 
 def _schema() -> pa.Schema:

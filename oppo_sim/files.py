@@ -80,6 +80,53 @@ def make_durable(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
+def sync_folder(folder: Path) -> None:
+    """Have on the disk which files a folder has, and under what names. Raises OSError."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # file systems that do so by themselves, or never
+            raise
+    finally:
+        os.close(number)
+
+
+def sync_tree(folder: Path) -> None:
+    """As ``sync_folder``, with the folders inside. Raises OSError."""
+    for each, _, _ in os.walk(folder):
+        sync_folder(Path(each))
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and those above it that are not there, which a power cut then leaves. Raises OSError."""
+    made = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in made:
+        sync_folder(each.parent)
+
+
+@contextmanager
+def last_file(path: Path) -> Iterator[BinaryIO]:
+    """As ``whole_file``, for the file that says that its folder is finished: every other one is on the disk
+    before it has its name, and so is it when the block has ended."""
+    with whole_file(path) as file:
+        yield file
+        sync_tree(path.parent)
+    with write_errors(path):
+        sync_folder(path.parent)
+
+
+def unmark(path: Path) -> None:
+    """Delete the file that says that a folder is finished, on the disk too, before others go. Raises
+    OSError."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
 @contextmanager
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Name of a temporary file beside ``path``; it takes that name when the block has ended well, and is
@@ -165,11 +212,15 @@ def lock(file: BinaryIO, sentence: str) -> None:
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file that is open for appending; half a line at its end is cut off after the last."""
+    """The lines of a file that is open for appending; half a line at its end is cut off after the last.
+
+    So is all from the first line with zero bytes on: after a power cut some file systems have them where
+    bytes were not on the disk.
+    """
     file.seek(0)
     whole = 0
     for line in file:
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n") or b"\0" in line:
             break
         whole += len(line)
         yield line

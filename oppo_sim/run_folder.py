@@ -14,7 +14,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import lock, make_durable, partial_path, reading, whole_file, whole_lines, write_errors
+from oppo_sim.files import (
+    last_file,
+    lock,
+    make_durable,
+    make_folder,
+    partial_path,
+    reading,
+    sync_folder,
+    sync_tree,
+    unmark,
+    whole_file,
+    whole_lines,
+    write_errors,
+)
 from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.inside import file_inside
 from oppo_sim.plain_json import json_bytes, read_json
@@ -146,7 +159,7 @@ class RunFolder:
         with write_errors(self.root / MANIFEST):
             files = {name: file_facts(self.root / name) for name in sorted(self._names)}
         keep_command(self.root)
-        with whole_file(self.root / MANIFEST) as file:
+        with last_file(self.root / MANIFEST) as file:
             file.write(json_bytes({**manifest, FILES: files}))
         self._finished = True
         with write_errors(self.root / JOURNAL):
@@ -223,13 +236,14 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
     """
     root = Path(path)
     with write_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         present = _present(root)
         if present and not (force and (MANIFEST in present or JOURNAL in present)):
             raise OppoError(_not_empty(root, present, force))
         journal = (root / JOURNAL).open("a+b", buffering=0)
         try:
             lock(journal, _taken(root))
+            sync_folder(root)  # no file without the journal that lists it
             # Until here somebody else may have begun, or even ended.
             beside = [name for name in _present(root) if name != JOURNAL]
             if beside and not present:
@@ -328,6 +342,7 @@ def _remove_earlier_run(root: Path, journal: BinaryIO) -> None:
             )
     if finished:
         _list(root, journal, finished)
+    unmark(root / MANIFEST)
     for file in (root / MANIFEST, *files, root / COMMAND):
         file.unlink(missing_ok=True)
         partial_path(file).unlink(missing_ok=True)
@@ -335,6 +350,7 @@ def _remove_earlier_run(root: Path, journal: BinaryIO) -> None:
     for folder in sorted(folders, reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+    sync_tree(root)
     journal.truncate(0)
 
 

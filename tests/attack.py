@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from oppo_sim.run_folder import JOURNAL
 from oppo_sim.runs import execute
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import RunRequest, RunResult
+from tests import power_cut
 from tests.broken_disk import Change, Crash, OnChange, broken_disk, crash_at, full_from, once
 from tests.cli_runs import Printed, assert_refused, contents, write_scenario
 
@@ -152,8 +153,10 @@ class Scene:
 
     def assert_marked_only_if_whole(self, folder: Path) -> None:
         """A folder that says it is finished holds all that it says it holds."""
-        if (folder / OUT / self.command.mark).is_file():
-            found = results(folder / OUT)
+        self._assert_marked_only_if_whole(contents(folder / OUT))
+
+    def _assert_marked_only_if_whole(self, found: Mapping[str, bytes]) -> None:
+        if self.command.mark in found:
             wholes = [results_of(self.result), results_of(self.before)]
             assert any(whole and whole.items() <= found.items() for whole in wholes), sorted(found)
 
@@ -226,6 +229,31 @@ class Scene:
         else:
             assert contents(folder / OUT) == self.result
 
+    def cuts(self) -> Iterator[tuple[int, str, power_cut.Found]]:
+        """What a power cut may leave: after how many changes, what was lost, and what is found."""
+        disk = power_cut.Disk(self.home / "stage", everything(self._start))
+        for change in self.changes:
+            disk.make(change)
+            for label, found in disk.states():
+                yield change.number, label, found
+
+    def assert_cut_is_honest(self, number: int, found: power_cut.Found) -> None:
+        """Finished only if whole; and there, once the command has ended."""
+        left = power_cut.files(found, OUT)
+        self._assert_marked_only_if_whole(left)
+        if number == len(self.changes):
+            assert results_of(left) == results_of(self.result)
+
+    def cut(self, found: power_cut.Found) -> None:
+        """The command is given again after a power cut."""
+        folder = self.set_up()
+        shutil.rmtree(folder)
+        folder.mkdir()
+        power_cut.put(found, folder)
+        with counted() as made:
+            self.assert_goes_on(folder)
+        self.assert_kept(made)
+
     def meet(self, at: int, other: Scene) -> tuple[int, int]:
         """The whole of another command in the same folder, before that change; the exit codes of both."""
         folder = self.set_up()
@@ -291,13 +319,8 @@ def everything(folder: Path) -> dict[str, bytes]:
 _NO_RESULT: Final = (JOURNAL, "runs.jsonl", COMMAND)
 
 
-def results_of(found: dict[str, bytes]) -> dict[str, bytes]:
+def results_of(found: Mapping[str, bytes]) -> dict[str, bytes]:
     """What a finished folder promises: neither journals nor what is half written."""
     return {
         name: data for name, data in found.items() if name not in _NO_RESULT and not name.endswith(".partial")
     }
-
-
-def results(folder: Path) -> dict[str, bytes]:
-    """As ``results_of``, of a folder."""
-    return results_of(contents(folder))

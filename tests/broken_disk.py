@@ -42,6 +42,10 @@ class Change(NamedTuple):
     path: Path
     data: bytes = b""
     """What is written."""
+    source: Path | None = None
+    """What is renamed."""
+    size: int = 0
+    """Bytes left after a cut."""
 
 
 class Crash(BaseException):
@@ -69,11 +73,13 @@ class Disk:
         where = Path(os.path.abspath(os.fsdecode(path)))
         return where if any(where == root or root in where.parents for root in self.roots) else None
 
-    def ask(self, kind: Kind, path: Any, data: bytes = b"") -> None:
+    def ask(self, kind: Kind, path: Any, data: bytes = b"", *, source: Any = None, size: int = 0) -> None:
         where = self.below(path)
         if where is None:
             return
-        change = Change(len(self.changes) + 1, kind, where, data)
+        change = Change(
+            len(self.changes) + 1, kind, where, data, None if source is None else self.below(source), size
+        )
         self.changes.append(change)
         self.watching = False
         try:
@@ -93,7 +99,7 @@ class _File(io.FileIO):
         return super().write(data) or 0
 
     def truncate(self, size: int | None = None) -> int:
-        self.disk.ask("truncate", self.where)
+        self.disk.ask("truncate", self.where, size=self.tell() if size is None else size)
         return super().truncate(size)
 
 
@@ -135,7 +141,7 @@ def broken_disk(*roots: Path, on_change: OnChange = lambda change: None) -> Iter
 
     def renaming(name: str) -> Callable[..., None]:
         def rename(source: Any, target: Any, **named: Any) -> None:
-            disk.ask("rename", target)
+            disk.ask("rename", target, source=source)
             asked[name](source, target, **named)
 
         return rename

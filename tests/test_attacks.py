@@ -21,7 +21,7 @@ from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.run_folder import open_run_folder, read_run_folder
 from oppo_sim.runs import execute
 from oppo_sim.runs.request import RunRequest, RunResult
-from tests.attack import COMMANDS, OUT, Scene, fine, kill_a_worker
+from tests.attack import COMMANDS, OUT, Scene, counted, fine, kill_a_worker
 from tests.broken_disk import Crash, broken_disk, crash_at, full_from
 from tests.cli_runs import assert_refused, compile_first, contents, write_scenario
 
@@ -72,6 +72,34 @@ def test_a_disk_that_is_full_for_a_moment_is_not_taken_for_a_setting_that_cannot
     writes = [one for one in search.changes if one.kind == "write"]
     trial = next(at for at, one in enumerate(writes) if one.data.startswith(b'{"trial"'))
     search.full(writes[trial - 1].number, times=1)  # a baseline, when the first trial is judged
+
+
+@pytest.mark.parametrize(("name", "replaces"), CASES)
+def test_after_a_power_cut_a_folder_is_finished_only_if_it_is_whole(
+    name: str, replaces: bool, scene: Callable[..., Scene]
+) -> None:
+    """In every state that what is not synced may be in; and the command goes on in some."""
+    attacked = scene(name, replaces)
+    states = list(attacked.cuts())
+    for number, _, found in states:
+        attacked.assert_cut_is_honest(number, found)
+    for _, _, found in states[37 :: len(states) // 2]:
+        attacked.cut(found)
+
+
+def test_lines_of_a_journal_after_zeros_are_cut_off(tmp_path: Path, scene: Callable[..., Scene]) -> None:
+    """A file may be as long as it was before a power cut, and its last lines not be there, or not wholly."""
+    sweep = scene("sweep")
+    folder = sweep.set_up()
+    fine(folder, sweep.arguments)
+    journal = folder / OUT / "runs.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lost = bytes(len(lines[2])) + lines[3][:40] + b"\n"
+    journal.write_bytes(b"".join([*lines[:2], lost, *lines[4:]]))
+    with counted() as made:
+        fine(folder, sweep.arguments)
+    assert len(made) == sweep.runs - 1
+    assert contents(folder / OUT) == sweep.result
 
 
 def test_two_commands_in_one_folder_never_mix(scene: Callable[..., Scene]) -> None:

@@ -2,7 +2,7 @@
 
     python -m experiments.attacks.run [ATTACK…] [--commands NAME,…] [--every N]
 
-Attacks: crash, torn, twice, full, moment, vanish, meet, killed, worker, same, tmpfs; all where none is named.
+Attacks: crash, torn, twice, full, moment, vanish, meet, killed, worker, cut, same, tmpfs; all, where none is
 README.md says what each does. Prints a line for each attack and command; exit code 1 where something broke.
 Seeds are fixed; only what a killed process had finished by then depends on the machine.
 """
@@ -27,6 +27,7 @@ os.environ.setdefault("OPPO_ENGINE", "compiled")
 
 from tests.attack import COMMANDS, OUT, Scene, fine, kill_a_worker, say
 from tests.cli_runs import assert_refused, compile_first, contents, write_scenario
+from tests.power_cut import Found
 from tests.test_attacks import ALL, environment
 
 Attack = Iterator[tuple[str, Callable[[], object]]]
@@ -146,6 +147,25 @@ def worker(name: str, every: int) -> Attack:
         yield f"{lines} lines", partial(kill, lines)
 
 
+def cut(name: str, every: int) -> Attack:
+    """All that a power cut may leave is looked at; the command is given again on every N-th state that is
+    new."""
+    for replaces in (False, True):
+        attacked = scene(name, replaces)
+        seen = set[tuple[tuple[str, bytes | None], ...]]()
+        for number, label, found in attacked.cuts():
+            yield f"{number} {label}", partial(attacked.assert_cut_is_honest, number, found)
+            if (state := tuple(found.items())) not in seen:
+                seen.add(state)
+                if len(seen) % every == 0:
+                    yield f"{number} {label}, again", partial(again, attacked, found)
+
+
+def again(attacked: Scene, found: Found) -> str:
+    attacked.cut(found)
+    return "given again"
+
+
 def same(name: str, every: int) -> Attack:
     """Processes with other hashes, locale, time zone and number of workers; figures too."""
     plain = [word for word in COMMANDS[name].arguments if word != "--no-figures"]
@@ -207,7 +227,7 @@ def tmpfs(name: str, every: int) -> Attack:
 
 ATTACKS: Final = {
     each.__name__: each
-    for each in (crash, torn, twice, full, moment, vanish, meet, killed, worker, same, tmpfs)
+    for each in (crash, torn, twice, full, moment, vanish, meet, killed, worker, cut, same, tmpfs)
 }
 
 

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import lock, make_durable, whole_lines, write_errors
+from oppo_sim.files import lock, make_durable, make_folder, sync_folder, whole_lines, write_errors
 
 FORMAT: Final = "oppo-runs/1"
 SYNC_SECONDS: Final = 1.0
-"""Lines are in the file at once, and on the disk after this long: a killed process loses none, a power cut at
-most this much."""
+"""Lines are in the file at once, and on the disk at most once in so long: a killed process loses none, a
+power cut those of one such span at most."""
 
 Entry = Mapping[str, Any]
 
@@ -53,10 +53,11 @@ class Journal:
         if path is None:
             return
         with write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self._file = path.open("a+b")  # better refused now than after the first hour
             try:
                 lock(self._file, f"another {what} is writing {path}: wait for it, or choose another folder")
+                sync_folder(path.parent)
                 lines = whole_lines(self._file)
                 head = next(lines, b"")
                 refusal = self._refusal(head, what, differs) if head else None

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.files import PARTIAL_SUFFIX, holds, partial_path, whole_file, write_errors
+from oppo_sim.files import (
+    PARTIAL_SUFFIX,
+    holds,
+    last_file,
+    partial_path,
+    sync_tree,
+    unmark,
+    whole_file,
+    write_errors,
+)
 from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
@@ -105,6 +114,7 @@ def refuse_taken(plan: SweepPlan, folder: Path, force: bool) -> None:
 def remove_sweep(folder: Path) -> None:
     """Delete what a sweep wrote into the folder but its runs, and nothing else."""
     with write_errors(folder):
+        unmark(folder / SWEEP)
         for name in _OWN:
             (folder / name).unlink(missing_ok=True)
             partial_path(folder / name).unlink(missing_ok=True)
@@ -118,7 +128,7 @@ def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
     shown = {POINTS_CSV: sweep.points.to_csv(index=False).encode(), BEST: json_bytes(best_record(sweep))}
     with write_errors(folder / SWEEP):
         same = holds(folder, shown)
-        (folder / SWEEP).unlink(missing_ok=True)
+        unmark(folder / SWEEP)
         if figures or not same:
             _remove_figures(folder)
     write_frame(folder / POINTS, sweep.points)
@@ -129,10 +139,12 @@ def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
     record = sweep_record(sweep)
     names = [POINTS, POINTS_CSV, RUN_TABLE, BEST]
     keep_command(folder)
-    with whole_file(folder / SWEEP) as file:
+    with last_file(folder / SWEEP) as file:
         file.write(json_bytes({**record, "files": {name: file_facts(folder / name) for name in names}}))
     if figures:
         _write_figures(folder)
+        with write_errors(folder):
+            sync_tree(folder)
 
 
 def best_record(sweep: Sweep) -> dict[str, Any]:

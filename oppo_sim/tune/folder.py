@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim import columns as c
-from oppo_sim.files import holds, partial_path, whole_file, write_errors
+from oppo_sim.files import holds, last_file, partial_path, unmark, whole_file, write_errors
 from oppo_sim.given_command import COMMAND, keep_command
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.policies.registry import BASELINE
@@ -111,6 +111,8 @@ def sensitivity_frame(swept: Sequence[Swept]) -> "pd.DataFrame":
 
 def remove(folder: Path, but: Sequence[str] = ()) -> None:
     """Delete what a search wrote, but its journal and some files. Raises OppoError when the disk refuses."""
+    with write_errors(folder / TUNE):
+        unmark(folder / TUNE)
     for name in WRITTEN:
         if name in but:
             continue
@@ -142,7 +144,7 @@ def write(tuned: Tuned, folder: Path, *, figures: bool) -> None:
     if figures:
         _write_figures(tuned, folder)
     keep_command(folder)
-    with whole_file(folder / TUNE) as file:
+    with last_file(folder / TUNE) as file:
         file.write(json_bytes(tuned.record))
 
 

@@ -150,6 +150,7 @@ def cases(
         training_on="separate" if asynchronous else draw(st.sampled_from(["separate", "rollout"])),
         sharing=draw(st.sampled_from(["time_slice", "mps", "streams"])),
         interference=draw(st.sampled_from([1.0, 1.3])),
+        turn_s=draw(st.sampled_from([0.0, 0.4])),
         shares_host=contention and scoring_on == "separate" and draw(st.booleans()),
     )
     shares = st.sampled_from([0.0, 0.3, 0.6, 1.0])

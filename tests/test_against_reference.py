@@ -107,6 +107,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         training_devices=training,
         shares_host=machine.shares_host,
         interference=machine.interference,
+        turn_s=machine.turn_s,
         in_turns=machine.sharing == "time_slice",
         factors={name: getattr(case.terms, name) for name in FACTORED},
         added={name: getattr(case.terms, f"{name}_s") for name in (*ADDED, *PHASES)},

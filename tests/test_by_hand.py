@@ -195,6 +195,29 @@ def test_in_time_slices_only_the_gaps_of_an_activity_are_free() -> None:
     assert gen(1.0, "streams", (0.25, 0.1)) == gen(1.0, "mps", (0.25, 0.1)) == pytest.approx(8.2)
 
 
+def test_an_iteration_takes_longer_by_turns_only_in_time_slices_beside_another_activity() -> None:
+    # The first case of time slices, each iteration of 1 s longer by 0.25 s while scoring works: scoring as before
+    # from t = 4 to 8 (half of it is the other's), decode at 1 / (2 · 1.25) makes 1.6 iterations meanwhile, then
+    # 2.4 more alone: gen = 10.4. With f = 2 scoring lasts to 12, decode at 1/5: 1.6, and 2.4 more: 14.4. Streams: 1.5 at once, 9.
+    def gen(sharing: str, interference: float = 1.0, scoring_on: str = "rollout") -> float:
+        demands = {"decode": (1.0, 0.0), "score": (0.5, 1.0)}
+        machine = MachineSetup(
+            scoring_on=scoring_on,  # type: ignore[arg-type]
+            sharing=sharing,  # type: ignore[arg-type]
+            interference=interference,
+            turn_s=0.25,
+        )
+        costs = linear_costs(score=(2.0, 0.0, 0.0), demands=demands)
+        result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
+        (seconds,) = result.column("timing_s/gen")
+        return float(seconds)
+
+    assert gen("time_slice") == pytest.approx(10.4)
+    assert gen("time_slice", interference=2.0) == pytest.approx(14.4)
+    assert gen("streams") == gen("mps") == pytest.approx(9.0)
+    assert gen("time_slice", scoring_on="separate") == pytest.approx(8.0)
+
+
 def test_a_kernel_is_on_the_device_in_max_of_both_demands_of_an_activity() -> None:
     # The last case above: 8 iterations of 1 s have a kernel on the device a quarter of their seconds, 2 s;
     # two rollouts scored in 2 s each, all of them, 4 s: of a step of 8.5 + 2 s, then 3 s of training on a

@@ -163,7 +163,9 @@ def rebase_rollout(s: State, slot: int, passed: float) -> None:
 
 
 @compiled
-def start(s: State, actor: int, at: float, seconds: float, memory: float, arithmetic: float) -> None:
+def start(
+    s: State, actor: int, at: float, seconds: float, memory: float, arithmetic: float, turns: float
+) -> None:
     """``Runner.start``."""
     runner = runners_in(s)[actor]
     runner.running = 1
@@ -177,7 +179,7 @@ def start(s: State, actor: int, at: float, seconds: float, memory: float, arithm
         device_actors_in(s)[d, device.active] = actor
         device.active += 1
     if runner.shared:
-        runner.memory, runner.arithmetic = memory, arithmetic
+        runner.memory, runner.arithmetic, runner.turns = memory, arithmetic, turns
         runner.done = runner.rate = runner.end = 0.0
         runner.updated = at
         touch(s, runner)
@@ -215,7 +217,7 @@ def shorten(s: State, actor: int, seconds: float) -> None:
 
 
 @compiled
-def rate_of(s: State, d: int) -> float:
+def rate_of(s: State, d: int, turns: float) -> float:
     """``Device.rate`` and ``Host.rate``."""
     device = devices_in(s)[d]
     if device.active < 2:
@@ -229,7 +231,8 @@ def rate_of(s: State, d: int) -> float:
             else:
                 memory += runner.memory
                 arithmetic += runner.arithmetic
-    return device_rate(device.active, s.interference, memory, arithmetic)
+    turns = turns if s.time_slices and not device.host else 0.0
+    return device_rate(device.active, s.interference, memory, arithmetic, turns)
 
 
 @compiled
@@ -238,7 +241,7 @@ def rerate(s: State, actor: int) -> None:
     runner = runners_in(s)[actor]
     rate = math.inf
     for i in range(runner.first_device, runner.first_device + runner.devices):
-        rate = min(rate, rate_of(s, device_list_in(s)[i]))
+        rate = min(rate, rate_of(s, device_list_in(s)[i], runner.turns))
     if rate == runner.rate and not runner.reschedule:
         return
     runner.done += (s.now - runner.updated) * runner.rate

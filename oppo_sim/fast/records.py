@@ -144,7 +144,7 @@ SETTINGS = _fields(
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
-    " interference train_memory train_arithmetic sync_memory sync_arithmetic",
+    " interference turn_s train_memory train_arithmetic sync_memory sync_arithmetic",
 )
 """What does not change in a run; as in ``MachineSetup``, the policy's settings and the cost models.
 ``UNBOUNDED``: no limit."""
@@ -209,7 +209,7 @@ the same length."""
 REPLICA = _record(
     "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale away kept"
     " kept_blocks answered shared_tokens shared_blocks shared_running",
-    "at fixed slope memory arithmetic link_free kernel_s",
+    "at fixed slope memory arithmetic turns link_free kernel_s",
 )
 """``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
 ``stale``: the demand of decoding is to be taken anew; ``away``: rollouts at a tool; ``kept``: tokens of KV
@@ -219,7 +219,7 @@ WORKER = _record("device load held head served tail", "kernel_s")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
     "running shared reschedule first_device devices",
-    "started seconds done end rate updated memory arithmetic",
+    "started seconds done end rate updated memory arithmetic turns",
 )
 """What an actor does on its devices, as ``Runner`` in the model."""
 DEVICE = _record("shared host active dirty", "busy busy_since")

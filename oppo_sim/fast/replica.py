@@ -350,7 +350,7 @@ def join(s: State, r: int) -> bool:
     replica.k = count
     replica.state = PREFILL
     s.active += 1
-    start(s, r, replica.at, seconds, memory, arithmetic)
+    start(s, r, replica.at, seconds, memory, arithmetic, 0.0)
     return True
 
 
@@ -393,7 +393,7 @@ def decode(s: State, r: int) -> None:
     replica.state = DECODE
     s.active += 1
     seconds = series_seconds(k, replica.fixed, replica.slope)
-    start(s, r, replica.at, seconds, replica.memory, replica.arithmetic)
+    start(s, r, replica.at, seconds, replica.memory, replica.arithmetic, replica.turns)
 
 
 @compiled
@@ -408,6 +408,7 @@ def take_demand(s: State, r: int, n: int, kv: int) -> None:
         share = (replica.fixed - line_range_in(s)[n, 3]) / replica.fixed
         memory, arithmetic = min(1.0, memory * share), min(1.0, arithmetic * share)
     replica.memory, replica.arithmetic = memory, arithmetic
+    replica.turns = s.turn_s / replica.fixed
     replica.stale = 0
 
 

@@ -141,7 +141,7 @@ def take(s: State, w: int) -> None:
     s.scoring_flops += flops
     s.scoring_bytes += traffic
     worker.kernel_s += time_on_device(memory, arithmetic) * seconds
-    start(s, s.replicas + w, s.now, seconds, memory, arithmetic)
+    start(s, s.replicas + w, s.now, seconds, memory, arithmetic, 0.0)
 
 
 @compiled

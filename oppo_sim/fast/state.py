@@ -267,6 +267,7 @@ def _devices(
         "num_devices": len({*rollout, *scoring, *training}),
         "contention": any(shared),
         "interference": machine.interference,
+        "turn_s": machine.turn_s,
         "time_slices": machine.sharing == "time_slice",
         "train_memory": demand.memory,
         "train_arithmetic": demand.arithmetic,

@@ -178,7 +178,7 @@ def run_stage(s: State, last: int) -> bool:
         runner.first_device, runner.devices, runner.shared = s.train_first, s.train_devices, s.train_shared
         memory, arithmetic = s.train_memory, s.train_arithmetic
         s.training_kernel_s += time_on_device(memory, arithmetic) * activity_s_in(s)[s.activity]
-    start(s, actor, s.now, activity_s_in(s)[s.activity], memory, arithmetic)
+    start(s, actor, s.now, activity_s_in(s)[s.activity], memory, arithmetic, 0.0)
     return True
 
 

@@ -35,18 +35,18 @@ class Device:
         """Seconds during which it had an activity, from the begin of the row to ``seconds``."""
         return self.busy_total + (seconds - self.busy_since if self.active else 0.0)
 
-    def rate(self) -> float:
-        """Own seconds an activity here makes in one second."""
+    def rate(self, turns: float) -> float:
+        """Own seconds that an activity with ``turns`` makes here in one second."""
         if len(self.active) < 2:
             return 1.0
         if self.time_slices:
             on_device = added(
                 time_on_device(runner.demand.memory, runner.demand.arithmetic) for runner in self.active
             )
-            return device_rate(len(self.active), self.interference, on_device, 0.0)
+            return device_rate(len(self.active), self.interference, on_device, 0.0, turns)
         memory = added(runner.demand.memory for runner in self.active)
         arithmetic = added(runner.demand.arithmetic for runner in self.active)
-        return device_rate(len(self.active), self.interference, memory, arithmetic)
+        return device_rate(len(self.active), self.interference, memory, arithmetic, 0.0)
 
 
 class Host(Device):
@@ -57,9 +57,9 @@ class Host(Device):
     def __init__(self, interference: float) -> None:
         super().__init__(True, interference)
 
-    def rate(self) -> float:
+    def rate(self, turns: float) -> float:
         """As of a device on which nothing has a demand."""
-        return device_rate(len(self.active), self.interference, 0.0, 0.0)
+        return device_rate(len(self.active), self.interference, 0.0, 0.0, 0.0)
 
 
 class Runner:
@@ -80,6 +80,7 @@ class Runner:
         "seconds",
         "shared",
         "started",
+        "turns",
     )
 
     def __init__(self, clock: Clock, devices: Sequence[Device], on_end: Callable[[float], None]) -> None:
@@ -97,10 +98,11 @@ class Runner:
         self.done = 0.0
         self.end_at = 0.0
         self.demand = NO_DEMAND
+        self.turns = 0.0
 
-    def start(self, at: float, seconds: float, demand: Demand = NO_DEMAND) -> None:
-        """Begin an activity that takes ``seconds`` alone. On a shared device its end is known once the
-        instant settles."""
+    def start(self, at: float, seconds: float, demand: Demand = NO_DEMAND, turns: float = 0.0) -> None:
+        """Begin an activity that takes ``seconds`` alone, and ``turns`` of its seconds more where it takes
+        turns. On a shared device its end is known once the instant settles."""
         self.running = True
         self.started = at
         self.seconds = seconds
@@ -110,6 +112,7 @@ class Runner:
             device.active.append(self)
         if self.shared:
             self.demand = demand
+            self.turns = turns
             self.done = 0.0
             self._rate = 0.0
             self._updated = at
@@ -142,7 +145,7 @@ class Runner:
 
     def rerate(self, now: float) -> None:
         """Take the rate that its devices give it now."""
-        rate = min(device.rate() for device in self.devices)
+        rate = min(device.rate(self.turns) for device in self.devices)
         if rate == self._rate and not self._reschedule:
             return
         self.done += (now - self._updated) * self._rate

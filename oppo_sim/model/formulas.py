@@ -40,11 +40,14 @@ def time_on_device(memory: float, arithmetic: float) -> float:
     return max(memory, arithmetic)
 
 
-def device_rate(active: int, interference: float, memory: float, arithmetic: float) -> float:
+def device_rate(active: int, interference: float, memory: float, arithmetic: float, turns: float) -> float:
     """Own seconds that an activity makes in one second on a device with ``active`` ones, whose demands sum to
     ``memory`` and ``arithmetic`` (docs/model.md C6). In time slices ``memory`` is the sum of
-    ``time_on_device`` and ``arithmetic`` 0."""
-    return 1.0 if active < 2 else 1.0 / (interference * max(1.0, memory, arithmetic))
+    ``time_on_device`` and ``arithmetic`` 0, and ``turns`` what the activity itself takes longer by turns, a
+    share of its own seconds."""
+    if active < 2:
+        return 1.0
+    return 1.0 / (interference * max(1.0, memory, arithmetic) * (1.0 + turns))
 
 
 def busy_share(busy_s: float, devices: int, seconds: float) -> float:

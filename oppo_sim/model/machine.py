@@ -94,6 +94,7 @@ class Machine:
             keeps_kv=setup.keeps_kv_between_rounds,
             stream=stream,
             keep_kv_on_tool_call=not setup.clear_kv_cache_on_tool_call,
+            turn_s=setup.turn_s,
             free_recompute=counterfactual.free_recompute,
             free_padding=counterfactual.free_padding,
         )

@@ -36,6 +36,8 @@ class ReplicaRules(NamedTuple):
     stream: bool
     """Cut pieces while decoding (``chunk`` scoring with the ``token`` stop check)."""
     keep_kv_on_tool_call: bool = True
+    turn_s: float = 0.0
+    """Seconds that an iteration takes longer while its device is shared in time slices."""
     free_recompute: bool = False
     """Counterfactual: prefilling again costs nothing."""
     free_padding: bool = False
@@ -101,6 +103,7 @@ class Replica:
         self._slope = 0.0
         self._demand_stale = True
         self._decode_demand = NO_DEMAND
+        self._turns = 0.0
         self._work_lines: dict[int, tuple[float, float, float, float] | None] = {}
 
     # ---- what the driver does ------------------------------------------------------------------------------
@@ -447,8 +450,9 @@ class Replica:
         seconds = series_seconds(k, self._fixed, self._slope)
         if self._demand_stale:
             self._decode_demand = self._cost.decode_demand(rows, kv)
+            self._turns = self._rules.turn_s / self._fixed
             self._demand_stale = False
-        runner.start(self.at, seconds, self._decode_demand)
+        runner.start(self.at, seconds, self._decode_demand, self._turns)
 
     def _activity_ended(self, at: float) -> None:
         if self.state == PREFILL:

@@ -41,6 +41,8 @@ class MachineSetup:
     """How activities share a device: kernels of one at a time, or together (``mps`` and ``streams``)."""
     interference: float = 1.0
     """f: slow-down of activities that run together beyond their shared demand."""
+    turn_s: float = 0.0
+    """Seconds that a decode iteration takes longer while its device is shared in time slices."""
     shares_host: bool = False
     """``scoring_on`` separate, but in one machine with the rest: worker j and replica j (modulo their number)
     slow each other by f while both are busy, and so do training and every worker."""

@@ -131,6 +131,13 @@ class PlacementConfig(_Section):
             " profile measured it, 1 where nobody did"
         ),
     )
+    turn_s: Annotated[float, Field(ge=0.0, le=10.0)] | None = Field(
+        None,
+        description=(
+            "seconds that a decode iteration takes longer while its device is shared in time slices (caches,"
+            " launches); null: as the cost profile measured it, 0 where nobody did"
+        ),
+    )
     shares_host: bool | None = Field(
         None,
         description=(

@@ -100,6 +100,8 @@ class ReferenceConfig:
     training_devices: tuple[str, ...] = ()
     shares_host: bool = False
     interference: float = 1.0
+    turn_s: float = 0.0
+    """Seconds that an iteration takes longer where kernels run in turns"""
     in_turns: bool = False
     """Kernels of two activities never run together on a device"""
     factors: Mapping[str, float] = field(default_factory=dict)

@@ -16,6 +16,8 @@ class Activity:
     devices: tuple[str, ...]
     demand: Demand
     when_done: Callable[[float], None]
+    loss: float = 0.0
+    """Of each own second, while it takes turns"""
     rate: float = 0.0
     end: float = 0.0
 
@@ -34,10 +36,15 @@ class World:
         self.busy: dict[str, float] = {}
 
     def start(
-        self, own_seconds: float, devices: tuple[str, ...], demand: Demand, when_done: Callable[[float], None]
+        self,
+        own_seconds: float,
+        devices: tuple[str, ...],
+        demand: Demand,
+        when_done: Callable[[float], None],
+        loss: float = 0.0,
     ) -> None:
         """Begin an activity now."""
-        self.active.append(Activity(own_seconds, devices, demand, when_done))
+        self.active.append(Activity(own_seconds, devices, demand, when_done, loss))
         self._set_rates()
 
     def in_this_instant(self, seconds: float) -> bool:
@@ -69,7 +76,7 @@ class World:
 
     def _set_rates(self) -> None:
         for activity in self.active:
-            rate = min((self._rate_on(device) for device in activity.devices), default=1.0)
+            rate = min((self._rate_on(device, activity.loss) for device in activity.devices), default=1.0)
             if activity.rate == 0.0:
                 activity.end = self.now + activity.own_seconds / rate
             elif rate != activity.rate:
@@ -77,11 +84,12 @@ class World:
                 activity.end = self.now + left / rate
             activity.rate = rate
 
-    def _rate_on(self, device: str) -> float:
+    def _rate_on(self, device: str, loss: float) -> float:
         here = [activity.demand for activity in self.active if device in activity.devices]
         f = self.interference if len(here) > 1 else 1.0
         if device.startswith("host "):
             return 1.0 / f
         if self.in_turns:
+            f *= 1.0 + loss if len(here) > 1 else 1.0
             return 1.0 / (f * max(1.0, sum(max(demand) for demand in here)))
         return 1.0 / (f * max(1.0, sum(m for m, _ in here), sum(a for _, a in here)))

@@ -93,6 +93,7 @@ class ContinuousReplica:
         self.changed = True
         """Since the last iteration, who runs: then the demand of decoding is taken anew."""
         self.decode_demand = (0.0, 0.0)
+        self.loss = 0.0
 
     def add(self, rollout: Rollout) -> None:
         rollout.replica = self.index
@@ -222,10 +223,13 @@ class ContinuousReplica:
         device, host = config.iteration(len(running), sum(rollout.context for rollout in running))
         if self.changed:
             self.decode_demand = config.demand("decode", device, host)
+            self.loss = config.turn_s / (device + host)
             self.changed = False
-        self._occupy(device + host, self.decode_demand, running)
+        self._occupy(device + host, self.decode_demand, running, self.loss)
 
-    def _occupy(self, seconds: float, demand: Demand, running: list[Rollout] | None = None) -> None:
+    def _occupy(
+        self, seconds: float, demand: Demand, running: list[Rollout] | None = None, loss: float = 0.0
+    ) -> None:
         def done(end: float) -> None:
             self.busy = False
             for rollout in running or []:
@@ -235,7 +239,7 @@ class ContinuousReplica:
         self.busy = True
         self.machine.counters.kernel_gen += max(demand) * seconds
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done)
+        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done, loss)
 
 
 class StaticReplica:
@@ -252,6 +256,7 @@ class StaticReplica:
         self.width = 0
         self.changed = True
         self.decode_demand = (0.0, 0.0)
+        self.loss = 0.0
 
     def add(self, rollout: Rollout) -> None:
         rollout.replica = self.index
@@ -315,8 +320,9 @@ class StaticReplica:
         device, host = self.machine.config.iteration(rows, rows * self.width)
         if self.changed:
             self.decode_demand = self.machine.config.demand("decode", device, host)
+            self.loss = self.machine.config.turn_s / (device + host)
             self.changed = False
-        self._occupy(device + host, self.decode_demand, self._iterated)
+        self._occupy(device + host, self.decode_demand, self._iterated, self.loss)
 
     def _iterated(self, end: float) -> None:
         self.busy = False
@@ -328,8 +334,10 @@ class StaticReplica:
                 give_token(self.machine, row, end)
                 self.changed = self.changed or row.finished
 
-    def _occupy(self, seconds: float, demand: Demand, done: Callable[[float], None]) -> None:
+    def _occupy(
+        self, seconds: float, demand: Demand, done: Callable[[float], None], loss: float = 0.0
+    ) -> None:
         self.busy = True
         self.machine.counters.kernel_gen += max(demand) * seconds
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done)
+        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done, loss)

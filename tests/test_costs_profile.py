@@ -131,6 +131,16 @@ def test_a_scenario_runs_with_the_interference_that_its_profile_measured(tmp_pat
     assert built("slow.json").machine.interference == 1.5
     assert not any("not measured" in text for text in measured.warnings)
     assert built("measured.json", interference=1.5).machine.interference == 1.5
+    turns = {"interference": 1.2, "turn_s": 0.002}
+    (tmp_path / "turns.json").write_text(json.dumps({**content(), "time_slices": turns}))
+
+    def shared(**placement: object) -> tuple[float, float]:
+        machine = built("turns.json", **placement).machine
+        return machine.interference, machine.turn_s
+
+    assert shared() == (1.2, 0.002), "as measured in turns"
+    assert shared(turn_s=0.0) == (1.2, 0.0)
+    assert shared(sharing="streams") == (1.1, 0.0), "nobody takes turns"
     alone = built("alone.json")
     assert alone.machine.interference == 1.0
     assert alone.costs.provenance["contention_factor"] == "not measured"

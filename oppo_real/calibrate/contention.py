@@ -2,25 +2,25 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from multiprocessing.connection import Connection
 from statistics import median
 from time import perf_counter, sleep
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_real.engines.interface import Request, ScorePiece
-from oppo_sim.costs.demands import Demands
+from oppo_sim.costs.demands import Demands, explained_slowdown
+from oppo_sim.costs.profile import TimeSlices
 from oppo_sim.errors import OppoError
 
 Activity = Literal["decode", "score", "train"]
 Pair = tuple[Activity, Activity]
-PAIRS: Final[tuple[Pair, ...]] = (("decode", "score"), ("decode", "train"), ("score", "train"))
 _HEAD_START_S: Final = 0.05
 """Between telling both processes to start and the start, which is one instant of their shared clock."""
 _ANSWER_WITHIN_S: Final = 600.0
@@ -30,68 +30,126 @@ _UNITS: Final = 3
 """Whole units that a window must hold."""
 
 
-Slowdowns = tuple[float, float]
-"""Of a pair's activities in one round: seconds of a unit together over seconds alone."""
+class Round(NamedTuple):
+    """One round of a meeting. Mean seconds of a unit (an iteration, a batch, an update) of each activity."""
+
+    alone: tuple[float, float]
+    together: tuple[float, float]
+
+    @property
+    def slowdown(self) -> tuple[float, float]:
+        """Together over alone."""
+        return self.together[0] / self.alone[0], self.together[1] / self.alone[1]
+
+
+class Meeting(NamedTuple):
+    """Two activities that are to run together, and the batch that each keeps running."""
+
+    activities: Pair
+    points: tuple[Point, Point]
+
+    @property
+    def label(self) -> str:
+        """For sentences."""
+        return " beside ".join(self.sides)
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Each activity with the size of its batch."""
+        first, second = (
+            f"{activity}, {point.n} rollouts"
+            if activity == "decode"
+            else f"{activity}, {point.tokens} tokens"
+            for activity, point in zip(self.activities, self.points, strict=True)
+        )
+        return first, second
 
 
 @dataclass(frozen=True)
 class Contention:
-    """What a pair of activities did to each other."""
+    """What two activities did to each other."""
 
-    activities: Pair
-    points: tuple[str, str]
-    """Keys of the batches that each kept running."""
+    meeting: Meeting
     expected: float
     """max(1, Σ memory, Σ arithmetic): what shared demand alone explains."""
-    by_round: tuple[Slowdowns, ...]
+    by_round: tuple[Round, ...]
     """In the order of measurement."""
 
     @property
-    def slowdown(self) -> Slowdowns:
+    def slowdown(self) -> tuple[float, float]:
         """Medians over rounds."""
         return self._each(median)
 
     @property
-    def lowest(self) -> Slowdowns:
+    def lowest(self) -> tuple[float, float]:
         return self._each(min)
 
     @property
-    def highest(self) -> Slowdowns:
+    def highest(self) -> tuple[float, float]:
         return self._each(max)
 
     @property
     def factor(self) -> float:
         """f: geometric mean of the slow-downs over ``expected``, at least 1."""
-        return self.factor_of(self.by_round)
-
-    def factor_of(self, rounds: Sequence[Slowdowns]) -> float:
-        """f from these rounds alone: medians of each activity's."""
-        first, second = zip(*rounds, strict=True)
-        return max(1.0, sqrt(median(first) * median(second)) / self.expected)
+        first, second = self.slowdown
+        return max(1.0, sqrt(first * second) / self.expected)
 
     @property
     def factors(self) -> tuple[float, ...]:
         """f of each round alone."""
-        return tuple(self.factor_of([one]) for one in self.by_round)
+        return tuple(replace(self, by_round=(one,)).factor for one in self.by_round)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""
-        names = ("activities", "points", "slowdown", "lowest", "highest", "expected", "factor", "by_round")
-        return {name: getattr(self, name) for name in names} | {"rounds": len(self.by_round)}
+        names = ("slowdown", "lowest", "highest", "expected", "factor")
+        return {
+            "activities": self.meeting.activities,
+            "points": [point.key for point in self.meeting.points],
+            **{name: getattr(self, name) for name in names},
+            "by_round": [one._asdict() for one in self.by_round],
+            "rounds": len(self.by_round),
+        }
 
-    def _each(self, of: Callable[[Iterable[float]], float]) -> Slowdowns:
-        first, second = zip(*self.by_round, strict=True)
+    def _each(self, of: Callable[[Iterable[float]], float]) -> tuple[float, float]:
+        first, second = zip(*(one.slowdown for one in self.by_round), strict=True)
         return of(first), of(second)
 
 
-def contention_of(pair: Pair, points: Mapping[Activity, Point], rounds: Sequence[Slowdowns]) -> Contention:
+def contention_of(meeting: Meeting, rounds: Sequence[Round]) -> Contention:
     """What was found in ``rounds``, beside what shared demand alone explains: the demands that a profile
     states where nobody measured them."""
     demands = Demands()
     shares = {"decode": demands.decode, "score": demands.score, "train": demands.training}
-    sums = [sum(getattr(shares[one], kind) for one in pair) for kind in ("memory", "arithmetic")]
-    keys = points[pair[0]].key, points[pair[1]].key
-    return Contention(pair, keys, max(1.0, *sums), tuple(rounds))
+    sums = [
+        sum(getattr(shares[one], kind) for one in meeting.activities) for kind in ("memory", "arithmetic")
+    ]
+    return Contention(meeting, max(1.0, *sums), tuple(rounds))
+
+
+def decode_beside_score(found: Iterable[Contention]) -> list[Contention]:
+    """What says how decoding and scoring slow each other."""
+    return [one for one in found if one.meeting.activities == ("decode", "score")]
+
+
+def contention_factor(found: Iterable[Contention]) -> float | None:
+    """f of decoding and scoring that run together, the median over batches; None: not measured."""
+    return median(factors) if (factors := [one.factor for one in decode_beside_score(found)]) else None
+
+
+def time_slices_of(found: Iterable[Contention]) -> TimeSlices | None:
+    """What decoding and scoring lose where they take turns: f from what scoring takes longer than the turns
+    explain, then seconds an iteration of decoding from what remains of its; medians over batches. None: not
+    measured."""
+    measured = decode_beside_score(found)
+    if not measured:
+        return None
+    explained = explained_slowdown(Demands(), in_turns=True)
+    interference = max(1.0, median(one.slowdown[1] for one in measured) / explained)
+    longer = [
+        (one.slowdown[0] / (explained * interference) - 1.0) * median(each.alone[0] for each in one.by_round)
+        for one in measured
+    ]
+    return TimeSlices(interference=interference, turn_s=max(0.0, median(longer)))
 
 
 def disagreement(found: Contention) -> str:
@@ -100,7 +158,7 @@ def disagreement(found: Contention) -> str:
     if high <= _ALIKE * low:
         return ""
     return (
-        f"{found.activities[0]} beside {found.activities[1]}: {len(found.by_round)} rounds gave slow-downs"
+        f"{found.meeting.label}: {len(found.by_round)} rounds gave slow-downs"
         f" beyond shared demand from {low:.2f} to {high:.2f}, so {found.factor:.2f} is uncertain: measure on"
         " a quieter machine, or with more repeats"
     )
@@ -110,60 +168,67 @@ class _Answer(RuntimeError):
     """A child's sentence."""
 
 
-def contention_points(plan: CalibrationPlan) -> dict[Activity, Point]:
-    """A usual batch of each: the middle number of rollouts at middle contexts; a chunk of several; a small
-    update. A phase decodes most of its iterations with few rollouts, and the fewer they are the more an
-    iteration is slowed down by what the other process leaves in the caches."""
+def meetings_of(plan: CalibrationPlan) -> list[Meeting]:
+    """Who is to meet whom, what matters most first: decoding of a middle, the smallest and the largest batch
+    at middle contexts with a scoring batch of middle size; both with a small update, where anything is
+    trained; the middle ones with a small and a large scoring batch."""
     decode = [point for point in plan.points if point.kind == "decode" and point.cell is not None]
     sizes = sorted({point.n for point in decode})
-    usual = sizes[len(sizes) // 2]
-    contexts = sorted((point for point in decode if point.n == usual), key=lambda point: point.kv_tokens)
-    score = sorted(
+    by_size = {
+        size: sorted((point for point in decode if point.n == size), key=lambda point: point.kv_tokens)
+        for size in sizes
+    }
+    batches = [by_size[size][len(by_size[size]) // 2] for size in sizes]
+    middle = batches[len(batches) // 2]
+    scored = sorted(
         (point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key)
     )
+    score = scored[len(scored) // 2]
+    decoded = dict.fromkeys((middle, batches[0], batches[-1]))
+    found = [Meeting(("decode", "score"), (point, score)) for point in decoded]
     train = sorted((point for point in plan.points if point.kind == "train"), key=lambda point: point.tokens)
-    points: dict[Activity, Point] = {"decode": contexts[len(contexts) // 2], "score": score[len(score) // 2]}
-    return points | {"train": train[0]} if train else points
-
-
-def pairs_of(points: Mapping[Activity, Point]) -> list[Pair]:
-    """The pairs of which both are there: where nothing is trained, decoding with scoring alone."""
-    return [pair for pair in PAIRS if all(one in points for one in pair)]
+    if train:
+        found += [
+            Meeting(("decode", "train"), (middle, train[0])),
+            Meeting(("score", "train"), (score, train[0])),
+        ]
+    others = dict.fromkeys((scored[len(scored) // 4], scored[-1]))
+    return found + [Meeting(("decode", "score"), (middle, other)) for other in others if other != score]
 
 
 def measure_contention(
     open_bench: Callable[[], Bench],
-    pairs: Sequence[Pair],
-    points: Mapping[Activity, Point],
+    meetings: Sequence[Meeting],
     *,
     rounds: int = 3,
     window_s: float = 1.0,
     cores: Sequence[int] | None = None,
     enough_time: Callable[[float], bool] = lambda seconds: True,
-) -> Iterator[tuple[Pair, list[Slowdowns]]]:
-    """Run each activity of a pair alone, then both, ``rounds`` times, in two processes that are kept for all
-    pairs. Yields the rounds of each pair.
+) -> Iterator[tuple[Meeting, Round]]:
+    """Run both activities of a meeting alone, then together, each meeting in turn, ``rounds`` times, in two
+    processes that are kept for all.
 
     Args:
         open_bench: makes the engines; called in both processes, so it must be picklable.
         window_s: seconds of one turn; made longer where a unit takes longer.
         cores: CPU cores that both processes share; None: all.
-        enough_time: asked before each pair with the seconds it will take; False ends the measurement.
+        enough_time: asked before each round of a meeting with the seconds it will take; False ends the
+            measurement.
 
     Raises OppoError if a process cannot build its engines or ends early.
     """
-    with _workers(open_bench, points, cores) as workers:
-        for pair in pairs:
-            units = _apart(workers, pair, window_s)  # warm-up, too
-            window = max(window_s, (_UNITS + 1) * max(units))
-            if not enough_time(rounds * 4 * window):
-                return
-            found: list[Slowdowns] = []
-            for _ in range(rounds):
-                alone = _apart(workers, pair, window)
-                together = _turn(workers, pair, 2 * window)
-                found.append((together[0] / alone[0], together[1] / alone[1]))
-            yield pair, found
+    windows: dict[Meeting, float] = {}
+    with _workers(open_bench, meetings, cores) as workers:
+        for _ in range(rounds):
+            for number, meeting in enumerate(meetings):
+                if not enough_time(4 * windows.get(meeting, window_s)):
+                    return
+                if meeting not in windows:
+                    units = _apart(workers, number, window_s)  # warm-up, too
+                    windows[meeting] = max(window_s, (_UNITS + 1) * max(units))
+                alone = _apart(workers, number, windows[meeting])
+                together = _turn(workers, number, (0, 1), 2 * windows[meeting])
+                yield meeting, Round((alone[0], alone[1]), (together[0], together[1]))
 
 
 # ---- the parent's side -------------------------------------------------------------------------------------
@@ -171,7 +236,7 @@ def measure_contention(
 
 @contextmanager
 def _workers(
-    open_bench: Callable[[], Bench], points: Mapping[Activity, Point], cores: Sequence[int] | None
+    open_bench: Callable[[], Bench], meetings: Sequence[Meeting], cores: Sequence[int] | None
 ) -> "Iterator[list[Connection[Any, Any]]]":
     context = multiprocessing.get_context("spawn")  # a forked process cannot use a CUDA device of its parent
     processes, ends = [], []
@@ -179,7 +244,7 @@ def _workers(
         for _ in range(2):
             here, there = context.Pipe()
             process = context.Process(
-                target=_serve, args=(there, open_bench, dict(points), cores), daemon=True
+                target=_serve, args=(there, open_bench, tuple(meetings), cores), daemon=True
             )
             process.start()
             there.close()
@@ -199,21 +264,19 @@ def _workers(
 
 
 def _turn(
-    workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activity], window_s: float
+    workers: "Sequence[Connection[Any, Any]]", number: int, sides: Sequence[int], window_s: float
 ) -> list[float]:
-    """Mean seconds of the units inside the window, of each of the workers, which run at the same time."""
+    """Mean seconds of the units inside the window: each of ``sides`` of meeting ``number`` in the worker of
+    that place, at the same time."""
     start = perf_counter() + _HEAD_START_S
-    for worker, activity in zip(workers, activities, strict=True):
-        worker.send((activity, start, start + window_s))
-    return [float(_receive(worker)) for worker in workers]
+    for side in sides:
+        workers[side].send((number, side, start, start + window_s))
+    return [float(_receive(workers[side])) for side in sides]
 
 
-def _apart(
-    workers: "Sequence[Connection[Any, Any]]", activities: Sequence[Activity], window_s: float
-) -> list[float]:
+def _apart(workers: "Sequence[Connection[Any, Any]]", number: int, window_s: float) -> list[float]:
     """The same, one worker after the other."""
-    turns = zip(workers, activities, strict=True)
-    return [_turn([worker], [activity], window_s)[0] for worker, activity in turns]
+    return [_turn(workers, number, (side,), window_s)[0] for side in (0, 1)]
 
 
 def _receive(worker: "Connection[Any, Any]") -> Any:
@@ -239,11 +302,12 @@ def _receive(worker: "Connection[Any, Any]") -> Any:
 def _serve(
     parent: "Connection[Any, Any]",
     open_bench: Callable[[], Bench],
-    points: Mapping[Activity, Point],
+    meetings: Sequence[Meeting],
     cores: Sequence[int] | None,
 ) -> None:
+    now: Point | None = None
     activity: Activity | None = None
-    units: dict[Activity, Callable[[], bool]] = {}
+    unit, end_unit = _NOTHING
     try:
         import torch  # noqa: F401 - slow, so before both processes share the cores
 
@@ -252,10 +316,14 @@ def _serve(
         bench = open_bench()
         parent.send("ready")
         while True:
-            activity, start, end = parent.recv()
-            if activity not in units:
-                units[activity] = _UNIT_OF[activity](bench, points[activity])
-            parent.send(_mean_unit(units[activity], bench, start, end))
+            number, side, start, end = parent.recv()
+            meeting = meetings[number]
+            activity, point = meeting.activities[side], meeting.points[side]
+            if point != now:
+                end_unit()
+                now = point
+                unit, end_unit = _UNIT_OF[activity](bench, point)
+            parent.send(_mean_unit(unit, bench, start, end))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass
     except OppoError as error:
@@ -285,7 +353,12 @@ def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float)
             count += 1
 
 
-def _decode_unit(bench: Bench, point: Point) -> Callable[[], bool]:
+_Unit = tuple[Callable[[], bool], Callable[[], None]]
+"""Runs once, and says whether that counts; and what ends it."""
+_NOTHING: Final[_Unit] = (lambda: False, lambda: None)
+
+
+def _decode_unit(bench: Bench, point: Point) -> _Unit:
     """One iteration. Rollouts half grown begin again; the iteration that prefills them does not count."""
     lengths = [context for context, _ in point.rows]
     grown = max(2, min(lengths) // 2)
@@ -308,10 +381,10 @@ def _decode_unit(bench: Bench, point: Point) -> Callable[[], bool]:
         left -= 1
         return not begins
 
-    return unit
+    return unit, lambda: bench.actor.abort(ids)
 
 
-def _score_unit(bench: Bench, point: Point) -> Callable[[], bool]:
+def _score_unit(bench: Bench, point: Point) -> _Unit:
     sizes = [new for _, new in point.rows]
     tokens = [bench.tokens(index, size) for index, size in enumerate(sizes)]
 
@@ -321,20 +394,20 @@ def _score_unit(bench: Bench, point: Point) -> Callable[[], bool]:
         )
         return True
 
-    return unit
+    return unit, lambda: None
 
 
-def _train_unit(bench: Bench, point: Point) -> Callable[[], bool]:
+def _train_unit(bench: Bench, point: Point) -> _Unit:
     batch = training_batch(bench, point)
 
     def unit() -> bool:
         bench.update(batch, bench.version)
         return True
 
-    return unit
+    return unit, lambda: None
 
 
-_UNIT_OF: Final[dict[Activity, Callable[[Bench, Point], Callable[[], bool]]]] = {
+_UNIT_OF: Final[dict[Activity, Callable[[Bench, Point], _Unit]]] = {
     "decode": _decode_unit,
     "score": _score_unit,
     "train": _train_unit,

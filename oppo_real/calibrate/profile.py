@@ -9,7 +9,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_real.calibrate.contention import Contention
+from oppo_real.calibrate.contention import Contention, contention_factor, time_slices_of
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import (
     DECODE_BASIS,
@@ -296,9 +296,8 @@ def calibrate_from(
         round_fixed_s=cuts.seconds("round"),
         piece_fixed_s=cuts.seconds("piece"),
         piece_send_s=cuts.seconds("send"),
-        contention_factor=next(
-            (one.factor for one in contention if set(one.activities) == {"decode", "score"}), None
-        ),
+        contention_factor=contention_factor(contention),
+        time_slices=time_slices_of(contention),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )
     measured = len({visit.point.key for visit in visits})

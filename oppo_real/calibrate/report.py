@@ -55,11 +55,13 @@ def remarks(calibration: Calibration) -> list[str]:
             f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more"
             " --repeats are needed"
         )
-    factor = calibration.profile.contention_factor
-    if factor is not None:
+    factor, slices = calibration.profile.contention_factor, calibration.profile.time_slices
+    if factor is not None and slices is not None:
         found.append(
-            f"decoding and scoring together take {factor:.2f} times as long as shared demand explains:"
-            " scenarios with this profile are slowed so, unless placement.interference says otherwise"
+            f"decoding and scoring together take {factor:.2f} times as long as shared demand explains; where"
+            f" they take turns, {slices.interference:.2f} times as long as the turns, and an iteration of"
+            f" decoding {_seconds(slices.turn_s)} more: scenarios with this profile are slowed so, unless"
+            " placement.interference and placement.turn_s say otherwise"
         )
     return found
 
@@ -87,7 +89,7 @@ def _contention(found: Sequence[Contention]) -> Iterator[tuple[str, ...]]:
             f"{slow:.2f} ({low:.2f}-{high:.2f})"
             for slow, low, high in zip(one.slowdown, one.lowest, one.highest, strict=True)
         )
-        yield *one.activities, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}"
+        yield *one.meeting.sides, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}"
 
 
 def _seconds(value: float) -> str:

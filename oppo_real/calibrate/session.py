@@ -1,6 +1,6 @@
 """A calibration from start to end: visits within a budget, finished ones taken from the cache."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -11,18 +11,17 @@ from typing import Any, Final
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cache import VisitCache
 from oppo_real.calibrate.contention import (
-    Activity,
     Contention,
-    Pair,
-    Slowdowns,
+    Meeting,
+    Round,
     contention_of,
-    contention_points,
+    decode_beside_score,
     disagreement,
     measure_contention,
-    pairs_of,
+    meetings_of,
 )
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point, warm_up
-from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
+from oppo_real.calibrate.plan import CalibrationPlan, Sizes, bounded, make_plan
 from oppo_real.calibrate.profile import (
     Calibration,
     Origin,
@@ -70,9 +69,9 @@ class CalibrationSession:
     notes: tuple[str, ...]
 
     @property
-    def decode_beside_score(self) -> Contention | None:
-        """None: it was not measured."""
-        return next((one for one in self.contention if set(one.activities) == {"decode", "score"}), None)
+    def decode_beside_score(self) -> tuple[Contention, ...]:
+        """Of several batches; empty: it was not measured."""
+        return tuple(decode_beside_score(self.contention))
 
 
 def measure_session(
@@ -105,15 +104,10 @@ def measure_session(
         # Two processes are about to build the same engines on the same device, which must be empty by then
         _free_devices()
         contention = _measure_contention(open_here, plan, cache, effort, start, 2 * building)
-        missing = [
-            f"{a} with {b}"
-            for a, b in pairs_of(contention_points(plan))
-            if (a, b) not in {one.activities for one in contention}
-        ]
+        measured = {one.meeting for one in contention}
+        missing = [one.label for one in meetings_of(plan) if one not in measured]
         if missing:
-            notes.append(
-                f"the budget left no time for {', '.join(missing)} together: raise --budget-s and run again"
-            )
+            notes.append(f"the budget left no time for {', '.join(missing)}: raise --budget-s and run again")
     notes += [sentence for one in contention if (sentence := disagreement(one))]
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
@@ -196,13 +190,14 @@ def _measure_contention(
     start: float,
     building: float,
 ) -> list[Contention]:
-    points = contention_points(plan)
-    pairs = pairs_of(points)
-    keys = {pair: _pair_key(pair, points, effort) for pair in pairs}
-    found: dict[Pair, list[Slowdowns]] = {pair: [] for pair in pairs}
-    for pair in pairs:
-        while len(found[pair]) < effort.rounds and (plain := cache.get(keys[pair], len(found[pair]))):
-            found[pair].append((plain["slowdown"][0], plain["slowdown"][1]))
+    meetings = meetings_of(plan)
+    keys = {meeting: _meeting_key(meeting, effort) for meeting in meetings}
+    found: dict[Meeting, list[Round]] = {meeting: [] for meeting in meetings}
+    for meeting in meetings:
+        while len(found[meeting]) < effort.rounds and (
+            plain := cache.get(keys[meeting], len(found[meeting]))
+        ):
+            found[meeting].append(Round(*(tuple(plain[name]) for name in Round._fields)))
     missing = effort.rounds - min(len(rounds) for rounds in found.values())
 
     def enough_time(seconds: float) -> bool:
@@ -210,21 +205,18 @@ def _measure_contention(
 
     # Some rounds are better than none.
     left = effort.budget_s - (perf_counter() - start) - building
-    rounds_now = min(missing, int(left // (4 * effort.window_s)))
-    if rounds_now >= 1:
-        for pair, rounds in measure_contention(
+    if missing >= 1 and left >= 4 * effort.window_s:
+        for meeting, measured in measure_contention(
             open_here,
-            [pair for pair in pairs if len(found[pair]) < effort.rounds],
-            points,
-            rounds=rounds_now,
+            [meeting for meeting in meetings if len(found[meeting]) < effort.rounds],
+            rounds=missing,
             window_s=effort.window_s,
             cores=effort.cores,
             enough_time=enough_time,
         ):
-            for slowdown in rounds:
-                cache.put(keys[pair], len(found[pair]), {"slowdown": slowdown})
-                found[pair].append(slowdown)
-    return [contention_of(pair, points, rounds) for pair, rounds in found.items() if rounds]
+            cache.put(keys[meeting], len(found[meeting]), measured._asdict())
+            found[meeting].append(measured)
+    return [contention_of(meeting, rounds) for meeting, rounds in found.items() if rounds]
 
 
 def _free_devices() -> None:
@@ -238,9 +230,10 @@ def _free_devices() -> None:
     give_back_memory()
 
 
-def _pair_key(pair: Pair, points: Mapping[Activity, Point], effort: Effort) -> str:
-    content: Sequence[Any] = [pair, points[pair[0]].key, points[pair[1]].key, effort.window_s, effort.cores]
-    return "r" + sha256(repr(content).encode()).hexdigest()
+def _meeting_key(meeting: Meeting, effort: Effort) -> str:
+    keys = [point.key for point in meeting.points]
+    content: Sequence[Any] = [meeting.activities, *keys, effort.window_s, effort.cores]
+    return "m" + sha256(repr(content).encode()).hexdigest()
 
 
 def _origin(subject: Subject, bench: Bench) -> Origin:

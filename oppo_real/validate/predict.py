@@ -19,7 +19,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
-from oppo_sim.scenario.build import Setup, build_setup, measured_interference
+from oppo_sim.scenario.build import Setup, build_setup, sharing_costs
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import run_setup
 
@@ -136,12 +136,16 @@ def _with_interference(
     replica, and asynchronous policies are predicted without it.
     """
     together = machine.scoring_on == "separate" and scenario.placement.shares_host is not False
+    slices = profile.time_slices
+    interference, turn_s = sharing_costs(
+        scenario.placement,
+        profile.contention_factor,
+        None if slices is None else (slices.interference, slices.turn_s),
+    )
     return replace(
         machine,
-        interference=max(
-            scenario.placement.interference or 1.0,
-            measured_interference(scenario.placement, profile.contention_factor),
-        ),
+        interference=interference,
+        turn_s=turn_s,
         shares_host=together and schedule == "synchronous",
     )
 

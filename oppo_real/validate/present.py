@@ -27,6 +27,7 @@ Rows = list[tuple[str, ...]]
 def record(validated: Validated) -> dict[str, Any]:
     """Everything, as nested values."""
     found, request = validated.comparison, validated.request
+    slices = None if validated.profile is None else validated.profile.time_slices
     return {
         "format": FORMAT,
         "scenario": request.scenario.name,
@@ -72,6 +73,7 @@ def record(validated: Validated) -> dict[str, Any]:
         ],
         "load_at_calibration": validated.load_at_calibration,
         "interference": None if validated.profile is None else validated.profile.contention_factor,
+        "time_slices": None if slices is None else slices.model_dump(mode="json"),
         "notes": list(validated.notes),
     }
 
@@ -198,6 +200,12 @@ def sentences(validated: Validated) -> Iterator[str]:
     if validated.profile is not None:
         factor = validated.profile.contention_factor
         yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"
+        slices = validated.profile.time_slices
+        if slices is not None and validated.request.scenario.placement.takes_turns:
+            yield (
+                f"in turns on one device: {significant(slices.interference)}, and"
+                f" {significant(1e3 * slices.turn_s)} ms more an iteration of decoding"
+            )
     loads = [run.load for run in validated.runs if run.load is not None]
     if loads:
         yield (

@@ -1,12 +1,13 @@
 """How far a prediction rests on noise of the calibration: profiles from visits drawn anew."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from oppo_real.calibrate.contention import Contention
+from oppo_real.calibrate.contention import Contention, contention_factor, time_slices_of
 from oppo_real.calibrate.measure import Visit
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
@@ -16,10 +17,10 @@ _Ratios = Mapping[tuple[float, float], float]
 
 
 def resampled_profiles(
-    profile: Profile, visits: Sequence[Visit], beside: Contention | None, count: int, seed: int
+    profile: Profile, visits: Sequence[Visit], met: Sequence[Contention], count: int, seed: int
 ) -> Iterator[Profile]:
     """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew /
-    median of them), and the interference is that of the rounds of ``beside`` drawn anew.
+    median of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew.
 
     Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no
     point has two visits.
@@ -36,10 +37,18 @@ def resampled_profiles(
             for key, group in grouped.items()
         }
         scaled = _scaled(profile, grouped, drawn)
-        if beside is not None:
-            rounds = generator.integers(len(beside.by_round), size=len(beside.by_round))
-            factor = beside.factor_of([beside.by_round[one] for one in rounds])
-            scaled = scaled.model_copy(update={"contention_factor": factor})
+        if met:
+            again = [
+                replace(
+                    one,
+                    by_round=tuple(
+                        one.by_round[i] for i in generator.integers(len(one.by_round), size=len(one.by_round))
+                    ),
+                )
+                for one in met
+            ]
+            shared = {"contention_factor": contention_factor(again), "time_slices": time_slices_of(again)}
+            scaled = scaled.model_copy(update=shared)
         yield scaled
 
 

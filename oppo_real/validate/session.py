@@ -143,8 +143,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
         unanswered = 0
         visits = () if session is None else session.visits
-        beside = None if session is None else session.decode_beside_score
-        drawn = resampled_profiles(profile, visits, beside, PROFILES, scenario.seed)
+        met = () if session is None else session.decode_beside_score
+        drawn = resampled_profiles(profile, visits, met, PROFILES, scenario.seed)
         for number, other in enumerate(drawn):
             progress("simulating", number, PROFILES)
             try:

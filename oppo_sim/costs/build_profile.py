@@ -36,6 +36,7 @@ def costs_from_profile(
                 f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that"
                 " stage; measure it"
             )
+    slices = profile.time_slices
     return Costs(
         actor=ProfileEngine(
             decode=profile.decode,
@@ -68,11 +69,13 @@ def costs_from_profile(
             "demands": profile.demands.model_dump(mode="json"),
             "cuts": {name: getattr(profile, name) for name in Cuts._fields},
             "contention_factor": profile.contention_factor or "not measured",
+            "time_slices": "not measured" if slices is None else slices.model_dump(mode="json"),
             "unused_training_fields": unused_fields(context.training) if training is None else [],
             **({} if training is None else {"training": dict(training_provenance or {})}),
         },
         actor_kv_capacity_tokens=profile.kv_capacity_tokens,
         contention_factor=profile.contention_factor,
+        time_slices=None if slices is None else (slices.interference, slices.turn_s),
         cuts=Cuts(*(getattr(profile, name) or 0.0 for name in Cuts._fields)),
     )
 

@@ -206,6 +206,9 @@ class Costs:
     """KV tokens of a replica that memory leaves, where the model knows it (``kv_capacity_tokens: auto``)."""
     contention_factor: float | None = None
     """Measured interference of activities that run together; None: not measured."""
+    time_slices: tuple[float, float] | None = None
+    """Measured interference of activities that take turns, and seconds that a decode iteration takes longer
+    then; None: not measured."""
     phases: Phases = NO_PHASES
     cuts: Cuts = NO_CUTS
     evidence: Mapping[str, str] = field(default_factory=dict)

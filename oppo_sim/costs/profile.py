@@ -156,6 +156,14 @@ class ProfileHost(Strict):
     score: NonNegative = 0.0
 
 
+class TimeSlices(Strict):
+    """What activities that take turns on one device lose beside their turns (docs/model.md C6)."""
+
+    interference: Annotated[float, Field(ge=1)]
+    turn_s: NonNegative
+    """Seconds that a decode iteration takes longer."""
+
+
 class Profile(Strict):
     """A measured cost profile."""
 
@@ -180,6 +188,9 @@ class Profile(Strict):
     demands: Demands = Demands()
     contention_factor: Annotated[float, Field(ge=1)] | None = None
     """Measured interference of decoding and scoring that run together; None: not measured."""
+    time_slices: TimeSlices | None = None
+    """The same where they take turns on one device; None: not measured, or by an earlier release, when
+    ``contention_factor`` says it all."""
     kv_capacity_tokens: Count | None = None
     """Of a replica, from the engine's log."""
     _ranges: RangeCounter = PrivateAttr(default_factory=RangeCounter)

@@ -214,6 +214,7 @@ def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineS
                 f" {scenario.costs.kind} does not: give a number of tokens, or null for ample"
             )
         capacity = costs.actor_kv_capacity_tokens
+    interference, turn_s = sharing_costs(placement, costs.contention_factor, costs.time_slices)
     return MachineSetup(
         num_replicas=rollout.num_replicas,
         num_workers=scoring.num_workers,
@@ -233,7 +234,8 @@ def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineS
         scoring_on=placement.scoring,
         training_on=placement.training,
         sharing=placement.sharing,
-        interference=placement.interference or measured_interference(placement, costs.contention_factor),
+        interference=interference,
+        turn_s=turn_s,
         shares_host=placement.shares_host is True,
     )
 
@@ -249,15 +251,28 @@ def _piece_link(scenario: Scenario, context: CostContext) -> float | None:
     return scenario.scoring.link_bytes_per_s or between
 
 
-def measured_interference(placement: PlacementConfig, contention_factor: float | None) -> float:
-    """f where a profile measured it (1: nobody did). What it measured is the slow-down of decoding beside
-    scoring over that of kernels that run together; in time slices shared time explains more of it."""
-    if contention_factor is None:
-        return 1.0
-    if placement.sharing != "time_slice" or placement.scoring == "separate":
-        return contention_factor
-    together, in_turns = (explained_slowdown(Demands(), turns) for turns in (False, True))
-    return max(1.0, contention_factor * together / in_turns)
+def sharing_costs(
+    placement: PlacementConfig, contention_factor: float | None, time_slices: tuple[float, float] | None
+) -> tuple[float, float]:
+    """f and ``turn_s``: as the scenario gives them, else as a profile measured them (1 and 0: nobody did).
+
+    Args:
+        contention_factor: measured slow-down of decoding beside scoring over that of kernels that run
+            together. Where that is all a profile has, shared time explains more of it in time slices.
+        time_slices: the two as measured where activities take turns.
+    """
+    if placement.takes_turns and time_slices is not None:
+        interference, turn_s = time_slices
+    elif placement.takes_turns and contention_factor is not None:
+        together, apart = (explained_slowdown(Demands(), turns) for turns in (False, True))
+        interference, turn_s = max(1.0, contention_factor * together / apart), 0.0
+    else:
+        interference, turn_s = contention_factor or 1.0, 0.0
+    given = placement.interference, placement.turn_s
+    return (
+        interference if given[0] is None else given[0],
+        turn_s if given[1] is None else given[1],
+    )
 
 
 def _streamable(scenario: Scenario) -> bool:

@@ -146,6 +146,11 @@ class PlacementConfig(_Section):
         ),
     )
 
+    @property
+    def takes_turns(self) -> bool:
+        """Scoring shares a device on which kernels of one process run at a time."""
+        return self.sharing == "time_slice" and self.scoring != "separate"
+
     @model_validator(mode="after")
     def _one_place(self) -> "PlacementConfig":
         if self.shares_host and self.scoring != "separate":

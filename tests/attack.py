@@ -28,6 +28,8 @@ from tests.broken_disk import Change, Crash, OnChange, broken_disk, crash_at, fu
 from tests.cli_runs import Printed, assert_refused, contents, write_scenario
 
 OUT: Final = "out"
+NAME: Final = "Größe Δ"
+"""Of the scenario: in figures, tables and sentences."""
 _QUICK: Final = ("--no-figures", "-o", OUT)
 
 
@@ -118,7 +120,7 @@ class Scene:
         self.again = self.command.again if not replaces else (*self.command.arguments, "--force")
         self._start = home / "start"
         self._start.mkdir(parents=True)
-        write_scenario(self._start)
+        write_scenario(self._start, name=NAME)
         if replaces:
             fine(self._start, (*self.command.arguments, *self.command.older))
         self.before = contents(self._start / OUT) if replaces else {}

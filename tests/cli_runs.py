@@ -43,7 +43,7 @@ TINY: dict[str, Any] = {
 def write_scenario(folder: Path, file: str = "tiny.yaml", /, **changes: Any) -> Path:
     """The tiny scenario with some sections replaced, as a file."""
     path = folder / file
-    path.write_text(dump_yaml({**TINY, **changes}))
+    path.write_text(dump_yaml({**TINY, **changes}), encoding="utf-8")
     return path
 
 

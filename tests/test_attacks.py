@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from oppo_sim.runs.request import RunRequest, RunResult
 from tests.attack import COMMANDS, OUT, Scene, counted, fine, kill_a_worker
 from tests.broken_disk import Crash, broken_disk, crash_at, full_from
 from tests.cli_runs import assert_refused, compile_first, contents, write_scenario
+from tests.locales import PLAIN, compiled_locale
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +157,10 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 ALL = """
-import json, sys
+import json, locale, sys
 from pathlib import Path
+locale.setlocale(locale.LC_ALL, "")
+assert locale.localeconv()["decimal_point"] == sys.argv[2]
 from oppo_sim.runs import execute
 from tests.attack import fine
 execute.WORTHWHILE_SECONDS = execute.HANDING_SECONDS = 0.0
@@ -168,16 +172,17 @@ for folder, arguments in json.loads(sys.argv[1]):
 def test_results_are_the_same_bytes_whatever_hashes_locale_zone_and_processes(
     tmp_path: Path, scene: Callable[..., Scene]
 ) -> None:
+    """Decimal commas, and letters that are other bytes than those of UTF-8."""
+    german = compiled_locale(tmp_path / "locales", "de_DE", "ISO-8859-1")
     todo = []
     for name in COMMANDS:
         folder = tmp_path / name
-        folder.mkdir()
-        write_scenario(folder)
+        shutil.copytree(scene(name).set_up(), folder)
         many = ["2" if word == "1" else word for word in scene(name).arguments]
         todo.append((str(folder), many))
     subprocess.run(
-        [sys.executable, "-c", ALL, json.dumps(todo)],
-        env=environment(PYTHONHASHSEED="4711", LC_ALL="C", TZ="Asia/Kathmandu", PYTHONUTF8="0"),
+        [sys.executable, "-c", ALL, json.dumps(todo), "." if german is PLAIN else ","],
+        env=environment(PYTHONHASHSEED="4711", TZ="Asia/Kathmandu", PYTHONUTF8="0", **german),
         check=True,
     )
     for name in COMMANDS:

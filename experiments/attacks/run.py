@@ -18,15 +18,17 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 os.environ.setdefault("OPPO_ENGINE", "compiled")
 
-from tests.attack import COMMANDS, OUT, Scene, fine, kill_a_worker, say
+from tests.attack import COMMANDS, NAME, OUT, Scene, fine, kill_a_worker, say
 from tests.cli_runs import assert_refused, compile_first, contents, write_scenario
+from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.locales import PLAIN, compiled_locale
 from tests.power_cut import Found
 from tests.test_attacks import ALL, environment
 
@@ -167,32 +169,49 @@ def again(attacked: Scene, found: Found) -> str:
 
 
 def same(name: str, every: int) -> Attack:
-    """Processes with other hashes, locale, time zone and number of workers; figures too."""
+    """Processes with other hashes, locale, time zone and number of workers; figures, the report and, beside
+    ``simulate``, a fit too."""
     plain = [word for word in COMMANDS[name].arguments if word != "--no-figures"]
     home = Path(tempfile.mkdtemp(prefix="attack-"))
+    truth = fit_scenario(name=NAME)
+    fitting = ["fit", "train.log", "--scenario", "mine.yaml", "-o", "fit", "--draws", "40"]
 
     def made(label: str, arguments: list[str], **changes: str) -> dict[str, bytes]:
         folder = home / label
         folder.mkdir()
-        write_scenario(folder)
-        todo = json.dumps([(str(folder), arguments)])
-        subprocess.run([sys.executable, "-c", ALL, todo], env=environment(**changes), check=True)
-        return _sorted(contents(folder / OUT))
+        write_scenario(folder, name=NAME)
+        todo = [arguments]
+        if arguments == plain:  # a report tells the number of jobs, which the command has
+            todo.append(["report", OUT, "-o", "report.html"])
+        if name == "simulate":
+            (folder / "mine.yaml").write_text(truth.to_yaml(), encoding="utf-8")
+            verl_log(folder / "train.log", truth, TRUTH, steps=12)
+            todo.append(fitting)
+        point = "," if changes.get("LC_ALL", "")[:2] in ("de", "tr") else "."
+        commands = json.dumps([(str(folder), each) for each in todo])
+        subprocess.run([sys.executable, "-c", ALL, commands, point], env=environment(**changes), check=True)
+        return _sorted(contents(folder))
 
     reference = made("reference", plain, PYTHONHASHSEED="0", TZ="UTC", LC_ALL="C.UTF-8")
 
     def compare(label: str, arguments: list[str], **changes: str) -> None:
-        assert made(label, arguments, **changes) == reference
+        without = () if arguments == plain else ("report.html",)
+        expected = {file: data for file, data in reference.items() if file not in without}
+        assert made(label, arguments, **changes) == expected
 
-    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    surroundings = {
+    surroundings: dict[str, Mapping[str, str]] = {
         "hash seed 1": {"PYTHONHASHSEED": "1"},
         "hash seed 4711": {"PYTHONHASHSEED": "4711"},
-        "LC_ALL=C without UTF-8": bare,
-        "LC_ALL=de_DE.UTF-8": {"LC_ALL": "de_DE.UTF-8"},
+        "LC_ALL=C without UTF-8": {**PLAIN, "PYTHONUTF8": "0"},
         "TZ=Asia/Kathmandu": {"TZ": "Asia/Kathmandu"},
         "TZ=America/St_Johns": {"TZ": "America/St_Johns"},
     }
+    for language, charset in (
+        ("de_DE", "UTF-8"), ("de_DE", "ISO-8859-1"), ("tr_TR", "UTF-8"), ("ja_JP", "EUC-JP"),
+    ):  # fmt: skip
+        changes = compiled_locale(home / "locales", language, charset)
+        if changes is not PLAIN:
+            surroundings[changes["LC_ALL"]] = {**changes, "PYTHONUTF8": "0"}
     for label, changes in surroundings.items():
         yield label, partial(compare, label.replace("/", "-"), plain, **changes)
     if name != "simulate":
@@ -210,7 +229,7 @@ def tmpfs(name: str, every: int) -> Attack:
         home = Path(tempfile.mkdtemp(prefix="attack-"))
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", home], check=True)
         try:
-            write_scenario(home)
+            write_scenario(home, name=NAME)
             printed = say(home, attacked.arguments)
             if printed.code != 0:
                 assert_refused(printed, "no space left for")

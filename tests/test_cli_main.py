@@ -35,6 +35,14 @@ def test_the_package_is_a_command_too() -> None:
     assert found.stdout == oppo("--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"), [("oppo sim", "plain,simulate"), ("oppo sweep --obj", "plain,--objective")]
+)
+def test_commands_and_options_are_completed(words: str, offered: str) -> None:
+    asked = {"_OPPO_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert oppo(env={**os.environ, **asked}).stdout.split() == [offered]
+
+
 def test_help_imports_no_subcommand() -> None:
     code = (
         "import sys; from oppo_sim.cli.main import run; run(['--help']); print([m for m in sys.modules if"

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oppo_sim.columns_page import explain
-    from oppo_sim.comparison import Comparison, compare
+    from oppo_sim.comparison import Comparison
+    from oppo_sim.comparison_call import compare
     from oppo_sim.errors import OppoError
     from oppo_sim.fit.call import fit
     from oppo_sim.fit.reading import read_step_log
@@ -54,7 +55,7 @@ _HOME = {
     "Scenario": "oppo_sim.scenario.schema",
     "StepPlan": "oppo_sim.policies.interface",
     "StepReport": "oppo_sim.policies.interface",
-    "compare": "oppo_sim.comparison",
+    "compare": "oppo_sim.comparison_call",
     "explain": "oppo_sim.columns_page",
     "import_log": "oppo_sim.traces.importers.importing",
     "load_scenario": "oppo_sim.scenario.load",

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_sim import columns as c
@@ -19,21 +18,19 @@ from oppo_sim.comparison_timelines import shown_steps, timelines_of
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
-from oppo_sim.policies.registry import BASELINE, baseline_settings, policy_name
-from oppo_sim.progress import OnProgress, Progress, unheard
+from oppo_sim.policies.registry import BASELINE, baseline_settings
+from oppo_sim.progress import OnProgress, Progress
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request, forget
-from oppo_sim.runs.execute import Executor, ExecutorName, Runner
-from oppo_sim.runs.machine import DEFAULT_DRAWS, EXACT, Machine, machine_of
+from oppo_sim.runs.execute import Executor, Runner
+from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import ACTUAL, RunRequest
 from oppo_sim.runs.statistics import compared_row
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from oppo_sim.scenario.build import Setup, policy_settings_of
-from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.schedule.rules import runs_in_rounds
-from oppo_sim.simulation import loaded_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -271,46 +268,6 @@ def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
 
 def _text(settings: Mapping[str, Any]) -> str:
     return json.dumps(dict(settings), sort_keys=True)
-
-
-def compare(
-    scenario: Scenario | str | Path,
-    policies: Sequence[str | type],
-    *,
-    seeds: int = 5,
-    steps: int | None = None,
-    attribution: bool = True,
-    draws: int = DEFAULT_DRAWS,
-    practical: float = 0.0,
-    executor: ExecutorName = "processes",
-    jobs: int | None = 1,
-    ray_address: str | None = None,
-    overrides: Overrides = (),
-    progress: OnProgress | None = None,
-) -> Comparison:
-    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
-    on.
-
-    Args:
-        scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
-            two, ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path).
-        policies: names, or classes.
-        attribution: replay without one cost to say where time went.
-        draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
-            given.
-        practical: a share: policies that are worse than the best by no more than it are ``alike``, too.
-        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
-            does not depend on it.
-        progress: told how many runs are done (``oppo_sim.Progress``).
-
-    Raises OppoError for anything that cannot run.
-    """
-    names = policies if isinstance(policies, str) else [policy_name(policy) for policy in policies]
-    loaded = loaded_scenario(scenario, overrides)
-    plan = plan_comparison(loaded, names, seeds, steps, attribution, draws, practical)
-    with RunStore() as store:
-        make_cells(plan, store, Executor(executor, jobs, ray_address), progress or unheard)
-        return comparison_of(plan, store)
 
 
 def make_cells(plan: ComparisonPlan, store: RunStore, executor: Executor, progress: OnProgress) -> None:

@@ -19,7 +19,7 @@ from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
 from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
-from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder
+from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder, refuse_taken
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
@@ -45,6 +45,12 @@ def left_unfinished(folder: Path) -> bool:
     return (
         journal_path(folder).is_file() and (folder / JOURNAL).is_file() and not (folder / MANIFEST).exists()
     )
+
+
+def refuse_other(folder: Path, force: bool) -> None:
+    """Raise OppoError, before any work is done, for a folder that the comparison may not write."""
+    if not left_unfinished(folder):
+        refuse_taken(folder, force)
 
 
 def compare_to_folder(

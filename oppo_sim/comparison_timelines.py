@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from oppo_sim.one_run import check_timeline, run_setup
 from oppo_sim.results.sinks import SummarySink
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.scenario.build import Setup
-from oppo_sim.simulation import check_timeline, run_setup
 
 Timelines = dict[str, tuple[list[Span], list[Marker]]]
 """By policy, the baseline first."""

@@ -256,6 +256,24 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
     return RunFolder(root, journal)
 
 
+def refuse_taken(folder: Path, force: bool) -> None:
+    """Refuse early a run folder that is taken, or that ``force`` may not replace. Raises OppoError."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OppoError(f"{folder} is a file: choose another folder with -o")
+    if not any(folder.iterdir()):
+        return
+    finished, begun = (folder / MANIFEST).is_file(), (folder / JOURNAL).is_file()
+    if not (finished or begun):
+        raise OppoError(
+            f"{folder} holds no run that could be replaced, but other files: choose another folder with -o"
+        )
+    if not force:
+        state = "a finished run" if finished else "a run that never finished"
+        raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
+
+
 def refuse_begun(root: Path) -> None:
     """Raise OppoError where a run has begun, or even ended, in a folder in which something else was to be
     written."""

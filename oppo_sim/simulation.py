@@ -1,21 +1,21 @@
 """Simulate one run of a scenario; from Python in one call, returning pandas frames."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.columns import TIMING_STEP, RolloutRow
+from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
-from oppo_sim.fast.choose import engine_of, run_columns, run_into
+from oppo_sim.fast.choose import engine_of, run_columns
 from oppo_sim.manifest import run_manifest
+from oppo_sim.one_run import ProgressSink, run_setup, with_sync_warnings
 from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, Progress
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
-from oppo_sim.runs.sync_share import sync_warnings
-from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
+from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.load import Overrides, load_scenario, override_texts
 from oppo_sim.scenario.schema import Scenario
 
@@ -61,21 +61,6 @@ class Run:
         return float(self.summary["mean"][TIMING_STEP])
 
 
-class ProgressSink:
-    """Tells a callback how many steps are done."""
-
-    def __init__(self, progress: Callable[[int], None]) -> None:
-        self._progress = progress
-        self._done = 0
-
-    def on_step(self, row: Mapping[str, Any]) -> None:
-        self._done += 1
-        self._progress(self._done)
-
-    def on_rollouts(self, rows: Sequence[RolloutRow]) -> None:
-        """Nothing to count."""
-
-
 def simulate(
     scenario: Scenario | str | Path,
     *,
@@ -86,16 +71,27 @@ def simulate(
     overrides: Overrides = (),
     keep_rollouts: bool = True,
     timeline: tuple[int, int] | None = None,
+    folder: str | Path | None = None,
+    force: bool = False,
+    figures: bool = True,
     progress: OnProgress | None = None,
 ) -> Run:
-    """Simulate a scenario (an object, a shipped name or a YAML path) and return its tables.
+    """Simulate a scenario and return its tables.
 
-    ``policy`` is a name or a class; ``overrides`` are settings laid over the scenario,
-    ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path); ``timeline`` names the
-    first and last step whose spans are kept.
-    ``progress`` is told the steps that are done (``oppo_sim.Progress``), of a compiled run
-    (docs/architecture.md) some at a time.
-    Raises OppoError for anything that cannot run.
+    Args:
+        scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
+            two, ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path).
+        policy: a name or a class; None: the scenario's own. ``policy_settings``: in place of those that the
+            scenario gives it.
+        keep_rollouts: one row a trained rollout, too.
+        timeline: first and last step whose spans are kept. None: none; in a folder three after the warm-up.
+        folder: a run folder to write, as ``oppo simulate -o`` does, with ``figures``; ``force`` replaces one.
+            None: nothing is written.
+        progress: told the steps that are done (``oppo_sim.Progress``), of a compiled run
+            (docs/architecture.md) some at a time.
+
+    Raises OppoError for anything that cannot run and a folder that is taken. Ctrl-C (KeyboardInterrupt)
+    finishes the folder with the steps that are done.
     """
     loaded = loaded_scenario(scenario, overrides)
     name = loaded.policy.name if policy is None else policy_name(policy)
@@ -106,6 +102,27 @@ def simulate(
         if progress is not None:
             progress(Progress("simulated steps", done, setup.steps))
 
+    frames = FrameSink(keep_rollouts)
+    if folder is not None:
+        from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
+
+        shown = timeline or shown_steps(setup)
+        request = SimulationRequest(
+            setup, name, Path(folder), force, shown, keep_rollouts, figures, settings=settings, also=frames
+        )
+        stored = simulate_to_folder(request, tell)
+        if stored.interrupted:
+            raise KeyboardInterrupt
+        return Run(
+            name,
+            setup.seed,
+            stored.steps,
+            frames.rollouts(),
+            stored.summary,
+            dict(stored.manifest),
+            list(stored.spans),
+            list(stored.markers),
+        )
     if not keep_rollouts and timeline is None:
         made = run_columns(setup, progress=tell)
         table = made.frame()
@@ -120,9 +137,8 @@ def simulate(
             [],
             [],
         )
-    frames = FrameSink(keep_rollouts)
     sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(tell))
-    spans, markers = run_setup(setup, sink, timeline=timeline)
+    spans, markers = run_setup(setup, sink, timeline=timeline, rollouts=keep_rollouts)
     table = frames.steps()
     manifest = run_manifest(setup, name, settings, engine=engine_of(setup))
     return Run(
@@ -135,14 +151,6 @@ def simulate(
         spans,
         markers,
     )
-
-
-def with_sync_warnings(
-    manifest: Mapping[str, Any], scenario: Scenario, steps: "pd.DataFrame", warmup: int
-) -> dict[str, Any]:
-    """The manifest with a warning where the weight sync takes much of a mean step after the warm-up."""
-    found = sync_warnings(scenario, float(steps[TIMING_STEP].iloc[warmup:].mean()))
-    return {**manifest, "warnings": [*manifest["warnings"], *found]}
 
 
 def loaded_scenario(scenario: Scenario | str | Path, overrides: Overrides) -> Scenario:
@@ -159,23 +167,3 @@ def loaded_scenario(scenario: Scenario | str | Path, overrides: Overrides) -> Sc
             f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario"
         )
     return load_scenario(scenario, override_texts(overrides))
-
-
-def check_timeline(timeline: tuple[int, int] | None, steps: int) -> None:
-    """Raise OppoError for a timeline that is not within the run's ``steps`` steps."""
-    if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
-        raise OppoError(
-            f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last"
-            " within them"
-        )
-
-
-def run_setup(
-    setup: Setup,
-    sink: Sink,
-    *,
-    timeline: tuple[int, int] | None = None,
-) -> tuple[list[Span], list[Marker]]:
-    """Run a built scenario into a sink, compiled where that covers it."""
-    check_timeline(timeline, setup.steps)
-    return run_into(setup, sink, timeline_steps=timeline)

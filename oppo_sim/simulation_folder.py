@@ -19,6 +19,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import run_manifest
+from oppo_sim.one_run import ProgressSink, check_timeline, run_setup, with_sync_warnings
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
@@ -27,7 +28,6 @@ from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.runs.machine import EXACT, Machine, headline_intervals
 from oppo_sim.scenario.build import Setup
-from oppo_sim.simulation import ProgressSink, check_timeline, run_setup, with_sync_warnings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +73,9 @@ class StoredRun:
     manifest: Mapping[str, Any]
     warmup_steps: int
     interrupted: bool
+    spans: Sequence[Span] = ()
+    """Of the timeline."""
+    markers: Sequence[Marker] = ()
 
 
 def finish_run(
@@ -97,7 +100,17 @@ def finish_run(
         _write_timeline(folder, output, timeline, figures, clock_unit(manifest))
     facts = {**manifest, "steps_done": len(steps), "interrupted": output.interrupted}
     folder.finish(facts)
-    return StoredRun(folder.root, output.policy, steps, summary, facts, warmup, output.interrupted)
+    return StoredRun(
+        folder.root,
+        output.policy,
+        steps,
+        summary,
+        facts,
+        warmup,
+        output.interrupted,
+        output.spans,
+        output.markers,
+    )
 
 
 def run_record(run: StoredRun) -> str:
@@ -162,6 +175,16 @@ class SimulationRequest:
     figures: bool = True
     machine: Machine = EXACT
     """Draws on which the means that the terminal shows are looked at, too."""
+    settings: Mapping[str, Any] | None = None
+    """Of the policy; None: those that the scenario gives it."""
+    also: Sink | None = None
+    """Takes the rows, too."""
+
+
+def shown_steps(setup: Setup) -> tuple[int, int]:
+    """First and last step of the timeline where nobody says: three after the warm-up, as far as there are."""
+    first = min(setup.warmup_steps, setup.steps - 1)
+    return first, min(first + 2, setup.steps - 1)
 
 
 class RolloutTableSink:
@@ -241,6 +264,8 @@ def _simulate_into(
     setup = request.setup
     frames = FrameSink(keep_rollouts=False)
     sinks: list[Sink] = [frames, ProgressSink(progress)]
+    if request.also is not None:
+        sinks.append(request.also)
     table = ParquetTable(folder.path(ROLLOUTS), ROLLOUT_COLUMNS) if request.rollouts else None
     if table is not None:
         sinks.append(RolloutTableSink(table))
@@ -250,7 +275,9 @@ def _simulate_into(
     try:
         with _first_interrupt_noted() as asked:
             last = StoppingSink(asked)
-            spans, markers = run_setup(setup, Sinks(*sinks, last), timeline=request.timeline)
+            spans, markers = run_setup(
+                setup, Sinks(*sinks, last), timeline=request.timeline, rollouts=request.rollouts
+            )
     except KeyboardInterrupt:
         interrupted = True
     except BaseException as error:
@@ -281,7 +308,7 @@ def _simulate_into(
         markers=markers,
         interrupted=interrupted,
     )
-    manifest = run_manifest(setup, request.policy, engine=engine_of(setup))
+    manifest = run_manifest(setup, request.policy, request.settings, engine=engine_of(setup))
     if request.machine.sentence and not interrupted:
         manifest["machine"] = _machine_record(setup, request.machine)
     return finish_run(

@@ -19,10 +19,11 @@ from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.report.explore import at_values
 from oppo_sim.report.points import Points
+from oppo_sim.run_folder import read_run_folder
 from oppo_sim.sweep import Sweep
 from tests import own_policies
 from tests.cells import run_cell
-from tests.cli_runs import write_scenario
+from tests.cli_runs import contents, write_scenario
 
 GRID = {"policy.chunk_size": [8, 16, 32], "policy.overcommit": [0, 2]}
 
@@ -172,6 +173,40 @@ def test_every_call_tells_the_same_progress(tmp_path: Path) -> None:
         assert all(0 <= at.done <= at.total for at in seen)
         assert seen[-1].done == seen[-1].total
     assert [at.done for at in seen if at.doing == "search"] == [0, 1, 2, 3]
+
+
+def test_simulate_and_compare_write_the_folders_of_their_commands(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    folder = tmp_path / "run"
+    asked: dict[str, Any] = {"policy": "inter", "steps": 6}
+    written = oppo_sim.simulate(path, folder=folder, figures=False, **asked)
+    given = ["simulate", str(path), "--policy", "inter", "--steps", "6", "--no-figures"]
+    assert run([*given, "-o", str(tmp_path / "by-command")]) == 0
+    assert contents(folder) == contents(tmp_path / "by-command")
+    alone = oppo_sim.simulate(path, timeline=(1, 3), **asked)
+    for name in ("steps", "rollouts", "summary"):
+        assert getattr(written, name).equals(getattr(alone, name))
+    assert written.spans == alone.spans
+    with pytest.raises(OppoError, match="holds a finished run"):
+        oppo_sim.simulate(path, folder=folder, **asked)
+    settings = {"overcommit": 1}
+    again = oppo_sim.simulate(
+        path, folder=folder, force=True, figures=False, keep_rollouts=False, policy_settings=settings, **asked
+    )
+    assert read_run_folder(folder).manifest["policy_settings"] == settings
+    assert read_run_folder(folder).frames == ("steps.parquet",)
+    assert again.steps.equals(oppo_sim.simulate(path, policy_settings=settings, **asked).steps)
+
+    small: dict[str, Any] = {"seeds": 2, "steps": 6, "draws": 2, "figures": False}
+    compared = oppo_sim.compare(path, ["inter"], folder=tmp_path / "compared", **small)
+    given = ["compare", str(path), "--policies", "inter", "--seeds", "2", "--steps", "6", "--draws", "2"]
+    assert run([*given, "--no-figures", "-o", str(tmp_path / "compared-by-command")]) == 0
+    assert contents(tmp_path / "compared") == contents(tmp_path / "compared-by-command")
+    assert compared.table.equals(oppo_sim.compare(path, ["inter"], **small).table)
+    told: list[oppo_sim.Progress] = []
+    with pytest.raises(OppoError, match="holds a finished run"):
+        oppo_sim.compare(path, ["inter"], folder=tmp_path / "compared", progress=told.append, **small)
+    assert not told, "refused before anything is simulated"
 
 
 def test_a_search_shows_what_it_found(tmp_path: Path) -> None:

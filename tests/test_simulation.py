@@ -12,12 +12,12 @@ import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim import load_scenario, simulate
 from oppo_sim.errors import OppoError
+from oppo_sim.one_run import run_setup
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.progress import Progress
 from oppo_sim.results.sinks import FrameSink, Moments, SummarySink
 from oppo_sim.results.summary import run_totals, summarise
 from oppo_sim.scenario.build import build_setup
-from oppo_sim.simulation import run_setup
 from tests.cli_runs import write_scenario
 
 

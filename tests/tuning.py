@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim import columns as c
+from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.build import Parts, build_parts, build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulation import run_setup
 from oppo_sim.tune import Knob, Tuned, TuneRequest, run_tuning
 from tests.cli_runs import write_scenario
 

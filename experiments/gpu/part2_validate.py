@@ -139,9 +139,9 @@ def roofline_step(configuration: Configuration) -> float:
     datasheets and assumptions."""
     from oppo_sim import columns as c
     from oppo_sim.costs.roofline_config import RooflineCostConfig
+    from oppo_sim.one_run import run_setup
     from oppo_sim.results.sinks import FrameSink
     from oppo_sim.scenario.build import build_setup
-    from oppo_sim.simulation import run_setup
 
     pair = configuration.pair
     scenario = make_scenario(

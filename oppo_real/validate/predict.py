@@ -17,11 +17,11 @@ from oppo_sim.costs.profile import Profile, ProfileRangeWarning, TrainingTable
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
+from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.scenario.build import Setup, build_setup, sharing_costs
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulation import run_setup
 
 
 @dataclass(frozen=True)

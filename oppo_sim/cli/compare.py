@@ -74,7 +74,7 @@ def command(
         compare_to_folder,
         default_policies,
         journal_path,
-        left_unfinished,
+        refuse_other,
     )
     from oppo_sim.run_folder import read_run_folder
     from oppo_sim.runs.execute import Executor
@@ -84,8 +84,7 @@ def command(
     loaded = load_scenario(scenario, overrides)
     chosen = asked or tuple(default_policies(loaded))
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"
-    if not left_unfinished(folder):
-        options.refuse_taken(folder, force)
+    refuse_other(folder, force)
     where = Executor(executor, jobs, ray_address)
     plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws, practical)
     try:

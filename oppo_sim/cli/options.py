@@ -150,20 +150,7 @@ def safe_name(text: str) -> str:
 
 
 def refuse_taken(folder: Path, force: bool) -> None:
-    """Refuse early a run folder that is taken, or that ``force`` may not replace. Raises OppoError."""
-    from oppo_sim.run_folder import JOURNAL, MANIFEST
+    """As the function of that name of run folders, which need data frames."""
+    from oppo_sim import run_folder
 
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise OppoError(f"{folder} is a file: choose another folder with -o")
-    if not any(folder.iterdir()):
-        return
-    finished, begun = (folder / MANIFEST).is_file(), (folder / JOURNAL).is_file()
-    if not (finished or begun):
-        raise OppoError(
-            f"{folder} holds no run that could be replaced, but other files: choose another folder with -o"
-        )
-    if not force:
-        state = "a finished run" if finished else "a run that never finished"
-        raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
+    run_folder.refuse_taken(folder, force)

@@ -45,7 +45,7 @@ def command(
     from oppo_sim.runs.machine import machine_of
     from oppo_sim.scenario.build import build_setup, policy_settings_of
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
+    from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
 
     loaded = load_scenario(scenario, overrides)
     name = policy or loaded.policy.name
@@ -54,8 +54,7 @@ def command(
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
     folder = output or Path("runs") / run
     options.refuse_taken(folder, force)
-    first = min(setup.warmup_steps, setup.steps - 1)
-    shown = timeline or (first, min(first + 2, setup.steps - 1))
+    shown = timeline or shown_steps(setup)
     request = SimulationRequest(
         setup, name, folder, force, shown, rollouts, figures, machine_of(loaded, draws)
     )

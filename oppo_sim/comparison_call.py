@@ -1,0 +1,66 @@
+"""A comparison from Python, in one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oppo_sim.comparison import Comparison, comparison_of, make_cells, plan_comparison
+from oppo_sim.comparison_folder import compare_to_folder, refuse_other
+from oppo_sim.policies.registry import policy_name
+from oppo_sim.progress import OnProgress, unheard
+from oppo_sim.runs.execute import Executor, ExecutorName
+from oppo_sim.runs.machine import DEFAULT_DRAWS
+from oppo_sim.runs.store import RunStore
+from oppo_sim.scenario.load import Overrides
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import loaded_scenario
+
+
+def compare(
+    scenario: Scenario | str | Path,
+    policies: Sequence[str | type],
+    *,
+    seeds: int = 5,
+    steps: int | None = None,
+    attribution: bool = True,
+    draws: int = DEFAULT_DRAWS,
+    practical: float = 0.0,
+    executor: ExecutorName = "processes",
+    jobs: int | None = 1,
+    ray_address: str | None = None,
+    overrides: Overrides = (),
+    folder: str | Path | None = None,
+    force: bool = False,
+    figures: bool = True,
+    progress: OnProgress | None = None,
+) -> Comparison:
+    """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
+    on.
+
+    Args:
+        scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
+            two, ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path).
+        policies: names, or classes.
+        attribution: replay without one cost to say where time went.
+        draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
+            given.
+        practical: a share: policies that are worse than the best by no more than it are ``alike``, too.
+        folder: a run folder to write, as ``oppo compare -o`` does, with ``figures``; ``force`` replaces one.
+            A comparison that was interrupted goes on from the runs that it left beside it. None: nothing is
+            written.
+        executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
+            does not depend on it.
+        progress: told how many runs are done (``oppo_sim.Progress``).
+
+    Raises OppoError for anything that cannot run and a folder that is taken.
+    """
+    names = policies if isinstance(policies, str) else [policy_name(policy) for policy in policies]
+    loaded = loaded_scenario(scenario, overrides)
+    where, tell = Executor(executor, jobs, ray_address), progress or unheard
+    if folder is not None:
+        refuse_other(Path(folder), force)
+    plan = plan_comparison(loaded, names, seeds, steps, attribution, draws, practical)
+    if folder is not None:
+        return compare_to_folder(plan, Path(folder), where, tell, force=force, figures=figures)
+    with RunStore() as store:
+        make_cells(plan, store, where, tell)
+        return comparison_of(plan, store)

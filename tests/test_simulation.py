@@ -15,6 +15,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.one_run import run_setup
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.progress import Progress
+from oppo_sim.results import sinks
 from oppo_sim.results.sinks import FrameSink, Moments, SummarySink
 from oppo_sim.results.summary import run_totals, summarise
 from oppo_sim.scenario.build import build_setup
@@ -119,6 +120,29 @@ def test_the_same_seed_draws_the_same_rollouts_for_every_policy(tiny: Path) -> N
         for rollout_id, *row in drawn:
             assert rows.setdefault(rollout_id, row) == row
     assert len(rows) >= 24
+
+
+def test_a_table_kept_in_blocks_is_the_table_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {
+            "whole": n,
+            "seconds": n / 3,
+            "both": n if n % 2 else n / 2,
+            "late": None if n < 5 else n,
+            "never": None,
+            "counts": [n, 1],
+            "word": f"w{n}",
+            "yes": n > 3,
+            **({"more": 2.5} if n > 6 else {}),
+        }
+        for n in range(10)
+    ]
+    for size in (1, 4, 5, 100):
+        monkeypatch.setattr(sinks, "BLOCK", size)
+        kept = FrameSink()
+        for number, row in enumerate(rows):
+            kept.on_step(row)
+            pd.testing.assert_frame_equal(kept.steps(), pd.DataFrame(rows[: number + 1]))
 
 
 def test_running_totals_agree_with_the_frame(tiny: Path) -> None:

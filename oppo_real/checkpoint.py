@@ -16,6 +16,7 @@ from oppo_real.run.setup import RealSetup
 from oppo_sim.columns import RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
+from oppo_sim.plain_json import plain
 from oppo_sim.results.sinks import Sink
 from oppo_sim.turns import ToolWait
 
@@ -52,6 +53,11 @@ class Saved:
         return int(self.body["next_step"])
 
     @property
+    def engines(self) -> dict[str, Any]:
+        """What the engines ran with."""
+        return dict(json.loads(self.body.get("engines", "{}")))
+
+    @property
     def elapsed_s(self) -> float:
         """What the run's clock showed."""
         return float(self.body["elapsed_s"])
@@ -70,8 +76,8 @@ class Checkpoints:
         self._saved: Saved | None = None
 
     def load(self) -> Saved | None:
-        """The checkpoint to go on from; None for a fresh run. Raises OppoError if it is missing, damaged, or
-        another scenario's."""
+        """The checkpoint to go on from, perhaps at the run's end; None for a fresh run. Raises OppoError if
+        it is missing, damaged, another scenario's, or beyond the steps asked for."""
         if self._resume and self._saved is None:
             self._saved = read_checkpoint(self._path, self._hash, self._steps)
         return self._saved
@@ -95,6 +101,7 @@ class Checkpoints:
             "rollouts": [tuple(row) for row in record.rollout_rows],  # plain: checkpoints hold no classes
             "trace": record.trace_rows,
             "metrics": record.metric_rows,
+            "engines": json.dumps(plain(record.resolved)),
         }
         with whole_file(self._path) as file:
             torch.save(body, file)
@@ -112,12 +119,7 @@ class Checkpoints:
         restore_ledger(plant, body["ledger"])
         training.load_state_dict(body["training"])
         inputs.worker_group.load_weights(training.weights(), version, True)
-        record.step_rows = list(body["steps"])
-        record.rollout_rows = [RolloutRow(*row) for row in body["rollouts"]]
-        record.trace_rows, record.metric_rows = list(body["trace"]), list(body["metrics"])
-        for row in record.step_rows:
-            sink.on_step(row)
-        sink.on_rollouts(record.rollout_rows)
+        restore_record(saved, record, sink)
         for rollout in (*ledger.finished, *ledger.unfinished.values()):
             if rollout.handed and rollout.scored_at is None:
                 # Workers begin anew: one piece with all that was handed over before.
@@ -125,6 +127,18 @@ class Checkpoints:
                 last = rollout.finished_at is not None and rollout.cut == len(rollout.tokens)
                 if sent > 0:
                     plant.router.offer(rollout, sent, 0, last)
+
+
+def restore_record(saved: Saved, record: Record, sink: Sink) -> None:
+    """Give the record and ``sink`` the rows of the steps that were done."""
+    body = saved.body
+    record.step_rows = list(body["steps"])
+    record.rollout_rows = [RolloutRow(*row) for row in body["rollouts"]]
+    record.trace_rows, record.metric_rows = list(body["trace"]), list(body["metrics"])
+    record.resolved = saved.engines
+    for row in record.step_rows:
+        sink.on_step(row)
+    sink.on_rollouts(record.rollout_rows)
 
 
 def run_hash(setup: RealSetup) -> str:
@@ -161,12 +175,16 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
             f"checkpoint {path} belongs to another scenario, policy or seed: resume with the ones it was made"
             " with"
         )
-    if body["next_step"] >= steps:
-        raise OppoError(
-            f"checkpoint {path} is at the end of step {body['next_step'] - 1}: nothing is left to do; raise"
-            " steps to go on"
-        )
+    if body["next_step"] > steps:
+        raise nothing_left(path, body["next_step"])
     return Saved(body)
+
+
+def nothing_left(path: Path, done: int) -> OppoError:
+    """The sentence for a run that has all its steps."""
+    return OppoError(
+        f"checkpoint {path} is at the end of step {done - 1}: nothing is left to do; raise steps to go on"
+    )
 
 
 def ledger_state(plant: EnginePlant) -> dict[str, Any]:

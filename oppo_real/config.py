@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from oppo_real.placement.connected import WORKER_TIMEOUT_S
 from oppo_real.placement.engines import EngineKind
 from oppo_real.ppo.config import PPOConfig
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
@@ -105,6 +106,13 @@ class RealPlacement(Strict):
     cores: CoresConfig = CoresConfig()
     threads: Count | None = Field(
         None, description="torch threads of each process; null: its cores, or an equal share of them all"
+    )
+    worker_timeout_s: Annotated[float, Field(ge=3)] | None = Field(
+        WORKER_TIMEOUT_S,
+        description=(
+            "how long a replica or scoring worker that has something to do may say nothing (an iteration, new"
+            " weights, a batch of pieces; for building its engine never less than 900 s); null: for ever"
+        ),
     )
     cluster: RaySection = Field(RaySection(), description="kind ray: which cluster, and what of it")
 

@@ -1,5 +1,8 @@
 """The driver's side of engines that run elsewhere and are reached by messages, whatever carries those."""
 
+import os
+import socket
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 PATIENCE_S = 10.0  # for a worker to end after it was told to
+WORKER_TIMEOUT_S = 900.0
+"""How long a worker that has something to do may say nothing, where nobody says otherwise."""
 
 
 class Link(Protocol):
@@ -35,11 +40,19 @@ class Link(Protocol):
         """Raises OppoError if the worker is known to be gone, with its own words where it left some."""
 
     def receive(self) -> tuple[Any, ...]:
-        """The next message, waiting for it. Raises OppoError if the worker failed or is gone."""
+        """The next message, waiting for it. Raises OppoError if the worker failed, is gone, or says nothing
+        for too long."""
+
+    def hung(self) -> OppoError:
+        """End a worker that says nothing any more; the sentence for it."""
 
 
 class Transport(Protocol):
     """Started workers, and how messages and weights reach them."""
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a worker that has something to do may say nothing; None: for ever."""
 
     @property
     def replicas(self) -> Sequence[Link]: ...
@@ -75,6 +88,8 @@ class PipeLink:
     def send(self, *message: Any) -> None:
         try:
             self.connection.send(message)
+        except BlockingIOError:  # the pipe is full of what it does not read
+            raise self.hung() from None
         except OSError:
             while self.connection.poll(0):
                 self.receive()
@@ -83,6 +98,8 @@ class PipeLink:
     def receive(self) -> tuple[Any, ...]:
         try:
             return receiver(self.name, self.connection.recv())
+        except BlockingIOError:
+            raise self.hung() from None
         except (EOFError, OSError):
             raise self.ended() from None
 
@@ -90,10 +107,39 @@ class PipeLink:
         """How its process ended."""
         raise NotImplementedError
 
+    def hung(self) -> OppoError:
+        raise NotImplementedError
+
+
+def start_timeout(timeout_s: float | None) -> float | None:
+    """How long a worker may take to build its engine, where it may be silent for so long afterwards."""
+    return None if timeout_s is None else max(timeout_s, WORKER_TIMEOUT_S)
+
+
+def limit_waiting(connection: "Connection[Any, Any]", timeout_s: float | None) -> None:
+    """Sending and receiving over a pipe of both ways raise BlockingIOError after so many seconds in which
+    nothing moved; None: never."""
+    if timeout_s is None:
+        return
+    seconds, rest = divmod(timeout_s, 1)
+    # Also in the middle of a message, which poll() does not see.
+    limit = struct.pack("ll", int(seconds), int(rest * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
 
 def gone(name: str, how: str) -> OppoError:
     """The sentence for a worker that is not there any more."""
     return OppoError(f"{name} {how}: mend the cause, then go on from the last checkpoint with --resume")
+
+
+def silent(timeout_s: float | None) -> str:
+    """How a worker is gone that was ended because it hung."""
+    return (
+        f"had something to do, said nothing for {timeout_s or 0:g} s (real.placement.worker_timeout_s) and"
+        " was ended"
+    )
 
 
 class ConnectedWorkerGroup:
@@ -116,6 +162,8 @@ class ConnectedWorkerGroup:
         self._idle: set[int] = set()
         """Lock-step: replicas that have nothing to do."""
         self._unscored = [0] * len(self._workers)
+        self._heard = {link: monotonic() for link in (*self._replicas, *self._workers)}
+        """When each said something last, or was given something to do after it had nothing."""
         self._early: list[Event] = []
         try:
             self._resolved = {
@@ -138,6 +186,8 @@ class ConnectedWorkerGroup:
     def join(self, replica: int, jobs: Sequence[Job]) -> None:
         if not self._lock_step or self._clock.join(replica, jobs):
             self._told[replica] += 1
+            if replica not in self._decoding:
+                self._heard[self._replicas[replica]] = monotonic()
             self._decoding.add(replica)
             self._idle.discard(replica)
             self._replicas[replica].send("join", self.now(), list(jobs))
@@ -148,6 +198,7 @@ class ConnectedWorkerGroup:
     def generate(self, chunk_size: int, round_size: int | None) -> None:
         for replica in self._replicas:
             replica.send("generate", self.now(), chunk_size, round_size)
+            self._heard[replica] = monotonic()
         self._decoding = set(range(len(self._replicas)))
         self._told = [told + 1 for told in self._told]
         self._idle.clear()
@@ -163,6 +214,8 @@ class ConnectedWorkerGroup:
         return []
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
+        if not self._unscored[worker]:
+            self._heard[self._workers[worker]] = monotonic()
         self._unscored[worker] += len(pieces)
         self._workers[worker].send("score", self.now(), list(pieces))
 
@@ -174,7 +227,7 @@ class ConnectedWorkerGroup:
         for replica in self._replicas:
             replica.send("load", published, version, keep_kv)
         for replica in self._replicas:
-            while (message := replica.receive())[0] != "loaded":
+            while (message := self._hear(replica))[0] != "loaded":
                 self._early.extend(message[1])
 
     def events(self, timeout: float | None = None) -> list[Event]:
@@ -188,21 +241,51 @@ class ConnectedWorkerGroup:
         while True:
             events += self._alarms.due(self.now())
             waited = [at for at in (until, self._alarms.next()) if at is not None]
-            wait = max(0.0, min(waited) - self.now()) if waited else None
-            ready = self._transport.ready(0 if events else wait)
+            waits = [max(0.0, min(waited) - self.now())] if waited else []
+            ready = self._transport.ready(0 if events else min([*waits, *self._patience()], default=None))
+            if not ready:
+                self._refuse_silence()
             if not ready and (events or (until is not None and self.now() >= until)):
                 return events
             for link in ready:
                 self._receive(link, events)
 
     def _receive(self, link: Link, events: list[Event]) -> None:
-        events += [event for event in link.receive()[1] if self._note(event)]
+        kind, told, *_ = self._hear(link)
+        if kind == "forgot":
+            self._unscored[self._workers.index(link)] -= told
+        else:
+            events += [event for event in told if self._note(event)]
+
+    def _hear(self, link: Link) -> tuple[Any, ...]:
+        message = link.receive()
+        self._heard[link] = monotonic()
+        return message
+
+    def _busy(self) -> list[Link]:
+        """Who has something to do, and so something to say."""
+        scoring = [link for link, count in zip(self._workers, self._unscored, strict=True) if count]
+        return [*(self._replicas[index] for index in self._decoding), *scoring]
+
+    def _patience(self) -> list[float]:
+        """Seconds until each of them has been silent for too long; none where they may be for ever."""
+        timeout, now = self._transport.timeout_s, monotonic()
+        return [] if timeout is None else [max(0.0, self._heard[x] + timeout - now) for x in self._busy()]
+
+    def _refuse_silence(self) -> None:
+        """Nobody has said anything that was not received. Raises OppoError for who hangs."""
+        timeout = self._transport.timeout_s
+        if timeout is None:
+            return
+        for link in self._busy():
+            if monotonic() - self._heard[link] >= timeout:
+                raise link.hung()
 
     def _replies(self, replicas: Iterable[int]) -> list[Event]:
         """Of lock-step: what each says to what it was told, and whether it has nothing to do."""
         events: list[Event] = []
         for index in sorted(replicas):
-            _, told, *idle = self._replicas[index].receive()
+            _, told, *idle = self._hear(self._replicas[index])
             events += [event for event in told if self._note(event)]
             if any(idle):
                 self._idle.add(index)

@@ -213,11 +213,12 @@ class ScorerHost:
         """Append pieces."""
         self._queue.extend(pieces)
 
-    def forget(self, keys: Sequence[int]) -> None:
-        """Remove what is queued and held of rollouts that will not be scored."""
-        gone = set(keys)
+    def forget(self, keys: Sequence[int]) -> int:
+        """Remove what is queued and held of rollouts that will not be scored; how many pieces were queued."""
+        gone, before = set(keys), len(self._queue)
         self._queue = deque(queued for queued in self._queue if queued.piece.rollout_id not in gone)
         self.scorer.release(keys)
+        return before - len(self._queue)
 
     def take(self) -> Taken:
         """Begin the next batch, which ``score`` is to compute."""

@@ -7,23 +7,46 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
 
-from oppo_real.placement.connected import PATIENCE_S, PipeLink, gone
+from oppo_real.placement.connected import (
+    PATIENCE_S,
+    WORKER_TIMEOUT_S,
+    PipeLink,
+    gone,
+    limit_waiting,
+    silent,
+    start_timeout,
+)
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.shared_weights import shared_weights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
 
+START_METHOD: Literal["spawn"] = "spawn"
+"""Of ``multiprocessing``: a new interpreter each, which no driver with a CUDA context can spoil."""
+
 
 class _ProcessLink(PipeLink):
-    def __init__(self, name: str, process: BaseProcess, connection: "Connection[Any, Any]") -> None:
+    def __init__(
+        self, name: str, process: BaseProcess, connection: "Connection[Any, Any]", timeout_s: float | None
+    ) -> None:
         self.name = name
         self.process = process
         self.connection = connection
+        self._timeout_s = timeout_s
+        self._limit_s = start_timeout(timeout_s)
+        limit_waiting(connection, self._limit_s)
+
+    def receive(self) -> tuple[Any, ...]:
+        message = super().receive()
+        if message[0] == "ready":
+            self._limit_s = self._timeout_s
+            limit_waiting(self.connection, self._limit_s)
+        return message
 
     def ended(self) -> OppoError:
         self.process.join(PATIENCE_S)
@@ -34,6 +57,11 @@ class _ProcessLink(PipeLink):
             else f"ended with exit code {code}"
         )
         return gone(f"{self.name} (process {self.process.pid})", how)
+
+    def hung(self) -> OppoError:
+        self.process.kill()  # one that is stopped heeds nothing else
+        self.process.join(PATIENCE_S)
+        return gone(f"{self.name} (process {self.process.pid})", silent(self._limit_s))
 
 
 class ProcessTransport:
@@ -47,10 +75,12 @@ class ProcessTransport:
         *,
         stream: bool,
         max_scoring_tokens: int,
+        timeout_s: float | None = WORKER_TIMEOUT_S,
     ) -> None:
-        """``weights``: the policy's, for their names and shapes. Raises OppoError where there is no memory
-        for them."""
-        self._context = multiprocessing.get_context("spawn")
+        """``weights``: the policy's, for their names and shapes; ``timeout_s``: how long a worker that has
+        something to do may say nothing. Raises OppoError where there is no memory for the weights."""
+        self.timeout_s = timeout_s
+        self._context = multiprocessing.get_context(START_METHOD)
         self._weights = shared_weights(weights)
         self.replicas: list[_ProcessLink] = []
         self.workers: list[_ProcessLink] = []
@@ -82,7 +112,7 @@ class ProcessTransport:
         )
         process.start()
         theirs.close()
-        return _ProcessLink(name, process, ours)
+        return _ProcessLink(name, process, ours, self.timeout_s)
 
     def ready(self, timeout: float | None) -> list[_ProcessLink]:
         links = [*self.replicas, *self.workers]
@@ -101,6 +131,9 @@ class ProcessTransport:
             link.process.join(PATIENCE_S if link.process.exitcode is None else 0)
             if link.process.is_alive():
                 link.process.terminate()
+                link.process.join(PATIENCE_S)
+            if link.process.is_alive():  # stopped, or deaf
+                link.process.kill()
                 link.process.join(PATIENCE_S)
             link.connection.close()
 

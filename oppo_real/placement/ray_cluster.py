@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oppo_real.placement.connected import PATIENCE_S, gone, receiver
+from oppo_real.placement.connected import PATIENCE_S, WORKER_TIMEOUT_S, gone, receiver, silent, start_timeout
 from oppo_real.placement.cores import available_cores
 from oppo_real.placement.engines import ENGINES, ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.ray_worker import THREADS, RayWorker, StoredWeights
@@ -34,7 +34,7 @@ class _RayLink:
     """The driver's end of an actor. One call of ``collect`` is always under way; it is what fails when the
     actor dies."""
 
-    def __init__(self, name: str, actor: Any, *task: Any) -> None:
+    def __init__(self, name: str, actor: Any, timeout_s: float | None, *task: Any) -> None:
         self.name = name
         self.actor = actor
         self.ended = actor.run.remote(*task)
@@ -42,6 +42,8 @@ class _RayLink:
         self.received: deque[tuple[Any, ...]] = deque()
         self.clock_offset = 0.0
         self.about: dict[str, Any] = {}
+        self._timeout_s = timeout_s
+        self._limit_s = start_timeout(timeout_s)
         self._sent = 0
 
     def send(self, *message: Any) -> None:
@@ -52,7 +54,10 @@ class _RayLink:
         while not self.received:
             self.received.extend(self._answer(self.pending))
             self.pending = self.actor.collect.remote()
-        return receiver(self.name, self.received.popleft())
+        message = receiver(self.name, self.received.popleft())
+        if message[0] == "ready":
+            self._limit_s = self._timeout_s
+        return message
 
     def meet(self, own_node: str) -> None:
         """Ask where it is, and what its clock shows: machines have clocks of their own. Raises OppoError if
@@ -81,14 +86,25 @@ class _RayLink:
         import ray
 
         try:
-            return ray.get(reference)
+            return ray.get(reference, timeout=self._limit_s)
+        except ray.exceptions.GetTimeoutError:
+            raise self.hung() from None
         except ray.exceptions.RayError as error:
             raise self._dead(error) from None
 
-    def _dead(self, error: Exception) -> OppoError:
+    def hung(self) -> OppoError:
+        import ray
+
+        ray.kill(self.actor)
+        return gone(self._named, silent(self._limit_s))
+
+    @property
+    def _named(self) -> str:
         where = self.about.get("ray")
-        named = f"{self.name} (process {where['process']} on {where['address']})" if where else self.name
-        return gone(named, f"died ({_reason(error)})")
+        return f"{self.name} (process {where['process']} on {where['address']})" if where else self.name
+
+    def _dead(self, error: Exception) -> OppoError:
+        return gone(self._named, f"died ({_reason(error)})")
 
 
 def _reason(error: Exception) -> str:
@@ -119,13 +135,15 @@ class RayTransport:
         *,
         stream: bool,
         max_scoring_tokens: int,
+        timeout_s: float | None = WORKER_TIMEOUT_S,
     ) -> None:
-        """``weights``: the policy's, for their names and shapes. Raises OppoError where Ray is not to be had,
-        or has no room."""
+        """``weights``: the policy's, for their names and shapes; ``timeout_s``: how long a worker that has
+        something to do may say nothing. Raises OppoError where Ray is not to be had, or has no room."""
         import torch
 
         from oppo_real.placement.shared_weights import layout_of
 
+        self.timeout_s = timeout_s
         self.replicas: list[_RayLink] = []
         self.workers: list[_RayLink] = []
         self._group: Any = None
@@ -177,7 +195,7 @@ class RayTransport:
             )
             .remote()
         )
-        return _RayLink(name, actor, *task)
+        return _RayLink(name, actor, self.timeout_s, *task)
 
     def _meet(self) -> None:
         import ray

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import torch
 
 
+ALIVE_S = 1.0
+"""A replica that decodes says at least so often that it does."""
+
+
 class Channel(Protocol):
     """The worker's end of the way to the driver; a ``multiprocessing`` connection is one."""
 
@@ -128,6 +132,7 @@ def _last_words(channel: Channel, sentence: str) -> None:
 def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) -> None:
     clock = Clock()
     stepwise = False
+    said = monotonic()
     while True:
         while channel.poll(0) or not host.active or stepwise:
             name, *arguments = channel.recv()
@@ -158,7 +163,10 @@ def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) 
                 events = host.turn(began, clock)
                 host.submit(joining)
                 _reply(channel, host, events)
-        _send(channel, host.turn(clock(), clock))
+        events = host.turn(clock(), clock)
+        if events or monotonic() - said > ALIVE_S:
+            said = monotonic()
+            channel.send(("events", tuple(events)))
 
 
 def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:
@@ -173,8 +181,8 @@ def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:
             elif name == "score":
                 clock.told = arguments[0]
                 host.queue(arguments[1])
-            elif name == "forget":
-                host.forget(*arguments)
+            elif name == "forget" and (forgotten := host.forget(*arguments)):
+                channel.send(("forgot", forgotten))
         _send(channel, (host.take(),))
         _send(channel, (host.score(clock),))
 

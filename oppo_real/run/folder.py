@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from oppo_real.checkpoint import FILE, Checkpoints
+from oppo_real.checkpoint import FILE, Checkpoints, nothing_left
 from oppo_real.run.record import Record
 from oppo_real.run.setup import RealSetup
 from oppo_real.run.start import Progress, execute, real_manifest
 from oppo_sim.columns import RESPONSE_LENGTH, STEP, TRAINED_STEP
 from oppo_sim.errors import OppoError
+from oppo_sim.files import partial_path
 from oppo_sim.results.sinks import FrameSink
-from oppo_sim.run_folder import TRACE, RunFolder, open_run_folder
+from oppo_sim.run_folder import JOURNAL, MANIFEST, TRACE, RunFolder, open_run_folder
 from oppo_sim.simulation_folder import ROLLOUTS, RunOutput, StoredRun, finish_run
 from oppo_sim.traces.storage import save_trace
 
@@ -42,12 +43,19 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
         raise OppoError(
             "--resume needs checkpoints: set real.checkpoint_every, and choose a synchronous policy"
         )
-    checkpoints = None if every is None else Checkpoints(path, setup, every, resume=request.resume)
+    # A run that was killed before its first checkpoint goes on from its beginning.
+    begun = (request.folder / JOURNAL).is_file() and not path.exists()
+    resume = request.resume and not begun
+    checkpoints = None if every is None else Checkpoints(path, setup, every, resume=resume)
     if checkpoints is not None:
-        checkpoints.load()  # refuse before anything is removed
+        saved = checkpoints.load()  # refuse before anything is removed
+        at_end = saved is not None and saved.next_step == setup.base.steps
+        if at_end and (request.folder / MANIFEST).is_file():
+            raise nothing_left(path, setup.base.steps)
     with open_run_folder(request.folder, force=request.force or request.resume) as folder:
-        if not request.resume:
+        if not resume:
             path.unlink(missing_ok=True)
+        partial_path(path).unlink(missing_ok=True)
         return _run_into(folder, request, progress, checkpoints)
 
 

@@ -274,7 +274,9 @@ def _worker_group(
     from oppo_real.placement.connected import ConnectedWorkerGroup, Transport
 
     transport: Transport
-    weights, sizes = training.weights(), {name: options[name] for name in ("stream", "max_scoring_tokens")}
+    weights = training.weights()
+    sizes = {name: options[name] for name in ("stream", "max_scoring_tokens")}
+    sizes["timeout_s"] = config.placement.worker_timeout_s
     if config.placement.kind == "ray":
         from oppo_real.placement.ray_cluster import RayTransport
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oppo_real.checkpoint import Checkpoints
+from oppo_real.checkpoint import Checkpoints, restore_record
 from oppo_real.run.plant import make_plant
 from oppo_real.run.record import Record
 from oppo_real.run.setup import RealSetup, build_real_setup, open_run
@@ -97,6 +97,9 @@ def execute(
     record = Record(setup) if record is None else record
     sinks = Sinks(sink, record)
     state = None if checkpoints is None else checkpoints.load()
+    if state is not None and state.next_step == steps:  # it ended while its tables were written
+        restore_record(state, record, sink)
+        return record
     with open_run(setup, 0.0 if state is None else state.elapsed_s) as opened:
         first = 0 if state is None else state.next_step
 

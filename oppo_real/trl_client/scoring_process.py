@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from oppo_real.placement.connected import PATIENCE_S, PipeLink
+from oppo_real.placement.connected import PATIENCE_S, WORKER_TIMEOUT_S, PipeLink, limit_waiting
 from oppo_sim.errors import OppoError
 
 
@@ -23,6 +23,7 @@ class ScoringProcess(PipeLink):
 
     name = "the scoring process (scoring='inline' does without)"
     replicas: Sequence["ScoringProcess"] = ()
+    timeout_s = WORKER_TIMEOUT_S
 
     def __init__(
         self, model: torch.nn.Module, device: torch.device, pad_token_id: int, max_scoring_tokens: int
@@ -42,6 +43,7 @@ class ScoringProcess(PipeLink):
         finally:
             theirs.close()
         self.connection = Connection(ours.detach())
+        limit_waiting(self.connection, self.timeout_s)
         self.send(sent, str(device), pad_token_id, max_scoring_tokens, _spare_core(device))
 
     def ready(self, timeout: float | None) -> Sequence["ScoringProcess"]:
@@ -66,6 +68,13 @@ class ScoringProcess(PipeLink):
         return OppoError(
             f"the scoring process has ended (exit status {self._process.poll()}): see its output above, or"
             " set scoring='inline'"
+        )
+
+    def hung(self) -> OppoError:
+        self._process.kill()
+        return OppoError(
+            f"the scoring process had something to score, said nothing for {self.timeout_s:g} s and was"
+            " ended: see its output above, or set scoring='inline'"
         )
 
 

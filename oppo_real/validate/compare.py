@@ -15,6 +15,8 @@ from oppo_sim.errors import OppoError
 
 RESAMPLES: Final = 2000
 CONFIDENCE: Final = 0.95
+SETTLED: Final = 1.25
+"""Of a predicted speed-up, the upper end of its interval over the lower, at most."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,12 @@ class Speedup:
         """predicted / measured − 1."""
         return self.predicted / self.measured - 1.0
 
+    @property
+    def settled(self) -> bool:
+        """Visits and rounds of the calibration say alike things, as far as it can be seen; if not, nothing
+        is predicted."""
+        return not self.predicted_high > SETTLED * self.predicted_low
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -88,6 +96,11 @@ class PredictionAccuracy:
     """Kendall's tau-b of the policies by step time, 1: the same order."""
     agreements: Sequence[Agreement]
     warmup_steps: int
+
+    @property
+    def unsettled(self) -> tuple[Speedup, ...]:
+        """Speed-ups that the calibration disagrees with itself about."""
+        return tuple(one for one in self.speedups if not one.settled)
 
     @property
     def regret(self) -> float:

@@ -58,14 +58,15 @@ def stages_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Fig
 
 
 def speedups_figure(found: PredictionAccuracy, baseline: str, title: str = "") -> "Figure":
-    """Predicted against measured speed-up with 95 % intervals; the band is ±10 %."""
+    """Predicted against measured speed-up with 95 % intervals, where one is predicted; the band is ±10 %."""
     figure, (axis,) = new_figure([4.2])
-    values = [1.0, *(number for one in found.speedups for number in (one.predicted, one.measured))]
+    settled = [one for one in found.speedups if one.settled]
+    values = [1.0, *(number for one in settled for number in (one.predicted, one.measured))]
     low, high = min(values) * 0.88, max(values) * 1.12
     line = np.array([low, high])
     axis.fill_between(line, line * 0.9, line * 1.1, color=FAINT, alpha=0.18, linewidth=0)
     axis.plot(line, line, color=FAINT, linewidth=1.0)
-    for one in found.speedups:
+    for one in settled:
         axis.errorbar(
             one.measured,
             one.predicted,

@@ -40,16 +40,17 @@ def record(validated: Validated) -> dict[str, Any]:
             {
                 "policy": one.policy,
                 "baseline": request.policies[0],
-                "predicted": one.predicted,
+                "settled": one.settled,
+                "predicted": one.predicted if one.settled else None,
                 "predicted_interval": [one.predicted_low, one.predicted_high],
                 "measured": one.measured,
                 "measured_interval": [one.measured_low, one.measured_high],
-                "error": one.error,
+                "error": one.error if one.settled else None,
             }
             for one in found.speedups
         ],
-        "rank_agreement": found.rank_agreement,
-        "regret": found.regret,
+        "rank_agreement": None if found.unsettled else found.rank_agreement,
+        "regret": None if found.unsettled else found.regret,
         "stages": {
             policy: {stage: _cell(cell) for stage, cell in cells.items()}
             for policy, cells in found.stages.items()
@@ -109,11 +110,11 @@ def speedup_rows(found: PredictionAccuracy) -> Rows:
     return [
         (
             one.policy,
-            f"{significant(one.predicted)}×",
+            f"{significant(one.predicted)}×" if one.settled else "not predicted",
             _interval(one.predicted_low, one.predicted_high),
             f"{significant(one.measured)}×",
             _interval(one.measured_low, one.measured_high),
-            signed(one.error),
+            signed(one.error) if one.settled else NOTHING,
         )
         for one in found.speedups
     ]
@@ -188,10 +189,18 @@ def _interval(low: float, high: float) -> str:
 def sentences(validated: Validated) -> Iterator[str]:
     """What the tables come to."""
     found = validated.comparison
-    yield f"rank agreement of the policies by step time (Kendall's tau): {significant(found.rank_agreement)}"
-    yield f"regret of the policy that is predicted fastest: {format_percent(found.regret)} of the best step"
-    if found.speedups:
-        worst: Speedup = max(found.speedups, key=lambda one: abs(one.error))
+    for one in found.unsettled:
+        yield (
+            f"{one.policy}: the calibration disagrees with itself: drawn anew it gives a speed-up from"
+            f" {one.predicted_low:.2f} to {one.predicted_high:.2f}, so nothing is predicted; measure on a"
+            " quieter machine, or with more --budget-s and --repeats"
+        )
+    if not found.unsettled:
+        tau, regret = significant(found.rank_agreement), format_percent(found.regret)
+        yield f"rank agreement of the policies by step time (Kendall's tau): {tau}"
+        yield f"regret of the policy that is predicted fastest: {regret} of the best step"
+    if settled := [one for one in found.speedups if one.settled]:
+        worst: Speedup = max(settled, key=lambda one: abs(one.error))
         yield f"largest error of a predicted speed-up: {signed(worst.error)} ({worst.policy})"
     if validated.profile is not None:
         for policy in found.stages:

@@ -92,9 +92,14 @@ def _within(interval: list[Any]) -> str:
 
 
 def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
-    sentences = []
-    if record["speedups"]:
-        worst = max(record["speedups"], key=lambda one: abs(_number(one["error"])))
+    predicted = [one for one in record["speedups"] if one["predicted"] is not None]
+    sentences = [
+        f"{one['policy']}: the calibration disagrees with itself, so nothing is predicted."
+        for one in record["speedups"]
+        if one["predicted"] is None
+    ]
+    if predicted:
+        worst = max(predicted, key=lambda one: abs(_number(one["error"])))
         sentences.append(
             f"The largest error of a predicted speed-up is {_signed(worst['error'])} ({worst['policy']})."
         )
@@ -120,7 +125,7 @@ def _speedups(record: Mapping[str, Any]) -> Grid:
     rows = tuple(
         (
             str(one["policy"]),
-            f"{significant(_number(one['predicted']))}×",
+            "not predicted" if one["predicted"] is None else f"{significant(float(one['predicted']))}×",
             _within(one["predicted_interval"]),
             f"{significant(_number(one['measured']))}×",
             _within(one["measured_interval"]),

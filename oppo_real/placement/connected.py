@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -171,8 +172,11 @@ class ConnectedWorkerGroup:
                 "scorers": [_described(link) for link in self._workers],
             }
             self._origin = monotonic() - elapsed
+            timeout = transport.timeout_s
+            # A replica that decodes says at least so often that it does.
+            alive = inf if timeout is None else timeout / 3
             for link in (*self._replicas, *self._workers):
-                link.send("clock", None if lock_step else self._origin + link.clock_offset)
+                link.send("clock", None if lock_step else self._origin + link.clock_offset, alive)
         except BaseException:
             self.close()
             raise

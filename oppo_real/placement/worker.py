@@ -4,6 +4,7 @@ being asked again."""
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,10 +17,6 @@ from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
     import torch
-
-
-ALIVE_S = 1.0
-"""A replica that decodes says at least so often that it does."""
 
 
 class Channel(Protocol):
@@ -132,14 +129,14 @@ def _last_words(channel: Channel, sentence: str) -> None:
 def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) -> None:
     clock = Clock()
     stepwise = False
-    said = monotonic()
+    said, alive_s = monotonic(), inf
     while True:
         while channel.poll(0) or not host.active or stepwise:
             name, *arguments = channel.recv()
             if name == "close":
                 return
             if name == "clock":
-                clock.origin = arguments[0]
+                clock.origin, alive_s = arguments
                 stepwise = clock.origin is None
             elif name == "submit":
                 host.submit(*arguments)
@@ -164,7 +161,7 @@ def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) 
                 host.submit(joining)
                 _reply(channel, host, events)
         events = host.turn(clock(), clock)
-        if events or monotonic() - said > ALIVE_S:
+        if events or monotonic() - said > alive_s:
             said = monotonic()
             channel.send(("events", tuple(events)))
 

@@ -11,12 +11,15 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
+
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.profile import TimeSlices
+from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 
 Activity = Literal["decode", "score", "train"]
@@ -25,7 +28,8 @@ _HEAD_START_S: Final = 0.05
 """Between telling both processes to start and the start, which is one instant of their shared clock."""
 _ANSWER_WITHIN_S: Final = 600.0
 _ALIKE: Final = 1.25
-"""Of the factors of all rounds, highest over lowest, at most."""
+"""Ends of the factor's interval, highest over lowest, at most."""
+_REDRAWN: Final = 400
 _UNITS: Final = 3
 """Whole units that a window must hold."""
 
@@ -94,11 +98,6 @@ class Contention:
         first, second = self.slowdown
         return max(1.0, sqrt(first * second) / self.expected)
 
-    @property
-    def factors(self) -> tuple[float, ...]:
-        """f of each round alone."""
-        return tuple(replace(self, by_round=(one,)).factor for one in self.by_round)
-
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""
         names = ("slowdown", "lowest", "highest", "expected", "factor")
@@ -152,15 +151,34 @@ def time_slices_of(found: Iterable[Contention]) -> TimeSlices | None:
     return TimeSlices(interference=interference, turn_s=max(0.0, median(longer)))
 
 
-def disagreement(found: Contention) -> str:
-    """A sentence where rounds say unlike things of a pair, so that its factor is a guess; else empty."""
-    low, high = min(found.factors), max(found.factors)
+def drawn_anew(
+    found: Sequence[Contention], generator: np.random.Generator, count: int
+) -> Iterator[list[Contention]]:
+    """``found`` again, ``count`` times, each with as many of its own rounds drawn anew."""
+    for _ in range(count):
+        yield [
+            replace(one, by_round=tuple(one.by_round[i] for i in draw))
+            for one in found
+            for draw in [generator.integers(len(one.by_round), size=len(one.by_round))]
+        ]
+
+
+def disagreement(found: Sequence[Contention], seed: int = 0) -> str:
+    """A sentence where the rounds say unlike things of decoding beside scoring, so that whatever is made of
+    them is a guess; else empty."""
+    measured = decode_beside_score(found)
+    if not measured:
+        return ""
+    generator = np.random.default_rng(stream_key(seed, "calibrate/contention"))
+    factors = [contention_factor(again) for again in drawn_anew(measured, generator, _REDRAWN)]
+    low, high = np.quantile(np.array(factors, dtype=float), [0.025, 0.975])
     if high <= _ALIKE * low:
         return ""
+    rounds = sum(len(one.by_round) for one in measured)
     return (
-        f"{found.meeting.label}: {len(found.by_round)} rounds gave slow-downs"
-        f" beyond shared demand from {low:.2f} to {high:.2f}, so {found.factor:.2f} is uncertain: measure on"
-        " a quieter machine, or with more repeats"
+        f"{rounds} rounds of decoding beside scoring gave slow-downs beyond shared demand from {low:.2f} to"
+        f" {high:.2f} (95 %), too unlike to predict anything that overlaps: measure on a quieter machine, or"
+        " with more repeats"
     )
 
 

@@ -9,7 +9,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_real.calibrate.contention import Contention, contention_factor, time_slices_of
+from oppo_real.calibrate.contention import Contention, contention_factor, disagreement, time_slices_of
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import (
     DECODE_BASIS,
@@ -275,6 +275,7 @@ def calibrate_from(
     ]
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
+    told = () if disagreement(contention, seed) else contention
     profile = Profile(
         format="oppo-profile/1",
         name=name,
@@ -296,8 +297,8 @@ def calibrate_from(
         round_fixed_s=cuts.seconds("round"),
         piece_fixed_s=cuts.seconds("piece"),
         piece_send_s=cuts.seconds("send"),
-        contention_factor=contention_factor(contention),
-        time_slices=time_slices_of(contention),
+        contention_factor=contention_factor(told),
+        time_slices=time_slices_of(told),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )
     measured = len({visit.point.key for visit in visits})

@@ -108,7 +108,8 @@ def measure_session(
         missing = [one.label for one in meetings_of(plan) if one not in measured]
         if missing:
             notes.append(f"the budget left no time for {', '.join(missing)}: raise --budget-s and run again")
-    notes += [sentence for one in contention if (sentence := disagreement(one))]
+    unlike = disagreement(contention, effort.seed)
+    notes += [unlike] if unlike else []
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
         notes.append(

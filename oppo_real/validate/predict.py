@@ -50,6 +50,34 @@ def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
     return EngineLimits(least("kv_capacity_tokens"), least("kv_block_tokens"), least("max_num_seqs"))
 
 
+def check_places(scenario: Scenario, config: RealConfig) -> None:
+    """The groups that ``placement:`` lets share devices are bound to the same cores, and no others are.
+
+    Raises OppoError: what is predicted would be another set-up than what runs.
+    """
+    cores = config.placement.cores
+    if config.placement.kind == "inline" or cores.rollout is None:
+        return
+    replicas = {core for cores_of_one in cores.rollout for core in cores_of_one}
+    placed = scenario.placement
+    said = {
+        "training": (placed.training == "rollout", cores.driver, "driver, which trains,"),
+        "scoring": (
+            placed.scoring == "rollout",
+            None if cores.scoring is None else [core for one in cores.scoring for core in one],
+            "scoring workers",
+        ),
+    }
+    for name, (shares, bound, who) in said.items():
+        if bound is None or shares == bool(replicas & set(bound)):
+            continue
+        right, have = ("separate", "cores of their own") if shares else ("rollout", "cores of the replicas")
+        raise OppoError(
+            f"placement.{name} is {getattr(placed, name)}, but real.placement.cores gives the {who} {have}:"
+            f" say placement.{name}: {right}, or bind them otherwise"
+        )
+
+
 def predict(
     scenario: Scenario,
     config: RealConfig,

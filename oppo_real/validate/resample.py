@@ -1,13 +1,12 @@
 """How far a prediction rests on noise of the calibration: profiles from visits drawn anew."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from oppo_real.calibrate.contention import Contention, contention_factor, time_slices_of
+from oppo_real.calibrate.contention import Contention, contention_factor, drawn_anew, time_slices_of
 from oppo_real.calibrate.measure import Visit
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
@@ -38,15 +37,7 @@ def resampled_profiles(
         }
         scaled = _scaled(profile, grouped, drawn)
         if met:
-            again = [
-                replace(
-                    one,
-                    by_round=tuple(
-                        one.by_round[i] for i in generator.integers(len(one.by_round), size=len(one.by_round))
-                    ),
-                )
-                for one in met
-            ]
+            (again,) = drawn_anew(met, generator, 1)
             shared = {"contention_factor": contention_factor(again), "time_slices": time_slices_of(again)}
             scaled = scaled.model_copy(update=shared)
         yield scaled

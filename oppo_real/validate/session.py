@@ -21,7 +21,7 @@ from oppo_real.validate.measure import (
     own_cores_kept,
     plan_turns,
 )
-from oppo_real.validate.predict import predict
+from oppo_real.validate.predict import check_places, predict
 from oppo_real.validate.resample import resampled_profiles
 from oppo_real.validate.variants import Variant
 from oppo_sim.costs.profile import Profile, load_profile
@@ -92,6 +92,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             " (docs/real.md)"
         )
     config = real_config(scenario)
+    check_places(scenario, config)
     turns = plan_turns(request.policies, request.repeats, scenario.seed)
     variants = {one.label: one for one in request.variants}
     setups = {

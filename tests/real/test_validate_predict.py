@@ -8,10 +8,11 @@ import pytest
 
 from oppo_real.config import real_config
 from oppo_real.validate.measure import MeasuredRun, Turn
-from oppo_real.validate.predict import predict
+from oppo_real.validate.predict import check_places, predict
 from oppo_real.validate.variants import variant_of
 from oppo_sim import columns as c
 from oppo_sim.costs.profile import load_profile
+from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
 from tests.test_costs_profile import content
@@ -55,3 +56,18 @@ def test_cores_of_one_machine_slow_each_other_in_a_simulation_as_in_a_prediction
     assert predicted() == pytest.approx(together, rel=1e-12)
     assert predicted(shares_host=False) == pytest.approx(simulated(), rel=1e-12)
     assert sum(together) > 1.02 * sum(simulated())
+
+
+def test_cores_that_belie_the_placement_are_refused(tmp_path: Path) -> None:
+    def check(driver: list[int], workers: list[list[int]], **placement: Any) -> None:
+        told = load_scenario(scenario_file(tmp_path, "told.yaml", **placement))
+        cores = {"driver": driver, "rollout": [[0]], "scoring": workers}
+        real = told.model_copy(update={"real": {"placement": {"kind": "processes", "cores": cores}}})
+        check_places(real, real_config(real))
+
+    check([1], [[1]], training="separate", scoring="separate")
+    check([0], [[0]], training="rollout", scoring="rollout")
+    with pytest.raises(OppoError, match="the driver, which trains, cores of their own: say placement"):
+        check([1], [[1]], training="rollout")
+    with pytest.raises(OppoError, match=r"say placement\.scoring: rollout, or bind them otherwise"):
+        check([1], [[0]], training="separate")

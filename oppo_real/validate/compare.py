@@ -129,6 +129,7 @@ def compare_predictions(
     warmup_steps: int,
     alternatives: Sequence[Mapping[str, Views]] = (),
     seed: int = 0,
+    run_spread: float = 0.0,
 ) -> PredictionAccuracy:
     """Compare runs of each policy with their predictions.
 
@@ -137,6 +138,8 @@ def compare_predictions(
         measured: by policy, one run a repeat; repeat r of all policies lies in round r.
         warmup_steps: first steps, left out of means.
         alternatives: predictions from resampled calibrations, for the intervals of predicted speed-ups.
+        run_spread: standard deviation of the logarithm of a run's seconds, from one run to the next; part of
+            the intervals of predicted speed-ups, which are of what as many repeats would measure.
 
     A step's number is the median over repeats, a stage's the mean of its steps. Raises OppoError for runs of
     unlike length or number.
@@ -154,7 +157,7 @@ def compare_predictions(
         stages={policy: _means(predicted[policy], measured[policy], warmup_steps) for policy in measured},
         steps={policy: _by_step(predicted[policy], measured[policy]) for policy in measured},
         work={policy: _work(predicted[policy], measured[policy], warmup_steps) for policy in measured},
-        speedups=_speedups(predicted, measured, warmup_steps, alternatives, seed),
+        speedups=_speedups(predicted, measured, warmup_steps, alternatives, seed, run_spread),
         rank_agreement=rank_agreement(
             [mean_seconds(runs, "step", warmup_steps) for runs in predicted.values()],
             [mean_seconds(measured[policy], "step", warmup_steps) for policy in predicted],
@@ -225,6 +228,7 @@ def _speedups(
     warmup: int,
     alternatives: Sequence[Mapping[str, Views]],
     seed: int,
+    run_spread: float,
 ) -> list[Speedup]:
     baseline = next(iter(measured))
     found = []
@@ -237,11 +241,16 @@ def _speedups(
         here = mean_seconds(measured[baseline], "step", warmup) / mean_seconds(
             measured[policy], "step", warmup
         )
-        others = [
-            mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup)
-            for runs in alternatives
-        ]
-        low, high = percentile_interval(others)
+        others = np.array(
+            [
+                mean_seconds([runs[baseline]], "step", warmup) / mean_seconds([runs[policy]], "step", warmup)
+                for runs in alternatives
+            ]
+        )
+        key = stream_key(seed, f"validate/moments/{policy}")
+        noise = np.random.default_rng(key).normal(size=(2, len(others), len(measured[policy]))) * run_spread
+        there_s, here_s = np.median(np.exp(noise), axis=2)
+        low, high = percentile_interval((others * there_s / here_s).tolist())
         measured_low, measured_high = bootstrap_speedup(
             _seconds(measured[baseline], warmup),
             _seconds(measured[policy], warmup),

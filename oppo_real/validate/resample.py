@@ -1,7 +1,9 @@
 """How far a prediction rests on noise of the calibration: profiles from visits drawn anew."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from itertools import pairwise
+from math import log, sqrt
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,32 @@ def resampled_profiles(
             shared = {"contention_factor": contention_factor(again), "time_slices": time_slices_of(again)}
             scaled = scaled.model_copy(update=shared)
         yield scaled
+
+
+def spread_of_moments(visits: Sequence[Visit], seconds: float) -> float:
+    """How unlike the machine's speed is from one run to the next: the standard deviation of the logarithm of
+    how long work takes in ``seconds`` of it, from neighbouring moments of a calibration, so that a slow drift
+    counts little. 0 for fewer than two moments.
+
+    Args:
+        visits: in the order in which they were measured.
+    """
+    usual: dict[str, list[float]] = {}
+    for visit in visits:
+        usual.setdefault(visit.point.key, []).append(visit.median)
+    moments, lasted, longer = [], 0.0, 0.0
+    for visit in visits:
+        expected = median(usual[visit.point.key])
+        if visit.median <= 0.0 or expected <= 0.0:
+            continue
+        took = visit.median * len(visit.seconds)
+        lasted += took
+        longer += took * log(visit.median / expected)
+        if lasted >= seconds:
+            moments.append(longer / lasted)
+            lasted = longer = 0.0
+    steps = [(later - earlier) ** 2 for earlier, later in pairwise(moments)]
+    return sqrt(fmean(steps) / 2.0) if steps else 0.0
 
 
 def _scaled(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Final
 
@@ -22,7 +23,7 @@ from oppo_real.validate.measure import (
     plan_turns,
 )
 from oppo_real.validate.predict import check_places, predict
-from oppo_real.validate.resample import resampled_profiles
+from oppo_real.validate.resample import resampled_profiles, spread_of_moments
 from oppo_real.validate.variants import Variant
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
@@ -167,12 +168,15 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
                 "predicted speed-ups have no interval: this needs a calibration of the same command, with two"
                 " visits a point"
             )
+    seconds = [sum(step.seconds["step"] for step in runs[0]) for runs in predicted.values()]
+    run_spread = 0.0 if session is None else spread_of_moments(session.visits, fmean(seconds))
     comparison = compare_predictions(
         predicted,
         {policy: [run.views for run in own] for policy, own in measured.items()},
         scenario.warmup_steps,
         alternatives,
         scenario.seed,
+        run_spread,
     )
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
@@ -203,7 +207,8 @@ class Calibrating:
         each = max(_ROUNDS_A_PASS, -(-effort.rounds // request.repeats))
         effort = replace(
             effort,
-            repeats=max(self._passes, -(-effort.repeats * self._passes // request.repeats)),
+            # As many in each pass: of visits to a machine that has changed, the median lies between.
+            repeats=-(-effort.repeats // request.repeats) * self._passes,
             budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
             rounds=each * self._passes,
             cores=self._together,

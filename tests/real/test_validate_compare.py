@@ -70,6 +70,12 @@ def test_the_interval_of_a_predicted_speed_up_is_that_of_resampled_calibrations(
     others = [{"a": run(4), "b": run(4 / ratio)} for ratio in (1.0, 2.0, 3.0)]
     (speedup,) = compare_predictions({"a": [run(4)], "b": [run(2)]}, measured, 0, others).speedups
     assert (speedup.predicted_low, speedup.predicted_high) == pytest.approx((1.05, 2.95))
+    # Runs that differ by 1 % from moment to moment: a ratio of two by 1.4 %, and its middle 95 % are ±2.8 %.
+    same = [{"a": run(4), "b": run(2)}] * 4000
+    (speedup,) = compare_predictions(
+        {"a": [run(4)], "b": [run(2)]}, measured, 0, same, run_spread=0.01
+    ).speedups
+    assert (speedup.predicted_low, speedup.predicted_high) == pytest.approx((2 * 0.973, 2 * 1.028), abs=0.004)
 
 
 @pytest.mark.parametrize(("highest", "settled"), [(2.4, True), (2.6, False)])

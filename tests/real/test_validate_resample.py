@@ -1,12 +1,15 @@
 """Profiles drawn anew carry the spread of the visits and of the rounds together."""
 
 import json
+from math import log
 from pathlib import Path
+
+import pytest
 
 from oppo_real.calibrate.contention import Meeting, Round, contention_of
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
-from oppo_real.validate.resample import resampled_profiles
+from oppo_real.validate.resample import resampled_profiles, spread_of_moments
 from oppo_sim.costs.profile import load_profile
 from tests.real.test_validate_predict import content
 
@@ -25,3 +28,22 @@ def test_the_interference_is_drawn_from_its_rounds(tmp_path: Path) -> None:
     assert all(one.time_slices is not None for one in profiles)
     alone = [one.contention_factor for one in resampled_profiles(profile, visits, [], 5, 0)]
     assert set(alone) == {1.1}
+
+
+def test_the_spread_of_moments_is_that_of_neighbours() -> None:
+    def visits(*speeds: float) -> list[Visit]:
+        # Two batches by turns, of 0.1 and 0.9 s at the usual speed: one second is a moment.
+        points = Point("score", ((0, 8),)), Point("score", ((0, 16),))
+        return [
+            Visit(point, number, (seconds * speed,))
+            for number, speed in enumerate(speeds)
+            for point, seconds in zip(points, (0.1, 0.9), strict=True)
+        ]
+
+    assert spread_of_moments(visits(1.0, 1.0, 1.0, 1.0), 0.9) == 0.0
+    assert spread_of_moments(visits(1.0), 0.9) == spread_of_moments([], 1.0) == 0.0
+    # One moment in three is 10 % slower: three of five steps are of log(1.1).
+    some = spread_of_moments(visits(1.0, 1.1, 1.0, 1.0, 1.1, 1.0), 0.9)
+    assert some == pytest.approx(log(1.1) * (4 / 5 / 2) ** 0.5)
+    once = spread_of_moments(visits(1.0, 1.0, 1.0, 1.1, 1.1, 1.1), 0.9)
+    assert once == pytest.approx(log(1.1) * (1 / 5 / 2) ** 0.5), "a change of speed is one step"

@@ -381,7 +381,7 @@ def _page(
     together = [(one["profile"], *_slowdowns(pair)) for one in profiles for pair in one["contention"]]
     lines += _table(("profile", "first", "second", "f"), together)
     lines += ["", *(f"![{Path(one['figure']).stem}]({one['figure']})" for one in figures), ""]
-    lines += ["## TokenDelta by", "", *_commands(place, configurations), "", "Versions: "]
+    lines += ["## Commands", "", *_commands(place, configurations), "", "Versions: "]
     lines[-1] += ", ".join(f"{name} {version}" for name, version in place.versions.items()) + "."
     return "\n".join(lines) + "\n\n" + (HERE / "limits.md").read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from oppo_real.calibrate.contention import contention_points, pairs_of
+from oppo_real.calibrate.contention import meetings_of
 from oppo_real.calibrate.plan import make_plan, sizes_of
 from oppo_real.calibrate.session import Effort, calibrate_to
 from oppo_real.calibrate.subject import subject_of
@@ -196,7 +196,7 @@ def test_a_pair_that_is_not_trained_is_calibrated_without_training(tmp_path: Pat
     sizes = sizes_of(scenario)
     plan = make_plan(sizes)
     assert not [point for point in plan.points if point.kind == "train"]
-    assert pairs_of(contention_points(plan)) == [("decode", "score")]
+    assert {meeting.activities for meeting in meetings_of(plan)} == {("decode", "score")}
     effort = Effort(repeats=1, budget_s=300, contention=False)
     _, calibration, _ = calibrate_to(
         tmp_path / "p.json", "untrained", subject_of(scenario), sizes, tmp_path / "points", effort

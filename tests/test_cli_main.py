@@ -12,6 +12,7 @@ import pytest
 
 from oppo_sim.cli import main as cli
 from oppo_sim.errors import OppoError
+from tests.cli_runs import write_scenario
 
 
 def oppo(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -169,6 +170,22 @@ def test_a_terminal_without_greek_letters_gets_its_error() -> None:
     result = oppo("scenario", "show", "Δ", env=environment)
     assert result.returncode == 2
     assert result.stderr.startswith('oppo: error: no scenario "\\u0394"')
+
+
+def test_names_that_are_no_utf_8_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = os.fsdecode(b"gr\xf6\xdfe.yaml")
+    write_scenario(tmp_path, path)
+    for words in (["simulate", path], ["sweep", "tiny.yaml", "-o", path], ["report", path]):
+        assert cli.run(words) == 2
+        said = capsys.readouterr()
+        assert said.err == (
+            "oppo: error: 'gr\\xf6\\xdfe.yaml' is no text in this locale: set LC_ALL=C.UTF-8, or rename a file"
+            " whose name is not UTF-8\n"
+        )
+    assert os.listdir() == [path]
 
 
 def test_broken_yaml_ends_with_exit_code_2_and_one_sentence(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Standalone mode would print click's own errors over several lines, and hide a full disk behind a
         # traceback.
         words = list(sys.argv[1:] if arguments is None else arguments)
+        _refuse_unreadable(words)
         with given_command(("oppo", *words)):
             result = oppo.main(words, prog_name="oppo", standalone_mode=False)
         sys.stdout.flush()
@@ -131,6 +132,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
     except MemoryError:
         return _fail("out of memory: use a smaller trace, fewer steps or fewer processes")
+
+
+def _refuse_unreadable(words: Sequence[str]) -> None:
+    """Results name files, and are UTF-8. Raises OppoError for a word that cannot be."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = word.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            raise OppoError(
+                f"'{shown}' is no text in this locale: set LC_ALL=C.UTF-8, or rename a file whose name is not"
+                " UTF-8"
+            ) from None
 
 
 def main() -> NoReturn:

@@ -33,7 +33,7 @@ COMMANDS: Final = {
     "sweep": ("sweep", "h200-single", "--grid", "policy.chunk_size=128,256,512",
               "--grid", "policy.overcommit=0:32:+16", *_FEW),
     "sweep-splits": (
-        "sweep", "h200x8-async", "--grid", f"cluster.split={_SPLITS}",
+        "sweep", "grpo-h200x8", "--set", "policy={name: async}", "--grid", f"cluster.split={_SPLITS}",
         "--grid", "rollout.enable_prefix_caching=true,false", *_FEW,
     ),
     "tune": ("tune", "h200-single", "--trials", "12", "--fresh-seeds", "3", *_FEW),
@@ -69,11 +69,12 @@ def table(name: str, home: Path, folder: Path) -> None:
         printed = done.stdout + done.stderr
         (folder / f"{name}-{columns}.txt").write_text(Text.from_ansi(printed).plain, encoding="utf-8")
         console = Console(record=True, width=columns, file=open(os.devnull, "w"), legacy_windows=False)  # noqa: SIM115
-        console.print(Text.from_ansi(printed), soft_wrap=True)
+        console.print(Text.from_ansi(printed))
         drawing = folder / f"{name}-{columns}.svg"
-        drawing.write_text(console.export_svg(title=f"{columns} columns", theme=MONOKAI), encoding="utf-8")
-        height = 110 + 25 * (printed.count("\n") + 1)
-        photograph(drawing, drawing.with_suffix(".png"), int(12.2 * columns) + 60, height)
+        text = console.export_svg(title=f"{columns} columns", theme=MONOKAI)
+        drawing.write_text(text, encoding="utf-8")
+        width, height = map(float, text.partition('viewBox="0 0 ')[2].partition('"')[0].split())
+        photograph(drawing, drawing.with_suffix(".png"), int(width), int(height) + 100)
 
 
 def main() -> None:

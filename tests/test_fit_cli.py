@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from oppo_sim.cli.main import run
+from oppo_sim.cli.present_fit import show_fit
 from oppo_sim.costs.terms import read_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.observe import read_observation
@@ -29,6 +30,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments += ["--judge", str(folder / "other.log"), "--judge-scenario", str(folder / "other.yaml")]
     assert run([*arguments, "-o", str(folder / "fit"), "--draws", "60"]) == 0
     return folder
+
+
+def test_terms_and_their_numbers_stay_whole_at_eighty_columns(
+    written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    record = json.loads((written / "fit" / "fit.json").read_text())
+    show_fit(record, written / "fit")
+    lines = capsys.readouterr().out.splitlines()
+    tables = lines[: next(at for at, line in enumerate(lines) if line.startswith("train.log: of"))]
+    assert max(map(len, tables[:-1])) <= 80
+    for each in record["terms"]:
+        (line,) = [line for line in tables if line.split()[:1] == [each["term"]]]
+        assert line.count("[") == line.count("]") >= 1
 
 
 def test_the_folder_holds_what_other_commands_take(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,10 +190,10 @@ def run_summary_table(
     ``ends``: 95 % intervals of means over draws of the machine, by column. Leave warm-up steps out of
     ``steps`` beforehand. Raises OppoError without the timing columns.
     """
-    heads: tuple[str, ...] = ("stage", "mean", "p50", "p95", "share of step")
+    heads: tuple[str, ...] = ("stage", "mean", "p50", "p95", "share\nof step")
     rows: list[tuple[str, ...]] = list(stage_rows(steps, unit))
     if ends:
-        heads = (*heads, "mean on draws [95 %]")
+        heads = (*heads, "mean on draws\n[95 %]")
         rows = [(*row, _seconds_ends(ends.get(c.timing(row[0])))) for row in rows]
     *stages, step = rows
     shown = table(title, heads, stages)

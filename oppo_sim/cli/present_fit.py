@@ -1,54 +1,67 @@
 """What the terminal shows of a fit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.report.html_fit import answer_of
-from oppo_sim.report.labels import format_percent, significant
-from oppo_sim.report.terminal import table_console
+from oppo_sim.report.labels import NOTHING, format_percent, significant, time_unit
+from oppo_sim.report.terminal import Column, fitted, left_out, table_console
+
+_ERRORS: Final = (
+    Column("log (steps)", left=True, folds_at=12),
+    Column("what, how", left=True),
+    Column("median"),
+    Column("90th pct."),
+    Column("worst"),
+    Column("in 95 %\ninterval"),
+)
+_TERMS: Final = (
+    Column("term", left=True),
+    Column("prior", leaves=1, left=True),
+    Column("now", left=True),
+    Column("told by the log?", left=True, folds_at=9),
+)
 
 
 def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     """Errors on steps that were not fitted, the terms, what does not fit; on standard output."""
-    from rich.table import Table
-    from rich.text import Text
-
     console = table_console()
     held = [*record.get("held_out", ()), *record.get("judged", ())]
     if held:
-        table = Table(
-            "steps that were not fitted", "", "median", "90th pct.", "worst", "in 95 % interval", box=None
-        )
+        rows = []
         for each in held:
             for column, errors in each["errors"].items():
                 if column not in (TIMING_STEP, "timing_s/gen"):
                     continue
                 for kind, error in errors.items():
                     covered = error["coverage"]
-                    cells = (
+                    row = (
                         f"{each['log']} ({each['held_steps']})",
                         f"{column.removeprefix('timing_s/')}, {kind.replace('_', ' ')}",
                         *(format_percent(error[name]) for name in ("median", "p90", "worst")),
-                        "" if covered is None else format_percent(covered),
+                        NOTHING if covered is None else format_percent(covered),
                     )
-                    table.add_row(*map(Text, cells))
-        console.print(table)
-    table = Table("term", "unit", "prior", "now", "", box=None)
-    for each in record["terms"]:
-        cells = (
+                    rows.append(row)
+        shown, _ = fitted("errors on steps that were not fitted", _ERRORS, rows, console.width)
+        console.print(shown)
+    rows = [
+        (
             each["term"],
-            each["unit"],
-            _interval(each["prior"]),
-            _interval(each["posterior"]),
+            _interval(each["prior"], each["unit"]),
+            _interval(each["posterior"], each["unit"]),
             each["verdict"] + (f" (exchanged with {each['tied_to']})" if each["tied_to"] else ""),
         )
-        table.add_row(*map(Text, cells))
-    console.print(table)
+        for each in record["terms"]
+    ]
+    shown, gone = fitted("terms of the costs [95 %]", _TERMS, rows, console.width)
+    console.print(shown)
+    if gone:
+        click.echo(left_out(gone, console.width, "fit.json holds them"))
     for sentence in answer_of(record):
         click.echo(sentence)
     odd = record.get("odd_steps", ())
@@ -62,6 +75,9 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     click.echo(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
 
 
-def _interval(values: list[float]) -> str:
-    low, middle, high = (significant(value) for value in values)
-    return f"{middle} [{low}, {high}]"
+def _interval(values: Sequence[float], unit: str) -> str:
+    """The middle with its ends, seconds in the middle's own unit."""
+    own = time_unit(values[1]) if unit == "s" and values[1] > 0 else None
+    low, middle, high = (significant(value / (own.seconds if own else 1.0)) for value in values)
+    name = own.name if own else {"factor": "×"}.get(unit, unit)
+    return f"{middle}{'' if name == '×' else ' '}{name} [{low}, {high}]"

@@ -42,7 +42,7 @@ def _pace(steps: "pd.DataFrame", num_gpus: int) -> str:
     pace = tokens / seconds if seconds else np.nan
     digits = 0 if pace >= 100 else 1
     text = f"{pace:,.{digits}f}" if np.isfinite(pace) else NOTHING
-    return f"{text} tokens trained a second on {num_gpus} GPUs"
+    return f"{text} tokens trained a second on {num_gpus} GPU{'s' if num_gpus != 1 else ''}"
 
 
 def _gpus(steps: "pd.DataFrame", num_gpus: int, ends: Mapping[str, Sequence[float]]) -> str:

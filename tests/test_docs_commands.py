@@ -37,6 +37,7 @@ ELSEWHERE = {
     "oppo costs register": "takes a measured profile; tests/test_costs_shipped_profiles.py registers one",
     "oppo tune my.yaml --set": "takes a measured profile, which docs/validate.md makes a line before",
     "oppo tune mine.yaml --set": "the same in docs/tutorial.md",
+    "oppo sweep grpo-h200x8 --set 'trace=": "tests/test_groups_page.py runs it and looks at its answer",
 }
 """How a command begins, and why it is not run here."""
 

@@ -1,24 +1,27 @@
-"""docs/howto/shared-prompts.md: its example says what it says, and its sentence is so."""
+"""docs/howto/shared-prompts.md: its command gives its answer."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
+import shlex
 from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from oppo_sim.cli.main import run
+from tests.test_docs_commands import commands
 
 PAGE = Path(__file__).parent.parent / "docs" / "howto" / "shared-prompts.md"
 
 
-def test_sharing_long_prompts_moves_the_best_split() -> None:
+def test_sharing_long_prompts_moves_the_best_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (command,) = commands(PAGE)
+    assert run([*shlex.split(command)[1:], "--no-figures"]) == 0
+    points = pd.read_parquet("shared/points.parquet").set_index("cluster.split")
     text = PAGE.read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(code, str(PAGE), "exec"), {})
-    assert said.getvalue() == shown
-    seconds = [[float(cell) for cell in re.findall(r"([\d.]+) s", line)] for line in shown.splitlines()[1:]]
-    alone, shared = zip(*seconds, strict=True)
-    assert alone.index(min(alone)) == 2
-    assert shared.index(min(shared)) == 1
+    for shared, best, told in ((False, 3, "best (23.0 s"), (True, 2, "shorter (19.2 s")):
+        seconds = points.loc[points["rollout.enable_prefix_caching"] == shared, "step_s"]
+        assert seconds.idxmin() == f"rollout:{best}xTP1 scoring:cpu training:{8 - best}"
+        assert told in text
+        assert f"{seconds.min():.1f} s" in told

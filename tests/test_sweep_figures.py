@@ -245,6 +245,24 @@ def test_where_no_field_is_a_number_points_stand_in_order() -> None:
     assert legend_texts(named["ranked"]) == ["not told apart from the best", "worse on the same rollouts"]
 
 
+def test_a_point_beside_its_bar_keeps_its_whole_setting() -> None:
+    splits = ["rollout:1xTP1 scoring:cpu training:7", "rollout:2xTP1 scoring:cpu training:6"]
+    frame = pd.DataFrame(
+        {
+            "cluster.split": [splits[0], splits[0], splits[1], splits[1]],
+            "rollout.enable_prefix_caching": [True, False, True, False],
+            "step_s": [3.0, 4.0, 1.0, 2.0],
+        }
+    )
+    figure = ranked_figure(Points(frame, ("cluster.split", "rollout.enable_prefix_caching")))
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert shown[:2] == [
+        f"{splits[1]}\nrollout.enable prefix caching true",
+        f"{splits[1]}\nrollout.enable prefix caching false",
+    ]
+    assert [name.split("\n")[0] for name in shown[2:]] == [splits[0]] * 2
+
+
 def test_samples_fill_no_grid_and_a_grid_does() -> None:
     assert filled(made_points(), "policy.overcommit", "policy.chunk_size") == 1.0
     assert filled(sampled_points(), "policy.overcommit", "policy.chunk_size") < 0.05

@@ -15,7 +15,7 @@ from oppo_sim.report.labels import (
     value_label,
 )
 from oppo_sim.report.points import Points
-from oppo_sim.report.style import FAINT, TRAINED, bar_figure, beside, legend_below, set_title
+from oppo_sim.report.style import FAINT, LONGEST_NAME, TRAINED, bar_figure, beside, legend_below, set_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,12 @@ def ranked_figure(points: Points, metric: str = c.STEP_S, *, title: str = "") ->
 
 
 def _name(points: Points, row: int) -> str:
+    """Its setting; a line a field where one line would be too long. Texts, such as splits, say by themselves
+    what they are."""
     given = points.label_of(row)
-    if len(given) == 1:
-        return value_label(given[0][1])
-    return settings_label([field for field, _ in given], [value for _, value in given])
+    parts = [
+        value_label(value) if len(given) == 1 or isinstance(value, str) else settings_label([field], [value])
+        for field, value in given
+    ]
+    joined = ", ".join(filter(None, parts))
+    return joined if len(joined) <= LONGEST_NAME else "\n".join(filter(None, parts))

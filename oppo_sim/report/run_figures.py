@@ -18,6 +18,7 @@ from oppo_sim.report.style import (
     new_figure,
     set_title,
     stage_colour,
+    stairs,
     whole_numbers,
 )
 from oppo_sim.runs.distributions import counted
@@ -58,11 +59,11 @@ def stage_times_figure(
             continue
         top = base + seconds
         style: dict[str, Any] = {"fill": True, "color": stage_colour(stage), "label": stage}
-        handles.append(axis.stairs(top / unit.seconds, edges, baseline=base / unit.seconds, **style))
+        handles.append(stairs(axis, top / unit.seconds, edges, base / unit.seconds, **style))
         base = top
     if largest(np.abs(base - total)) > 0.01 * largest(total):
         style = {"color": INK, "linewidth": 1.2, "label": "step (stages overlap)"}
-        handles.append(axis.stairs(total / unit.seconds, edges, baseline=None, **style))
+        handles.append(stairs(axis, total / unit.seconds, edges, None, **style))
     median = float(np.nanmedian(total[_kept(len(total), warmup_steps)]))
     style = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 3))}
     label = f"median step: {format_seconds(median, unit)}"
@@ -167,9 +168,7 @@ def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":
     figure, axes = new_figure([2.0] * len(panels), share_x=True)
     for axis, (name, label) in zip(axes, panels, strict=True):
         values = numbers(steps, name, _WHAT)
-        axis.stairs(
-            values, edges, baseline=None, color=FAINT if name == c.REWARD_MEAN else TRAINED, linewidth=1.5
-        )
+        stairs(axis, values, edges, None, color=FAINT if name == c.REWARD_MEAN else TRAINED, linewidth=1.5)
         axis.set_ylabel(label, fontsize=9.5)
         if name != c.REWARD_MEAN:
             whole_numbers(axis.yaxis)
@@ -235,7 +234,7 @@ def in_flight_figure(steps: "pd.DataFrame", title: str = "", warmup_steps: int =
         values = np.nan_to_num(numbers(steps, column, _WHAT))
         mean = float(values[_kept(len(values), warmup_steps)].mean())
         label = f"{name}: mean {significant(mean)}"
-        bars = axis.stairs(base + values, edges, baseline=base, fill=True, color=colour, label=label)
+        bars = stairs(axis, base + values, edges, base, fill=True, color=colour, label=label)
         handles.append(bars)
         base = base + values
     handles += _shade_warmup(axis, edges, warmup_steps)

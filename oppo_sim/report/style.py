@@ -7,18 +7,22 @@ beyond eight.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import LayoutEngine
+    from matplotlib.patches import StepPatch
 
 DPI: Final = 150
 WIDTH_IN: Final = 8.0
 _LEGEND_SIZE: Final = 8.5  # points
-_LONGEST_NAME: Final = 48
-"""Letters beside a bar."""
+LONGEST_NAME: Final = 48
+"""Letters of a line beside a bar."""
 
 
 def new_figure(
@@ -65,9 +69,11 @@ def _layout() -> "LayoutEngine":
 
 
 def bar_figure(names: Sequence[str]) -> "tuple[Figure, Axes]":
-    """Axes with a row for each name, the first on top."""
-    figure, (axis,) = new_figure([1.3 + 0.38 * max(2, len(names))])
-    axis.set_yticks(range(len(names)), [cut(name, _LONGEST_NAME) for name in names])
+    """Axes with a row for each name, which may have some lines, the first on top."""
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    figure, (axis,) = new_figure([1.3 + (0.19 + 0.19 * lines) * max(2, len(names))])
+    told = ["\n".join(cut(line, LONGEST_NAME) for line in name.split("\n")) for name in names]
+    axis.set_yticks(range(len(names)), told)
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(names) - 0.45, -0.55)
     return figure, axis
@@ -158,6 +164,31 @@ def stage_colour(stage: str) -> str:
     """Colour of a stage: joint ones (``old_log_prob+ref``) have that of their first, unknown ones one that
     follows from their name."""
     return _COLOURS.get(_first(stage)) or _OTHERS[sum(stage.encode()) % len(_OTHERS)]
+
+
+def stairs(
+    axis: "Axes",
+    values: "NDArray[np.float64]",
+    edges: "NDArray[np.float64]",
+    baseline: "NDArray[np.float64] | None",
+    *,
+    color: str,
+    fill: bool = False,
+    **style: Any,
+) -> "StepPatch":
+    """What ``axis.stairs`` draws: that one finds the limits of the axes by a loop over all corners, which
+    takes minutes where there are a million steps."""
+    from matplotlib.patches import StepPatch
+
+    # The library's types leave out that a baseline may be an array or nothing.
+    drawn: dict[str, Any] = {"baseline": baseline, "fill": fill}
+    drawn |= {"facecolor": color, "linewidth": 0} if fill else {"edgecolor": color}
+    patch = StepPatch(values, edges, **(drawn | style))
+    axis.add_artist(patch)
+    lowest = np.nanmin(values) if baseline is None else np.nanmin(baseline)
+    axis.update_datalim([(edges[0], lowest), (edges[-1], np.nanmax(values))])
+    axis.autoscale_view()
+    return patch
 
 
 def in_stage_order(stages: set[str]) -> Sequence[str]:

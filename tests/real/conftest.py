@@ -1,6 +1,19 @@
-"""Says how many of the torch engine's public calls the CUDA machine without a GPU has tests of."""
+"""Says how many of the torch engine's public calls the CUDA machine without a GPU has tests of; worker processes
+that start quickly."""
 
 import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def quick_workers() -> Iterator[None]:
+    """Worker processes are forks of one that has torch loaded, in a tenth of the time of new interpreters."""
+    from tests.real.faults import workers_started_by
+
+    with workers_started_by("forkserver"):
+        yield
 
 
 def pytest_report_collectionfinish() -> str:

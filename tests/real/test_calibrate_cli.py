@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from oppo_real.calibrate import session as session_module
 from oppo_real.cli.calibrate import command
+from oppo_sim.cli.main import run as oppo
 from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_setup
@@ -62,6 +63,8 @@ def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
         "--budget-s",
         "100",
         "--no-contention",
+        "--share",
+        str(tmp_path / "shared"),
         "--json",
     )
     assert result.exit_code == 0
@@ -70,6 +73,11 @@ def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
     assert all(Path(file).stat().st_size > 0 for file in printed["files"].values())
     assert Path(printed["files"]["figure"]).read_bytes().startswith(b"\x89PNG")
     assert load_profile(output).name == "tiny run"
+    shared = Path(printed["files"]["shared"])
+    given = shared.read_text() + Path(printed["files"]["shared_samples"]).read_text()
+    assert not [name for name in ("tiny run", tmp_path.name, str(Path.home())) if name in given]
+    assert oppo(["costs", "profiles", str(shared)]) == 0
+    assert load_profile(shared).decode == load_profile(output).decode
 
     measured = load_scenario(scenario_file(tmp_path, costs={"kind": "profile", "path": "tiny.json"}))
     setup = build_setup(measured)

@@ -25,7 +25,6 @@ SHAPE = MODEL | {"hidden_size": 64, "num_key_value_heads": 2}
 ENGINE: dict[str, Any] = {
     "enforce_eager": True,
     "kv_cache_memory_bytes": 1 << 26,
-    "distributed_executor_backend": "mp",
 }
 
 

@@ -61,9 +61,10 @@ _PADDING_FREE = 1 << 14
 def make_plan(
     spans: Sequence[Span], bytes_per_key: int, dtype: torch.dtype, device: torch.device
 ) -> PackedPlan:
-    """PackedPlan attention of the packed sequences ``spans`` (each with queries ≥ 1). "
-    "``bytes_per_key``: of one key
-    and value together."""
+    """Plan the attention of the packed sequences ``spans`` (each with queries ≥ 1).
+
+    ``bytes_per_key``: of one key and value together.
+    """
     short: list[int] = []
     singles: list[tuple[int, Span]] = []
     for number, span in enumerate(spans):

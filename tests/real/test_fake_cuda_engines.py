@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oppo_real.engines import device as devices
-from oppo_real.engines import models, packed_attention
+from oppo_real.engines import models, packed_attention, packed_plan
 from oppo_real.engines.interface import Request, Sampling, ScorePiece
 from oppo_real.engines.torch_scorer import TorchScorer
 from oppo_real.placement import shared_weights
@@ -145,6 +145,14 @@ def test_a_gpu_scores_what_the_cpu_scores_and_waits_once_a_batch(limits: dict[st
         assert engine.resolved_config()["device"] == "cuda:0"
         engine.close()
     assert here == (approximately(scores), approximately(reference))
+
+
+def test_sequences_too_long_to_be_gathered_are_attended_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered = scored(scorer("cpu"))
+    monkeypatch.setattr(packed_plan, "GATHER_BYTES", 0)
+    with cuda_machine():
+        scores, reference = scored(scorer("cuda:1"))
+    assert (scores, reference) == (approximately(gathered[0]), approximately(gathered[1]))
 
 
 @covers("TorchScorer.append", "device.synchronize")

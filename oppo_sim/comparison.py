@@ -9,13 +9,21 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from oppo_sim import columns as c
-from oppo_sim.comparison_best import best_policy, not_told_apart, steps_by_draw, steps_by_seed
+from oppo_sim.comparison_best import (
+    Objective,
+    best_policy,
+    losses_by_draw,
+    losses_by_seed,
+    not_told_apart,
+    to_reward_by_effect,
+)
 from oppo_sim.comparison_ranges import Ranges, ranges_of
 from oppo_sim.comparison_timelines import shown_steps, timelines_of
 from oppo_sim.errors import OppoError
+from oppo_sim.learning import Learning
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
@@ -25,7 +33,7 @@ from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import ACTUAL, RunRequest
-from oppo_sim.runs.statistics import compared_row
+from oppo_sim.runs.statistics import TO_REWARD, compared_row
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from oppo_sim.scenario.build import Setup, policy_settings_of
@@ -79,6 +87,8 @@ class ComparisonPlan:
     """The actual runs of all labels on every draw of the machine, draw by draw."""
     practical: float = 0.0
     """Differences from the best up to this share do not matter."""
+    objective: Objective = "rollouts"
+    """What is best."""
 
     @cached_property
     def requests(self) -> list[RunRequest]:
@@ -109,17 +119,27 @@ class Comparison:
     """What was compared."""
 
     @property
+    def objective(self) -> Objective:
+        """What is best."""
+        return "rollouts" if self.plan is None else self.plan.objective
+
+    @property
     def best(self) -> str:
-        """The policy with the shortest step, of those that a real run can follow."""
-        return best_policy(self.table)
+        """The policy with the shortest step, or time to the target reward, of those that a real run can
+        follow."""
+        return best_policy(self.table, self.objective)
 
     @property
     def alike(self) -> list[str]:
-        """Policies that cannot be told apart from the best on the paired seeds and the draws of the machine
-        (5 % level), or are worse by no more than ``practical``."""
-        drawn = None if self.ranges is None else steps_by_draw(self.ranges.runs)
+        """Policies that cannot be told apart from the best on the paired seeds and the draws of the machine,
+        to the target reward those of the effect of staleness, too (5 % level), or are worse by no more than
+        ``practical``."""
+        drawn = None if self.ranges is None else losses_by_draw(self.ranges.runs, self.objective)
+        if drawn is None and self.plan is not None and self.objective == TO_REWARD:
+            learning = learning_of(self.plan.scenario.rewards, self.plan.steps)
+            drawn = to_reward_by_effect(self.cells, learning)
         practical = 0.0 if self.plan is None else self.plan.practical
-        return not_told_apart(steps_by_seed(self.cells), self.best, drawn, practical)
+        return not_told_apart(losses_by_seed(self.cells, self.objective), self.best, drawn, practical)
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {value:.2f}×" for name, value in self.table[c.SPEEDUP].items())
@@ -163,6 +183,7 @@ def plan_comparison(
     attribution: bool,
     draws: int = 0,
     practical: float = 0.0,
+    objective: Objective = "rollouts",
 ) -> ComparisonPlan:
     """Check everything that the comparison needs. Raises OppoError for an unknown policy or one that cannot
     run here, and as ``machine_of``."""
@@ -171,6 +192,8 @@ def plan_comparison(
     if len(set(policies)) != len(policies):
         twice = next(policy for policy in policies if list(policies).count(policy) > 1)
         raise OppoError(f"policies {', '.join(policies)} name {twice} twice: name each once")
+    if objective not in get_args(Objective):
+        raise OppoError(f"objective '{objective}' is not known: choose {', '.join(get_args(Objective))}")
     if not 1 <= seeds <= 10_000:
         raise OppoError(f"seeds {seeds} is out of range: give a number from 1 to 10,000")
     if scenario.trace.sampling == "in_order" and seeds > 1:
@@ -213,6 +236,7 @@ def plan_comparison(
         machine,
         tuple(drawn),
         practical,
+        objective,
     )
 
 
@@ -327,7 +351,7 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
     attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")
     if not plan.drawn:
         return Comparison(table, attribution, cells, plan=plan)
-    ranges = _ranges(plan, store, table)
+    ranges = _ranges(plan, store, table, learning)
     return Comparison(pd.concat([table, ranges.columns], axis=1), attribution, cells, ranges, plan)
 
 
@@ -348,7 +372,7 @@ def _drawn_of(plan: ComparisonPlan, store: RunStore, label: str) -> list[list[Dr
     ]
 
 
-def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame") -> Ranges:
+def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame", learning: Learning) -> Ranges:
     import pandas as pd
 
     rows = []
@@ -356,8 +380,9 @@ def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame") -> Ran
         totals = store[cell.request.key].totals
         assert totals is not None
         seconds = {name: totals[name] for name in (c.TIMING_STEP, c.S_PER_ROLLOUT, c.S_PER_TOKEN)}
+        seconds[c.TIME_TO_REWARD_S] = learning.seconds(totals, cell.draw)
         rows.append({"policy": cell.label, c.DRAW: cell.draw, "seed": cell.request.seed, **seconds})
-    return ranges_of(plan.machine, pd.DataFrame(rows), plan.baselines, table)
+    return ranges_of(plan.machine, pd.DataFrame(rows), plan.baselines, table, plan.objective)
 
 
 def _attribution(of: "Callable[[str, str], pd.DataFrame]", label: str) -> dict[str, float]:

@@ -1,32 +1,61 @@
 """Which policy of a comparison is the best, and which cannot be told apart from it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from oppo_sim import columns as c
+from oppo_sim.learning import Learning
 from oppo_sim.runs.ranges import geometric_mean, told_apart
 from oppo_sim.runs.request import ACTUAL
-from oppo_sim.runs.statistics import alike, paired
+from oppo_sim.runs.statistics import ROLLOUTS, TO_REWARD, alike, paired
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Objective = Literal["rollouts", "time_to_reward"]
+"""Least seconds a step, since every step trains as many rollouts; or least time to the target reward."""
+LOSS: Final = {ROLLOUTS: c.TIMING_STEP, TO_REWARD: c.TIME_TO_REWARD_S}
+"""Objective → what a run is ranked by, less is better."""
+_MEAN: Final = {ROLLOUTS: c.STEP_S, TO_REWARD: c.HOURS_TO_REWARD}
+"""The same over the seeds, in the table of a comparison."""
 
-def best_policy(table: "pd.DataFrame") -> str:
-    """The policy with the shortest step; one that only bounds what a real run can reach is never it, unless
-    there are no others. ``table``: index ``policy``."""
+
+def best_policy(table: "pd.DataFrame", objective: Objective = "rollouts") -> str:
+    """The policy with the shortest step, or the shortest time to the target reward; one that only bounds what
+    a real run can reach is never it, unless there are no others. ``table``: index ``policy``."""
+    column = _MEAN[objective]
     real = table[~table[c.BOUND_ONLY].astype(bool)]
-    return str((real if real[c.STEP_S].notna().any() else table)[c.STEP_S].idxmin())
+    return str((real if real[column].notna().any() else table)[column].idxmin())
 
 
-def steps_by_seed(cells: "pd.DataFrame") -> "pd.DataFrame":
-    """Seconds of a step on the scenario's own machine: one row a seed, one column a policy or baseline."""
+def losses_by_seed(cells: "pd.DataFrame", objective: Objective = "rollouts") -> "pd.DataFrame":
+    """What runs on the scenario's own machine are ranked by: one row a seed, one column a policy or
+    baseline."""
     actual = cells[cells["variant"] == ACTUAL]
-    return actual.pivot(index="seed", columns="policy", values=c.TIMING_STEP)
+    return actual.pivot(index="seed", columns="policy", values=LOSS[objective])
 
 
-def steps_by_draw(runs: "pd.DataFrame") -> "pd.DataFrame":
+def losses_by_draw(runs: "pd.DataFrame", objective: Objective = "rollouts") -> "pd.DataFrame":
     """The same on draws of the machine: one row a draw and seed."""
-    return runs.pivot(index=[c.DRAW, "seed"], columns="policy", values=c.TIMING_STEP).sort_index()
+    return runs.pivot(index=[c.DRAW, "seed"], columns="policy", values=LOSS[objective]).sort_index()
+
+
+def to_reward_by_effect(cells: "pd.DataFrame", learning: Learning) -> "pd.DataFrame | None":
+    """Seconds to the target reward on an exact machine, by draw of the effect of staleness and seed; None
+    where the effect is exact, too."""
+    import pandas as pd
+
+    actual = cells[cells["variant"] == ACTUAL].to_dict("records")
+    rows = [
+        {
+            "policy": run["policy"],
+            c.DRAW: draw,
+            "seed": run["seed"],
+            c.TIME_TO_REWARD_S: learning.seconds(run, draw),
+        }
+        for draw in range(len(learning.effect.draws))
+        for run in actual
+    ]
+    return losses_by_draw(pd.DataFrame(rows), "time_to_reward") if rows else None
 
 
 def not_told_apart(

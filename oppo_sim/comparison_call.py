@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oppo_sim.comparison import Comparison, comparison_of, make_cells, plan_comparison
+from oppo_sim.comparison_best import Objective
 from oppo_sim.comparison_folder import compare_to_folder, refuse_other
 from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, unheard
@@ -24,6 +25,7 @@ def compare(
     attribution: bool = True,
     draws: int = DEFAULT_DRAWS,
     practical: float = 0.0,
+    objective: Objective = "rollouts",
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
@@ -44,6 +46,7 @@ def compare(
         draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
             given.
         practical: a share: policies that are worse than the best by no more than it are ``alike``, too.
+        objective: what is best: ``rollouts``, least seconds a trained rollout, or ``time_to_reward``.
         folder: a run folder to write, as ``oppo compare -o`` does, with ``figures``; ``force`` replaces one.
             A comparison that was interrupted goes on from the runs that it left beside it. None: nothing is
             written.
@@ -58,7 +61,7 @@ def compare(
     where, tell = Executor(executor, jobs, ray_address), progress or unheard
     if folder is not None:
         refuse_other(Path(folder), force)
-    plan = plan_comparison(loaded, names, seeds, steps, attribution, draws, practical)
+    plan = plan_comparison(loaded, names, seeds, steps, attribution, draws, practical, objective)
     if folder is not None:
         return compare_to_folder(plan, Path(folder), where, tell, force=force, figures=figures)
     with RunStore() as store:

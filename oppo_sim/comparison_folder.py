@@ -21,6 +21,7 @@ from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder, refuse_taken
 from oppo_sim.runs.execute import Executor
+from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import policy_settings_of
@@ -145,6 +146,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         **({"practical": plan.practical} if plan.practical else {}),
+        **({"objective": plan.objective} if plan.objective != ROLLOUTS else {}),
         **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
         "to_reward": learning_of(scenario.rewards, plan.steps).record(),
         **provenance(scenario, plan.setups[BASELINE]),

@@ -7,8 +7,10 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
+from oppo_sim.comparison_best import LOSS, Objective
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import Gain, best_shares, explained, range_columns, speedups
+from oppo_sim.runs.statistics import ROLLOUTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,8 +22,8 @@ class Ranges:
 
     machine: Machine
     runs: "pd.DataFrame"
-    """One row a policy or baseline, draw and seed: seconds a step, a trained rollout and a trained
-    token."""
+    """One row a policy or baseline, draw and seed: seconds a step, a trained rollout, a trained token and to
+    the target reward (under the draw of the same number of the effect of staleness)."""
     columns: "pd.DataFrame"
     """Columns for the table of the comparison, same index."""
     shares: Mapping[str, Mapping[str, float]]
@@ -33,12 +35,16 @@ class Ranges:
 
 
 def ranges_of(
-    machine: Machine, runs: "pd.DataFrame", baselines: Mapping[str, str], table: "pd.DataFrame"
+    machine: Machine,
+    runs: "pd.DataFrame",
+    baselines: Mapping[str, str],
+    table: "pd.DataFrame",
+    objective: Objective = "rollouts",
 ) -> Ranges:
     """From the runs on the draws.
 
     ``runs``: as in ``Ranges``, every label on the same draws and seeds; ``baselines``: policy → label of its
-    baseline; ``table``: the comparison on the scenario's own machine.
+    baseline; ``table``: the comparison on the scenario's own machine; ``objective``: what is best.
     """
     import pandas as pd
 
@@ -48,7 +54,8 @@ def ranges_of(
         _by_draw(runs, labels, name) for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN, c.TIMING_STEP)
     )
     real = [label for label in labels if not table.loc[label, c.BOUND_ONLY]]
-    best = best_shares({label: per_rollout[label] for label in real})
+    ranked = per_rollout if objective == ROLLOUTS else _by_draw(runs, labels, LOSS[objective])
+    best = best_shares({label: ranked[label] for label in real})
     points = table.to_dict(orient="index")
     rows, shares = [], {}
     for label in labels:

@@ -89,6 +89,29 @@ def test_two_draws_worked_out_by_hand(tmp_path: Path) -> None:
     assert (base[c.SPEEDUP_MACHINE_LOW], base[c.SPEEDUP_MACHINE_HIGH]) == (1.0, 1.0)
 
 
+def test_by_the_time_to_a_reward_another_policy_is_the_best(tmp_path: Path) -> None:
+    # An update of staleness leaves two thirds of a step's worth. As given and in the first draw: 14 s against
+    # 10 s of which 2/3 count, so 15. With decoding at 0.4 s: 8 s against 4 s, so 6.
+    path = constant(tmp_path, "decode,training\n1,1\n0.4,1\n")
+    effect = {"kind": "none", "staleness_effect": {"staleness": math.log(1.5)}}
+    quickest, soonest = (
+        compare(
+            path, ["one-step-off"], seeds=2, attribution=False, objective=each, overrides={"rewards": effect}
+        )
+        for each in ("rollouts", "time_to_reward")
+    )
+    assert (quickest.best, quickest.alike) == ("one-step-off", [])
+    assert quickest.table[c.P_BEST].to_dict() == {"sequential": 0.0, "one-step-off": 1.0}
+    assert (soonest.best, soonest.alike) == ("sequential", ["one-step-off"])
+    assert soonest.table[c.P_BEST].to_dict() == {"sequential": 0.5, "one-step-off": 0.5}
+    assert soonest.table.loc["one-step-off", c.REWARD_SPEEDUP] == pytest.approx(14 / 15)
+    assert soonest.ranges is not None
+    steps = load_scenario(path).steps
+    drawn = soonest.ranges.runs.set_index(["policy", c.DRAW, "seed"])[c.TIME_TO_REWARD_S] / steps
+    found = [drawn[policy, draw, 0] for policy in ("sequential", "one-step-off") for draw in (0, 1)]
+    assert found == pytest.approx([14.0, 8.0, 15.0, 6.0])
+
+
 def test_what_policies_share_cancels_in_the_speed_up_and_not_in_the_step(tmp_path: Path) -> None:
     """A machine that is twice as slow in everything is as much faster under a policy as before."""
     path = constant(tmp_path, "decode,training\n1,1\n2,2\n3,3\n")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario, simulate
+from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.learning import (
     NO_EFFECT,
@@ -24,6 +25,7 @@ from oppo_sim.learning import (
     measured_effect,
     progress,
 )
+from oppo_sim.report.html_page import report_html
 from oppo_sim.rewards import NoRewards, SaturatingRewards, SeriesRewards, learning_of
 from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from tests.cli_runs import write_scenario
@@ -194,3 +196,35 @@ def test_compare_gives_the_time_to_the_reward(tmp_path: Path) -> None:
         assert row[c.REWARD_SPEEDUP] < row[c.SPEEDUP]
         widths.append(row[c.REWARD_SPEEDUP_HIGH] / row[c.REWARD_SPEEDUP_LOW])
     assert widths[1] > widths[0]
+
+
+def test_compare_ranks_by_the_time_to_the_reward_where_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def compared(name: str, *words: str, spread: float = 0.0) -> tuple[str, str]:
+        """What the terminal and the report say."""
+        effect = {"staleness": 2.0, "spread": spread}
+        path = write_scenario(tmp_path, rewards={"kind": "none", "staleness_effect": effect})
+        given = ["compare", str(path), "--policies", "inter", "--seeds", "3", "--no-attribution"]
+        assert run([*given, "--no-figures", "-o", name, *words]) == 0
+        (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
+        return told, report_html([name])
+
+    told, page = compared("quickest")
+    assert told == "best: inter; every other policy is significantly slower over the seeds"
+    assert "takes the shortest step on tiny" in page
+    by_reward = ("--objective", "time_to_reward")
+    told, page = compared("soonest", *by_reward)
+    ending = "every other policy is significantly later there over the seeds"
+    assert told == f"best: sequential, to the target reward; {ending}"
+    assert "reaches the target reward first on tiny" in page
+    assert "a step being worth 1.00 on-policy steps" in page
+    assert "Every other policy reaches it later on 3 paired seeds" in page
+    # An effect that may be as good as none, or larger: nothing can be said.
+    told, page = compared("unsure", *by_reward, spread=3.0)
+    assert told.startswith("best: sequential, to the target reward; ≈ inter: not told apart")
+    assert "inter cannot be told apart from it" in page
+    with pytest.raises(OppoError, match="objective 'tokens' is not known: choose rollouts, time_to_reward"):
+        compare("tiny.yaml", ["inter"], objective="tokens")  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.progress import told_progress
 
 if TYPE_CHECKING:
+    from oppo_sim.comparison_best import Objective
     from oppo_sim.runs.execute import ExecutorName
 
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     options.DEFAULT_DRAWS,
     "Draws of what is unknown about the machine's seconds, each with all seeds. 0: the costs are exact.",
 )
+@click.option(
+    "--objective",
+    type=click.Choice(["rollouts", "time_to_reward"]),
+    default="rollouts",
+    help="What is best: least seconds a trained rollout, or least time to the target reward.",
+)
 @options.practical()
 @options.STEPS
 @options.overrides
@@ -51,6 +58,7 @@ def command(
     policies: str | None,
     seeds: int,
     draws: int,
+    objective: "Objective",
     practical: float,
     steps: int | None,
     overrides: tuple[str, ...],
@@ -86,7 +94,7 @@ def command(
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"
     refuse_other(folder, force)
     where = Executor(executor, jobs, ray_address)
-    plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws, practical)
+    plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws, practical, objective)
     try:
         with told_progress(loaded.name, "simulated runs", as_json, plan.runs) as on_progress:
             comparison = compare_to_folder(plan, folder, where, on_progress, force=force, figures=figures)

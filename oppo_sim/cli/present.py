@@ -29,6 +29,7 @@ from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, wide
 from oppo_sim.report.run_text import run_lines
 from oppo_sim.report.terminal import table_console
 from oppo_sim.runs.distributions import compared_shares
+from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
@@ -116,10 +117,13 @@ def _best_sentence(comparison: "Comparison") -> str:
     """Which policy is the best, and which (≈) cannot be told apart from it."""
     best, alike, plan = comparison.best, comparison.alike, comparison.plan
     over = "the seeds" if comparison.ranges is None else "the seeds and the draws of the machine"
+    slower = "slower"
+    if comparison.objective == TO_REWARD:
+        best, slower = f"{best}, to the target reward", "later there"
     if plan is not None and len(plan.seeds) < 2 and comparison.ranges is None and not alike:
         return f"best: {best}; with one seed nothing can be said about which differences are real"
     if not alike:
-        return f"best: {best}; every other policy is significantly slower over {over}"
+        return f"best: {best}; every other policy is significantly {slower} over {over}"
     near = "" if plan is None or not plan.practical else f", or within {100 * plan.practical:g} % of it"
     return f"best: {best}; ≈ {', '.join(alike)}: not told apart from it over {over}{near}"
 

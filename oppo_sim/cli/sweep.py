@@ -54,7 +54,7 @@ VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int
 @options.draws(
     None,
     "Draws of what is unknown about the machine's seconds, for points that could be the best. 0: the costs"
-    " are exact.  [default: 32]",
+    " are exact.  [default: 40]",
 )
 @options.STEPS
 @options.overrides

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.comparison_best import best_policy, not_told_apart, steps_by_draw, steps_by_seed
+from oppo_sim.comparison_best import best_policy, losses_by_draw, losses_by_seed, not_told_apart
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.comparison_figures import attribution_figure, speedup_figure, step_time_figure
@@ -27,11 +27,19 @@ from oppo_sim.report.html_parts import (
     times_faster,
 )
 from oppo_sim.report.html_run import timeline_section
-from oppo_sim.report.labels import ATTRIBUTION, NOTHING, format_percent, format_seconds, measured_label
+from oppo_sim.report.labels import (
+    ATTRIBUTION,
+    NOTHING,
+    format_percent,
+    format_seconds,
+    measured_label,
+    significant,
+)
 from oppo_sim.report.points import Points
 from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
 from oppo_sim.run_folder import FinishedRun
 from oppo_sim.runs.distributions import compared_shares
+from oppo_sim.runs.statistics import TO_REWARD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,9 +57,14 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
         raise OppoError(f"{run.root} compares no policy with a step time: compare again")
     if c.BOUND_ONLY not in table.columns:
         raise OppoError(f"{run.root} does not say which policies are bounds only: compare again")
-    best, practical = best_policy(table), float(manifest.get("practical", 0.0))
-    drawn = steps_by_draw(run.frame("machine.parquet")) if has_ranges(table) else None
-    alike = not_told_apart(steps_by_seed(cells), best, drawn, practical)
+    practical, to_reward = float(manifest.get("practical", 0.0)), manifest.get("objective") == TO_REWARD
+    if to_reward:  # held against draws of the effect of staleness, which the tables do not hold
+        told = run.json("comparison.json")
+        best, alike = str(told["best"]), [str(policy) for policy in told["alike"]]
+    else:
+        best = best_policy(table)
+        drawn = losses_by_draw(run.frame("machine.parquet")) if has_ranges(table) else None
+        alike = not_told_apart(losses_by_seed(cells), best, drawn, practical)
     names = [str(policy) for policy in table.index]
     points = Points(
         table.reset_index(),
@@ -68,8 +81,9 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
         source=cost_source(manifest["costs"]),
         measured=False,
         question=(
-            f"Which of {joined(list(manifest['policies']))} takes the shortest step on {name}, and at what"
-            f" price? {counted(len(seeds), 'seed')} × {counted(steps, 'step')}, of which"
+            f"Which of {joined(list(manifest['policies']))}"
+            f" {'reaches the target reward first' if to_reward else 'takes the shortest step'} on {name}, and"
+            f" at what price? {counted(len(seeds), 'seed')} × {counted(steps, 'step')}, of which"
             f" {manifest.get('warmup_steps', 0)} are warm-up."
         ),
         answer=_answer(
@@ -81,6 +95,7 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
             len(seeds),
             machine_sentence(manifest),
             practical,
+            to_reward,
         ),
         settings=(("policy.name", best), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(best, settings),
@@ -131,6 +146,7 @@ def _answer(
     seeds: int,
     machine: str,
     practical: float,
+    to_reward: bool,
 ) -> tuple[str, ...]:
     row = table.loc[best].to_dict()
     ranges = has_ranges(table)
@@ -140,6 +156,14 @@ def _answer(
         together = (row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH]) if ranges else (np.nan, np.nan)
         sentences[0] += f", {times_faster(row[c.SPEEDUP], *ends, baseline, together)}"
     sentences[0] += "."
+    if to_reward:
+        ends = row[c.HOURS_TO_REWARD_LOW], row[c.HOURS_TO_REWARD_HIGH]
+        between = f" (95 % interval {significant(ends[0])} to {significant(ends[1])})"
+        sentences.append(
+            f"To the target reward it takes {significant(row[c.HOURS_TO_REWARD])} h"
+            f"{between if np.isfinite(ends).all() else ''}, a step being worth"
+            f" {measured_label(row[c.PROGRESS], 'number')} on-policy steps."
+        )
     if ranges:
         share = format_percent(row[c.P_BEST])
         sentences.append(f"It is the best in {share} of the draws of the machine and seeds.")
@@ -164,7 +188,8 @@ def _answer(
     elif seeds < 2 and not ranges:
         sentences.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:
-        sentences.append(f"Every other policy is slower on {over} (5 % level).")
+        what = "reaches it later" if to_reward else "is slower"
+        sentences.append(f"Every other policy {what} on {over} (5 % level).")
     if best in attribution.index:
         seconds = attribution.loc[best].to_dict()
         parts = [(label, float(seconds[column])) for column, label in ATTRIBUTION.items()]

@@ -145,7 +145,7 @@ def run_hash(setup: RealSetup) -> str:
     """SHA-256 over whatever decides what a run does; not over how many steps it has, or how often it is
     saved."""
     plain = setup.base.scenario.to_plain()
-    for name in ("name", "description", "steps", "warmup_steps", "real"):
+    for name in ("name", "description", "published", "steps", "warmup_steps", "real"):
         del plain[name]
     plain["real"] = setup.config.model_dump(mode="json", exclude={"checkpoint_every", "placement"})
     plain["run"] = [setup.policy_name, setup.base.seed, setup.base.policy_factory().state_dict()]

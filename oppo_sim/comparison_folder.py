@@ -12,6 +12,7 @@ from oppo_sim.comparison import (
     comparison_of,
     make_cells,
 )
+from oppo_sim.comparison_published import published_record
 from oppo_sim.comparison_timelines import Timelines, shown_steps, timelines_of
 from oppo_sim.costs.terms import write_draws
 from oppo_sim.fast.choose import engine_of
@@ -95,13 +96,18 @@ def compare_to_folder(
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
     """Table, attribution and, where there are draws of the machine, what is behind their columns, as nested
     values."""
-    record = {
+    record: dict[str, Any] = {
         "comparison": comparison.table.to_dict(orient="index"),
         "attribution": comparison.attribution.to_dict(orient="index"),
         "best": comparison.best,
         "alike": comparison.alike,
     }
-    return record if comparison.ranges is None else record | {"machine": comparison.ranges.record()}
+    if comparison.ranges is not None:
+        record["machine"] = comparison.ranges.record()
+    plan = comparison.plan
+    if plan is not None and (held := published_record(plan.scenario.published, comparison.table)):
+        record["published"] = held
+    return record
 
 
 def _shown(plan: ComparisonPlan) -> tuple[int, int]:
@@ -137,6 +143,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
     setups = {policy: plan.setups[policy] for policy in plan.policies}
     warnings = [warning for each in setups.values() for warning in each.warnings]
     warnings += sync_warnings(scenario, float(comparison.table[STEP_S].min()))
+    published = published_record(scenario.published, comparison.table)
     return {
         "kind": "simulated comparison",
         "policies": list(plan.policies),
@@ -148,6 +155,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
         **({"practical": plan.practical} if plan.practical else {}),
         **({"objective": plan.objective} if plan.objective != ROLLOUTS else {}),
         **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
+        **({"published": published} if published else {}),
         "to_reward": learning_of(scenario.rewards, plan.steps).record(),
         **provenance(scenario, plan.setups[BASELINE]),
         "engines": {policy: engine_of(each) for policy, each in setups.items()},

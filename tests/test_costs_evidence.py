@@ -41,7 +41,7 @@ def test_evidence_in_words() -> None:
     )
     mixed = all_of("assumed", gen="composed", prefill="composed", ref="fitted")
     assert evidence_text(mixed) == (
-        "gen, prefill: composed of measured kernels; ref: fitted to your log; host, reward, old_log_prob,"
+        "gen, prefill: composed of measured kernels; ref: fitted; host, reward, old_log_prob,"
         " values, adv, update_critic, update_actor, update_weights, phases: assumed"
     )
     assert evidence_text({}) == ""

@@ -28,7 +28,7 @@ REAL = {"run", "calibrate", "validate"}
 ELSEWHERE = {
     "oppo fit experiments/fit/train.log.gz": "tests/test_fit_example.py fits this log",
     "oppo compare fit/scenario.yaml --policies inter,partial-rollout --seeds 5": "takes what that fit writes",
-    "oppo fit --scenario paper-gsm8k-7b --observe": "half a minute; tests/test_fit_cli.py observes a small one",
+    "oppo fit --scenario paper-stackexchange-7b --observe": "half a minute; tests/test_fit_cli.py observes a small one",
     "oppo simulate my.yaml --set trace.path=runs/real": "replays a real run; tests/real/test_run_command.py does",
     "oppo fit train.log.gz": "the same log under another name",
     "oppo fit runs/recorded": "half a minute; tests/test_recorder.py reads a recorded run as a fit does",

@@ -12,7 +12,7 @@ from oppo_sim.scenario.load import load_scenario, own_trace
 from oppo_sim.scenario.yaml_text import parse_yaml
 
 LENGTHS = "prompt_length,response_length\n" + "\n".join(f"10,{n}" for n in (3, 5, 8, 40)) + "\n"
-FILTERED = "paper-stackexchange-7b"
+FILTERED = "h200-single"
 """Its own trace is of one source of many, which no file of the user's has."""
 
 

@@ -19,7 +19,9 @@ import others
 import paper_page
 import policy_map
 import questions
+import run as whole_run
 import setups
+import shipped
 import synthetic
 import unknowns
 
@@ -106,6 +108,19 @@ def test_the_stored_page_is_what_its_code_gives() -> None:
     assert paper_page.page_text(claims.compare_all()) == stored, (
         "run 'python experiments/paper/run.py --page'"
     )
+
+
+def test_shipped_scenarios_are_the_medoids_of_their_posteriors() -> None:
+    assert [line for name in shipped.OF for line in shipped.differences(name)] == []
+
+
+def test_every_part_of_a_run_has_its_files_and_questions_theirs() -> None:
+    parts = whole_run.parts()
+    files = [file for part in parts.values() for file in part.files]
+    assert len(set(files)) == len(files)
+    assert all(file.exists() for file in files)
+    assert set(whole_run.seconds_known()) <= set(parts)
+    assert {claim.study for claim in claims.read_claims() if claim.study} <= set(parts)
 
 
 def test_a_patch_replaces_what_has_a_kind_and_keeps_the_rest() -> None:

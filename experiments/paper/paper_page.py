@@ -11,12 +11,14 @@ from hypotheses import FEW, weigh
 from predicting import by_run, runs_file
 from setups import SETUPS
 from study import FOLDER, RESULTS
-from timing import SECONDS
+from timing import seconds_known
 from unknowns import CHOICES
 
 PAGE = FOLDER / "README.md"
 TEXT = FOLDER / "text.md"
 SCORINGS = FOLDER / "scorings.csv"
+SHIPPED = RESULTS / "shipped.csv"
+"""Written by ``shipped.py --compare``."""
 
 
 def write_page() -> None:
@@ -47,7 +49,8 @@ def page_text(compared: Sequence[Compared]) -> str:
         "{fits}": fits_table(),
         "{hypotheses}": hypotheses_table(),
         "{synthetic}": synthetic_table(),
-        "{seconds}": frame_table(pd.read_csv(SECONDS, dtype=str)) if SECONDS.exists() else "Not recorded.",
+        "{seconds}": seconds_table(),
+        "{shipped}": shipped_table(),
         "{scorings}": frame_table(pd.read_csv(SCORINGS, dtype=str)) if SCORINGS.exists() else "None yet.",
     }
     text = TEXT.read_text(encoding="utf-8")
@@ -150,6 +153,20 @@ def synthetic_table() -> str:
     """Scorings of ranges on synthetic baselines."""
     path = RESULTS / "synthetic_scorings.csv"
     return frame_table(pd.read_csv(path, dtype=str)) if path.exists() else "Not run yet."
+
+
+def seconds_table() -> str:
+    """What each part took, and all."""
+    seconds = seconds_known()
+    frame = pd.DataFrame({"part": list(seconds), "cpu_s": [f"{each:.0f}" for each in seconds.values()]})
+    minutes = sum(seconds.values()) / 60
+    words = f"{len(seconds)} parts: {minutes:.0f} min of one processor, half of that on two."
+    return f"{frame_table(frame)}\n\n{words}" if seconds else "Not recorded."
+
+
+def shipped_table() -> str:
+    """``oppo compare`` of the shipped scenarios, as it was made last."""
+    return frame_table(pd.read_csv(SHIPPED, dtype=str)) if SHIPPED.exists() else "Not compared yet."
 
 
 def frame_table(frame: pd.DataFrame) -> str:

@@ -38,6 +38,8 @@ import matplotlib.pyplot as plt
 FILE: Final = RESULTS / "map_runs.csv.gz"
 GAINS: Final = RESULTS / "map.csv"
 """What the figures and the notebook read."""
+PART: Final = "map"
+"""Among the parts of ``run.py``."""
 AXES: Final = ("tail", "scoring", "training", "slots")
 TAILS: Final = (1.5, 2.5, 4.0, 6.0)
 """p99 over mean of responses."""
@@ -288,7 +290,7 @@ def main() -> None:
 
 def answer(page_alone: bool = False) -> None:
     """Run what is missing, then write figures and page."""
-    with timed("map", not FILE.exists()):
+    with timed(PART, not FILE.exists()):
         rows = pd.read_csv(FILE) if page_alone else make()
     text = (FOLDER / "map.text.md").read_text("utf-8")
     (FOLDER / "map.md").write_text(text.replace("{table}", page(rows)), "utf-8")

@@ -240,9 +240,14 @@ def main() -> None:
         answer(letter, 0 if said.page else said.machines or QUESTIONS[letter].machines)
 
 
+def part_of(letter: str) -> str:
+    """Name of a question among the parts of ``run.py``."""
+    return f"question-{letter}"
+
+
 def answer(letter: str, machines: int) -> None:
     """Run what is missing, then write figure and page."""
-    with timed(f"question {letter}", not rows_file(letter).exists()):
+    with timed(part_of(letter), not rows_file(letter).exists()):
         rows = ask(letter, QUESTIONS[letter], machines)
         if letter == "d":
             ask_prompts(machines // 4)

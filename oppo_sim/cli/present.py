@@ -25,7 +25,13 @@ from oppo_sim.report.labels import (
     stage_rows,
     time_unit,
 )
-from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
+from oppo_sim.report.ranges import (
+    ends_text,
+    has_ranges,
+    machine_sentence,
+    published_sentence,
+    widest_sentence,
+)
 from oppo_sim.report.run_text import run_lines
 from oppo_sim.report.terminal import table_console
 from oppo_sim.runs.distributions import compared_shares
@@ -109,6 +115,8 @@ def show_comparison(
     click.echo(_best_sentence(comparison))
     click.echo(manifest["to_reward"]["sentence"])
     show_machine(manifest, comparison.table)
+    if sentence := published_sentence(manifest):
+        click.echo(sentence)
     show_provenance(manifest)
     click.echo(f"wrote {folder}")
 

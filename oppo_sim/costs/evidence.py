@@ -11,7 +11,7 @@ Evidence = Literal["measured", "composed", "fitted", "given", "assumed"]
 WORDS: Final[Mapping[str, str]] = {
     "measured": "measured in this run's profile",
     "composed": "composed of measured kernels",
-    "fitted": "fitted to your log",
+    "fitted": "fitted",
     "given": "given by the scenario",
     "assumed": "assumed",
 }

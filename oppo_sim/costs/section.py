@@ -13,6 +13,7 @@ from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.evidence import Evidence, of_stages, under_terms
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.priors import Prior, median_terms, priors_of
+from oppo_sim.costs.shipped_draws import draws_path
 from oppo_sim.costs.strict import Strict
 from oppo_sim.costs.terms import CostTerms, read_draws
 
@@ -26,8 +27,9 @@ class CostSection(Strict, ABC):
     terms: CostTerms = CostTerms()
     """What the seconds are adjusted by."""
     draws: str | None = None
-    """What is unknown about the terms: a CSV file of draws, relative to the scenario's folder; ``none``: they
-    are exact; null: the priors that hold here, whose medians are the terms that ``terms`` does not state."""
+    """What is unknown about the terms: a CSV file of draws, relative to the scenario's folder, or
+    ``shipped:NAME``; ``none``: they are exact; null: the priors that hold here, whose medians are the terms
+    that ``terms`` does not state."""
 
     pads_batches: ClassVar[bool] = False
     """It knows what padded rows cost."""
@@ -85,7 +87,7 @@ class CostSection(Strict, ABC):
         of draws that cannot be used."""
         given, fitted = set(self.terms.stated()), set[str]()
         if self.draws is not None and self.draws != EXACT:
-            drawn = read_draws((base_dir or Path()) / self.draws, self.terms)
+            drawn = read_draws(draws_path(self.draws, base_dir), self.terms)
             fitted = given.union(*(draw.changed() for draw in drawn))
         believed = set() if self.draws is not None else {prior.term for prior in self.priors(context)} - given
         found = under_terms(self.evidence, given, fitted, believed)

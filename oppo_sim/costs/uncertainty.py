@@ -7,6 +7,7 @@ from pathlib import Path
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.section import EXACT, CostSection
+from oppo_sim.costs.shipped_draws import draws_path
 from oppo_sim.costs.terms import CostTerms, read_draws
 from oppo_sim.draws import draw_normal, stream_key
 
@@ -25,7 +26,7 @@ def machine_draws(
     if section.draws == EXACT:
         return ()
     if section.draws is not None:
-        return read_draws((base_dir or Path()) / section.draws, section.terms)[:count]
+        return read_draws(draws_path(section.draws, base_dir), section.terms)[:count]
     priors, point = section.priors(context), section.point(context)
     return tuple(prior_draw(priors, point, seed, number) for number in range(count)) if priors else ()
 

@@ -67,7 +67,7 @@ def write_fit(
 def fitted_scenario(fitted: Fitted, draws_file: str, folder: Path) -> Scenario:
     """The scenario under the fitted terms, as it lies in ``folder``."""
     plain = relocated(fitted.scenario.to_plain(), fitted.scenario.base_dir, folder)
-    plain["costs"] = {**plain["costs"], "terms": _rounded(fitted.point), "draws": draws_file}
+    plain["costs"] = {**plain["costs"], "terms": rounded(fitted.point), "draws": draws_file}
     return scenario_from_plain(plain, where=SCENARIO, base_dir=folder)
 
 
@@ -75,12 +75,12 @@ def fitted_yaml(fitted: Fitted, draws_file: str, folder: Path, comments: Sequenc
     """The file, ``comments`` on top."""
     head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
     plain = fitted_scenario(fitted, draws_file, folder).to_plain()
-    plain["costs"]["terms"] = _rounded(fitted.point)
+    plain["costs"]["terms"] = rounded(fitted.point)
     return head + dump_yaml(plain)
 
 
-def _rounded(point: CostTerms) -> dict[str, float]:
-    """Six digits: no term is known to more."""
+def rounded(point: CostTerms) -> dict[str, float]:
+    """A fit's point as a scenario states it, six digits: no term is known to more."""
     return {
         name: float(f"{value:.6g}")
         for name, value in point.changed().items()

@@ -36,7 +36,13 @@ from oppo_sim.report.labels import (
     significant,
 )
 from oppo_sim.report.points import Points
-from oppo_sim.report.ranges import ends_text, has_ranges, machine_sentence, widest_sentence
+from oppo_sim.report.ranges import (
+    ends_text,
+    has_ranges,
+    machine_sentence,
+    published_sentence,
+    widest_sentence,
+)
 from oppo_sim.run_folder import FinishedRun
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
@@ -94,6 +100,7 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
             alike,
             len(seeds),
             machine_sentence(manifest),
+            published_sentence(manifest),
             practical,
             to_reward,
         ),
@@ -145,6 +152,7 @@ def _answer(
     alike: list[str],
     seeds: int,
     machine: str,
+    published: str,
     practical: float,
     to_reward: bool,
 ) -> tuple[str, ...]:
@@ -170,6 +178,8 @@ def _answer(
     if machine:
         widest = widest_sentence(table) if ranges else ""
         sentences.append(f"{machine[0].upper()}{machine[1:]}{f'; {widest}' if widest else ''}.")
+    if published:
+        sentences.append(f"{published[0].upper()}{published[1:]}.")
     stale, oldest, bias = (
         row.get(column, np.nan)
         for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS_PAIRED)

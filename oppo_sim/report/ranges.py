@@ -55,3 +55,8 @@ def widest_sentence(table: "pd.DataFrame", name: str = "") -> str:
 def machine_sentence(manifest: Mapping[str, Any]) -> str:
     """What intervals of the machine rest on; empty where nobody asked for draws."""
     return str(manifest.get("machine", {}).get("sentence", ""))
+
+
+def published_sentence(manifest: Mapping[str, Any]) -> str:
+    """Published speed-ups held against the ranges; empty where the scenario has none."""
+    return str(manifest.get("published", {}).get("sentence", ""))

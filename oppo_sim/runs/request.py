@@ -12,7 +12,7 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.scenario.schema import Scenario
 
 ACTUAL: Final = "actual"
-NOT_OF_A_RUN: Final = ("name", "description", "real", "policy", "policies", "seed", "steps")
+NOT_OF_A_RUN: Final = ("name", "description", "published", "real", "policy", "policies", "seed", "steps")
 """Fields of a scenario that a request leaves out or names beside it: what is left is what runs of one machine
 and trace share."""
 

@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from oppo_sim.costs.section import EXACT
+from oppo_sim.costs.shipped_draws import PREFIX
+
 _MODELS = ("actor_model", "ref_model", "critic_model")
 
 
@@ -27,8 +30,9 @@ def relocated(plain: dict[str, Any], base_dir: Path | None, folder: Path) -> dic
     costs = dict(plain["costs"])
     if costs.get("path") is not None:
         costs["path"] = moved(costs["path"])
-    if costs.get("draws") not in (None, "none"):
-        costs["draws"] = moved(costs["draws"])
+    draws = costs.get("draws")
+    if draws not in (None, EXACT) and not draws.startswith(PREFIX):
+        costs["draws"] = moved(draws)
     for name in _MODELS:
         if name in costs:
             costs[name] = if_there(costs[name])

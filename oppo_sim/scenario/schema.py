@@ -178,6 +178,15 @@ class PolicyConfig(BaseModel):
         return dict(self.model_extra or {})
 
 
+class Published(_Section):
+    """Speed-ups that somebody published of this set-up."""
+
+    source: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="who, and of what")
+    speedups: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        min_length=1, description="policy → times faster than the sequential baseline"
+    )
+
+
 def _name_alone(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
@@ -222,6 +231,9 @@ class Scenario(_Section):
     )
     dynamic_sampling: DynamicSampling = Field(
         DynamicSampling(), description="groups that teach nothing are dropped and replaced (DAPO)"
+    )
+    published: Published | None = Field(
+        None, description="speed-ups that compare holds against its ranges; nothing else reads them"
     )
     real: dict[str, Any] | None = Field(None, description="how a real run is made; read by oppo_real only")
 
@@ -295,10 +307,10 @@ class Scenario(_Section):
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description``
-        and ``real``."""
+        """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description``,
+        ``published`` and ``real``."""
         plain = self.to_plain()
-        del plain["name"], plain["description"], plain["real"]
+        del plain["name"], plain["description"], plain["published"], plain["real"]
         return hashlib.sha256(
             json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         ).hexdigest()

@@ -31,6 +31,7 @@ _NOT_SWEPT = {
     "format": "it is the version of the file format",
     "name": "it changes no result",
     "description": "it changes no result",
+    "published": "it changes no result",
     "real": "it is for real runs",
     "policy": "vary policy.name, or settings such as policy.chunk_size",
 }

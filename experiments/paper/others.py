@@ -57,6 +57,8 @@ class Other(NamedTuple):
     async_rollout_gpus: int
     async_training_gpus: int
     rollout_batch_size: int
+    asked_rollout_batch_size: int
+    """Of the run under ``policy``."""
     mini_batches: int
     rollout_tp: int
     training_tp: int
@@ -73,7 +75,7 @@ def read_others() -> dict[str, Other]:
     found = {}
     with BASELINES.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            numbers = {name: int(row[name]) for name in Other._fields[3:12]}
+            numbers = {name: int(row[name]) for name in Other._fields[3:13]}
             mean = float(row["mean_sequence"]) if row["mean_sequence"] else None
             found[row["name"]] = Other(
                 name=row["name"],
@@ -147,6 +149,7 @@ def _run(other: Other, world: World, terms: CostTerms, name: str) -> Run:
         return Run(_scenario(other, world), "sequential", {}, terms)
     replicas = max(1, other.async_rollout_gpus // other.rollout_tp)
     apart = _built(other, world, replicas, other.async_training_gpus)
+    # verl's fully asynchronous trainer takes the engine's log-probabilities.
     settings = {"max_staleness": 1} if other.policy == "async" else {}
     return Run(apart, other.policy, settings, terms)
 
@@ -173,7 +176,7 @@ def _built(other: Other, world: World, replicas: int, training_gpus: int | None)
         "num_mini_batches": other.mini_batches,
         "critic": "none",
         "ref": bool(world["ref"]),
-        "old_log_prob": "recompute",
+        "old_log_prob": "behaviour" if apart and other.policy == "async" else "recompute",
         "remove_padding": not world["training_padded"],
         "gradient_checkpointing": bool(world["checkpointing"]),
         "tensor_parallel": other.training_tp,
@@ -188,7 +191,7 @@ def _built(other: Other, world: World, replicas: int, training_gpus: int | None)
             "name": other.name,
             "steps": 4,
             "warmup_steps": 1,
-            "rollout_batch_size": other.rollout_batch_size,
+            "rollout_batch_size": other.asked_rollout_batch_size if apart else other.rollout_batch_size,
             "max_prompt_length": round(3.0 * prompt),
             "max_response_length": longest,
             "trace": {

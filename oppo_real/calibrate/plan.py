@@ -52,6 +52,10 @@ class Sizes:
     stream_ref: bool = False
     training: bool = True
     """False: a run trains nothing, so neither updates nor their contention are measured."""
+    trained_lengths: tuple[tuple[int, int], ...] = ()
+    """Prompt and response of each rollout of a typical batch, so that training is measured on batches of that
+    shape: attention of a long rollout costs more than that of short ones with as many tokens. Empty:
+    of equal ones."""
 
     @property
     def max_length(self) -> int:
@@ -179,7 +183,25 @@ def sizes_of(scenario: "Scenario", policies: Sequence[tuple[str, Mapping[str, An
         kv_block_tokens=scenario.rollout.kv_block_tokens,
         stream_ref=scenario.training.stream_ref,
         training=_trains(scenario),
+        trained_lengths=typical_batch(scenario) if _trains(scenario) else (),
     )
+
+
+def typical_batch(scenario: "Scenario") -> tuple[tuple[int, int], ...]:
+    """Prompt and response (tokens) of B rollouts: the middle prompt of the scenario's trace, and responses at
+    its B quantiles (i + ½)/B. Empty where the actor's own lengths are trained.
+
+    Raises OppoError for a trace that cannot be replayed.
+    """
+    from oppo_sim.scenario.build import build_trace
+
+    if (scenario.real or {}).get("mode") == "train":
+        return ()
+    replay = build_trace(scenario)
+    responses, prompts = sorted(replay.response_lengths), sorted(replay.prompt_lengths)
+    prompt = max(1, prompts[len(prompts) // 2])
+    twice = 2 * scenario.rollout_batch_size
+    return tuple((prompt, responses[place * len(responses) // twice]) for place in range(1, twice, 2))
 
 
 def _trains(scenario: "Scenario") -> bool:
@@ -393,22 +415,44 @@ def _pieces(sizes: Sizes) -> list[Point]:
 
 
 def _train(sizes: Sizes) -> list[Point]:
-    """Batches of B rollouts of equal length, and some with a long tail."""
+    """Batches of B rollouts of the typical batch's shape, longer and shorter, and some with a long tail."""
     batch = sizes.rollout_batch_size
     lengths = geometric(max(2, sizes.max_length // 8), sizes.max_length, 4)
     points = []
+    even = []
     for length in lengths:
         prompt = max(1, min(length - 1, length * sizes.max_prompt_length // sizes.max_length))
-        rows = ((prompt, length - prompt),) * batch
-        points.append(Point("train", rows, (float(batch * length), 0.0), length in (lengths[0], lengths[-1])))
-    for even in points[1:-1] if batch >= 4 else []:
-        prompt, response = even.rows[0]
+        even.append((prompt, length - prompt))
+        rows = _scaled(sizes, batch * length) if sizes.trained_lengths else (even[-1],) * batch
+        tokens = float(sum(map(sum, rows)))
+        points.append(Point("train", rows, (tokens, 0.0), length in (lengths[0], lengths[-1])))
+    for prompt, response in even[1:-1] if batch >= 4 else []:
         tail = sizes.max_length - prompt
         rest = batch * response - tail
         if rest >= batch - 1:
             rows = ((prompt, tail), *((prompt, tokens) for tokens in even_split(rest, batch - 1)))
             points.append(Point("train", rows))
     return points
+
+
+def _scaled(sizes: Sizes, total: int) -> tuple[tuple[int, int], ...]:
+    """The typical batch with its lengths multiplied until it has about ``total`` tokens, none beyond the
+    longest."""
+
+    def at(factor: float) -> tuple[tuple[int, int], ...]:
+        return tuple(
+            (
+                max(1, min(sizes.max_prompt_length, round(prompt * min(1.0, factor)))),
+                max(1, min(sizes.max_response_length, round(response * factor))),
+            )
+            for prompt, response in sizes.trained_lengths
+        )
+
+    low, high = 0.0, float(sizes.max_response_length)
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if sum(map(sum, at(middle))) < total else (low, middle)
+    return at(high)
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
 
 
 def training_table(stages: dict[str, list[Measured]]) -> TrainingTable:
-    """Medians of the even batches by tokens. Raises OppoError for fewer than two batch sizes."""
+    """Medians of the batches in the table, by tokens. Raises OppoError for fewer than two batch sizes."""
     columns: dict[str, tuple[float, ...]] = {}
     tokens: list[float] = []
     for stage, data in stages.items():
@@ -170,9 +170,8 @@ REPORT_FORMAT: Final = "oppo-calibration/1"
 METHOD: Final = (
     "wall clock of a running engine, device synchronised, warm-up apart: decode by whole iterations of the"
     " driver's loop (its host time included), prefill as the iteration that joins less those after it,"
-    " scoring by appended pieces, cuts by rounds and"
-    " pieces of the same tokens, training by whole updates; medians of repeats in shuffled passes;"
-    " contention by two processes"
+    " scoring by appended pieces, cuts by rounds and pieces of the same tokens, training by whole updates of"
+    " batches shaped like the trace; medians of repeats in shuffled passes; contention by two processes"
 )
 
 

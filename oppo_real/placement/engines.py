@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, Final, Literal
 
 from oppo_real.engines.interface import Actor, Sampling, Scorer
+from oppo_real.placement.cores import keep_memory
 from oppo_sim.errors import OppoError
 
 EngineKind = Literal["torch", "vllm"]
@@ -97,6 +98,7 @@ def require_ray() -> None:
 def build_actor(spec: ActorSpec) -> Actor:
     """Build a replica's engine. Raises OppoError if its packages are missing or the model does not fit."""
     require_engine(spec.engine)
+    keep_memory(spec.device)
     return ENGINES[spec.engine].build_actor(spec)
 
 
@@ -104,6 +106,7 @@ def build_scorer(spec: ScorerSpec) -> Scorer:
     """Build a scoring worker's engine. Raises OppoError if its packages are missing or the model does not
     fit."""
     require_engine(spec.engine)
+    keep_memory(spec.device)
     return ENGINES[spec.engine].build_scorer(spec)
 
 

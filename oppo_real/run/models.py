@@ -11,6 +11,7 @@ import torch
 
 from oppo_real.config import RealConfig
 from oppo_real.engines.models import build_causal_lm, build_value_model
+from oppo_real.placement.cores import keep_memory
 from oppo_real.placement.engines import ENGINES, EngineKind
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.rollout import TrainRollout
@@ -105,6 +106,7 @@ def build_training(
     if ppo is None:
         return FrozenTraining(models.policy)
     device, dtype = config.devices.training, config.training_dtype
+    keep_memory(device)
     reference = None
     if ppo.kl_coef > 0 or stream_ref:
         source = config.models.reference

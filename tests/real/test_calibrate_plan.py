@@ -1,11 +1,12 @@
 """What is measured: it spans the scenario, tells total from longest KV, and its order hides no drift."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oppo_real.calibrate.plan import Sizes, geometric, make_plan, sizes_of
+from oppo_real.calibrate.plan import Point, Sizes, geometric, make_plan, sizes_of
 from oppo_sim.errors import OppoError
+from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.load import load_scenario
 
 SIZES = Sizes(18, 112, 512, 2048, (128, 256, 512), 16384)
@@ -102,3 +103,36 @@ def test_geometric_grids_rise_and_hold_both_ends(low: int, more: int, count: int
 def test_too_short_rollouts_are_refused() -> None:
     with pytest.raises(OppoError, match="too short"):
         make_plan(Sizes(4, 4, 4, 4, (4,), 64))
+
+
+def test_training_is_measured_on_batches_shaped_like_the_trace() -> None:
+    scenario = load_scenario("h200-single")
+    sizes = sizes_of(scenario)
+    assert len(sizes.trained_lengths) == scenario.rollout_batch_size
+    drawn = sorted(build_trace(scenario).response_lengths)
+    told = [response for _, response in sizes.trained_lengths]
+    assert told[len(told) // 2] == pytest.approx(drawn[len(drawn) // 2], rel=0.05)
+    assert sum(told) / len(told) == pytest.approx(sum(drawn) / len(drawn), rel=0.05)
+    shortest = _trained(sizes)[0]
+    one, other = (shortest.rows[place][1] / told[place] for place in (10, 50))
+    assert one == pytest.approx(other, rel=0.1), "the same shape"
+
+
+def _trained(sizes: Sizes) -> list[Point]:
+    return [point for point in make_plan(sizes).points if point.kind == "train"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.integers(1, 300)), min_size=1, max_size=12),
+)
+@example([(64, 1)])
+@example([(1, 300), (64, 300)])
+def test_scaled_batches_keep_within_the_limits(lengths: list[tuple[int, int]]) -> None:
+    sizes = Sizes(16, len(lengths), 64, 300, (20,), 400, trained_lengths=tuple(lengths))
+    shaped = [point for point in _trained(sizes) if point.cell is not None]
+    cells = [point.tokens for point in shaped]
+    assert cells == sorted(set(cells))
+    assert len(cells) >= 2
+    for point in shaped:
+        assert point.n == len(lengths)
+        assert all(1 <= prompt <= 64 and 1 <= response <= 300 for prompt, response in point.rows)

@@ -202,6 +202,9 @@ def sentences(validated: Validated) -> Iterator[str]:
     if settled := [one for one in found.speedups if one.settled]:
         worst: Speedup = max(settled, key=lambda one: abs(one.error))
         yield f"largest error of a predicted speed-up: {signed(worst.error)} ({worst.policy})"
+        if all(isfinite(one.predicted_low) for one in settled):
+            held = sum(one.predicted_low <= one.measured <= one.predicted_high for one in settled)
+            yield f"predicted intervals that hold the measured speed-up: {held} of {len(settled)}"
     if validated.profile is not None:
         for policy in found.stages:
             stage, share = found.largest_error(policy)

@@ -53,3 +53,33 @@ def test_a_dump_without_masks_is_refused(tmp_path: Path) -> None:
     assert "not a list of numbers" in refused("nemo_rl", path)
     (tmp_path / "train_data_step4.jsonl").write_text("")
     assert "holds no rollouts" in refused("nemo_rl", tmp_path / "train_data_step4.jsonl")
+
+
+def test_turns_come_from_the_mask(tmp_path: Path) -> None:
+    mask = (
+        [0] * 5 + [1] * 4 + [0] * 3 + [1] * 2 + [0] * 6
+    )  # with an answer that nothing followed, and padding
+    path = write_lines(
+        tmp_path / "train_data_step3.jsonl",
+        [record(0, 5, 9, input_lengths=[16], token_loss_mask=[mask]), record(1, 5, 7)],
+    )
+    frame, provenance = import_log("nemo_rl", path)
+    assert column(frame, "response_length") == [6, 7]
+    assert column(frame, "prompt_length") == [10, 5]
+    assert "turn_response_lengths" not in frame
+    assert any("rollout of several turns counts as one response" in note for note in provenance["notes"])
+    frame, provenance = import_log("nemo_rl", path, tool_seconds=2.0, max_response_length=9)
+    assert column(frame, "response_length") == [6, 7]
+    assert column(frame, "prompt_length") == [5, 5]
+    assert [list(each) for each in frame["turn_response_lengths"]] == [[4, 2], [7]]
+    assert [list(each) for each in frame["tool_seconds"]] == [[2.0], []]
+    assert [list(each) for each in frame["tool_tokens"]] == [[3], []]
+    # The bound is one on response and answers together, as in a replay.
+    assert column(frame, "finish_reason") == ["length", "stop"]
+    simulated(frame, provenance, tmp_path)
+
+
+def test_seconds_of_tools_without_a_wait_are_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "train_data_step3.jsonl", [record(0, 5, 9)])
+    assert "--tool-seconds has no effect on this log of nemo_rl" in refused("nemo_rl", path, tool_seconds=1.0)
+    assert "must lie between 0 and 1,000,000" in refused("nemo_rl", path, tool_seconds=-1.0)

@@ -125,3 +125,16 @@ def test_the_loss_mask_does_where_there_is_no_other(
     )
     assert column(frame, "response_length") == [2, 3]
     assert any("loss_mask" in note for note in provenance["notes"])
+
+
+def test_turns_come_from_the_loss_mask(
+    tmp_path: Path, batch_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, batch_class, state(), monkeypatch)
+    frame, provenance = import_log("skyrl", path, tool_seconds=2.0)
+    assert column(frame, "response_length") == [2, 3]
+    assert column(frame, "prompt_length") == [2, 4]
+    assert [list(each) for each in frame["turn_response_lengths"]] == [[1, 1], [2, 1]]
+    assert [list(each) for each in frame["tool_tokens"]] == [[1], [1]]
+    assert [list(each) for each in frame["tool_seconds"]] == [[2.0], [2.0]]
+    simulated(frame, provenance, tmp_path)

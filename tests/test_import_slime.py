@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from oppo_sim.traces.importers import import_log
+from oppo_sim.traces.turns import waits_of
+from oppo_sim.turns import ToolWait
 from tests.import_cases import column, refused, simulated, write_archive
 
 
@@ -85,3 +87,32 @@ def test_damaged_dumps_are_refused(dump: Path, tmp_path: Path) -> None:
     bad = [sample(0, 10), {**sample(1, 10), "response_length": -4}]
     write_archive(tmp_path / "bad.pt", {"rollout_id": 1, "samples": bad})
     assert "bad.pt, sample 2: response_length is -4" in refused("slime", tmp_path / "bad.pt")
+
+
+def test_turns_come_from_the_mask_and_the_seconds_of_tools(tmp_path: Path) -> None:
+    calls = [1] * 4 + [0] * 3 + [1] * 2 + [0] + [1] * 6 + [0] * 2
+    samples = [
+        sample(0, 18, loss_mask=calls, non_generation_time=3.0),
+        sample(1, 5, loss_mask=[1] * 5, non_generation_time=0.0),
+        sample(2, 18, loss_mask=calls),
+        sample(3, 4, loss_mask=[0] * 4, remove_sample=True),
+    ]
+    path = write_archive(tmp_path / "4.pt", {"rollout_id": 4, "samples": samples})
+    frame, provenance = import_log("slime", path)
+    # The tokens behind the last turn belong to no rollout that went on.
+    assert column(frame, "response_length") == [12, 5, 18, 4]
+    assert column(frame, "prompt_length") == [5] * 4
+    turns = [list(each) for each in frame["turn_response_lengths"]]
+    assert turns == [[4, 2, 6], [5], [18], [4]]
+    assert list(frame["tool_seconds"][0]) == [1.5, 1.5]
+    assert list(frame["tool_tokens"][0]) == [3, 1]
+    assert any("equal shares" in note for note in provenance["notes"])
+    assert any("--tool-seconds gives those of a wait" in note for note in provenance["notes"])
+    frame, provenance = import_log("slime", path, tool_seconds=0.5)
+    assert column(frame, "response_length") == [12, 5, 12, 4]
+    assert [list(each) for each in frame["tool_seconds"]] == [[1.5, 1.5], [], [0.5, 0.5], []]
+    assert provenance["options"]["tool_seconds"] == 0.5
+    simulated(frame, provenance, tmp_path)
+    waits = waits_of(frame)
+    assert waits is not None
+    assert waits[2] == (ToolWait(4, 0.5, 3), ToolWait(6, 0.5, 1))

@@ -126,6 +126,17 @@ def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
         (lambda: recorder.rollout_finished(-3), "response_length of a recorded rollout is -3"),
         (lambda: recorder.rollout_finished(3, finish_reason="eos"), "give one of stop, length, abort"),
         (lambda: recorder.rollout_finished(3, started_at=5.0, finished_at=4.0), "finished 1 s before it"),
+        (lambda: recorder.rollout_finished(3, turn_response_lengths=[2, 2]), "none of a response of 3"),
+        (
+            lambda: recorder.rollout_finished(3, turn_response_lengths=[2, 1], tool_seconds=[1.0]),
+            "2 turns has 1 tool_seconds and 0 tool_tokens",
+        ),
+        (
+            lambda: recorder.rollout_finished(
+                3, turn_response_lengths=[2, 1], tool_seconds=[-1.0], tool_tokens=[4]
+            ),
+            "below 0",
+        ),
         (recorder.close, "holds no rollout"),
         (lambda: Recorder(tmp_path / "other", about={"x": object()}), "no plain JSON|not plain JSON"),
         (lambda: Recorder(tmp_path / "other", rollouts_per_step=0), "rollouts_per_step is 0"),

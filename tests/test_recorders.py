@@ -1,5 +1,6 @@
 """Recorders of frameworks that are not installed here, on what those frameworks give their hooks."""
 
+import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oppo_real.recorders import slime
+from oppo_real.recorders import slime, verl
 from oppo_real.recorders.environment import FOLDER, PER_STEP, recorder_of_process
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.journal import read_journal
@@ -37,6 +38,8 @@ class Sample:
     weight_versions: list[str] = field(default_factory=list)
     status: Status = Status.PENDING
     metadata: dict[str, Any] = field(default_factory=dict)
+    loss_mask: list[int] | None = None
+    non_generation_time: float = 0.0
 
     def get_reward_value(self, args: Any) -> float:
         return self.reward[args.reward_key] if args.reward_key else self.reward
@@ -70,6 +73,53 @@ def test_slime_through_its_sample_hook_and_its_rollout_log(
     assert trace["finished_s"].notna().all()
     assert run.steps is not None
     assert run.steps["timing_s/gen+reward"].tolist() == [2.5, 2.5]
+
+
+def test_slime_with_tools_that_were_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "run"))
+    mask = [1, 1, 0, 0, 0, 1]
+    timed = Sample(0, 0, [1] * 9, 6, 1.0, loss_mask=mask, non_generation_time=1.5, status=Status.COMPLETED)
+    untimed = Sample(0, 1, [1] * 9, 6, 1.0, loss_mask=mask, status=Status.COMPLETED)
+    slime.log_rollout(0, SimpleNamespace(reward_key=None), [timed, untimed], {}, 2.5)
+    trace = read_journal(journal_of(tmp_path / "run")).as_trace()
+    assert trace["response_length"].tolist() == [3, 6]
+    assert trace["prompt_length"].tolist() == [3, 3]
+    assert [list(each) for each in trace["turn_response_lengths"]] == [[2, 1], [6]]
+    assert [list(each) for each in trace["tool_seconds"]] == [[1.5], []]
+    assert [list(each) for each in trace["tool_tokens"]] == [[3], []]
+
+
+def test_verl_through_an_agent_loop_with_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "run"))
+    asked = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+
+    class Loop:
+        """What verl's base class has of it."""
+
+        rollout_config = SimpleNamespace(**asked, response_length=10)
+
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
+            mask = kwargs["mask"]
+            return SimpleNamespace(
+                prompt_ids=[1] * 4,
+                response_ids=[2] * len(mask),
+                response_mask=mask,
+                reward_score=0.5,
+                metrics=SimpleNamespace(generate_sequences=1.0, tool_calls=kwargs["waited"]),
+                extra_fields={"min_global_steps": 2, "max_global_steps": 3},
+            )
+
+    loop = verl.recorded(Loop)()
+    for mask, waited in (([1, 1, 0, 1, 0, 0, 1], 0.8), ([1] * 10, 0.0), ([1, 0, 1], 0.0)):
+        asyncio.run(loop.run(asked, uid="a", mask=mask, waited=waited))
+    asyncio.run(loop.run({**asked, "temperature": 0.0}, uid="b", mask=[1], waited=0.0))  # it validates
+    trace = read_journal(journal_of(tmp_path / "run")).as_trace()
+    rows = sorted(zip(trace["response_length"], trace["turn_response_lengths"].map(list), strict=True))
+    assert rows == [(2, [2]), (4, [2, 1, 1]), (10, [10])]
+    waits = trace[trace["response_length"] == 4].iloc[0]
+    assert (list(waits["tool_seconds"]), list(waits["tool_tokens"])) == ([0.4, 0.4], [1, 2])
+    assert trace["step"].tolist() == [3] * 3
+    assert sorted(trace["finish_reason"]) == ["length", "stop", "stop"]
 
 
 def test_without_a_folder_in_the_environment_a_hook_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

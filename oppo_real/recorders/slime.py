@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from oppo_real.recorders.environment import recorder_of_process
+from oppo_sim.columns import TURN_LENGTHS
+from oppo_sim.traces.masks import turns_of_mask
 
 FINISHED_AT: Final = "oppo_finished_at"
 _REASONS: Final = {"completed": "stop", "truncated": "length", "aborted": "abort", "failed": "abort"}
@@ -34,8 +36,9 @@ def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, ro
         versions = [int(version) for version in sample.weight_versions if str(version).isdecimal()]
         finished = sample.metadata.get(FINISHED_AT)
         carried = "start_rollout_id" in sample.metadata
+        turns = _turns(sample)
         recorder.rollout_finished(
-            sample.response_length,
+            sum(turns[TURN_LENGTHS]) if turns else sample.response_length,
             prompt_length=len(sample.tokens) - sample.response_length,
             prompt_id=None if sample.group_index is None else str(sample.group_index),
             sample_id=None if sample.index is None else str(sample.index),
@@ -45,8 +48,17 @@ def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, ro
             finished_at=finished,
             head_version=versions[0] if versions else None,
             tail_version=versions[-1] if versions else None,
+            **turns,
         )
     return False
+
+
+def _turns(sample: Any) -> dict[str, Any]:
+    """Columns of turns: of a sample whose tools were timed, where its mask says which tokens were theirs."""
+    mask, waited = getattr(sample, "loss_mask", None), getattr(sample, "non_generation_time", 0.0)
+    if mask is None or len(mask) != sample.response_length or not waited > 0:
+        return {}
+    return turns_of_mask(mask).columns(float(waited))
 
 
 def _each(samples: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from oppo_real.recorders.environment import recorder_of_process
+from oppo_sim.traces.masks import turns_of_mask
 
 
 def recorded(loop_class: Any) -> Any:
@@ -52,6 +53,9 @@ def _of_training(sampling_params: dict[str, Any], config: Any) -> bool:
 def _tell(output: Any, asked: dict[str, Any], most: int, started: float) -> None:
     first, last = (output.extra_fields.get(f"{which}_global_steps") for which in ("min", "max"))
     prompt = asked.get("uid", asked.get("index"))
+    # verl times the calls of a rollout together; 0 where a loop does not.
+    waited = float(getattr(output.metrics, "tool_calls", 0.0))
+    turns = turns_of_mask(output.response_mask).columns(waited) if waited > 0 else {}
     recorder_of_process("verl").rollout_finished(
         sum(output.response_mask),
         # verl's step g generates with the weights of step g - 1.
@@ -64,4 +68,5 @@ def _tell(output: Any, asked: dict[str, Any], most: int, started: float) -> None
         finished_at=time.time(),
         head_version=None if first is None else int(first),
         tail_version=None if last is None else int(last),
+        **turns,
     )

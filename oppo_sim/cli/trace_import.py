@@ -75,6 +75,12 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option(
     "--like", metavar="NAME_OR_PATH", help="Trace whose shape is taken where a log has only a mean."
 )
+@click.option(
+    "--tool-seconds",
+    type=float,
+    metavar="S",
+    help="Of each wait for a tool, where the log has turns but not their seconds.",
+)
 @FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print the provenance as JSON instead of text.")
 def import_command(

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_LENGTH = 10_000_000
 """Tokens; a longer prompt or response is taken for a mistake."""
+LONGEST_WAIT_S = 1e6
+"""For a tool; a longer wait is taken for a mistake."""
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
 TokenMean = Annotated[float, Field(ge=1, le=MAX_LENGTH)]

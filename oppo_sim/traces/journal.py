@@ -24,6 +24,7 @@ from oppo_sim.columns import (
     SOURCE,
     STEP,
     TAIL_VERSION,
+    TURN_COLUMNS,
     timing,
 )
 from oppo_sim.errors import OppoError
@@ -45,6 +46,7 @@ _OUTCOMES: Final = {
     FINISHED_S: "finished_at",
     HEAD_VERSION: "head_version",
     TAIL_VERSION: "tail_version",
+    **{name: name for name in TURN_COLUMNS},
 }
 _INTEGERS: Final = (PROMPT_LENGTH, RESPONSE_LENGTH, HEAD_VERSION, TAIL_VERSION)
 

@@ -21,7 +21,7 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -107,6 +107,9 @@ class Recorder:
         finished_at: float | None = None,
         head_version: int | None = None,
         tail_version: int | None = None,
+        turn_response_lengths: Sequence[int] | None = None,
+        tool_seconds: Sequence[float] | None = None,
+        tool_tokens: Sequence[int] | None = None,
     ) -> None:
         """A response is complete.
 
@@ -115,6 +118,8 @@ class Recorder:
             finish_reason: ``stop``, ``length`` or ``abort``; None: unknown.
             started_at: Unix seconds at which it was admitted; ``finished_at``: of its last token.
             head_version: updates behind its first token's weights; ``tail_version``: its last one's.
+            turn_response_lengths, tool_seconds, tool_tokens: of a rollout that waited for tools, all three:
+                tokens of each turn, which add up; seconds and answer's tokens after each turn but the last.
 
         Raises OppoError for numbers that no rollout has.
         """
@@ -137,6 +142,9 @@ class Recorder:
                 f"a recorded rollout finished {started_at - finished_at:.3g} s before it started: give both"
                 " in Unix seconds"
             )
+        turns = (turn_response_lengths, tool_seconds, tool_tokens)
+        if any(each is not None for each in turns):
+            _check_turns(response_length, turn_response_lengths or (), tool_seconds or (), tool_tokens or ())
         known = {
             "response_length": int(response_length),
             "prompt_length": None if prompt_length is None else int(prompt_length),
@@ -148,6 +156,9 @@ class Recorder:
             "finished_at": finished_at,
             "head_version": head_version,
             "tail_version": tail_version,
+            "turn_response_lengths": _plain(turn_response_lengths, int),
+            "tool_seconds": _plain(tool_seconds, float),
+            "tool_tokens": _plain(tool_tokens, int),
         }
         told = {name: value for name, value in known.items() if value is not None}
         self._write({"rollout": told, "step": self.step if step is None else step, "at": time.time()})
@@ -216,3 +227,25 @@ class Recorder:
 def _check_step(step: int) -> None:
     if isinstance(step, bool) or step != int(step) or step < 0:
         raise OppoError(f"{step!r} is no step: number the steps from 0")
+
+
+def _plain(values: Sequence[float] | None, kind: type) -> list[Any] | None:
+    return None if values is None else [kind(value) for value in values]
+
+
+def _check_turns(
+    response_length: int, lengths: Sequence[int], seconds: Sequence[float], tokens: Sequence[int]
+) -> None:
+    waits = len(lengths) - 1
+    if sum(lengths) != response_length or min(lengths, default=0) < 1:
+        raise OppoError(
+            f"turns of {list(lengths)} tokens are none of a response of {response_length}: give what the"
+            " actor decoded in each turn"
+        )
+    if not len(seconds) == len(tokens) == waits:
+        raise OppoError(
+            f"a rollout of {waits + 1} turns has {len(seconds)} tool_seconds and {len(tokens)} tool_tokens:"
+            " give one of each for each turn but the last"
+        )
+    if not all(math.isfinite(each) and each >= 0 for each in (*seconds, *tokens)):
+        raise OppoError("tool_seconds or tool_tokens of a recorded rollout are below 0: give numbers from 0")

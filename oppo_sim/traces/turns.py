@@ -12,11 +12,9 @@ import pyarrow.compute as pc
 
 from oppo_sim.columns import RESPONSE_LENGTH, TOOL_SECONDS, TOOL_TOKENS, TURN_COLUMNS, TURN_LENGTHS
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.config import MAX_LENGTH
+from oppo_sim.traces.config import LONGEST_WAIT_S, MAX_LENGTH
 from oppo_sim.turns import ToolWait
 
-LONGEST_WAIT_S = 1e6
-"""A longer wait is taken for a mistake."""
 _KINDS: dict[str, Any] = {TURN_LENGTHS: pa.int64(), TOOL_SECONDS: pa.float64(), TOOL_TOKENS: pa.int64()}
 _LEAST = {TURN_LENGTHS: 1, TOOL_SECONDS: 0, TOOL_TOKENS: 0}
 _MOST = {TURN_LENGTHS: MAX_LENGTH, TOOL_SECONDS: LONGEST_WAIT_S, TOOL_TOKENS: MAX_LENGTH}

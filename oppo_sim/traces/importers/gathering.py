@@ -56,8 +56,11 @@ class Gathering:
                 self._reading.left_out[OUTSIDE] += 1
                 return
         if rollout.finish_reason is None and most is not None and not rollout.reason_inferred:
+            whole = rollout.response_length + sum(
+                rollout.tool_tokens or ()
+            )  # a bound on both, as in a replay
             rollout = rollout._replace(
-                finish_reason="length" if rollout.response_length >= most else "stop", reason_inferred=True
+                finish_reason="length" if whole >= most else "stop", reason_inferred=True
             )
         self.reasons[
             "unknown" if rollout.finish_reason is None else "length" if rollout.reason_inferred else "log"

@@ -18,7 +18,7 @@ from oppo_sim.traces.importers.formats import AUTO, find_importer
 from oppo_sim.traces.importers.gathering import OUTSIDE, Gathering
 from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, ImportOptions
-from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.importers.reading import TOOL_SECONDS_USED, Reading, Rollout
 from oppo_sim.traces.importers.tokens import make_counter
 
 FORMAT: Final = "oppo-import/1"
@@ -34,8 +34,9 @@ def import_log(
 
     ``source`` is the name of an importer (``IMPORTERS``) or ``auto``; ``options`` are the fields
     of ``ImportOptions``: tokenizer, chars_per_token, fields, max_response_length, steps, name,
-    rows_per_step, like. Files are read one after another, and of every rollout only lengths, ids, finish
-    reason and reward are kept. Raises OppoError naming file and line.
+    rows_per_step, like, tool_seconds. Files are read one after another, and of every
+    rollout only lengths, turns, ids, finish reason and reward are kept. Raises OppoError naming file and
+    line.
     """
     path = Path(path)
     checked = ImportOptions(**options)
@@ -114,6 +115,11 @@ def _read_figures(work: _Import, account: Account) -> None:
 
 def _refuse_unused(importer: Importer, aggregated: bool, reading: Reading) -> None:
     """What was said and could not have any effect was meant otherwise."""
+    if reading.options.tool_seconds is not None and TOOL_SECONDS_USED not in reading.used_fields:
+        raise OppoError(
+            f"--tool-seconds has no effect on this log of {importer.name}: no rollout in it shows a wait"
+            " whose seconds are missing, so leave it out"
+        )
     for target, name in reading.options.fields.items():
         if target not in reading.used_fields:
             kind = "figures a step" if aggregated else "rollouts"

@@ -18,7 +18,7 @@ from oppo_sim.columns import (
     TURN_COLUMNS,
 )
 from oppo_sim.errors import OppoError
-from oppo_sim.traces.config import MAX_LENGTH
+from oppo_sim.traces.config import LONGEST_WAIT_S, MAX_LENGTH
 
 ROLLOUT_FIELDS: Final = (
     RESPONSE_LENGTH,
@@ -74,6 +74,8 @@ class ImportOptions:
     """Rollouts in a step, for logs that hold only per-step figures."""
     like: str | None = None
     """Trace whose shape is taken where a log has a mean and nothing else."""
+    tool_seconds: float | None = None
+    """Of each wait for a tool, where a log has turns but not their seconds."""
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None and self.chars_per_token is not None:
@@ -85,6 +87,12 @@ class ImportOptions:
         if chars is not None and not (math.isfinite(chars) and 0.1 <= chars <= 100):
             raise OppoError(
                 f"chars_per_token is {chars:g} but must lie between 0.1 and 100: English text has about 4"
+            )
+        wait = self.tool_seconds
+        if wait is not None and not 0 <= wait <= LONGEST_WAIT_S:
+            raise OppoError(
+                f"tool_seconds is {wait:g} but must lie between 0 and {LONGEST_WAIT_S:,.0f}: give the"
+                " seconds of one wait"
             )
         _whole("max_response_length", self.max_response_length, MAX_LENGTH)
         _whole("rows_per_step", self.rows_per_step, MOST_ROWS_PER_STEP)

@@ -3,12 +3,13 @@
 from collections import Counter as Tally
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from oppo_sim.columns import FINISH_REASON
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.places import Place, known_reason
 from oppo_sim.traces.importers.tokens import ASSUMED, Counter, usual_estimate
+from oppo_sim.traces.masks import Turns
 
 
 class Rollout(NamedTuple):
@@ -35,6 +36,10 @@ class Rollout(NamedTuple):
     tool_tokens: list[int] | None = None
     reason_inferred: bool = False
     """The finish reason was concluded, or cannot be: an estimate does not tell a cut response."""
+
+
+TOOL_SECONDS_USED: Final = "--tool-seconds"
+"""Among the used fields: rollouts had waits whose seconds the log does not have."""
 
 
 @dataclass
@@ -127,3 +132,26 @@ class Reading:
         if not listed or any(isinstance(one, bool) or not isinstance(one, int | float) for one in value):
             raise place.error(f"{target} is {str(value)[:40]!r} but must be a list of numbers")
         return list(value)
+
+    def turns(self, rollout: Rollout, turns: Turns, seconds: float = 0.0) -> Rollout:
+        """The rollout with its turns, and then with the tokens of its turns alone. ``seconds``: of all its
+        waits together, 0 where the log has none. It stays as it is where there is one turn, or where nobody
+        knows how long it waited."""
+        if not turns.answers:
+            return rollout
+        given = self.options.tool_seconds
+        if seconds > 0:
+            self.notes[
+                "seconds of tools are logged for a rollout as a whole: its waits have equal shares"
+            ] += 1
+        else:
+            self.used_fields.add(TOOL_SECONDS_USED)
+            if given is None:
+                self.notes[
+                    "rollout of several turns counts as one response: seconds of its tools are not logged,"
+                    " --tool-seconds gives those of a wait"
+                ] += 1
+                return rollout
+            seconds = given * len(turns.answers)
+            self.notes["seconds of tools are not logged: --tool-seconds for each wait"] += 1
+        return rollout._replace(response_length=sum(turns.lengths), **turns.columns(seconds))

@@ -10,6 +10,7 @@ from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.places import Place, short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records, plain_name
+from oppo_sim.traces.masks import turns_of_mask
 
 _NAME: Final = r"train_data_step(\d{1,15})\.jsonl"
 
@@ -39,7 +40,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
                 f"token_loss_mask marks {generated} tokens but input_lengths is {length}: correct the line,"
                 " or leave it out"
             )
-        yield Rollout(
+        rollout = Rollout(
             line=place.line,
             response_length=generated,
             prompt_length=length - generated,
@@ -51,6 +52,9 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             ),
             reward=reading.reward(record, place, "rewards"),
         )
+        turns = turns_of_mask(mask)
+        turned = reading.turns(rollout, turns)
+        yield turned if turned is rollout else turned._replace(prompt_length=turns.before)
 
 
 def _prompt(record: Mapping[str, Any], place: Place, reading: Reading) -> str | None:
@@ -93,5 +97,8 @@ IMPORTER: Final = Importer(
         prompt_mean=("mean_prompt_length",),
         reward_mean=("reward",),
     ),
-    notes=("prompt_length is all that was not generated: in multi-turn runs the environment's messages too",),
+    notes=(
+        "without --tool-seconds prompt_length is all that was not generated: in multi-turn runs the"
+        " environment's messages too",
+    ),
 )

@@ -12,6 +12,7 @@ from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.pickles import HOW_TO_CONVERT, Array, Refused, StandInBatch, load_pickle
 from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.masks import turns_of_mask
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
@@ -28,6 +29,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         raise OppoError(
             f"{path} has no response_mask and no loss_mask: is it a file of trainer.dump_data_batch?"
         )
+    made = _numbers(fields, "loss_mask", path)
     attended, rewards = _numbers(fields, "attention_mask", path), _numbers(fields, "rewards", path)
     metadata = state.get("metadata") if isinstance(state, Mapping) else None
     uids, padding = _metadata(metadata)
@@ -37,13 +39,17 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
             continue
         length = int((mask[row] != 0).sum())
         total = None if attended is None or len(attended) != len(mask) else int((attended[row] != 0).sum())
-        yield Rollout(
+        rollout = Rollout(
             line=row + 1,
             response_length=length,
             prompt_length=None if total is None or total < length else total - length,
             prompt_id=uids[row] if row < len(uids) else None,
             reward=float(rewards[row].sum()) if rewards is not None and len(rewards) == len(mask) else None,
         )
+        if made is None or made.shape != mask.shape:
+            yield rollout
+        else:
+            yield reading.turns(rollout, turns_of_mask(made[row]))
 
 
 def _metadata(metadata: Any) -> tuple[list[str], int]:
@@ -91,5 +97,5 @@ IMPORTER: Final = Importer(
         min=("generate/min_num_tokens",),
         std=("generate/std_num_tokens",),
     ),
-    notes=("response_mask spans tool output too, in multi-turn runs",),
+    notes=("without --tool-seconds response_mask spans tool output too, in multi-turn runs",),
 )

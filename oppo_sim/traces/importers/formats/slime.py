@@ -11,6 +11,7 @@ from oppo_sim.traces.importers.options import MetricNames
 from oppo_sim.traces.importers.pickles import Array, load_pickle
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout
+from oppo_sim.traces.masks import turns_of_mask
 
 
 def _step_of(path: Path) -> int | None:
@@ -53,7 +54,7 @@ def _rollout(sample: Mapping[str, Any], place: Place, reading: Reading, rollout_
     if prompt is None and total is not None and total >= response:
         prompt = total - response
     versions = [int(each) for each in sample.get("weight_versions") or () if str(each).isdecimal()]
-    return Rollout(
+    rollout = Rollout(
         line=place.line,
         response_length=response,
         prompt_length=None if prompt is None else place.tokens(prompt, "prompt_length"),
@@ -65,6 +66,11 @@ def _rollout(sample: Mapping[str, Any], place: Place, reading: Reading, rollout_
         head_version=min(versions, default=None),
         tail_version=max(versions, default=None),
     )
+    mask = sample.get("loss_mask")
+    if not isinstance(mask, list) or len(mask) != response or not any(mask):
+        return rollout  # one turn, or a sample that is not trained
+    waited = place.real(sample.get("non_generation_time"), "non_generation_time")
+    return reading.turns(rollout, turns_of_mask(mask), waited or 0.0)
 
 
 def _count(tokens: Any) -> int | None:
@@ -93,5 +99,7 @@ IMPORTER: Final = Importer(
         clip_ratio=("rollout/truncated_ratio",),
         reward_mean=("rollout/raw_reward",),
     ),
-    notes=("response_length counts tool output too, in multi-turn runs",),
+    notes=(
+        "response_length counts tool output too, in multi-turn runs whose seconds of tools are not known",
+    ),
 )

@@ -227,6 +227,8 @@ def write_validation(root: Path) -> None:
         "largest_error": {policy: {"stage": "gen", "of_step": -0.05} for policy in ("sequential", "oppo")},
         "decisions": [{"policy": "oppo", "repeat": 0, "steps": 6, "alike": 5, "first_difference": 4, "why": "trained rollout 3",
                        "trained_alike": 0.9}],
+        "shares": {"sequential": {"staleness": {"predicted": [1.0], "measured": [1.0]}},
+                   "oppo": {"staleness": {"predicted": [0.7, 0.3], "measured": [0.75, 0.25]}}},
     }  # fmt: skip
     folder = open_run_folder(root)
     folder.write_json("validation.json", record)
@@ -249,8 +251,9 @@ def test_a_validation_shows_measured_beside_predicted(tmp_path: Path) -> None:
     assert "5 of 6 steps made the same decisions." in page.text("li")
     assert "mind this" in page.text("li")
     cells = page.text("td")
-    for text in ("1.21×", "1.10 to 1.30", "1.10×", "–", "step 4: trained rollout 3"):
+    for text in ("1.21×", "1.10 to 1.30", "1.10×", "–", "step 4: trained rollout 3", "75.0 %"):
         assert text in cells, text
+    assert "oppo: measured" in page.text("th")
 
 
 # ---- a sweep -----------------------------------------------------------------------------------------------

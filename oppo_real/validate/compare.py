@@ -2,7 +2,8 @@
 views only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import isfinite, nan
 from statistics import fmean, median
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from oppo_real.validate.views import STAGES, WORK, StepView, Views
+from oppo_sim.columns import DISTRIBUTIONS
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 
@@ -38,6 +40,15 @@ class Prediction:
     def spread(self) -> float:
         """(highest − lowest) / measured, over the repeats."""
         return (self.highest - self.lowest) / self.measured if self.measured else nan
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Shares of the trained rollouts with 0, 1, … updates of staleness (or deferrals), after the warm-up; of
+    all repeats together. Both of one length."""
+
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,8 @@ class PredictionAccuracy:
     """Kendall's tau-b of the policies by step time, 1: the same order."""
     agreements: Sequence[Agreement]
     warmup_steps: int
+    shares: Mapping[str, Mapping[str, Distribution]] = field(default_factory=dict)
+    """By policy, of ``columns.DISTRIBUTIONS``."""
 
     @property
     def unsettled(self) -> tuple[Speedup, ...]:
@@ -168,6 +181,7 @@ def compare_predictions(
             for repeat, views in enumerate(runs)
         ],
         warmup_steps=warmup_steps,
+        shares={policy: _shares(predicted[policy], measured[policy], warmup_steps) for policy in measured},
     )
 
 
@@ -220,6 +234,25 @@ def _work(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) ->
 
 
 # ---- speed-ups ---------------------------------------------------------------------------------------------
+
+
+def _shares(predicted: Sequence[Views], measured: Sequence[Views], warmup: int) -> dict[str, Distribution]:
+    found = {}
+    for name in DISTRIBUTIONS:
+        sides = [_counts(runs, name, warmup) for runs in (predicted, measured)]
+        if all(sides):  # runs of earlier versions have none
+            longest = max(map(len, sides))
+            parts = [[count / sum(side) for count in side] for side in sides]
+            found[name] = Distribution(*(tuple(part + [0.0] * (longest - len(part))) for part in parts))
+    return found
+
+
+def _counts(runs: Sequence[Views], name: str, warmup: int) -> list[int]:
+    rows = [step.histograms.get(name, ()) for views in runs for step in views[warmup:]]
+    counts = [sum(column) for column in zip_longest(*rows, fillvalue=0)]
+    while counts and not counts[-1]:
+        counts.pop()
+    return counts
 
 
 def _speedups(

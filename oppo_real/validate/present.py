@@ -12,6 +12,7 @@ from oppo_real.validate.compare import Prediction, PredictionAccuracy, Speedup
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
 from oppo_sim.cli.progress import say_notes
+from oppo_sim.columns import DISTRIBUTIONS
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import NOTHING, format_percent, significant
 
@@ -66,6 +67,10 @@ def record(validated: Validated) -> dict[str, Any]:
         "work": {
             policy: {name: _cell(cell) for name, cell in cells.items()}
             for policy, cells in found.work.items()
+        },
+        "shares": {
+            policy: {name: asdict(one) for name, one in named.items()}
+            for policy, named in found.shares.items()
         },
         "decisions": [asdict(one) for one in found.agreements],
         "runs": [
@@ -177,6 +182,20 @@ def decision_rows(found: PredictionAccuracy) -> Rows:
     ]
 
 
+def share_rows(found: PredictionAccuracy, name: str) -> tuple[tuple[str, ...], Rows]:
+    """Heads, and two rows a policy: shares of trained rollouts by staleness or deferrals; no row where no
+    rollout has any."""
+    shares = {policy: named[name] for policy, named in found.shares.items() if name in named}
+    longest = max((len(one.measured) for one in shares.values()), default=0)
+    rows = [
+        (policy, side, *(format_percent(part) if part else NOTHING for part in parts), *[NOTHING] * missing)
+        for policy, one in shares.items()
+        for side, parts in (("predicted", one.predicted), ("measured", one.measured))
+        for missing in (longest - len(parts),)
+    ]
+    return ("policy", name, *map(str, range(longest))), rows if longest > 1 else []
+
+
 def signed(share: float) -> str:
     """A share of 1 in percent with its sign."""
     return f"{share * 100:+.1f} %" if isfinite(share) else NOTHING
@@ -252,6 +271,10 @@ def show(validated: Validated, as_json: bool) -> None:
     )
     console.print(table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found), left=(0, 1)))
     console.print(table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
+    for name in DISTRIBUTIONS:
+        heads, rows = share_rows(found, name)
+        if rows:
+            console.print(table("share of trained rollouts", heads, rows, left=(0, 1)))
     for sentence in sentences(validated):
         click.echo(sentence)
     say_notes(validated.notes)
@@ -287,6 +310,10 @@ def page(validated: Validated, figures: Sequence[str]) -> str:
         "## Decisions",
         _markdown(DECISION_HEADS, decision_rows(found)),
     ]
+    told = [share_rows(found, name) for name in DISTRIBUTIONS]
+    if any(rows for _, rows in told):
+        parts += ["## Staleness and deferrals", "Shares of the trained rollouts, after the warm-up."]
+        parts += [_markdown(heads, rows) for heads, rows in told if rows]
     if validated.notes:
         parts += ["## Notes", "\n".join(f"- {note}" for note in validated.notes)]
     return "\n\n".join(parts) + "\n"

@@ -1,7 +1,7 @@
 """What is compared of a step, the same from a real run and from a simulated one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from oppo_sim import columns as c
@@ -27,6 +27,8 @@ class StepView:
     overcommit: int
     chunk_size: int
     work: Mapping[str, float]
+    histograms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of ``columns.DISTRIBUTIONS``: trained rollouts with 0, 1, … updates of staleness, or deferrals."""
 
 
 Views = Sequence[StepView]
@@ -46,6 +48,7 @@ def views_of(steps: "pd.DataFrame", rollouts: "pd.DataFrame") -> tuple[StepView,
             int(row[c.OVERCOMMIT]),
             int(row[c.CHUNK_SIZE]),
             {name: float(row[name]) for name in WORK},
+            {name: tuple(map(int, row[column])) for name, column in c.DISTRIBUTIONS.items()},
         )
         for row in steps.to_dict(orient="records")
     )

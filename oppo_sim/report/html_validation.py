@@ -68,6 +68,7 @@ def validation_chapter(run: FinishedRun, stem: str) -> Chapter:
                 ("Who was trained, deferred and left over, step by step.",),
                 (_decisions(record),),
             ),
+            *_shares(record),
             *([code] if code else []),
         ),
         provenance=(*run_provenance(manifest),),
@@ -176,3 +177,29 @@ def _decisions(record: Mapping[str, Any]) -> Grid:
         rows,
         frozenset({1, 2, 3}),
     )
+
+
+def _shares(record: Mapping[str, Any]) -> tuple[Section, ...]:
+    found = record.get("shares", {})
+    grids = []
+    for name in dict.fromkeys(name for named in found.values() for name in named):
+        shares = {policy: named[name] for policy, named in found.items() if name in named}
+        longest = max(len(one["measured"]) for one in shares.values())
+        rows = tuple(
+            (
+                f"{policy}: {side}",
+                *(format_percent(_number(part)) if part else NOTHING for part in one[side]),
+                *[NOTHING] * (longest - len(one[side])),
+            )
+            for policy, one in shares.items()
+            for side in ("predicted", "measured")
+        )
+        if longest > 1:
+            heads = ("policy", *map(str, range(longest)))
+            title = f"Trained rollouts by {name}, after the warm-up"
+            grids.append(Grid(title, heads, rows, frozenset(range(1, longest + 1))))
+    text = (
+        "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in"
+        " which it decoded and did not finish."
+    )
+    return (Section("Staleness and deferrals", (text,), tuple(grids)),) if grids else ()

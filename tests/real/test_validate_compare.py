@@ -1,11 +1,13 @@
 """The statistics of a validation, on numbers that can be checked by hand."""
 
 import json
+from dataclasses import replace
 from math import isnan, nan
 
 import pytest
 
 from oppo_real.validate.compare import (
+    Distribution,
     agreement,
     bootstrap_speedup,
     compare_predictions,
@@ -15,7 +17,7 @@ from oppo_real.validate.compare import (
     rank_agreement,
 )
 from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain
-from oppo_real.validate.present import speedup_rows
+from oppo_real.validate.present import share_rows, speedup_rows
 from oppo_real.validate.views import STAGES, WORK, StepView
 from oppo_sim.errors import OppoError
 
@@ -91,6 +93,37 @@ def test_a_calibration_that_disagrees_with_itself_predicts_nothing(highest: floa
     assert found.unsettled == (() if settled else (speedup,))
 
 
+def test_staleness_and_deferrals_are_distributions_over_all_repeats() -> None:
+    def told(*steps: tuple[tuple[int, ...], tuple[int, ...]]) -> list[StepView]:
+        return [
+            replace(view(1.0), histograms={"staleness": stale, "deferrals": late}) for stale, late in steps
+        ]
+
+    cold = ((8,), (8,))  # of the warm-up: left out
+    fresh = told(cold, ((4,), (4,)))
+    measured = {
+        "sequential": [fresh, fresh],
+        "inter": [told(cold, ((3, 1), (4, 0))), told(cold, ((1, 2, 1), (4,)))],
+    }
+    predicted = {"sequential": [fresh], "inter": [told(cold, ((2, 2, 0), (4,)))]}
+    found = compare_predictions(predicted, measured, 1)
+    assert found.shares["inter"]["staleness"] == Distribution((0.5, 0.5, 0.0), (0.5, 0.375, 0.125))
+    assert found.shares["inter"]["deferrals"] == Distribution((1.0,), (1.0,))
+    assert share_rows(found, "staleness") == (
+        ("policy", "staleness", "0", "1", "2"),
+        [
+            ("sequential", "predicted", "100.0 %", "–", "–"),
+            ("sequential", "measured", "100.0 %", "–", "–"),
+            ("inter", "predicted", "50.0 %", "50.0 %", "–"),
+            ("inter", "measured", "50.0 %", "37.5 %", "12.5 %"),
+        ],
+    )
+    assert share_rows(found, "deferrals")[1] == []  # nobody was deferred
+    # Runs of a version that did not count.
+    older = {policy: [run(1, 2)] for policy in measured}
+    assert compare_predictions(older, older, 1).shares == {"sequential": {}, "inter": {}}
+
+
 def test_a_bootstrap_draws_whole_rounds() -> None:
     # Round 2 ran on a machine twice as slow: it moves both policies, and no ratio.
     assert bootstrap_speedup([[4.0], [8.0]], [[2.0], [4.0]], key=1) == (2, 2)
@@ -153,7 +186,7 @@ def test_plans_that_compare_nothing_are_refused(
 
 
 def test_a_run_survives_json() -> None:
-    views = (view(1.5, 0.5, (3, 1), 2, 1, 4),)
+    views = (replace(view(1.5, 0.5, (3, 1), 2, 1, 4), histograms={"staleness": (1, 1)}),)
     lengths = {3: (4, 7), 11: (5, 1)}
     one = MeasuredRun(Turn("oppo", 1), views, {"actors": [{}]}, 0.25, None, 3.0, (0.5,), lengths)
     assert run_from_plain(json.loads(json.dumps(one.to_plain()))) == one

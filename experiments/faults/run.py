@@ -42,19 +42,27 @@ RUNS: Final = Path(__file__).parent / "runs.jsonl"
 WORKERS: Final[tuple[Kind, ...]] = ("replica 0", "replica 1", "scoring worker 0")
 LEAST: Final = 8
 """Messages at the end of a run that are no drawn moments: they tell workers to close."""
+STEADY: Final = 0.75
+"""A free-running run makes more messages or fewer as the machine is busy: this share of them, surely."""
 
 
-def drawn(kind: str, number: int, seed: int, messages: dict[str, int], changes: dict[str, int]) -> Case:
-    """``messages`` and ``changes``: how many an undisturbed run of each policy makes."""
+def drawn(
+    kind: str, number: int, seed: int, messages: dict[tuple[str, bool], int], changes: dict[str, int]
+) -> Case:
+    """``messages`` (of a policy, in lock-step or free-running) and ``changes``: how many an undisturbed run
+    makes."""
     draws = random.Random(f"{kind} {number} {seed}")
     policy = draws.choice(sorted(POLICIES))
     every = draws.choice((1, 1, 2, 3))
+    lock_step = number % 4 > 0 if kind == "hang" else kind == "full" or number % 5 != 3
 
     def moment() -> tuple[int, float]:
-        return draws.randint(1, messages[policy] - LEAST), draws.choice((0.0, draws.uniform(0.0, 0.05)))
+        many = messages[policy, lock_step] - LEAST
+        last = many if lock_step else int(STEADY * many)
+        return draws.randint(1, last), draws.choice((0.0, draws.uniform(0.0, 0.05)))
 
     if kind == "hang":
-        return Case(policy, (Fault(draws.choice(WORKERS), *moment(), hangs=True),), number % 4 > 0, every)
+        return Case(policy, (Fault(draws.choice(WORKERS), *moment(), hangs=True),), lock_step, every)
     if kind == "full":
         return Case(policy, (Fault("full", draws.randint(11, changes[policy])),), checkpoint_every=1)
     who = ("worker", "worker", "driver", "worker", "disk")[number % 5]
@@ -67,7 +75,7 @@ def drawn(kind: str, number: int, seed: int, messages: dict[str, int], changes: 
         every = 1
     again = [Fault(draws.choice(WORKERS), *moment())] if draws.random() < 0.3 else []
     start = "spawn" if number in (7, 17) else "forkserver"
-    return Case(policy, (first, *again), number % 5 != 3, every, start)
+    return Case(policy, (first, *again), lock_step, every, start)
 
 
 def make(
@@ -77,13 +85,16 @@ def make(
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix="oppo-faults-"))
     wholes: dict[str, Path] = {}
-    messages: dict[str, int] = {}
+    messages: dict[tuple[str, bool], int] = {}
     changes: dict[str, int] = {}
     for policy in POLICIES:
-        wholes[policy], count = home / f"whole-{policy}", Count()
-        changes[policy] = len(run_case(Case(policy, ()), wholes[policy], count).changes)
-        messages[policy] = count.messages
-        assert_whole(wholes[policy])
+        for lock_step in (True, False):
+            whole, count = home / f"whole-{policy}-{lock_step}", Count()
+            made = run_case(Case(policy, (), lock_step), whole, count).changes
+            messages[policy, lock_step] = count.messages
+            if lock_step:
+                wholes[policy], changes[policy] = whole, len(made)
+            assert_whole(whole)
     for kind, many in counts.items():
         for number in range(many):
             key = f"{kind} {number}"

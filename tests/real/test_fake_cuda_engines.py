@@ -77,6 +77,16 @@ def test_new_weights_from_the_hosts_memory_and_kv_kept_or_recomputed(keep_kv: bo
     assert config["attention_path"] == "plain" and "plain" in config["cuda_graphs"]
 
 
+@covers("TorchActor.load_weights")
+def test_the_host_waits_once_for_all_new_weights() -> None:
+    fresh = models.build_causal_lm(SMALL, 7).state_dict()
+    with cuda_machine() as machine:
+        engine = actor("cuda")
+        machine.waits.clear()
+        engine.load_weights(fresh, 1, keep_kv=False)
+        assert machine.waits == {"engines/device.py:synchronize": 1}
+
+
 @covers("TorchActor.step", "TorchActor.resolved_config", "CudaCapture.__call__")
 @pytest.mark.parametrize("where", ["cuda:0", "cuda:1"])
 def test_captured_steps_decode_what_eager_ones_decode_on_either_gpu(

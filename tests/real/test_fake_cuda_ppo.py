@@ -8,10 +8,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
-from oppo_real.engines import packed_attention
+from oppo_real.engines import models, packed_attention
+from oppo_real.ppo.config import PPOConfig
+from oppo_real.ppo.trainer import PPOTrainer, Stopwatch
 from tests.real.fake_cuda.covered import covers
-from tests.real.fake_cuda.exercises import BATCH, same_weights, timeless, trainer
+from tests.real.fake_cuda.exercises import BATCH, SMALL, same_weights, timeless, trainer
 from tests.real.fake_cuda.machine import cuda_machine
 from tests.real.tiny import single_thread
 
@@ -67,3 +70,22 @@ def test_micro_batches_cost_no_waits(settings: dict[str, Any]) -> None:
     assert waits[8] == waits[1000]
     # The gradient's norm, of each model that is stepped.
     assert waits[8]["ppo/optimize.py:step"] == (2 if settings is SEPARATE else 1)
+
+
+@covers("PPOTrainer.update", "PPOTrainer.weights")
+def test_models_built_on_the_cpu_are_trained_where_they_are_wanted() -> None:
+    with cuda_machine():
+        policy, reference = (models.build_causal_lm(SMALL, seed) for seed in (0, 2))
+        critic = models.build_value_model(SMALL, 3)
+        learner = PPOTrainer(policy, reference, critic, PPOConfig(num_mini_batches=1), "cuda:1")
+        assert math.isfinite(learner.update(BATCH, 1)["actor/grad_norm"])
+        assert {str(one.device) for one in learner.weights().values()} == {"cuda:1"}
+
+
+def test_seconds_of_a_stage_count_the_work_that_is_queued() -> None:
+    with cuda_machine() as machine:
+        watch = Stopwatch(torch.device("cuda", 0))
+        machine.waits.clear()
+        with watch.stage("ref"):
+            torch.ones(2, device="cuda").add_(1)
+        assert machine.waits == {"engines/device.py:synchronize": 2}

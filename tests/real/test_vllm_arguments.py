@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 
-from experiments.gpu.subjects import VLLM_UTILIZATION
 from oppo_real.engines import vllm_actor
-from oppo_real.engines.interface import Answer, Request, Sampling
-from oppo_real.engines.vllm_arguments import (
-    POOLING,
-    Sizes,
-    actor_arguments,
-    sampling_arguments,
-    scorer_arguments,
-)
-from oppo_real.placement.engines import ENGINES
+from oppo_real.engines.vllm_arguments import POOLING, Sizes, actor_arguments, scorer_arguments
 from oppo_sim.errors import OppoError
 from tests.real.tiny import CONFIG
+from tests.real.vllm_given import engine_arguments, request_arguments
 
 _STORED = (Path(__file__).parent / "vllm_names.txt").read_text().splitlines()
 VERSIONS = _STORED[0].removeprefix("# versions: ").split()
@@ -69,32 +61,14 @@ def test_the_versions_are_those_that_can_be_installed() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("device_type", ["cuda", "cpu"])
 def test_engine_arguments_are_known(version: str, device_type: str, folder: Path) -> None:
-    facts = ENGINES["vllm"]
-    parallel = dict.fromkeys(facts.parallel_args, 2)
-    inside_ray = dict(facts.args_inside_ray)
-    own = {"gpu_memory_utilization": VLLM_UTILIZATION, "enforce_eager": True, **parallel}
-    sizes = Sizes("bfloat16", 512, 8, 4096)
-    for lock_step in (True, False):
-        for samples in (True, False):
-            given = actor_arguments(
-                folder, device_type, sizes, lock_step=lock_step, samples=samples, caches=True, own=own
-            )
-            assert unknown("EngineArgs", {**given, **inside_ray}, version) == []
-    assert unknown("EngineArgs", scorer_arguments(folder, device_type, Sizes(), own), version) == []
+    for name, given in engine_arguments(folder, device_type):
+        assert (name, unknown("EngineArgs", given, version)) == (name, [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_arguments_of_requests_are_known(version: str) -> None:
-    prompt = (1, 2)
-    requests = (
-        Request(0, prompt, 9),
-        Request(1, prompt, 9, forced_length=4),
-        Request(2, prompt, 9, answers=(Answer(1, (3,)),), generated=(5,), call_after=4),
-    )
-    for sampling in (Sampling(temperature=0.0), Sampling(temperature=0.7, top_p=0.9, stop_token_id=3)):
-        for request in requests:
-            given = sampling_arguments(request, sampling, len(request.generated))
-            assert unknown("SamplingParams", {**given, "output_kind": None}, version) == []
+    for given in request_arguments():
+        assert unknown("SamplingParams", {**given, "output_kind": None}, version) == []
     assert unknown("PoolingParams", dict(POOLING), version) == []
     assert {
         "RequestOutputKind.DELTA",

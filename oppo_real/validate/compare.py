@@ -18,7 +18,7 @@ from oppo_sim.errors import OppoError
 RESAMPLES: Final = 2000
 CONFIDENCE: Final = 0.95
 SETTLED: Final = 1.25
-"""Of a predicted speed-up, the upper end of its interval over the lower, at most."""
+"""Of a predicted speed-up, the upper end of the calibration's interval over the lower, at most."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Speedup:
     measured: float
     measured_low: float
     measured_high: float
+    calibrated: tuple[float, float]
+    """The interval of the calibration alone, without the noise of runs."""
 
     @property
     def error(self) -> float:
@@ -72,7 +74,8 @@ class Speedup:
     def settled(self) -> bool:
         """Visits and rounds of the calibration say alike things, as far as it can be seen; if not, nothing
         is predicted."""
-        return not self.predicted_high > SETTLED * self.predicted_low
+        low, high = self.calibrated
+        return not high > SETTLED * low
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,8 @@ def _speedups(
             _seconds(measured[policy], warmup),
             stream_key(seed, f"validate/bootstrap/{policy}"),
         )
-        found.append(Speedup(policy, there, low, high, here, measured_low, measured_high))
+        calibrated = percentile_interval(others.tolist())
+        found.append(Speedup(policy, there, low, high, here, measured_low, measured_high, calibrated))
     return found
 
 

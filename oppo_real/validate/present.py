@@ -209,9 +209,10 @@ def sentences(validated: Validated) -> Iterator[str]:
     """What the tables come to."""
     found = validated.comparison
     for one in found.unsettled:
+        low, high = one.calibrated
         yield (
             f"{one.policy}: the calibration disagrees with itself: drawn anew it gives a speed-up from"
-            f" {one.predicted_low:.2f} to {one.predicted_high:.2f}, so nothing is predicted; measure on a"
+            f" {low:.2f} to {high:.2f}, so nothing is predicted; measure on a"
             " quieter machine, or with more --budget-s and --repeats"
         )
     if not found.unsettled:

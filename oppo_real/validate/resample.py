@@ -71,6 +71,22 @@ def spread_of_moments(visits: Sequence[Visit], seconds: float) -> float:
     return sqrt(fmean(steps) / 2.0) if steps else 0.0
 
 
+def spread_of_runs(seconds: Sequence[Sequence[float]]) -> float:
+    """The same of real runs, each of which has processes of its own: what is left of the logarithms of
+    ``seconds`` (a row a policy, a column a round) when policies and rounds are taken out. 0 for fewer than
+    two of either.
+
+    A process can be a few percent faster than the next of the same program for as long as it lives, which no
+    calibration in one process sees.
+    """
+    logs = np.log(np.array(seconds, dtype=np.float64))
+    rows, columns = logs.shape
+    if min(rows, columns) < 2:
+        return 0.0
+    left = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0, keepdims=True) + logs.mean()
+    return float(np.sqrt((left**2).sum() / ((rows - 1) * (columns - 1))))
+
+
 def _scaled(
     profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapping[str, Sequence[Visit]]
 ) -> Profile:

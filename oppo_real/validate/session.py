@@ -23,7 +23,7 @@ from oppo_real.validate.measure import (
     plan_turns,
 )
 from oppo_real.validate.predict import check_places, predict
-from oppo_real.validate.resample import resampled_profiles, spread_of_moments
+from oppo_real.validate.resample import resampled_profiles, spread_of_moments, spread_of_runs
 from oppo_real.validate.variants import Variant
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
@@ -169,7 +169,13 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
                 " visits a point"
             )
     seconds = [sum(step.seconds["step"] for step in runs[0]) for runs in predicted.values()]
-    run_spread = 0.0 if session is None else spread_of_moments(session.visits, fmean(seconds))
+    run_spread = 0.0
+    if session is not None:
+        real = [
+            [sum(step.seconds["step"] for step in run.views[scenario.warmup_steps :]) for run in own]
+            for own in measured.values()
+        ]
+        run_spread = max(spread_of_moments(session.visits, fmean(seconds)), spread_of_runs(real))
     comparison = compare_predictions(
         predicted,
         {policy: [run.views for run in own] for policy, own in measured.items()},

@@ -4,12 +4,13 @@ import json
 from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from oppo_real.calibrate.contention import Meeting, Round, contention_of
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
-from oppo_real.validate.resample import resampled_profiles, spread_of_moments
+from oppo_real.validate.resample import resampled_profiles, spread_of_moments, spread_of_runs
 from oppo_sim.costs.profile import load_profile
 from tests.real.test_validate_predict import content
 
@@ -47,3 +48,13 @@ def test_the_spread_of_moments_is_that_of_neighbours() -> None:
     assert some == pytest.approx(log(1.1) * (4 / 5 / 2) ** 0.5)
     once = spread_of_moments(visits(1.0, 1.0, 1.0, 1.1, 1.1, 1.1), 0.9)
     assert once == pytest.approx(log(1.1) * (1 / 5 / 2) ** 0.5), "a change of speed is one step"
+
+
+def test_the_spread_of_runs_is_what_neither_policy_nor_round_explains() -> None:
+    policies, rounds = np.array([1.0, 2.0, 5.0]), np.array([1.0, 1.3, 0.9, 1.1])
+    assert spread_of_runs(np.outer(policies, rounds).tolist()) == pytest.approx(0.0, abs=1e-12)
+    assert spread_of_runs([[1.0, 2.0]]) == spread_of_runs([[1.0], [2.0]]) == 0.0
+    draws = np.random.default_rng(1).normal(size=(60, 40)) * 0.05
+    assert spread_of_runs((np.outer(np.ones(60), np.ones(40)) * np.exp(draws)).tolist()) == pytest.approx(
+        0.05, rel=0.05
+    )

@@ -25,11 +25,14 @@ from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
+from oppo_sim.tune.advice import knob_sentences
 from oppo_sim.tune.advice_page import advice_markdown, advice_text
+from oppo_sim.tune.check import Swept, flat
 from oppo_sim.tune.frameworks.catalog import FRAMEWORKS, advice_of, framework
 from oppo_sim.tune.frameworks.facts import Line, recommended
 from oppo_sim.tune.frameworks.verl import warmup_batches
 from oppo_sim.tune.request import Constraints
+from oppo_sim.tune.trials import KnobEffect
 from tests.tuning import choices, scenario, search
 
 # Arguments of vLLM, as its documentation has them.
@@ -376,3 +379,18 @@ def test_the_scenario_file_finds_its_files_from_where_it_lies(tmp_path: Path) ->
     assert best.policy.name == "../../given/mine.py:Mine"
     run = simulate(best, seed=found.record["fresh_seeds"][0])
     assert run.step_s / given.rollout_batch_size == pytest.approx(found.chosen.checked.costs[0][0], rel=1e-9)
+
+
+def test_a_choice_beside_the_least_is_not_called_within_a_percent() -> None:
+    def swept(costs: dict[int | None, float]) -> list[Swept]:
+        return [Swept("policy.max_deferrals", value, (by, by, by), (), ()) for value, by in costs.items()]
+
+    # No bound is next to the loosest one, wherever it stands among the choices.
+    costs = {None: 0.0, 1: 0.3, 2: 0.1, 8: 0.004}
+    assert flat(swept(costs), None) == (8, None)
+    assert flat(swept({**costs, 8: -0.03}), None) is None
+    effect = KnobEffect("policy.max_deferrals", None, None, 8, -0.031, 0.3, 1.0, None, better=8)
+    assert knob_sentences([effect], []) == [
+        "max_deferrals (none): 8 took 3.1 % less; at worst 30.0 % slower; 100 % of the variance.",
+        "max_deferrals 8 was significantly better in this sweep: search on with more trials.",
+    ]

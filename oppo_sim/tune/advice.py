@@ -204,8 +204,11 @@ def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interac
     found = []
     for effect in effects:
         name = effect.field.removeprefix("policy.")
-        first, last = (shown(value) for value in effect.flat)
-        flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
+        if effect.flat is None:
+            flat = f"{shown(effect.least)} took {-100 * effect.below:.1f} % less"
+        else:
+            first, last = (shown(value) for value in effect.flat)
+            flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
         worst = f"at worst {100 * effect.most:.1f} % slower; {100 * effect.share:.0f} % of the variance"
         share, importance = effect.importance, ""
         if share is not None:

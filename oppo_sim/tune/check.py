@@ -232,11 +232,14 @@ def knob_effects(
     for field, values in by_field.items():
         ran = _ran(values)
         better = [one for one in ran if not one.broken and one.relative[2] < 0]
+        least = min((one for one in ran if not one.broken), key=lambda one: one.relative[0], default=None)
         effects.append(
             KnobEffect(
                 field,
                 chosen.knobs[field],
-                _flat(values, chosen.knobs[field]),
+                flat(values, chosen.knobs[field]),
+                least.value if least else chosen.knobs[field],
+                least.relative[0] if least else 0.0,
                 max(one.relative[0] for one in ran),
                 variances[field] / whole if whole > 0 else 0.0,
                 importance.get(field),
@@ -326,14 +329,18 @@ def _ran(values: Sequence[Swept]) -> list[Swept]:
     return [one for one in values if one.error is None]
 
 
-def _flat(values: Sequence[Swept], chosen: Any) -> tuple[Any, Any]:
-    """The values around the chosen one, next to each other, within FLAT of the least cost."""
+def flat(swept: Sequence[Swept], chosen: Any) -> tuple[Any, Any] | None:
+    """The values around the chosen one, next to each other, within FLAT of the least cost; None: the chosen
+    one is not."""
+    values = sorted(swept, key=lambda one: one.value is None)  # no bound lies beyond every number
     place = next(i for i, one in enumerate(values) if json.dumps(one.value) == json.dumps(chosen))
     least = min((1.0 + one.relative[0] for one in _ran(values) if not one.broken), default=1.0)
 
     def within(one: Swept) -> bool:
         return one.error is None and not one.broken and 1.0 + one.relative[0] <= least * (1.0 + FLAT)
 
+    if least * (1.0 + FLAT) < 1.0:
+        return None
     first = last = place
     while first > 0 and within(values[first - 1]):
         first -= 1

@@ -196,7 +196,9 @@ def plain_effect(effect: KnobEffect) -> dict[str, Any]:
     return {
         "field": effect.field,
         "chosen": effect.chosen,
-        "within_1_percent": list(effect.flat),
+        "within_1_percent": None if effect.flat is None else list(effect.flat),
+        "least": effect.least,
+        "least_relative": effect.below,
         "most": effect.most,
         "share_of_variance": effect.share,
         "importance": effect.importance,

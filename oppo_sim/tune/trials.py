@@ -230,9 +230,13 @@ class KnobEffect:
 
     field: str
     chosen: Any
-    flat: tuple[Any, Any]
+    flat: tuple[Any, Any] | None
     """From and to which value the cost stays within 1 % of the least of the sweep: values next to each other,
-    around the chosen one."""
+    around the chosen one. None: the chosen one itself does not."""
+    least: Any
+    """The value of the least cost of the sweep that keeps all bounds."""
+    below: float
+    """That cost over the chosen one's, minus 1: 0 or less."""
     most: float
     """Largest cost of the sweep over the chosen one's, minus 1."""
     share: float

@@ -21,13 +21,22 @@ from oppo_sim.tune.frameworks.facts import recommended
 
 POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sequential", {}),
+    ("intra", {"chunk_size": 16}),
     ("rollout-overlap", {}),
+    ("inter", {"overcommit": 12}),
     ("inter", {"overcommit": 12, "max_deferrals": 2}),
+    ("oppo", {"overcommit": 18, "chunk_size": 24, "max_deferrals": 1}),
+    ("oppo", {}),
     ("april", {"overcommit": 1.0}),
+    ("partial-rollout", {"token_budget": 16, "overcommit": 18}),
+    ("tail-batching", {}),
     ("one-step-off", {}),
+    ("async", {"max_staleness": 0}),
     ("async", {"max_staleness": 2}),
     ("async", {"max_staleness": 3, "max_staleness_strategy": "wait"}),
+    ("async", {"max_staleness": 2, "max_staleness_strategy": "wait", "partial_rollout": False}),
 )
+"""All that advise a framework: every shipped policy but the oracle."""
 
 
 def _words(framework: str, policy: str, settings: dict[str, Any]) -> list[str]:

@@ -1,0 +1,68 @@
+"""The commands of README and docs/ that need engines, as they are written and in their order, beside those that
+take what they write: each page in a folder that holds a scenario alone. CI has time for the README's;
+``OPPO_DOCS_IN_FULL=1`` runs every page (three minutes)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from oppo_sim.cli.main import run
+from tests.real.test_validate_session import SCENARIO
+from tests.test_docs_commands import REAL, ROOT, commands
+
+MORE = [ROOT / "docs" / f"{name}.md" for name in ("real", "calibrate", "validate", "tutorial")]
+PAGES = [ROOT / "README.md", *(MORE if "OPPO_DOCS_IN_FULL" in os.environ else ())]
+SMALLER = {
+    "run": ("--steps", "3", "--no-figures"),
+    "calibrate": ("--repeats", "1", "--budget-s", "60", "--no-contention", "--no-figures"),
+    "validate": ("--repeats", "1", "--steps", "3", "--budget-s", "60", "--no-contention", "--no-figures"),
+    "tune": ("--trials", "6", "--fresh-seeds", "2", "--draws", "0", "--steps", "3", "--no-figures"),
+    "simulate": ("--no-figures",),
+}
+"""Minutes as written: with these besides, of which the last counts."""
+TAKES_THEM = (
+    "oppo tune mine.yaml --set",
+    "oppo tune my.yaml --set",
+    "oppo simulate my.yaml --trace runs/real",
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def wanted(page: Path) -> list[list[str]]:
+    """Words of a page's commands, each after ``oppo``."""
+    found = []
+    for command in commands(page):
+        words = shlex.split(command)[1:]
+        if words[0] in REAL | {"doctor"} or command.startswith(TAKES_THEM):
+            found.append(words)
+    return found
+
+
+# So small a calibration does not reach every size that a search asks for.
+@pytest.mark.filterwarnings("ignore::oppo_sim.costs.profile.ProfileRangeWarning")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_engines_runs_as_written(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("my", "my-run", "mine", "scenario"):
+        Path(f"{name}.yaml").write_text(json.dumps(SCENARIO))
+    for words in wanted(page):
+        code = run([*words, *SMALLER.get(words[0], ())])
+        printed = capsys.readouterr()
+        # What doctor finds is the machine's: 1 where something is missing.
+        assert code == 0 or (words[0], code) == ("doctor", 1), f"oppo {shlex.join(words)}\n{printed.err}"

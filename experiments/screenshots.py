@@ -40,7 +40,7 @@ COMMANDS: Final = {
     "fit": ("fit", "train.log", "--scenario", "mine.yaml", "--draws", "60", "--no-figures", "--force"),
 }  # fmt: skip
 SIZES: Final = {"desk": (1280, 1600), "phone": (390, 1600)}
-PAGES: Final = ("index", "tutorial", "howto/shared-prompts", "folders", "columns")
+PAGES: Final = ("index", "tutorial", "howto/shared-prompts", "limits", "columns")
 
 
 def photograph(address: Path, picture: Path, width: int, height: int) -> None:

@@ -90,7 +90,7 @@ def test_why_is_said_where_it_can_be_told() -> None:
             "kind": "linear", "decode": {"fixed": 0.01}, "terms": {"piece_fixed_s": 0.1}})}
     )  # fmt: skip
     (paid,) = edges(costly, lowest, {"policy.chunk_size": 8})
-    assert paid.why == ""
+    assert paid.why == "smaller pieces or rounds hide more here than they cost"
     (stale,) = edges(scenario(), {"policy.overcommit": Searched((0, 2))}, {"policy.overcommit": 2})
     assert "staleness costs no seconds" in stale.why
     refused = Searched((8, 16), refused={32: "it does not fit"})

@@ -189,7 +189,7 @@ def _why(scenario: Scenario, field: str, side: Side, limit: bool, by_reward: boo
                 "a cut costs no seconds of its own in this scenario (costs.terms.piece_fixed_s,"
                 " round_fixed_s; 'oppo calibrate' measures them)"
             )
-        return ""
+        return "smaller pieces or rounds hide more here than they cost"
     if field in _STALE and side == "highest":
         return (
             "it saves more seconds than its staleness costs"

@@ -24,8 +24,8 @@ from oppo_sim.scenario.load import load_scenario
 
 SCENARIO = "paper-stackexchange-7b"
 CHUNKS = (100, 200, 350, 500, 700, 1000, 2000, 3000)
-ROUNDS_S = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
-SHOWN_S = (0.0, 0.3, 1.0, 3.0)
+ROUNDS_S = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0)
+SHOWN_S = (0.0, 1.0, 3.0, 7.0)
 KV = {True: "KV kept between rounds", False: "every round prefills what runs"}
 
 

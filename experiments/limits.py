@@ -151,7 +151,7 @@ ROWS = (
         _small,
     ),
     Row(
-        "the same without figures and the table of rollouts",
+        "simulating a million steps of 16 rollouts without figures and the table of rollouts",
         ("simulate", "small.yaml", "--steps", "1000000", "--no-figures", "--no-rollouts", "-o", "long-plain"),
         _small,
     ),

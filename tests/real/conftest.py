@@ -1,10 +1,21 @@
 """Says how many of the torch engine's public calls the CUDA machine without a GPU has tests of; worker processes
-that start quickly."""
+that start quickly; torch on one thread."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch on one thread, as before afterwards: tests share the machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """``oppo calibrate`` from a scenario file to the simulator."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from oppo_real.calibrate import session as session_module
@@ -34,12 +32,7 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def scenario_file(folder: Path, **changes: Any) -> str:

@@ -2,7 +2,6 @@
 after an interruption."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,12 +50,7 @@ def config(**changes: object) -> RealConfig:
 SUBJECT = Subject(config(), TRAINING)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def context(training: TrainingConfig) -> CostContext:

@@ -7,11 +7,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from oppo_sim.cli.main import run
 from tests.real.test_validate_session import SCENARIO
@@ -34,12 +32,7 @@ TAKES_THEM = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def wanted(page: Path) -> list[list[str]]:

@@ -3,7 +3,6 @@ beforehand."""
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,12 +35,7 @@ import workplace
 H200_BYTES = 139 * 2**30
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---- fixed beforehand --------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 what is refused."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner, Result
 
 from oppo_real.cli.validate import command
@@ -42,12 +40,7 @@ SCENARIO: dict[str, Any] = {
 CALIBRATED = ("--budget-s", "60", "--no-contention", "--no-figures")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def scenario_file(folder: Path, name: str = "tiny.yaml", **changes: Any) -> str:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import sqrt
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
+from threading import get_native_id
 from time import perf_counter, sleep
 from typing import Any, Final, Literal, NamedTuple
 
@@ -30,6 +32,8 @@ _ANSWER_WITHIN_S: Final = 600.0
 _ALIKE: Final = 1.25
 """Ends of the factor's interval, highest over lowest, at most."""
 _REDRAWN: Final = 400
+_WAITED: Final = 0.1
+"""Share of the time that a process alone may wait for a core."""
 _UNITS: Final = 3
 """Whole units that a window must hold."""
 
@@ -39,6 +43,8 @@ class Round(NamedTuple):
 
     alone: tuple[float, float]
     together: tuple[float, float]
+    waited: tuple[float, float] = (0.0, 0.0)
+    """Of the time of each alone, the share in which it waited for a core that other work had."""
 
     @property
     def slowdown(self) -> tuple[float, float]:
@@ -164,11 +170,18 @@ def drawn_anew(
 
 
 def disagreement(found: Sequence[Contention], seed: int = 0) -> str:
-    """A sentence where the rounds say unlike things of decoding beside scoring, so that whatever is made of
-    them is a guess; else empty."""
+    """A sentence where the rounds say unlike things of decoding beside scoring, or other work ran beside
+    them, so that whatever is made of them is a guess; else empty."""
     measured = decode_beside_score(found)
     if not measured:
         return ""
+    waited = median(max(each.waited) for one in measured for each in one.by_round)
+    if waited > _WAITED:
+        return (
+            f"other work had the cores while contention was measured (a process that was to run alone waited"
+            f" {waited:.0%} of the time), so what running together costs is not known: measure on a quieter"
+            " machine"
+        )
     generator = np.random.default_rng(stream_key(seed, "calibrate/contention"))
     factors = [contention_factor(again) for again in drawn_anew(measured, generator, _REDRAWN)]
     low, high = np.quantile(np.array(factors, dtype=float), [0.025, 0.975])
@@ -243,10 +256,17 @@ def measure_contention(
                     return
                 if meeting not in windows:
                     units = _apart(workers, number, window_s)  # warm-up, too
-                    windows[meeting] = max(window_s, (_UNITS + 1) * max(units))
+                    windows[meeting] = max(window_s, (_UNITS + 1) * max(one.seconds for one in units))
                 alone = _apart(workers, number, windows[meeting])
                 together = _turn(workers, number, (0, 1), 2 * windows[meeting])
-                yield meeting, Round((alone[0], alone[1]), (together[0], together[1]))
+                yield (
+                    meeting,
+                    Round(
+                        (alone[0].seconds, alone[1].seconds),
+                        (together[0].seconds, together[1].seconds),
+                        (alone[0].waited, alone[1].waited),
+                    ),
+                )
 
 
 # ---- the parent's side -------------------------------------------------------------------------------------
@@ -283,16 +303,16 @@ def _workers(
 
 def _turn(
     workers: "Sequence[Connection[Any, Any]]", number: int, sides: Sequence[int], window_s: float
-) -> list[float]:
-    """Mean seconds of the units inside the window: each of ``sides`` of meeting ``number`` in the worker of
+) -> "list[_Mean]":
+    """The units inside the window: each of ``sides`` of meeting ``number`` in the worker of
     that place, at the same time."""
     start = perf_counter() + _HEAD_START_S
     for side in sides:
         workers[side].send((number, side, start, start + window_s))
-    return [float(_receive(workers[side])) for side in sides]
+    return [_receive(workers[side]) for side in sides]
 
 
-def _apart(workers: "Sequence[Connection[Any, Any]]", number: int, window_s: float) -> list[float]:
+def _apart(workers: "Sequence[Connection[Any, Any]]", number: int, window_s: float) -> "list[_Mean]":
     """The same, one worker after the other."""
     return [_turn(workers, number, (side,), window_s)[0] for side in (0, 1)]
 
@@ -353,10 +373,18 @@ def _serve(
         parent.close()
 
 
-def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float) -> float:
-    """Mean seconds, since a device shared in time slices stalls a few units for long; at least one unit."""
+class _Mean(NamedTuple):
+    seconds: float
+    """Of a unit."""
+    waited: float
+    """Share of the window in which the process waited for a core."""
+
+
+def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float) -> _Mean:
+    """Means, since a device shared in time slices stalls a few units for long; of at least one unit."""
     while (left := start - perf_counter()) > 0:
         sleep(left)
+    waited_before, window = waited_s(), perf_counter()
     seconds = 0.0
     count = 0
     while True:
@@ -365,10 +393,18 @@ def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float)
         bench.synchronize()
         now = perf_counter()
         if now > end and count:
-            return seconds / count
+            return _Mean(seconds / count, (waited_s() - waited_before) / (now - window))
         if counts:
             seconds += now - begun
             count += 1
+
+
+def waited_s() -> float:
+    """Seconds that this thread was ready and had no core, since it began; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/self/task/{get_native_id()}/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 _Unit = tuple[Callable[[], bool], Callable[[], None]]

@@ -233,7 +233,7 @@ def _free_devices() -> None:
 
 def _meeting_key(meeting: Meeting, effort: Effort) -> str:
     keys = [point.key for point in meeting.points]
-    content: Sequence[Any] = [meeting.activities, *keys, effort.window_s, effort.cores]
+    content: Sequence[Any] = [meeting.activities, *keys, effort.window_s, effort.cores, *Round._fields]
     return "m" + sha256(repr(content).encode()).hexdigest()
 
 

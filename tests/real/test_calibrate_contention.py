@@ -1,8 +1,13 @@
 """Two activities on one core, in two processes."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
 
 import pytest
 
@@ -16,6 +21,7 @@ from oppo_real.calibrate.contention import (
     measure_contention,
     meetings_of,
     time_slices_of,
+    waited_s,
 )
 from oppo_real.calibrate.plan import Point, make_plan
 from oppo_real.calibrate.subject import open_bench
@@ -89,3 +95,37 @@ def test_seconds_an_iteration_are_what_decoding_takes_longer_than_its_turns() ->
     found = time_slices_of([faster])
     assert found is not None
     assert (found.interference, found.turn_s) == (1.0, 0.0), "cores of their own lose nothing by turns"
+
+
+def test_rounds_beside_other_work_are_no_contention() -> None:
+    def rounds(*waited: tuple[float, float]) -> Contention:
+        return met(4, *(Round((1.0, 1.0), (2.1, 2.1), one) for one in waited))
+
+    assert disagreement([rounds((0.0, 0.05), (0.02, 0.0), (0.0, 0.0))]) == ""
+    assert disagreement([rounds((0.0, 0.05), (0.6, 0.0), (0.0, 0.0))]) == "", "one disturbed round of three"
+    told = disagreement([rounds((0.0, 0.35), (0.35, 0.0), (0.35, 0.4))])
+    assert "waited 35% of the time" in told
+    assert "measure on a quieter machine" in told
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not say it")
+def test_waiting_for_a_core_that_other_work_has_is_seen() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, [{core}]); print(flush=True)\nwhile True: pass"
+    found: list[float] = []
+
+    def work() -> None:
+        os.sched_setaffinity(0, [core])  # of this thread alone
+        before, until = waited_s(), perf_counter() + 0.5
+        while perf_counter() < until:
+            pass
+        found.append((waited_s() - before) / 0.5)
+
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        thread = Thread(target=work)
+        thread.start()
+        thread.join()
+        other.kill()
+    assert found[0] > 0.2

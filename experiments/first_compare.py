@@ -45,7 +45,7 @@ import sys
 from time import perf_counter
 from pathlib import Path
 import oppo_sim
-from oppo_sim.comparison_folder import default_policies
+from oppo_sim.comparison.folder import default_policies
 from oppo_sim.scenario.load import load_scenario
 scenario = load_scenario(sys.argv[1])
 policies = list(default_policies(scenario))

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oppo_sim.columns_page import explain
-    from oppo_sim.comparison import Comparison
-    from oppo_sim.comparison_call import compare
+    from oppo_sim.comparison.call import compare
+    from oppo_sim.comparison.result import Comparison
     from oppo_sim.errors import OppoError
     from oppo_sim.fit.call import fit
     from oppo_sim.fit.reading import read_step_log
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Batch": "oppo_sim.policies.interface",
-    "Comparison": "oppo_sim.comparison",
+    "Comparison": "oppo_sim.comparison.result",
     "OppoError": "oppo_sim.errors",
     "POLICIES": "oppo_sim.policies.registry:SHIPPED",
     "Policy": "oppo_sim.policies.interface",
@@ -55,7 +55,7 @@ _HOME = {
     "Scenario": "oppo_sim.scenario.schema",
     "StepPlan": "oppo_sim.policies.interface",
     "StepReport": "oppo_sim.policies.interface",
-    "compare": "oppo_sim.comparison_call",
+    "compare": "oppo_sim.comparison.call",
     "explain": "oppo_sim.columns_page",
     "import_log": "oppo_sim.traces.importers.importing",
     "load_scenario": "oppo_sim.scenario.load",

@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from oppo_sim import columns as c
-from oppo_sim import compare, comparison
+from oppo_sim import compare
 from oppo_sim.cli.main import run
+from oppo_sim.comparison.result import ATTRIBUTION_COLUMNS
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
@@ -84,7 +85,7 @@ def test_a_comparison_folder_holds_tables_figures_timeline_and_manifest(oppo: Op
     policies = ["sequential", "rollout-overlap", "intra", "inter", "oppo"]
     table = folder.frame("comparison.parquet")
     assert table["policy"].tolist() == policies
-    assert folder.frame("attribution.parquet").columns.tolist() == ["policy", *comparison.ATTRIBUTION_COLUMNS]
+    assert folder.frame("attribution.parquet").columns.tolist() == ["policy", *ATTRIBUTION_COLUMNS]
     own = {value for name, value in vars(c).items() if isinstance(value, str) and name.isupper()}
     assert set(table.columns) - {"policy"} <= own
     assert folder.manifest["seeds"] == [0, 1]
@@ -362,7 +363,7 @@ def test_killed_while_the_folder_is_written_the_same_command_writes_it_again(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "oppo_sim.comparison_folder.timelines_of", lambda *_: signal.raise_signal(signal.SIGINT)
+            "oppo_sim.comparison.folder.timelines_of", lambda *_: signal.raise_signal(signal.SIGINT)
         )
         printed = oppo(*ARGUMENTS)
     assert (printed.code, printed.err.count("\n")) == (130, 1)

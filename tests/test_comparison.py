@@ -14,8 +14,8 @@ from scipy import stats
 
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario, simulate
-from oppo_sim.comparison import baseline_of, plan_comparison
-from oppo_sim.comparison_folder import compare_to_folder
+from oppo_sim.comparison.folder import compare_to_folder
+from oppo_sim.comparison.plan import baseline_of, plan_comparison
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.progress import unheard

@@ -15,7 +15,7 @@ import pytest
 from oppo_sim import columns as c
 from oppo_sim import compare, load_scenario
 from oppo_sim.cli.main import run
-from oppo_sim.comparison import make_cells, plan_comparison
+from oppo_sim.comparison.plan import make_cells, plan_comparison
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import Progress

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from oppo_sim import columns as c
-from oppo_sim.comparison_published import held_against, published_record
+from oppo_sim.comparison.published import held_against, published_record
 from oppo_sim.costs.shipped_draws import PREFIX, SHIPPED_FOLDER, draws_path
 from oppo_sim.costs.terms import read_draws
 from oppo_sim.errors import OppoError

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 from oppo_sim import columns as c
-from oppo_sim.comparison import Comparison
-from oppo_sim.comparison_call import compare
+from oppo_sim.comparison.call import compare
+from oppo_sim.comparison.result import Comparison
 from oppo_sim.costs.interface import Costs, DecodeLines, Demand, EngineCost, Line
 from oppo_sim.costs.linear import LinearEngine
 from oppo_sim.costs.lowering import Lowering

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oppo_sim.comparison_best import not_told_apart
+from oppo_sim.comparison.best import not_told_apart
 from oppo_sim.errors import OppoError
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.report.html_page import page_html, report_chapters, report_html

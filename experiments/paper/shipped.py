@@ -30,8 +30,8 @@ from study import RESULTS
 from unknowns import CHOICES, names_of, scenario_of, world_of
 
 from oppo_sim import columns as c
-from oppo_sim.comparison_call import compare
-from oppo_sim.comparison_published import held_against
+from oppo_sim.comparison.call import compare
+from oppo_sim.comparison.published import held_against
 from oppo_sim.costs.shipped_draws import SHIPPED_FOLDER
 from oppo_sim.costs.terms import CostTerms, write_draws
 from oppo_sim.fit.folder import rounded

@@ -9,7 +9,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.progress import told_progress
 
 if TYPE_CHECKING:
-    from oppo_sim.comparison_best import Objective
+    from oppo_sim.comparison.best import Objective
     from oppo_sim.runs.execute import ExecutorName
 
 
@@ -77,13 +77,13 @@ def command(
     An interrupted comparison continues when the same command is run again.
     """
     from oppo_sim.cli.present import show_comparison
-    from oppo_sim.comparison import plan_comparison
-    from oppo_sim.comparison_folder import (
+    from oppo_sim.comparison.folder import (
         compare_to_folder,
         default_policies,
         journal_path,
         refuse_other,
     )
+    from oppo_sim.comparison.plan import plan_comparison
     from oppo_sim.run_folder import read_run_folder
     from oppo_sim.runs.execute import Executor
     from oppo_sim.scenario.load import load_scenario

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from oppo_sim.comparison import Comparison
+    from oppo_sim.comparison.result import Comparison
     from oppo_sim.simulation_folder import StoredRun
 
 
@@ -88,7 +88,7 @@ def show_comparison(
     comparison: "Comparison", title: str, folder: Path, manifest: Mapping[str, Any], as_json: bool
 ) -> None:
     """The comparison and its attribution, on standard output."""
-    from oppo_sim.comparison_folder import comparison_record
+    from oppo_sim.comparison.folder import comparison_record
 
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **comparison_record(comparison)}), indent=1))

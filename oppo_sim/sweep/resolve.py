@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oppo_sim.comparison import baseline_of
+from oppo_sim.comparison.plan import baseline_of
 from oppo_sim.costs.context import CostContext
 from oppo_sim.errors import OppoError
 from oppo_sim.learning import ONE_STEP, Learning

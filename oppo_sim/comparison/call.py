@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from oppo_sim.comparison import Comparison, comparison_of, make_cells, plan_comparison
-from oppo_sim.comparison_best import Objective
-from oppo_sim.comparison_folder import compare_to_folder, refuse_other
+from oppo_sim.comparison.best import Objective
+from oppo_sim.comparison.folder import compare_to_folder, refuse_other
+from oppo_sim.comparison.plan import make_cells, plan_comparison
+from oppo_sim.comparison.result import Comparison, comparison_of
 from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, unheard
 from oppo_sim.runs.execute import Executor, ExecutorName

@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.columns import STEP_S
-from oppo_sim.comparison import (
-    Comparison,
-    ComparisonPlan,
-    comparison_of,
-    make_cells,
-)
-from oppo_sim.comparison_published import published_record
-from oppo_sim.comparison_timelines import Timelines, shown_steps, timelines_of
+from oppo_sim.comparison.plan import ComparisonPlan, make_cells
+from oppo_sim.comparison.published import published_record
+from oppo_sim.comparison.result import Comparison, comparison_of
+from oppo_sim.comparison.timelines import Timelines, shown_steps, timelines_of
 from oppo_sim.costs.terms import write_draws
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import provenance

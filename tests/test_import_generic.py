@@ -111,7 +111,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ('{"a": 1}\n', {"chars_per_token": 0.0}, "chars_per_token is 0"),
     ('{"a": 1, "step": 3}\n', {"fields": {"response_length": "a"}, "steps": (4, 5)}, "all rows"),
     ("[" * 100_000 + "\n", {}, "line 1: this is no JSON"),
-    ("\xff\xfe\n", {}, "line 1: this is no JSON"),
+    ("\xff\n", {}, "line 1: this is no JSON"),
+    ("\xff\xfe\n", {}, "is UTF-16 text"),
     ("", {}, "holds no rollouts"),
 ]
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from oppo_sim.columns import (
     COLD_START,
+    LENGTH_CLIP_RATIO,
     LENGTH_MEAN,
     PER_TOKEN_UPDATE_MS,
     PROMPT_LENGTH_MEAN,
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 
 UNITS: Final = ("auto", "s", "ms")
 _THOUSAND: Final = 1000.0
+_HUNDRED: Final = 100.0
 _FAR: Final = 100.0
 """A value so many times its column's median, and near it when divided by a thousand, is in milliseconds."""
 _LONGER: Final = 1.05
+_LEAST_PART: Final = 0.3
+"""Of a step, that generation and updates take."""
 _MOST: Final = 0.5
 """Share of a step's metrics that are far from usual where the whole line is in milliseconds."""
 
@@ -50,7 +54,7 @@ def cleaned(
     ]
     if not any(column in covers or column == TIMING_STEP for column in seconds):
         raise OppoError(f"{where} holds lengths but no seconds of any stage: give a log with timings")
-    notes = _in_seconds(frame, seconds, unit, gathered)
+    notes = [*_in_seconds(frame, seconds, unit, gathered), *_as_share(frame)]
     _derive(frame)
     frame = _without_impossible(frame, seconds, gathered)
     if frame.empty:
@@ -74,12 +78,27 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
             notes.append(
                 f"{column} was taken as milliseconds: it is longer than its step (--unit s to refuse)"
             )
+    if _step_alone_in_ms(frame, columns):
+        frame[TIMING_STEP] = frame[TIMING_STEP] / _THOUSAND
+        notes.append(
+            f"{TIMING_STEP} was taken as milliseconds: it is a thousand times its stages (--unit s to refuse)"
+        )
     for column in sorted(columns, key=lambda each: each != TIMING_STEP):
         odd = _thousandfold(frame, column, columns)
         if odd.any() and 2 * int(odd.sum()) < len(frame):
             frame.loc[odd, column] /= _THOUSAND
             gathered.left_out[f"{column} in milliseconds among seconds: divided by 1,000"] += int(odd.sum())
     return notes
+
+
+def _step_alone_in_ms(frame: "pd.DataFrame", columns: list[str]) -> bool:
+    """Generation and updates, most of any step, are a thousandth of what it is said to take."""
+    parts = [each for each in columns if each not in (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)]
+    stages = {stage for each in parts for stage in each.removeprefix("timing_s/").split("+")}
+    if TIMING_STEP not in frame or not {"gen", "update_actor"} <= stages:
+        return False
+    ratio = frame[TIMING_STEP].median() / (_THOUSAND * frame[parts].sum(axis=1).median())
+    return bool(_LEAST_PART < ratio < 1 / _LEAST_PART)
 
 
 def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd.Series[bool]":
@@ -95,6 +114,13 @@ def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd
     within = frame[parts].sum(axis=1) <= _LONGER * frame[TIMING_STEP] / _THOUSAND
     alike = (frame[parts] > _FAR * frame[parts].median()).mean(axis=1) >= _MOST
     return odd & (within | alike)
+
+
+def _as_share(frame: "pd.DataFrame") -> list[str]:
+    if LENGTH_CLIP_RATIO not in frame or not frame[LENGTH_CLIP_RATIO].max() > 1:
+        return []
+    frame[LENGTH_CLIP_RATIO] = frame[LENGTH_CLIP_RATIO] / _HUNDRED
+    return [f"{LENGTH_CLIP_RATIO} was taken as percent: a share is not above 1"]
 
 
 def _derive(frame: "pd.DataFrame") -> None:

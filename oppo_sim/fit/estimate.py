@@ -17,6 +17,7 @@ from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
+from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
@@ -158,6 +159,7 @@ def fit_logs(
     """
     if not logs:
         raise OppoError("there is no log to fit: give at least one")
+    refuse_twice([log for log, _ in logs], [log for log, _ in judged])
     progress(Progress("lengths and the cost model's seconds of every step", 0, _STAGES))
     parts = [_part(log, scenario, number, seed) for number, (log, scenario) in enumerate(logs)]
     others = [
@@ -231,7 +233,8 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     members = tuple(measurements_of(kept, number, features))
     if not members:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")
-    _refuse_units(log, members, features)
+    refuse_units(log, members, features)
+    kept = replace(kept, notes=(*kept.notes, *overlaps(kept)))
     return LogPart(kept, scenario, features, members)
 
 
@@ -244,19 +247,6 @@ def _typical_seconds(parts: Sequence[LogPart]) -> dict[str, float]:
                 known = member.seconds[np.isfinite(member.seconds)][:_TYPICAL]
                 found.setdefault(member.stages[0], []).extend(known.tolist())
     return {stage: float(np.median(seconds)) for stage, seconds in found.items() if seconds}
-
-
-def _refuse_units(log: StepLog, members: Sequence[Measurement], features: Features) -> None:
-    """Seconds that are hundreds of times what the cost model says are none."""
-    for member in members:
-        if member.stages[0] == "gen" and len(member.seconds):
-            base = features.decode[0, features.decode.shape[1] // 2] + features.prefill
-            ratio = float(np.nanmedian(member.seconds / base))
-            if ratio > 300:
-                raise OppoError(
-                    f"{log.name}: {member.column} is {ratio:,.0f} times what the scenario's costs say: is it"
-                    " in milliseconds (--unit ms)?"
-                )
 
 
 def _held_out(

@@ -155,17 +155,16 @@ def build_features(
     default_prompt = float(np.mean(parts.replay.prompt_lengths))
     shapes: list[_StepShape] = []
     failed: list[int] = []
+    reason = ""
     for place, row in enumerate(kept.frame.to_dict("records")):
         generator = np.random.default_rng([seed, int(row[STEP])])
         try:
             shapes.append(_shape(kept, row, scenario, default_prompt, draws, generator))
-        except OppoError:
+        except OppoError as error:
             failed.append(place)
+            reason = reason or f"step {int(row[STEP])}: {error}"
     if not shapes:
-        raise OppoError(
-            f"no step of {log.name} has lengths that {scenario.rollout_batch_size} rollouts can have: is"
-            " rollout_batch_size what the run had?"
-        )
+        raise OppoError(f"{log.name} has no step whose lengths can be; {reason}")
     untold = any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes)
     if untold:
         kept = replace(kept, notes=(*kept.notes, _UNTOLD))
@@ -263,6 +262,11 @@ def _with_lengths(log: StepLog, scenario: Scenario) -> StepLog:
             f"{log.name} has no response lengths: name their mean with --field response_length/mean=NAME, or"
             " give the rollouts' lengths with --lengths"
         )
+    if not known.any() and log.lengths is not None:
+        raise OppoError(
+            f"no step of {log.name} ({frame[STEP].min()} to {frame[STEP].max()}) is among those of its"
+            f" rollouts ({min(log.lengths)} to {max(log.lengths)}): are they of this run?"
+        )
     if not known.any():
         raise OppoError(f"{log.name} has no step with a mean response length of at least one token")
     return _left_out(log, np.flatnonzero(~known.to_numpy()).tolist(), reason)
@@ -276,10 +280,16 @@ def _left_out(log: StepLog, places: list[int], reason: str) -> StepLog:
 
 
 def _check_batch(log: StepLog, scenario: Scenario) -> None:
-    """The rollouts that the log itself counts are those of the scenario."""
+    """The rollouts that the log itself counts, and the longest, are those of the scenario."""
     frame, batch = log.frame, scenario.rollout_batch_size
     if log.lengths is not None:
         return
+    longest = max(float(frame[name].max()) for name in (LENGTH_MEAN, LENGTH_MAX) if name in frame)
+    if longest > scenario.max_response_length * (1 + _MISMATCH):
+        raise OppoError(
+            f"{log.name} has a response of {longest:,.0f} tokens, but max_response_length of the scenario is"
+            f" {scenario.max_response_length:,}: correct it"
+        )
     if ROLLOUTS_TRAINED in frame and (most := frame[ROLLOUTS_TRAINED].max()) > batch * (1 + _MISMATCH):
         raise OppoError(
             f"{log.name} trains {most:.0f} rollouts a step, but the scenario's rollout_batch_size is {batch}:"

@@ -3,12 +3,16 @@
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Final, NamedTuple
 
 from oppo_sim.columns import COLD_START
 from oppo_sim.errors import OppoError
 
 _COUNTED: Final = "the log has no steps, so its lines were counted from 0"
+_UNSORTED: Final = "the log's lines are not in the order of their steps, and were sorted"
+_ALIKE: Final = 1e-3
+"""Relative difference up to which figures are copies, written with fewer digits."""
 
 Line = tuple[int | None, Mapping[str, float]]
 
@@ -39,8 +43,10 @@ class _Part(NamedTuple):
 def gather(files: Sequence[Sequence[Line]], where: str) -> Gathered:
     """One table of all files of one run; later figures of a step count. Raises OppoError if there are none.
 
-    A step number that falls is a restart: what the first attempt logged from there on is replaced. One that
-    falls back to the first step or before it begins another run: the longest is used.
+    A step number that falls is a restart, if figures are repeated: what the first attempt logged from there
+    on is replaced. One that falls back to the first step or before it begins another run: the longest is
+    used.
+    Where no figure is repeated, the lines are not in order.
     """
     result = Gathered({})
     bare: set[int] = set()
@@ -49,10 +55,11 @@ def gather(files: Sequence[Sequence[Line]], where: str) -> Gathered:
         if not parts:
             continue
         bare |= {step for step, figures in lines if step is not None and not figures}
-        for step, row in _one_run(parts, result).items():
+        rows = _one_run(parts, result)
+        _refuse_another_run(rows, result, where)
+        for step, row in rows.items():
             known = result.rows.setdefault(step, {})
-            repeated = set(row) & set(known) - {COLD_START}
-            if repeated:
+            if _repeated(row, known):
                 result.left_out["step logged twice, in two files: the later one counts"] += 1
             known.update(row)
     if result.rows and (cut := {step for step in bare if min(result.rows) <= step} - result.rows.keys()):
@@ -86,9 +93,50 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
     return parts
 
 
+def _repeated(row: Mapping[str, float], known: Mapping[str, float]) -> set[str]:
+    return set(row) & set(known) - {COLD_START}
+
+
+def _refuse_another_run(rows: Mapping[int, Mapping[str, float]], result: Gathered, where: str) -> None:
+    """Raises OppoError if a file begins where the others begin and says other figures of the same steps:
+    copies of a log agree, what follows a restart begins later."""
+    both = [(row, result.rows[step]) for step, row in rows.items() if step in result.rows]
+    both = [(row, known) for row, known in both if _repeated(row, known)]
+    if not both or min(rows) > min(result.rows):
+        return
+    other = sum(
+        any(not isclose(row[name], known[name], rel_tol=_ALIKE) for name in _repeated(row, known))
+        for row, known in both
+    )
+    if 2 * other > len(both):
+        raise OppoError(
+            f"{where} holds files with other figures of the same steps ({other} steps), as of two runs or two"
+            " ranks: give the log of one"
+        )
+
+
+def _in_order(parts: Sequence[_Part], result: Gathered) -> list[_Part]:
+    """Parts put together that repeat no figure of the part before them."""
+    joined: list[_Part] = []
+    for part in parts:
+        before = joined[-1].rows if joined else {}
+        if not joined or any(_repeated(row, before.get(step, {})) for step, row in part.rows.items()):
+            joined.append(part)
+            continue
+        for step, row in part.rows.items():
+            before.setdefault(step, {}).update(row)
+        if _UNSORTED not in result.notes:
+            result.notes.append(_UNSORTED)
+    for part in joined:
+        for row in part.rows.values():
+            row.pop(COLD_START, None)
+        part.rows[part.first][COLD_START] = 1.0
+    return joined
+
+
 def _one_run(parts: Sequence[_Part], result: Gathered) -> dict[int, dict[str, float]]:
     runs: list[list[_Part]] = []
-    for part in parts:
+    for part in _in_order(parts, result):
         if runs and part.first > runs[-1][0].first:
             runs[-1].append(part)
         else:

@@ -11,6 +11,7 @@ import numpy as np
 
 from oppo_sim.columns import (
     COLD_START,
+    LENGTH_MEAN,
     PROMPT_LENGTH,
     RESPONSE_LENGTH,
     STAGES,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 _STEPS = "steps.parquet"
 _ROLLOUTS = "rollouts.parquet"
+_OTHER = 0.05
+"""Relative difference of mean lengths from which on rollouts are others."""
+_SAME = 0.01
+_FEWEST = 3
 
 
 def open_log(
@@ -134,7 +139,38 @@ def _with_trace(log: StepLog, lengths: str) -> StepLog:
         raise OppoError(
             f"--lengths {lengths} has no step column, so its rollouts belong to no step: import one that has"
         )
-    return _with_rollouts(log, frame)
+    return _of_this_run(_with_rollouts(log, frame), lengths)
+
+
+def _of_this_run(log: StepLog, lengths: str) -> StepLog:
+    """A note where the rollouts are others than those that the log has means of. Raises OppoError where they
+    are those of the step before or after."""
+    assert log.lengths is not None
+    if LENGTH_MEAN not in log.frame:
+        return log
+    known = log.frame.dropna(subset=[LENGTH_MEAN])
+    logged = dict(zip(known[STEP].astype(int).tolist(), known[LENGTH_MEAN].tolist(), strict=True))
+    means = {step: float(np.mean(each)) for step, each in log.lengths.items() if each}
+
+    def off(shift: int) -> float:
+        found = [
+            abs(means[step + shift] / mean - 1.0) for step, mean in logged.items() if step + shift in means
+        ]
+        return float(np.median(found)) if len(found) >= _FEWEST else np.inf
+
+    if off(0) <= _OTHER or not np.isfinite(off(0)):
+        return log
+    for shift, place in ((-1, "after"), (1, "before")):
+        if off(shift) <= _SAME:
+            raise OppoError(
+                f"--lengths {lengths}: the rollouts of a step are those that {log.name} logs of the step"
+                f" {place} it: number their steps as the log does"
+            )
+    note = (
+        f"the rollouts of {lengths} have other mean lengths than the log ({off(0):.0%} off): are they all,"
+        " and of this run?"
+    )
+    return replace(log, notes=(*log.notes, note))
 
 
 def _with_rollouts(log: StepLog, frame: "pd.DataFrame") -> StepLog:

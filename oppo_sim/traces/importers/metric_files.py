@@ -9,7 +9,8 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rows import json_values, plain_name, raw_lines
+from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw_lines
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = (
@@ -25,15 +26,22 @@ STEP_NAMES: Final = (
     "rollout_step", "Step",
 )  # fmt: skip
 
+_NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PAIR: Final = re.compile(
-    r"""(?<![\w./@-])['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w/])"""
+    r"""(?<![\w./@-])['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?"""
+    rf"""((?>{_NUMBER}))((?>ms|s)?)(?![\w/]|[,:]\d)"""
 )
+"""Name, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would be another one, and so
+would the 20 of ``20,5`` or ``20:05``."""
 _STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b", re.IGNORECASE)
 _BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
 """A line of a step that was cut off in its first figure."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_LINE: Final = 1 << 20
 _HIGHEST: Final = 10**300
+_MOST_DIGITS: Final = 400
+_DEEPEST: Final = 4
+"""Objects inside one another that are looked at."""
 _MOST_JSON: Final = 128 << 20
 
 Figures = tuple[int | None, dict[str, float]]
@@ -50,12 +58,12 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
             " JSON lines, and import that"
         )
     elif name.endswith(".csv"):
-        yield from _csv(path)
+        yield from _csv(path, reading)
     elif name.endswith(".jsonl"):
         for line, value in json_values(path, reading):
             yield _one(value, Place(path, line))
     elif name.endswith(".json"):
-        yield from _json(path)
+        yield from _json(path, reading)
     else:
         yield from console_lines(raw_lines(path))
 
@@ -68,9 +76,7 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
         # The last number of a line without its end may have lost digits, as where a run was stopped.
         whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
-        pairs = {
-            match.group(1): float(match.group(2)) for match in _PAIR.finditer(line) if match.end() <= whole
-        }
+        pairs = {match[1]: _in_seconds(match) for match in _PAIR.finditer(line) if match.end() <= whole}
         figures = {name: value for name, value in pairs.items() if math.isfinite(value)}
         cut = _BEGUN.search(line)
         if not (cut or any("/" in name or "length" in name or "len" in name for name in figures)):
@@ -83,6 +89,11 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             yield int(found.group(1)) if found else None, figures
 
 
+def _in_seconds(match: re.Match[str]) -> float:
+    value = float(match[2].replace(",", ""))
+    return value / 1000.0 if match[3] == "ms" else value
+
+
 def _one(value: Any, place: Place) -> Figures:
     if not isinstance(value, dict):
         raise place.error("this is not a JSON object of named metrics: is it the right file?")
@@ -90,9 +101,22 @@ def _one(value: Any, place: Place) -> Figures:
     named = value
     if isinstance(inner, dict):
         named = {**inner, **{name: value[name] for name in STEP_NAMES if name in value}}
-    figures = {name: float(number) for name, number in named.items() if _is_number(number)}
-    step = next((named[name] for name in STEP_NAMES if _is_number(named.get(name))), None)
+    figures = dict(_numbers(named))
+    step = next((figures[name] for name in STEP_NAMES if name in figures), None)
     return (None if step is None else place.whole(step, "step")), figures
+
+
+def _numbers(named: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    """Numbers, also as text, of an object and of those inside it: ``{"timing": {"gen": 3}}`` is
+    ``timing/gen``."""
+    for name, value in named.items():
+        if isinstance(value, dict):
+            if before.count("/") < _DEEPEST:
+                yield from _numbers(value, f"{before}{name}/")
+        elif _is_number(value):
+            yield before + name, float(value)
+        elif isinstance(value, str) and (number := _real_or_none(value[:_MOST_DIGITS])) is not None:
+            yield before + name, number
 
 
 def _is_number(value: Any) -> bool:
@@ -101,8 +125,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _json(path: Path) -> Iterator[Figures]:
-    """A list of objects, a trainer's ``log_history``, or TensorBoard's ``[[wall time, step, value], …]``."""
+def _json(path: Path, reading: Reading) -> Iterator[Figures]:
+    """A list of objects, a trainer's ``log_history``, TensorBoard's ``[[wall time, step, value], …]``; or
+    JSON lines under a wrong name."""
     text = b""
     for line in raw_lines(path):
         text += line
@@ -114,6 +139,10 @@ def _json(path: Path) -> Iterator[Figures]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
+        if _is_object(text.split(b"\n", 1)[0]):
+            for number, each in json_values(path, reading):
+                yield _one(each, Place(path, number))
+            return
         raise OppoError(f"{path} is no JSON ({str(error).splitlines()[0][:80]}): copy it again") from None
     if isinstance(value, dict):
         value = value.get("log_history", value.get("history"))
@@ -133,15 +162,43 @@ def _json(path: Path) -> Iterator[Figures]:
             yield _one(each, place)
 
 
-def _csv(path: Path) -> Iterator[Figures]:
-    rows = csv.reader(line.decode("utf-8-sig", "replace") for line in raw_lines(path))
+def _is_object(line: bytes) -> bool:
     try:
-        yield from _csv_figures(path, rows)
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+class _Lines:
+    """Lines of a CSV file as text; whether the last that was read has its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._raw = raw_lines(path)
+        self.whole = True
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._raw)
+        self.whole = line.endswith((b"\n", b"\r"))
+        return line.decode("utf-8-sig", "replace")
+
+
+def _csv(path: Path, reading: Reading) -> Iterator[Figures]:
+    lines = _Lines(path)
+    first = next(lines, "")
+    delimiter = next((each for each in ";\t" if each in first and "," not in first), ",")
+    rows = csv.reader(chain((first,), lines), delimiter=delimiter)
+    try:
+        yield from _csv_figures(path, rows, lines, reading, decimal="," if delimiter == ";" else ".")
     except csv.Error as error:
         raise Place(path, rows.line_num).error(f"this is no CSV ({error}): correct the line") from None
 
 
-def _csv_figures(path: Path, rows: Iterator[list[str]]) -> Iterator[Figures]:
+def _csv_figures(
+    path: Path, rows: Iterator[list[str]], lines: _Lines, reading: Reading, decimal: str
+) -> Iterator[Figures]:
     header = next(rows, None)
     if header is None:
         return
@@ -149,20 +206,37 @@ def _csv_figures(path: Path, rows: Iterator[list[str]]) -> Iterator[Figures]:
     tensorboard = [name.strip() for name in header] == ["Wall time", "Step", "Value"]
     # wandb names a column 'run - metric' and adds its least and largest value.
     kept = [at for at, name in enumerate(header) if at not in steps and not name.endswith(("__MIN", "__MAX"))]
-    kept = [2] if tensorboard else kept
+    kept = [2] if tensorboard else [at for at in kept if header[at].strip()]
     names = [tag_of(path)] * 3 if tensorboard else [name.rsplit(" - ", 1)[-1].strip() for name in header]
+    if len({names[at] for at in kept}) < len(kept):
+        raise _several_runs(path, [header[at] for at in kept])
     for number, row in enumerate(rows, start=2):
-        if not any(row):
+        if not any(row) or row == header:  # again where a second file was put behind the first
             continue
         place = Place(path, number)
+        if len(row) < len(header) and not lines.whole:
+            reading.left_out[CUT_OFF] += 1
+            return
         if len(row) != len(header):
             raise place.error(
                 f"there are {len(row)} values but the header names {len(header)}: correct the line"
             )
-        figures = {names[at]: figure for at in kept if (figure := _real_or_none(row[at])) is not None}
+        figures = {
+            names[at]: figure
+            for at in kept
+            if (figure := _real_or_none(row[at].replace(decimal, "."))) is not None
+        }
         step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
         if figures:
             yield step, figures
+
+
+def _several_runs(path: Path, header: Sequence[str]) -> OppoError:
+    runs = sorted({name.rsplit(" - ", 1)[0].strip() for name in header if " - " in name})
+    if len(runs) > 1:
+        shown = ", ".join(each[:40] for each in runs[:3])
+        return OppoError(f"{path} has columns of {len(runs)} runs ({shown}): export one run, and fit that")
+    return OppoError(f"{path} names a column twice: leave one of them out")
 
 
 def _real_or_none(text: str) -> float | None:

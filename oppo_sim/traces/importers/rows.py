@@ -5,6 +5,7 @@ import gzip
 import json
 import sys
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,11 @@ def raw_lines(path: Path) -> Iterator[bytes]:
                 room, number = most_unpacked(path) if packed else sys.maxsize, 0
                 while line := file.readline(MOST_LINE):
                     number, room = number + 1, room - len(line)
+                    if number == 1 and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                        raise OppoError(
+                            f"{path} is UTF-16 text, as PowerShell writes: write it as UTF-8 (iconv -f UTF-16"
+                            " -t UTF-8)"
+                        )
                     if len(line) == MOST_LINE:
                         raise Place(path, number).error(
                             f"the line is longer than {MOST_LINE >> 20} MB: is it the right file?"

@@ -1,0 +1,249 @@
+"""Logs in other forms than they were made for: read as what they are, used in part with a count, or refused in
+one sentence; never read as something else."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.call import fit
+from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.sources import open_log
+from oppo_sim.scenario.load import scenario_from_plain
+from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.import_cases import write_lines
+from tests.test_fit_reading import BASE, console, reasons, refused
+
+GEN, STEP_S = "timing_s/gen", "timing_s/step"
+
+
+def seconds(path: Path, column: str = GEN, **options: Any) -> list[float]:
+    return list(read_step_log(path, **options).frame[column].tolist())
+
+
+def lines_of(path: Path, *lines: str, encoding: str = "utf-8") -> Path:
+    path.write_text("".join(line + "\n" for line in lines), encoding=encoding)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("20.75s", 20.75),
+        ("20750ms", 20.75),
+        ("20750.5ms", 20.7505),
+        ("1,020.75", 1020.75),
+        ("12,345,678", 12_345_678.0),
+        ("2.075e1", 20.75),
+        ("np.float64(20.75)", 20.75),
+        ("tensor(20.75)", 20.75),
+        ("'20.75'", 20.75),
+        ("20.", 20.0),
+    ],
+)
+def test_a_number_on_the_console_is_read_whole_with_its_unit(
+    said: str, expected: float, tmp_path: Path
+) -> None:
+    line = f"response_length/mean:500.0 - timing_s/gen:{said} - timing_s/ref:3.0"
+    path = lines_of(tmp_path / "a.log", *(f"step:{step} - {line}" for step in (1, 2)))
+    assert seconds(path) == pytest.approx([expected] * 2)
+
+
+@pytest.mark.parametrize("said", ["20,75", "20.75min", "20.75h", "1:20.5", "20/75", "nan", "inf"])
+def test_what_is_no_plain_number_is_not_taken_for_another_one(said: str, tmp_path: Path) -> None:
+    line = f"response_length/mean:500.0 - timing_s/gen:{said} - timing_s/ref:3.0"
+    log = read_step_log(lines_of(tmp_path / "a.log", f"step:1 - {line}", f"step:2 - {line}"))
+    assert GEN not in log.frame
+    assert log.frame["timing_s/ref"].tolist() == [3.0, 3.0]
+
+
+def test_json_lines_in_other_dresses_read_alike(tmp_path: Path) -> None:
+    flat = [{"step": step, **BASE} for step in (1, 2, 3)]
+    nested = [
+        {
+            "step": step,
+            "timing_s": {name.split("/")[1]: value for name, value in BASE.items() if "timing" in name},
+            "response_length": {"mean": 500.0, "max": 1000.0},
+            "prompt_length": {"mean": 100.0},
+        }
+        for step in (1, 2, 3)
+    ]
+    text = [{name: str(value) for name, value in row.items()} for row in flat]
+    expected = read_step_log(write_lines(tmp_path / "flat.jsonl", flat)).frame
+    for name, rows in (("nested.jsonl", nested), ("text.jsonl", text), ("wrong_name.json", flat)):
+        found = read_step_log(write_lines(tmp_path / name, rows)).frame
+        pd.testing.assert_frame_equal(found[expected.columns.tolist()], expected)
+
+
+def table(path: Path, rows: Sequence[Sequence[object]], delimiter: str = ",", end: str = "\n") -> Path:
+    path.write_text("\n".join(delimiter.join(str(each) for each in row) for row in rows) + end)
+    return path
+
+
+HEADER = ("step", GEN, "response_length/mean")
+
+
+def test_tables_with_other_separators(tmp_path: Path) -> None:
+    for name, delimiter in (("a.csv", ","), ("b.csv", ";"), ("c.csv", "\t")):
+        rows = [HEADER, (1, 20.5, 500), (2, 21.5, 501)]
+        assert seconds(table(tmp_path / name, rows, delimiter)) == [20.5, 21.5]
+    rows = [HEADER, (1, "20,5", "500,0"), (2, "21,5", "501,0")]
+    assert seconds(table(tmp_path / "d.csv", rows, ";")) == [20.5, 21.5]
+
+
+def test_a_table_that_was_cut_off_or_has_its_header_twice(tmp_path: Path) -> None:
+    cut = table(tmp_path / "cut.csv", [HEADER, (1, 20.5, 500), (2, 21.5, 501), (3, 2)], end="")
+    log = read_step_log(cut)
+    assert log.frame["step"].tolist() == [1, 2]
+    assert "1 last line cut off" in reasons(log)
+    again = table(tmp_path / "again.csv", [HEADER, (1, 20.5, 500), HEADER, (2, 21.5, 501)])
+    assert seconds(again) == [20.5, 21.5]
+    short = table(tmp_path / "short.csv", [HEADER, (1, 20.5), (2, 21.5, 501)])
+    assert "line 2: there are 2 values but the header names 3" in refused(short)
+
+
+def test_an_export_of_several_runs_is_not_mixed(tmp_path: Path) -> None:
+    header = ("Step", f"old - {GEN}", f"old - {GEN}__MIN", f"new - {GEN}")
+    path = table(tmp_path / "a.csv", [header, (1, 20, 20, 30), (2, 21, 21, 31)])
+    assert "columns of 2 runs (new, old): export one run" in refused(path)
+    twice = table(tmp_path / "b.csv", [("step", GEN, GEN), (1, 20, 30)])
+    assert "names a column twice" in refused(twice)
+
+
+def test_steps_out_of_order_are_sorted_and_none_is_lost(tmp_path: Path) -> None:
+    for name, order in (("down", range(9, 0, -1)), ("pair", [1, 3, 2, 4, 5]), ("tail", [6, 7, 8, 1, 2, 3])):
+        path = console(tmp_path / f"{name}.log", [(step, {GEN: 20.0 + step}) for step in order])
+        log = read_step_log(path)
+        assert log.frame["step"].tolist() == sorted(order)
+        assert log.frame[GEN].tolist() == [20.0 + step for step in sorted(order)]
+        assert log.frame["cold_start"].tolist() == [True] + [False] * (len(order) - 1)
+        assert any("not in the order" in note for note in log.notes)
+        assert not log.left_out
+
+
+def test_figures_of_a_step_in_two_passes_come_together(tmp_path: Path) -> None:
+    timed = [f"step:{step} - timing_s/gen:{20 + step}.0" for step in (1, 2, 3)]
+    lengths = [f"step:{step} - response_length/mean:{500 + step}.0" for step in (1, 2, 3)]
+    log = read_step_log(lines_of(tmp_path / "a.log", *timed, *lengths))
+    assert log.frame[GEN].tolist() == [21.0, 22.0, 23.0]
+    assert log.frame["response_length/mean"].tolist() == [501.0, 502.0, 503.0]
+
+
+def test_files_of_two_runs_in_a_folder_are_not_mixed(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    console(folder / "1.log", [(step, {}) for step in range(1, 9)])
+    console(folder / "2.log", [(step, {GEN: 30.0}) for step in range(1, 5)])
+    assert "files with other figures of the same steps (4 steps)" in refused(folder)
+    console(folder / "2.log", [(step, {}) for step in range(1, 9)])
+    copied = read_step_log(folder)
+    assert copied.frame["step"].tolist() == list(range(1, 9))
+    assert "8 step logged twice, in two files" in reasons(copied)
+    console(folder / "2.log", [(step, {GEN: 30.0}) for step in range(6, 12)])
+    resumed = read_step_log(folder)
+    assert resumed.frame[GEN].tolist() == [20.0] * 5 + [30.0] * 6
+    assert resumed.frame[resumed.frame["cold_start"]]["step"].tolist() == [1, 6]
+
+
+def test_a_whole_step_in_milliseconds_beside_stages_in_seconds(tmp_path: Path) -> None:
+    log = read_step_log(console(tmp_path / "a.log", [(step, {STEP_S: 36_000.0}) for step in range(1, 6)]))
+    assert log.frame[STEP_S].tolist() == [36.0] * 5
+    assert any("timing_s/step was taken as milliseconds" in note for note in log.notes)
+
+
+def test_a_share_in_percent(tmp_path: Path) -> None:
+    steps = [(step, {"response_length/clip_ratio": 3.5}) for step in range(1, 4)]
+    log = read_step_log(console(tmp_path / "a.log", steps))
+    assert log.frame["response_length/clip_ratio"].tolist() == pytest.approx([0.035] * 3)
+    assert any("taken as percent" in note for note in log.notes)
+
+
+def test_other_encodings(tmp_path: Path) -> None:
+    text = console(tmp_path / "a.log", [(1, {}), (2, {})]).read_text()
+    (tmp_path / "bom.log").write_text("\ufeff" + text, encoding="utf-8")
+    (tmp_path / "crlf.log").write_bytes(text.replace("\n", "\r\n").encode())
+    (tmp_path / "latin.log").write_bytes(b"caf\xe9 step:1\n" + text.encode())
+    for name in ("bom", "crlf", "latin"):
+        assert seconds(tmp_path / f"{name}.log") == [20.0, 20.0]
+    (tmp_path / "wide.log").write_text(text, encoding="utf-16")
+    assert "UTF-16" in refused(tmp_path / "wide.log")
+
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of a run of ``SCENARIO``."""
+    path = tmp_path_factory.mktemp("odd") / "good.log"
+    return verl_log(path, SCENARIO, TRUTH, steps=STEPS)
+
+
+SCENARIO = fit_scenario(training={"critic": "none", "ref": False, "old_log_prob": "behaviour"}, steps=STEPS)
+
+
+def fitting(log: object, **options: Any) -> str:
+    with pytest.raises(OppoError) as caught:
+        fit(log, SCENARIO, draws=20, fit_steps=STEPS, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def rescaled(log: Path, path: Path, factor: float) -> Path:
+    frame = read_step_log(log).frame
+    timed = [name for name in frame if name.startswith("timing_s/")]
+    frame[timed] *= factor
+    rows = [{k: float(v) for k, v in row.items() if k != "cold_start"} for row in frame.to_dict("records")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_seconds_in_minutes_or_milliseconds_are_refused(good: Path, tmp_path: Path) -> None:
+    assert "--unit ms" in fitting(rescaled(good, tmp_path / "ms.jsonl", 1000.0))
+    assert "is it in minutes" in fitting(rescaled(good, tmp_path / "minutes.jsonl", 1 / 60))
+
+
+def test_a_log_counts_once(good: Path) -> None:
+    assert "are the same log" in fitting([good, good])
+    assert "is fitted and judged" in fitting(good, judge=[(good, SCENARIO)])
+
+
+def test_a_scenario_of_another_run_is_told_by_its_lengths(good: Path) -> None:
+    plain = SCENARIO.to_plain()
+    other = scenario_from_plain({**plain, "max_response_length": 300})
+    with pytest.raises(OppoError, match=r"has a response of [\d,]+ tokens, but max_response_length"):
+        fit(good, other, draws=20)
+
+
+def test_stages_that_overlap_are_told(good: Path, tmp_path: Path) -> None:
+    frame = read_step_log(good).frame
+    rows = [{**row, STEP_S: 0.8 * row[STEP_S]} for row in frame.drop(columns="cold_start").to_dict("records")]
+    path = write_lines(tmp_path / "async.jsonl", rows)
+    result = fit(path, SCENARIO, draws=20, fit_steps=STEPS)
+    assert any("longer than its steps: they overlap" in note for note in result.notes)
+
+
+def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) -> None:
+    frame = read_step_log(good).frame
+
+    def trace(name: str, shift: int, factor: float) -> str:
+        rows = [
+            {"step": int(row["step"]) + shift, "response_length": int(each), "prompt_length": 100}
+            for row in frame.to_dict("records")
+            for each in np.full(64, round(factor * row["response_length/mean"]))
+        ]
+        path = tmp_path / f"{name}.parquet"
+        pd.DataFrame(rows).to_parquet(path)
+        return str(path)
+
+    assert not open_log(good, lengths=trace("same", 0, 1.0)).notes
+    with pytest.raises(OppoError, match="of the step after it: number their steps"):
+        open_log(good, lengths=trace("early", -1, 1.0))
+    (note,) = open_log(good, lengths=trace("other", 0, 2.0)).notes
+    assert "other mean lengths than the log" in note
+    assert "is among those of its rollouts" in fitting(open_log(good, lengths=trace("far", 100, 1.0)))

@@ -25,6 +25,16 @@ def test_decode_spans_rollouts_and_lengths_and_has_long_tails() -> None:
         assert point.longest > 1.5 * twin.longest, "the same total, another longest"
 
 
+def test_decode_tables_are_measured_on_unequal_contexts() -> None:
+    even = [point for point in make_plan(SIZES).points if point.kind == "decode" and point.cell is not None]
+    for point in even:
+        assert point.cell == (point.n, point.kv_tokens)
+        mean, contexts = point.kv_tokens / point.n, [context for context, _ in point.rows]
+        if point.n > 1 and 40 < mean < 0.7 * SIZES.max_length:
+            assert min(contexts) == pytest.approx(0.7 * mean, rel=0.05)
+            assert max(contexts) == pytest.approx(1.3 * mean, rel=0.05)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(1, 200),

@@ -100,9 +100,16 @@ class Contention:
 
     @property
     def factor(self) -> float:
-        """f: geometric mean of the slow-downs over ``expected``, at least 1."""
-        first, second = self.slowdown
-        return max(1.0, sqrt(first * second) / self.expected)
+        """f: median of ``factors``, at least 1."""
+        return max(1.0, median(self.factors))
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """Of each round the geometric mean of its slow-downs over ``expected``: what one side loses more in a
+        round, the other loses less."""
+        return tuple(
+            sqrt(first * second) / self.expected for first, second in (one.slowdown for one in self.by_round)
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -137,8 +144,10 @@ def decode_beside_score(found: Iterable[Contention]) -> list[Contention]:
 
 
 def contention_factor(found: Iterable[Contention]) -> float | None:
-    """f of decoding and scoring that run together, the median over batches; None: not measured."""
-    return median(factors) if (factors := [one.factor for one in decode_beside_score(found)]) else None
+    """f of decoding and scoring that run together, the median over the rounds of all batches, at least 1;
+    None: not measured."""
+    factors = [factor for one in decode_beside_score(found) for factor in one.factors]
+    return max(1.0, median(factors)) if factors else None
 
 
 def time_slices_of(found: Iterable[Contention]) -> TimeSlices | None:

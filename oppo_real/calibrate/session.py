@@ -46,9 +46,9 @@ class Effort:
     repeats: int = 5
     budget_s: float = 900.0
     contention: bool = True
-    window_s: float = 1.0
+    window_s: float = 0.5
     """Of one turn in the measurement of contention."""
-    rounds: int = 3
+    rounds: int = 6
     """Of contention."""
     cores: tuple[int, ...] | None = None
     """CPU cores on which activities meet; None: all of the process."""

@@ -40,9 +40,14 @@ def resampled_profiles(
         scaled = _scaled(profile, grouped, drawn)
         if met:
             (again,) = drawn_anew(met, generator, 1)
-            shared = {"contention_factor": contention_factor(again), "time_slices": time_slices_of(again)}
-            scaled = scaled.model_copy(update=shared)
+            scaled = sharing_as_in(scaled, again)
         yield scaled
+
+
+def sharing_as_in(profile: Profile, met: Sequence[Contention]) -> Profile:
+    """The profile with what sharing costs in the rounds of ``met``."""
+    shared = {"contention_factor": contention_factor(met), "time_slices": time_slices_of(met)}
+    return profile.model_copy(update=shared)
 
 
 def spread_of_moments(visits: Sequence[Visit], seconds: float) -> float:

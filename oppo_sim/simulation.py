@@ -16,7 +16,7 @@ from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.scenario.build import build_setup, policy_settings_of
-from oppo_sim.scenario.load import Overrides, load_scenario, override_texts
+from oppo_sim.scenario.load import Overrides, load_scenario
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -166,4 +166,4 @@ def loaded_scenario(scenario: Scenario | str | Path, overrides: Overrides) -> Sc
         raise OppoError(
             f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario"
         )
-    return load_scenario(scenario, override_texts(overrides))
+    return load_scenario(scenario, overrides)

@@ -112,6 +112,7 @@ def test_show_writes_defaults_out_and_says_what_was_translated(
     assert "# stream_interval: 64 was read as policy.chunk_size: 64\n" in out
     Path("shown.yaml").write_text(out)
     assert load_scenario("shown.yaml") == load_scenario("mine.yaml", ["policy.chunk_size=64"])
+    assert load_scenario("shown.yaml") == load_scenario("mine.yaml", {"policy.chunk_size": 64})
 
 
 def test_show_as_json_is_the_same_scenario(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,13 +78,17 @@ def read_scenario_text(path: Path) -> str:
         raise OppoError(f"scenario {path} is not UTF-8 text: save it as UTF-8") from None
 
 
-def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Settings laid over a scenario: field → value, or ``a.b=c`` texts."""
+
+
+def load_scenario(name_or_path: str | Path, overrides: Overrides = ()) -> Scenario:
     """Read, translate, override and check a scenario.
 
     Args:
         name_or_path: a shipped name, or a path to a YAML file.
-        overrides: ``a.b=c`` each, the value in YAML; later ones win over earlier ones, all of them over the
-            file.
+        overrides: field → value, or ``a.b=c`` each, the value in YAML; later ones win over earlier ones, all
+            of them over the file.
 
     Raises OppoError in one sentence: the file, the field, the given value and what is allowed; of several
     problems the first, and how many more there are.
@@ -93,7 +97,7 @@ def load_scenario(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Sc
     shipped = path.parent == SHIPPED_FOLDER
     where = path.stem if shipped else str(path)
     data = parse_yaml(read_scenario_text(path), where)
-    scenario = scenario_from_plain(data, overrides, where=where, default_name=path.stem)
+    scenario = scenario_from_plain(data, override_texts(overrides), where=where, default_name=path.stem)
     # A shipped scenario names no files of its own: what is asked of it on the command line lies where the
     # user is.
     return remember_origin(scenario, None if shipped else path.parent, where, scenario.translations)
@@ -115,8 +119,6 @@ def without_own_trace(fields: Mapping[str, Any]) -> tuple[str | None, dict[str, 
 
 
 _TRACE = "trace"
-Overrides = Mapping[str, Any] | Sequence[str]
-"""Settings laid over a scenario: field → value, or ``a.b=c`` texts."""
 
 
 def override_texts(overrides: Overrides) -> list[str]:

@@ -78,7 +78,8 @@ def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -
         raise OppoError(f"baseline '{baseline}' is not in the comparison: it has {', '.join(policies)}")
     low, high = numbers(comparison, c.SPEEDUP_LOW, _WHAT), numbers(comparison, c.SPEEDUP_HIGH, _WHAT)
     figure, axis = bar_figure(policies)
-    colours = [FAINT if policy == baseline else TRAINED for policy in policies]
+    # A baseline of rounds, "sequential (rounds of 256)", is one too.
+    colours = [FAINT if policy.partition(" (")[0] == baseline else TRAINED for policy in policies]
     axis.barh(np.arange(len(speedup)), speedup, height=0.62, color=colours)
     machine = _machine_ends(comparison, c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH)
     handles = [] if machine is None else [_intervals(axis, speedup, *machine, _MACHINE)]

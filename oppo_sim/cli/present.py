@@ -13,6 +13,7 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
+from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.labels import (
     ATTRIBUTION,
     GPU_HEADS,
@@ -107,11 +108,13 @@ def show_comparison(
         )
     )
     console.print(to_reward_table(comparison.table, "to the target reward [95 %]"))
+    baselines = [label for label in comparison.table.index if str(label).partition(" (")[0] == BASELINE]
     for name, shares in compared_shares(comparison.cells).items():
+        # The baselines train on policy and defer nothing: rows of 100 %.
         if shares.shape[1] > 1:
-            console.print(shares_table(shares, name))
+            console.print(shares_table(shares[~shares.index.isin(baselines)], name))
     if comparison.attribution.notna().any(axis=None):
-        console.print(attribution_table(comparison.attribution, "where the time went, seconds a step"))
+        console.print(attribution_table(comparison.attribution, "where the time went"))
     click.echo(_best_sentence(comparison))
     click.echo(manifest["to_reward"]["sentence"])
     show_machine(manifest, comparison.table)
@@ -313,18 +316,22 @@ def shares_table(shares: "pd.DataFrame", name: str) -> "Table":
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: seconds a step that overlap hid, that the shorter tail saved, and that were lost;
-    empty where not applicable."""
+    """One row a policy: time a step that overlap hid, that the shorter tail saved, and that was lost, in the
+    unit that the title then names; empty where not applicable."""
     heads = (
         "policy", "overlap\nhid", "tail\nsaved",
         *(f"{word}\nlost" for word in ("recompute", "contention", "padding", "cuts")),
     )  # fmt: skip
-    values = [numbers(attribution, name, "attribution").tolist() for name in ATTRIBUTION]
+    values = np.array([numbers(attribution, name, "attribution") for name in ATTRIBUTION]).T
+    # One unit and as many decimals for all, of the largest: what is beside it next to nothing reads 0.0.
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    unit = time_unit(largest)
+    digits = len(significant(largest / unit.seconds).partition(".")[2])
     rows = [
-        (str(policy), *map(format_seconds, seconds))
-        for policy, *seconds in zip(attribution.index, *values, strict=True)
+        (str(policy), *(_decimals(round(seconds / unit.seconds, digits) + 0.0, digits) for seconds in row))
+        for policy, row in zip(attribution.index, values.tolist(), strict=True)
     ]
-    return table(title, heads, rows)
+    return table(f"{title}, {unit.name} a step" if title else "", heads, rows)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

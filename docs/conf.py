@@ -71,7 +71,7 @@ def link_to_copies(app: Sphinx, name: str, source: list[str]) -> None:
     )
     if name.startswith("experiments/"):
         text = re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", text)
-        text = re.sub(r"\]\(((?:\.\./)+)notebooks/[^)]+\)", r"](\1notebooks.md)", text)
+        text = re.sub(r"\]\(((?:\.\./)+)notebooks/[^)]+\)", r"](\1api.md#notebooks)", text)
     source[0] = text
 
 

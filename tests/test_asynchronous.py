@@ -1,5 +1,5 @@
 """The modes of ``async``: who is trained first, the strict bound, what an update does to rollouts
-(docs/asynchronous.md)."""
+(docs/policies.md)."""
 
 from __future__ import annotations
 

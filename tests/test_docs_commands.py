@@ -83,7 +83,7 @@ def begins(command: str, known: Callable[[str], bool] | set[str] | dict[str, str
 
 
 def importers_files() -> None:
-    """Dumps of slime and verl, metrics, a log of one's own, and a tokenizer."""
+    """Dumps of slime and verl, metrics, a log of one's own, a tokenizer, and what the page's own loop records."""
     Path("debug_rollouts").mkdir()
     for step in (20, 40):
         samples = [
@@ -114,19 +114,15 @@ def importers_files() -> None:
     parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
     whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
     Path("Qwen3-8B/tokenizer.json").write_text(json.dumps({**parts, **whole}))
+    with Recorder("runs/recorded") as recorder:
+        for length in range(40, 80):
+            recorder.rollout_finished(length, step=length // 60)
 
 
 def policies_files() -> None:
     """The policy that the page shows."""
     source = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "policies.md").read_text(), re.DOTALL)
     Path("oldest.py").write_text(next(block for block in source if "class OldestFirst" in block))
-
-
-def recording_files() -> None:
-    """What the page's own loop records."""
-    with Recorder("runs/recorded") as recorder:
-        for length in range(40, 80):
-            recorder.rollout_finished(length, step=length // 60)
 
 
 def report_files() -> None:
@@ -172,8 +168,7 @@ def traces_files() -> None:
 BEFORE: dict[str, Callable[[], None]] = {
     "importers.md": importers_files,
     "policies.md": policies_files,
-    "recording.md": recording_files,
-    "report.md": report_files,
+    "limits.md": report_files,
     "sweep.md": sweep_files,
     "traces.md": traces_files,
     "tutorial.md": tutorial_files,

@@ -227,7 +227,7 @@ def _training(axes: "Axes", samples: Sequence[Sample]) -> None:
         axes.set_title("training, all stages", fontsize=10)
     else:
         axes.set_axis_off()
-        axes.set_title("training: not measured (docs/gpu.md)", fontsize=10)
+        axes.set_title("training: not measured (experiments/gpu/README.md)", fontsize=10)
 
 
 def _sync(axes: "Axes", samples: Sequence[Sample]) -> None:

@@ -1,2 +1,2 @@
 """Real runs beside predictions from the calibrated profile: how far seconds, speed-ups and decisions agree
-(docs/validate.md)."""
+(docs/calibrate.md)."""

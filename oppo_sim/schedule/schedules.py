@@ -312,7 +312,7 @@ class Synchronous(_Phased[F]):
 
 
 class OneStepOff(_Phased[F]):
-    """Step t trains batch t while batch t+1 is generated (docs/asynchronous.md)."""
+    """Step t trains batch t while batch t+1 is generated (docs/policies.md)."""
 
     def process(self) -> Wait[None]:
         plant = self.plant
@@ -339,7 +339,7 @@ class OneStepOff(_Phased[F]):
 
 
 class Asynchronous(Scheduler[F]):
-    """Generation goes on during training and pauses only for ``update_weights`` (docs/asynchronous.md)."""
+    """Generation goes on during training and pauses only for ``update_weights`` (docs/policies.md)."""
 
     every_instant = True
 

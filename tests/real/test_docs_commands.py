@@ -15,7 +15,7 @@ from oppo_sim.cli.main import run
 from tests.real.test_validate_session import SCENARIO
 from tests.test_docs_commands import REAL, ROOT, commands
 
-MORE = [ROOT / "docs" / f"{name}.md" for name in ("real", "calibrate", "validate", "tutorial")]
+MORE = [ROOT / "docs" / f"{name}.md" for name in ("real", "calibrate", "tutorial")]
 PAGES = [ROOT / "README.md", *(MORE if "OPPO_DOCS_IN_FULL" in os.environ else ())]
 SMALLER = {
     "run": ("--steps", "3", "--no-figures"),

@@ -1,4 +1,4 @@
-"""Policies whose generation goes on during training (docs/asynchronous.md)."""
+"""Policies whose generation goes on during training (docs/policies.md)."""
 
 from dataclasses import dataclass
 

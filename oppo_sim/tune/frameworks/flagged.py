@@ -53,7 +53,7 @@ def trl_blocks(it: Recommended, found: list[Line]) -> list[Block]:
             "from oppo_real.trl_client import OppoPPOTrainer\n\n"
             f"trainer = OppoPPOTrainer(policy=({it.policy!r}, {dict(it.settings)!r}), **of_your_PPOTrainer)"
         )
-        blocks.append(Block("this project's client for TRL's trainer does all of it (docs/trl.md)", code))
+        blocks.append(Block("this project's client for TRL's trainer does all of it (docs/ppo.md)", code))
     return blocks
 
 

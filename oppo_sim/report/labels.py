@@ -60,8 +60,10 @@ def stage_rows(steps: "pd.DataFrame", unit: Unit | None = None) -> list[tuple[st
 
 def format_signed(share: float) -> str:
     """A share of 1 in percent with its sign, e.g. ``+4.7 %``."""
-    sign = "+" if share > 0 else "−" if share < 0 else "±"
-    return f"{sign}{format_percent(abs(share))}" if math.isfinite(share) else NOTHING
+    if not math.isfinite(share):
+        return NOTHING
+    shown = round(share, 3)
+    return f"{'+' if shown > 0 else '−' if shown < 0 else '±'}{format_percent(abs(share))}"
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -235,8 +237,9 @@ def measure_of(column: str) -> Measure:
 
 
 def field_label(field: str) -> str:
-    """A scenario field on an axis."""
-    return _NAMES.get(field, field.removeprefix("policy.").replace("_", " "))
+    """A scenario field on an axis: in words, or, outside of the policy, as it is written."""
+    own = field.removeprefix("policy.")
+    return _NAMES.get(field, own if "." in own else own.replace("_", " "))
 
 
 def short_label(field: str) -> str:
@@ -306,8 +309,7 @@ def measured_label(value: float, kind: Kind) -> str:
     if kind == "share":
         return format_percent(value)
     if kind == "signed_share":
-        shown = round(value, 3)
-        return f"{'+' if shown > 0 else '−' if shown < 0 else '±'}{format_percent(abs(value))}"
+        return format_signed(value)
     if kind == "count":
         return f"{value:,.0f}" if value.is_integer() else significant(value)
     return significant(value)

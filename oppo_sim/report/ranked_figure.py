@@ -54,7 +54,7 @@ def ranked_figure(points: Points, metric: str = c.STEP_S, *, title: str = "") ->
     axis.set_xlim(min(reach) - 0.3 * room, max(reach) + room)
     axis.set_xlabel(measure.label if unit is None else f"{measure.label} ({unit.name})")
     left_out = f"best {len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
-    set_title(axis, title, left_out)
+    set_title(axis, title, left_out, "bars: 95 % of the rollouts" if ends else "")
     legend_below(figure, list(handles.values()))
     return figure
 

@@ -176,6 +176,8 @@ def curve_figure(
             f"a curve needs a numeric field that varies, and '{x}' is none: choose among"
             f" {', '.join(points.axes)}"
         )
+    from matplotlib.transforms import ScaledTranslation
+
     measure, values = measure_of(metric), points.measured(metric)
     if not np.isfinite(values).any():
         raise OppoError(f"no point has the measure '{metric}': there is nothing to draw")
@@ -186,8 +188,9 @@ def curve_figure(
     figure, (axis,) = new_figure([4.0], below=0.3)
     handles: list[Artist] = []
     number = points.numbers(x)
-    for (value, rows, best), colour, mark, dashes in zip(
-        _lines(points, values, x, by), cycle(LINES), cycle(_MARKS), cycle(_DASHES)
+    lines = _lines(points, values, x, by)
+    for nth, ((value, rows, best), colour, mark, dashes) in enumerate(
+        zip(lines, cycle(LINES), cycle(_MARKS), cycle(_DASHES))
     ):
         at, heights = number[rows], values[rows] / scale
         if band:
@@ -196,11 +199,14 @@ def curve_figure(
         if whiskers:
             low, high = (points.measured(column)[rows] / scale for column in whiskers)
             drawn = np.isfinite(low)
-            axis.vlines(
-                at[drawn], low[drawn], high[drawn], color=colour, linewidth=0.9, linestyle=(0, (3, 2))
-            )
+            # Side by side, those of one place.
+            aside = ScaledTranslation((nth - (len(lines) - 1) / 2) * 3 / 72, 0, figure.dpi_scale_trans)
+            dashed = {"color": colour, "linewidth": 0.9, "linestyle": (0, (3, 2))}
+            axis.vlines(at[drawn], low[drawn], high[drawn], **dashed, transform=axis.transData + aside)
         held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
-        named = value_label(value) if by else measure.label
+        named = measure.label
+        if by:
+            named = value_label(value) if isinstance(value, str) else settings_label([by], [value])
         handles += axis.plot(
             at,
             heights,
@@ -227,8 +233,9 @@ def curve_figure(
         "dashed: 95 % of the machine" if whiskers else "",
     )
     set_title(axis, title, ", ".join(note for note in (diamond, *shown) if note))
-    widest = max(len(str(handle.get_label())) for handle in handles)
-    legend_below(figure, handles, columns=1 if widest > 45 else 3)
+    names = [str(handle.get_label()) for handle in handles]
+    if names != [measure.label]:  # which stands beside the axis
+        legend_below(figure, handles, columns=1 if max(map(len, names)) > 45 else 3)
     return figure
 
 

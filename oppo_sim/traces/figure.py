@@ -101,6 +101,7 @@ def _histogram(axis: "Axes", lengths: Any, stats: TraceStats) -> None:
     )
     axis.set_ylabel("% of responses", fontsize=9)
     axis.set_xlim(0, bins[-1])
+    axis.locator_params(axis="x", nbins=6)
     axis.xaxis.set_major_formatter("{x:,.0f}")
 
 

@@ -64,7 +64,8 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
     _labels(axis, reach, [format_seconds(seconds, unit) for seconds in steps])
     axis.set_xlim(0, (largest(reach) or 1.0) * 1.16)
     axis.set_xlabel(f"step time ({unit.name})")
-    set_title(axis, title)
+    beyond = bool(np.any(left > 1.01 * value))
+    set_title(axis, title, "● is the step: stages that run at the same time add up to more" if beyond else "")
     legend_below(figure, handles)
     return figure
 

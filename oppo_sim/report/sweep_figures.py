@@ -73,6 +73,8 @@ _STAR: Final[dict[str, Any]] = {
 }
 
 HEAT: Final = "step_time"
+_LEAST_DIFFERENCE: Final = {c.COMPARED_STALENESS_MEAN: 0.05, c.LENGTH_BIAS_PAIRED: 0.003}
+"""Updates, share: where all points are closer, there is nothing to trade."""
 _BAND: Final = {c.HOURS_TO_REWARD: "of rollouts, machine and staleness effect"}
 """What a measure's interval holds, where not the rollouts alone."""
 
@@ -204,9 +206,7 @@ def curve_figure(
             dashed = {"color": colour, "linewidth": 0.9, "linestyle": (0, (3, 2))}
             axis.vlines(at[drawn], low[drawn], high[drawn], **dashed, transform=axis.transData + aside)
         held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
-        named = measure.label
-        if by:
-            named = value_label(value) if isinstance(value, str) else settings_label([by], [value])
+        named = _named(by, value) if by else measure.label
         handles += axis.plot(
             at,
             heights,
@@ -440,14 +440,25 @@ def _tradeoffs(points: Points, title: str) -> Iterator[NamedFigure]:
         (c.COMPARED_STALENESS_MEAN, "staleness", "Speed-up against staleness"),
         (c.LENGTH_BIAS_PAIRED, "length_bias", "Speed-up against length bias"),
     ):
-        if points.has(cost):
+        if points.has(cost) and _differs(points.measured(cost), _LEAST_DIFFERENCE[cost]):
             figure = tradeoff_figure(points, cost, by=_colour_by(points), title=title)
             yield NamedFigure(name, figure, label, alt)
+
+
+def _differs(paid: NDArray[np.float64], least: float) -> bool:
+    known = paid[np.isfinite(paid)]
+    return len(known) > 0 and float(known.max() - known.min()) > least
 
 
 def _colour_by(points: Points) -> str | None:
     by = category(points)
     return None if by is None or points.numeric(by) else by
+
+
+def _named(by: str, value: Any) -> str:
+    """A value in a legend: a word says by itself what it is, a number or a switch does not."""
+    given = "" if isinstance(value, str) else settings_label([by], [value])
+    return given or value_label(value)
 
 
 def _dots_by(
@@ -463,7 +474,7 @@ def _dots_by(
             chosen &= np.array(points.texts(by)) == value_text(value)
         dots: dict[str, Any] = {"linestyle": "none", "marker": mark, "color": colour}
         axis.plot(x[chosen], y[chosen], **dots, markersize=4, alpha=0.6, markeredgewidth=0)
-        label = value_label(value) if by else "a configuration"
+        label = _named(by, value) if by else "a configuration"
         handles.append(Line2D([], [], **dots, markersize=5, label=label))
     return handles
 

@@ -1,6 +1,7 @@
 """Tables on a terminal: what identifies a row always stays, whatever the width."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,7 +59,7 @@ def fitted(
         for i in shown:
             column = columns[i]
             table.add_column(
-                Text(column.head),
+                Text(_head(column)),
                 justify="left" if column.left else "right",
                 no_wrap=column.folds_at is None,
                 overflow="fold",
@@ -71,7 +72,7 @@ def fitted(
         for i in shown:
             cells = [row[i] for row in texts]
             if (least := _least(columns[i], cells)) is not None:
-                longest = max(len(line) for text in (columns[i].head, *cells) for line in text.split("\n"))
+                longest = max(len(line) for text in (_head(columns[i]), *cells) for line in text.split("\n"))
                 needed -= max(0, longest - least)
         may_leave = [i for i in shown if columns[i].leaves]
         if needed <= width or not may_leave:
@@ -80,11 +81,23 @@ def fitted(
         shown.remove(max(may_leave, key=lambda i: columns[i].leaves))
 
 
+def _head(column: Column) -> str:
+    """The head, a long field name in lines that end at a dot or an underscore."""
+    if column.folds_at is None or len(column.head) <= _LONGEST_WORD or " " in column.head:
+        return column.head
+    lines = [""]
+    for part in re.findall(r"[^._]*[._]?", column.head):
+        if lines[-1] and len(lines[-1] + part) > _LONGEST_WORD:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def _least(column: Column, cells: Sequence[str]) -> int | None:
     """Characters below which a column that folds is not folded; no word is broken but a very long one."""
     if column.folds_at is None:
         return None
-    words = [word for text in (column.head, *cells) for word in text.split()]
+    words = [word for text in (_head(column), *cells) for word in text.split()]
     return max(column.folds_at, min(_LONGEST_WORD, max(map(len, words), default=0)))
 
 

@@ -112,7 +112,7 @@ def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure"
     figure, axis = bar_figure(list(map(str, attribution.index)))
     handles = []
     for label, values, colour in zip(ATTRIBUTION.values(), table, (*GAINS, *LOSSES), strict=True):
-        if not np.isfinite(values).any():
+        if not np.nan_to_num(values).any():  # nothing to be seen
             continue
         seconds = (1.0 if colour in GAINS else -1.0) * np.nan_to_num(values) / unit.seconds
         # A "gain" may be negative: streaming small pieces can cost more than it hides.

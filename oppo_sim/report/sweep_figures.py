@@ -61,7 +61,7 @@ _WHITE: Final = "#fefefe"
 _DASHES: Final = ((0, ()), (0, (5, 2.5)), (0, (2, 2)), (0, (7, 2, 1.5, 2)))
 _MARKS: Final = "osD^vP*X"
 _MOST_ANNOTATED: Final = 150
-_MOST_LABELLED: Final = 8
+_MOST_LABELLED: Final = 12
 _MOST_PANELS: Final = 6
 _MOST_TICKED: Final = 40
 _REGION: Final = "not told apart from the best (95 %)"
@@ -203,8 +203,10 @@ def curve_figure(
             drawn = np.isfinite(low)
             # Side by side, those of one place.
             aside = ScaledTranslation((nth - (len(lines) - 1) / 2) * 3 / 72, 0, figure.dpi_scale_trans)
-            dashed = {"color": colour, "linewidth": 0.9, "linestyle": (0, (3, 2))}
-            axis.vlines(at[drawn], low[drawn], high[drawn], **dashed, transform=axis.transData + aside)
+            dashed = axis.vlines(
+                at[drawn], low[drawn], high[drawn], color=colour, linewidth=0.9, linestyle=(0, (3, 2))
+            )
+            dashed.set_transform(axis.transData + aside)
         held = settings_label(*_split(points.label_of(best, without=(x, *([by] if by else [])))))
         named = _named(by, value) if by else measure.label
         handles += axis.plot(

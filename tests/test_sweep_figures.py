@@ -257,8 +257,8 @@ def test_a_point_beside_its_bar_keeps_its_whole_setting() -> None:
     figure = ranked_figure(Points(frame, ("cluster.split", "rollout.enable_prefix_caching")))
     shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert shown[:2] == [
-        f"{splits[1]}\nrollout.enable prefix caching true",
-        f"{splits[1]}\nrollout.enable prefix caching false",
+        f"{splits[1]}\nrollout.enable_prefix_caching true",
+        f"{splits[1]}\nrollout.enable_prefix_caching false",
     ]
     assert [name.split("\n")[0] for name in shown[2:]] == [splits[0]] * 2
 

@@ -144,8 +144,8 @@ TABLE: Final = (
         "log",
         0.1,
         1.5,
-        f"assumed, wide: {_RAY}: a call alone takes 0.5 ms; with 0.7 to 1 s a round the chunk curve turns"
-        " where the paper's does (experiments/results/cuts)",
+        f"assumed, wide: {_RAY}: a call alone takes 0.5 ms; chosen when 0.7 to 1 s a round turned the chunk"
+        " curve of a scenario where the paper's turns (today's asks 5 to 10 s: experiments/results/cuts)",
     ),
     Row("gen_phase_s", "log", 2.0, 1.0, f"{_VERL}: seconds"),
     *(

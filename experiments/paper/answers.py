@@ -157,7 +157,7 @@ def page_c(rows: pd.DataFrame) -> str:
     axes.axhline(1, color="grey", lw=0.8)
     axes.set_xlabel("mean staleness of trained rollouts, updates (median of machines)")
     axes.set_ylabel("times faster than sequential\n(median of machines)")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save(figure, "c")
     head = ["policy, best of its settings", *_BANDS, "time to a reward, any age"]
     return table(head, ([family, *made] for family, made in cells.items()))
@@ -217,13 +217,14 @@ def page_e(rows: pd.DataFrame) -> str:
     lines.append(["best constant of each machine (known afterwards)", *best])
     figure, axes = plt.subplots(figsize=(6, 3.4))
     deltas = [int(run.split()[1]) for run in constants]
-    for (column, values), colour in zip(found.items(), (_BLUE, _RED), strict=True):
+    labels = ("seconds a step", "time to a reward")
+    for values, label, colour in zip(found.values(), labels, (_BLUE, _RED), strict=True):
         ratios = [values["constant 0"] / values[name] for name in constants]
-        axes.plot(deltas, [ratio.median() for ratio in ratios], "o-", color=colour, label=column)
+        axes.plot(deltas, [ratio.median() for ratio in ratios], "o-", color=colour, label=label)
         low, high = ([ratio.quantile(q) for ratio in ratios] for q in (0.1, 0.9))
         axes.fill_between(deltas, low, high, color=colour, alpha=0.15)
     axes.set_xlabel("constant overcommit (B = 112)")
-    axes.set_ylabel("times better than none")
+    axes.set_ylabel("times better than none\n(median, 80 % of machines)")
     axes.legend(fontsize=8)
     save(figure, "e")
     return table(["", "seconds a step against constant 14", "time to a reward against constant 14"], lines)
@@ -263,6 +264,9 @@ def page_g(rows: pd.DataFrame) -> str:
     return table(head, lines)
 
 
+_GROWS: Final = {"tail": "tail: p99 over mean", "tools": "tools: seconds a call"}
+
+
 def page_h(rows: pd.DataFrame) -> str:
     """Growth of one thing at a time."""
     seconds = by_machine(rows)
@@ -279,10 +283,11 @@ def page_h(rows: pd.DataFrame) -> str:
             low, high = ([each.quantile(q) for each in series] for q in (0.1, 0.9))
             axes.fill_between(range(len(series)), low, high, color=colour, alpha=0.15)
         axes.set_xticks(range(len(values)), list(values))
-        axes.set_title(what, fontsize=9)
+        axes.set_title(_GROWS.get(what, what), fontsize=9)
         axes.axhline(1, color="grey", lw=0.8)
     panels.flat[0].legend(fontsize=7)
-    panels[0, 0].set_ylabel("times faster than sequential")
+    for row in panels:
+        row[0].set_ylabel("times faster than sequential\n(median, 80 % of machines)", fontsize=8)
     save(figure, "h")
     lines = [
         [what, value, *map(ranged, gains.values())]

@@ -245,7 +245,8 @@ def map_figure(best: pd.DataFrame, title: str) -> "plt.Figure":
                 colour = "black" if value > 0.6 * most else "white"
                 text = f"{SHORT[policy]}\n{value:.2f}"
                 axes.text(across, up, text, ha="center", va="center", fontsize=7, color=colour)
-            axes.set_title(f"p99 {tail:g} × mean, slots {slots:g} × B", fontsize=8)
+            held = "all" if slots > 1 else f"{slots:g} × B"
+            axes.set_title(f"p99 {tail:g} × mean, slots: {held}", fontsize=8)
             axes.set_xticks(range(len(SCORING)), [f"{share:.0%}" for share in SCORING], fontsize=7)
             axes.set_yticks(range(len(TRAINING)), [f"{share:.0%}" for share in TRAINING], fontsize=7)
     figure.supxlabel("scoring, share of a sequential step", fontsize=9)

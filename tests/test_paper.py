@@ -1,7 +1,9 @@
 """The check of the paper: that fits see baselines alone, that claims are computed as they are said, and that a
 part of it runs."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "paper"))
 import answers
 import asking
 import claims
+import given
 import others
 import paper_page
 import policy_map
+import production
 import questions
 import run as whole_run
 import setups
@@ -34,11 +38,52 @@ from oppo_sim.scenario.schema import Scenario
 FOLDER = setups.FOLDER
 
 
-def test_only_the_comparison_reads_published_results() -> None:
-    fit = ("setups", "unknowns", "study", "fitting", "predicting", "oppo_runs", "others", "production")
-    for name in fit:
-        text = (FOLDER / f"{name}.py").read_text("utf-8")
-        assert "claims" not in text and "published.csv" not in text
+FIT = ("oppo_runs", "others", "production", "fitting", "predicting")
+
+
+def modules_of(*roots: str) -> dict[str, ast.Module]:
+    """Modules of the folder that these import, however indirectly, themselves among them."""
+    left, found = list(roots), {}
+    while left:
+        if (name := left.pop()) not in found and (FOLDER / f"{name}.py").exists():
+            found[name] = ast.parse((FOLDER / f"{name}.py").read_text("utf-8"))
+            for node in ast.walk(found[name]):
+                if isinstance(node, ast.Import):
+                    left += [one.name for one in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    left.append(node.module)
+    return found
+
+
+def test_what_fits_imports_no_comparison() -> None:
+    found = set(modules_of(*FIT))
+    assert {"setups", "unknowns", "study"} < found  # imports are followed
+    readers = {path.stem for path in FOLDER.glob("*.py") if "claims" in modules_of(path.stem)}
+    assert {"claims", "hypotheses", "paper_page"} <= readers
+    assert not found & readers
+
+
+@pytest.mark.parametrize(
+    ("ids", "roots"), [("C", ("oppo_runs", "fitting", "predicting")), ("P", ("production",))]
+)
+def test_no_published_result_is_written_where_a_fit_sees_it(ids: str, roots: tuple[str, ...]) -> None:
+    results = {
+        float(claim.paper)
+        for claim in claims.read_claims()
+        if claim.id[0] == ids and claim.paper[:1] not in "<>"
+    }
+    assert len(results) >= 2
+    seen = {
+        float(node.value)
+        for tree in modules_of(*roots).values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    }
+    assert 112.0 in seen or ids == "P"  # B
+    told = setups.BASELINE.read_text("utf-8") if ids == "C" else " ".join(production.KNOWN)
+    seen |= {float(number) for number in re.findall(r"[=.±]([0-9]+(?:\.[0-9]+)?)", told)}
+    either = results | {round(100 * value, 3) for value in results if value < 1}
+    assert not seen & either
 
 
 def test_known_numbers_can_be_observed() -> None:
@@ -85,18 +130,22 @@ def test_claimed_quantities_by_hand() -> None:
     assert values("one_step_of_deferred") == pytest.approx([0.8, np.nan], nan_ok=True)
 
 
-def test_a_synthetic_case_is_told_by_other_worlds() -> None:
+@pytest.mark.parametrize(
+    ("name", "gpu_use"),
+    [("se-7b", "unrelated"), ("nodes-7b", "unrelated"), ("gsm8k-7b", "utilization/inference")],
+)  # a range of seconds, a number of seconds, a share alone
+def test_a_synthetic_case_is_told_by_other_worlds(name: str, gpu_use: str) -> None:
     count = 400
     generator = np.random.default_rng(0)
     seconds = generator.uniform(50, 150, count)
-    pool = pd.DataFrame({"world": np.arange(count), "gpu_use": "unrelated", "s_sequential": seconds})
+    pool = pd.DataFrame({"world": np.arange(count), "gpu_use": gpu_use, "s_sequential": seconds})
     for at in range(3):
-        pool[f"mean_{at}"] = pool[f"told_{at}"] = seconds
+        pool[f"mean_{at}"] = pool[f"told_{at}"] = seconds if at == 0 else seconds / 200
         for to in range(at, 3):
             pool[f"cov_{at}{to}"] = 0.0
     for run in synthetic.POLICIES:
         pool[f"s_{run}"] = 50.0  # the gain follows from the seconds alone
-    cases = [synthetic.one_case(pool, number) for number in range(100)]
+    cases = [synthetic.one_case(name, pool, number) for number in range(100)]
     inside = np.mean([case["oppo_inside"] for case in cases])
     assert 0.88 <= inside <= 1.0
     widths = [case["oppo_high"] / case["oppo_low"] for case in cases]
@@ -108,6 +157,10 @@ def test_the_stored_page_is_what_its_code_gives() -> None:
     assert paper_page.page_text(claims.compare_all()) == stored, (
         "run 'python experiments/paper/run.py --page'"
     )
+
+
+def test_the_stored_list_of_given_numbers_is_what_its_code_gives() -> None:
+    assert given.page_text() == given.PAGE.read_text("utf-8"), "run 'python experiments/paper/given.py'"
 
 
 def test_shipped_scenarios_are_the_medoids_of_their_posteriors() -> None:
@@ -193,15 +246,29 @@ def test_the_stored_map_is_what_its_runs_give() -> None:
     assert stored["faster"].to_numpy() == pytest.approx(made["faster"].to_numpy(), rel=2e-3)
 
 
-def test_a_small_part_runs(tmp_path: Path) -> None:
+WATCHED = """
+import runpy, sys
+opened = open(sys.argv[1], "w", encoding="utf-8")
+sys.argv = sys.argv[2:]
+sys.addaudithook(lambda event, what: print(what[0], file=opened) if event == "open" else None)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script and writes the name of every file that it opens."""
+
+
+def test_a_small_part_runs_and_opens_no_published_result(tmp_path: Path) -> None:
+    opened = tmp_path / "opened.txt"
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "run.py"), "--part", "-o", str(tmp_path)],
+        [sys.executable, "-c", WATCHED, str(opened), str(FOLDER / "run.py"), "--part", "-o", str(tmp_path)],
         env={**os.environ, "OPPO_ENGINE": "simpy"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    names = {Path(line).name for line in opened.read_text("utf-8").splitlines()}
+    assert setups.BASELINE.name in names
+    assert not names & {path.name for path in claims.CLAIMS}
     runs = pd.read_csv(tmp_path / "runs_gsm8k-7b.csv")
     worlds = pd.read_csv(tmp_path / "worlds_gsm8k-7b.csv")
     assert set(runs["run"]) == {"sequential", "intra", "inter", "oppo", "rollout-overlap"}

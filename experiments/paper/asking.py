@@ -17,6 +17,7 @@ from study import RESULTS, World
 from unknowns import scenario_of, world_of
 
 from oppo_sim import columns as c
+from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import run_columns
@@ -143,7 +144,8 @@ def deviations_of(number: int) -> dict[str, float]:
     return {name: float(generator.standard_normal()) for name in sorted(CostTerms.model_fields)}
 
 
-def _priors(scenario: Scenario) -> dict[str, Any]:
+def priors_of(scenario: Scenario) -> dict[str, Prior]:
+    """Of every term that a machine may have."""
     own = {prior.term: prior for prior in scenario.costs.priors(cost_context(scenario))}
     return {
         name: prior
@@ -155,7 +157,7 @@ def _priors(scenario: Scenario) -> dict[str, Any]:
 def terms_of_machine(scenario: Scenario, deviations: Mapping[str, float]) -> CostTerms:
     drawn = {
         name: prior.median * float(np.exp(prior.sigma * deviations[name]))
-        for name, prior in _priors(scenario).items()
+        for name, prior in priors_of(scenario).items()
     }
     return CostTerms(**drawn)
 
@@ -174,5 +176,6 @@ def _beyond_one(frame: pd.DataFrame) -> float:
 
 
 def _worth(frame: pd.DataFrame, length_bias: float) -> float:
-    """On-policy steps that a step is worth, by the measured effect of staleness."""
+    """On-policy steps that a step is worth, by the strength of the measured effect of staleness; what is
+    unknown of it (its draws) moves no row."""
     return progress(_shares(frame), length_bias, measured_effect().strength)

@@ -4,6 +4,7 @@ results."""
 import csv
 from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -108,9 +109,9 @@ def _gpu_use(runs: pd.DataFrame, worlds: pd.DataFrame, run: str) -> Floats:
     return np.asarray(np.where(meant == "utilization/inference", busy, found))
 
 
-def compare(claim: Claim) -> Compared:
-    """A claim whose study has its predictions."""
-    runs, worlds = pd.read_csv(runs_file(claim.study)), pd.read_csv(worlds_file(claim.study))
+def compare(claim: Claim, results: Path = RESULTS) -> Compared:
+    """A claim whose study has its predictions in ``results``."""
+    runs, worlds = pd.read_csv(runs_file(claim.study, results)), pd.read_csv(worlds_file(claim.study))
     values = values_of(claim, runs, worlds)
     told = values[np.isfinite(values)]
     if len(told) < _FEWEST:

@@ -15,6 +15,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 _INSIDE, _OUTSIDE, _RANGE = "#1b7837", "#c51b7d", "#8da0cb"
+_COLOUR = {name: f"C{place}" for place, name in enumerate(SETUPS)}
 
 
 def ranges_figure(rows: Sequence[tuple[str, float, float, float, float]], title: str, name: str) -> None:
@@ -33,7 +34,7 @@ def ranges_figure(rows: Sequence[tuple[str, float, float, float, float]], title:
     axes.minorticks_off()
     axes.axvline(1.0, color="grey", lw=0.8, zorder=0)
     axes.set_xlabel("times; bar: 95 % of our draws, tick: median,\ndot: published (green inside)", fontsize=8)
-    axes.set_title(title, fontsize=10)
+    figure.suptitle(title, fontsize=10)
     figure.tight_layout()
     figure.savefig(FOLDER / "results" / name, dpi=110)
     plt.close(figure)
@@ -44,10 +45,32 @@ def _within(rows: Sequence[tuple[str, float, float, float, float]], tick: float)
     return 0.8 * min(values) <= tick <= 1.25 * max(values)
 
 
+def _label(one: Compared, end: str) -> str:
+    """Of a claim, up to what is said beside."""
+    return f"{one.claim.id} {one.claim.claim.partition(end)[0]}"
+
+
+def others_figure(compared: Sequence[Compared]) -> None:
+    """Others' gains."""
+    rows = [
+        (_label(one, ", of "), one.low, one.middle, one.high, float(one.claim.paper))
+        for one in compared
+        if np.isfinite(one.low)
+    ]
+    if rows:
+        ranges_figure(rows, "Others' published gains on ranges from the baseline alone", "others.png")
+
+
 def claims_figure(compared: Sequence[Compared]) -> None:
     """Speed-ups and gains of GPU use."""
     rows = [
-        (f"{one.claim.id} {one.claim.claim[:52]}", one.low, one.middle, one.high, float(one.claim.paper))
+        (
+            f"{one.claim.id} {one.claim.claim.partition(';')[0]}",
+            one.low,
+            one.middle,
+            one.high,
+            float(one.claim.paper),
+        )
         for one in compared
         if one.claim.quantity in ("speedup", "gpu_use_gain") and one.claim.paper and np.isfinite(one.low)
     ]
@@ -72,21 +95,22 @@ def posterior_figure() -> None:
             worlds = pd.read_csv(worlds_file(name)).set_index("world")
             drawn = worlds.loc[pd.read_csv(draws_file(name))["world"], unknown].astype(str)
             shares = [float((drawn == str(value)).mean()) for value in values]
-            axes.bar(np.arange(len(values)) + place * width, shares, width, label=name)
+            axes.bar(np.arange(len(values)) + place * width, shares, width, color=_COLOUR[name], label=name)
         labels = [str(value).replace("utilization/", "") for value in values]
         axes.set_xticks(np.arange(len(values)) + 0.4 - width / 2, labels, fontsize=7)
         axes.set_title(unknown, fontsize=9)
         axes.set_ylim(0, 1)
     for axes in list(panels.flat)[len(unknowns) :]:
         axes.axis("off")
-    panels.flat[0].legend(fontsize=6)
-    figure.tight_layout()
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=len(labels), loc="lower center")
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(FOLDER / "results" / "posterior.png", dpi=110)
     plt.close(figure)
 
 
 def lengths_figure() -> None:
-    """Mean response length and seconds of the baseline's draws, prior and posterior, by set-up."""
+    """Mean response length, prior (grey) and posterior, by set-up."""
     names = [name for name in SETUPS if has_runs(name)]
     if not names:
         return
@@ -98,6 +122,8 @@ def lengths_figure() -> None:
         panel.hist(worlds["mean"], bins, density=True, color="lightgrey")
         panel.hist(drawn, bins, density=True, histtype="step", color=_INSIDE)
         panel.set_xscale("log")
+        panel.set_xticks([100, 300, 1000, 3000], ["100", "300", "1,000", "3,000"])
+        panel.minorticks_off()
         panel.set_title(f"{name}\nmean response, tokens", fontsize=8)
         panel.set_yticks([])
         panel.tick_params(labelsize=7)

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 
 import pandas as pd
-from claims import Compared, compare_all, has_runs, read_claims, store
-from figures import claims_figure, lengths_figure, posterior_figure, ranges_figure
+import rounds
+from claims import Compared, compare, compare_all, has_runs, read_claims, store
+from figures import claims_figure, lengths_figure, others_figure, posterior_figure
 from fitting import draws_file, worlds_file, worlds_worth
 from hypotheses import FEW, weigh
 from predicting import by_run, runs_file
@@ -28,13 +29,7 @@ def write_page() -> None:
     claims_figure([one for one in compared if one.claim.id[0] in "CP"])
     posterior_figure()
     lengths_figure()
-    rows = [
-        (f"{one.claim.id} {one.claim.claim[:60]}", one.low, one.middle, one.high, float(one.claim.paper))
-        for one in compared
-        if one.claim.id[0] in "NV" and isfinite(one.low)
-    ]
-    if rows:
-        ranges_figure(rows, "Others' published gains on ranges from the baseline alone", "others.png")
+    others_figure([one for one in compared if one.claim.id[0] in "NV"])
     PAGE.write_text(page_text(compared), encoding="utf-8")
 
 
@@ -45,6 +40,7 @@ def page_text(compared: Sequence[Compared]) -> str:
         "{summary}": summary(compared),
         "{claims}": claims_table(own),
         "{others}": claims_table([one for one in compared if one.claim.id[0] in "NV"]),
+        "{rounds}": rounds_change(own),
         "{lacking}": lacking_table(),
         "{fits}": fits_table(),
         "{hypotheses}": hypotheses_table(),
@@ -94,6 +90,16 @@ def _range(one: Compared) -> str:
     if not isfinite(one.low):
         return f"{one.middle:.3g}" if isfinite(one.middle) else "–"
     return f"{one.middle:.3g} [{one.low:.3g}, {one.high:.3g}]"
+
+
+def rounds_change(compared: Sequence[Compared]) -> str:
+    """What seconds of a round change, as the end of a sentence."""
+    pairs = [(one, compare(one.claim, rounds.FOLDER)) for one in compared if one.claim.study in SETUPS]
+    other = [free.claim.id for free, costly in pairs if free.inside.split()[0] != costly.inside.split()[0]]
+    moves = {free.claim.id: abs(costly.middle / free.middle - 1) for free, costly in pairs}
+    far = max(moves, key=moves.__getitem__)
+    changed = f"the answers of {', '.join(other)} change" if other else "no answer changes"
+    return f"{changed} and medians move by at most {100 * moves[far]:.1f} % ({far})"
 
 
 def lacking_table() -> str:
@@ -152,7 +158,9 @@ def _probability(ends: tuple[float, float, float]) -> str:
 def synthetic_table() -> str:
     """Scorings of ranges on synthetic baselines."""
     path = RESULTS / "synthetic_scorings.csv"
-    return frame_table(pd.read_csv(path, dtype=str)) if path.exists() else "Not run yet."
+    frame = pd.read_csv(path, dtype=str)
+    frame["setup"] = "`--setup " + frame["setup"] + "`"
+    return frame_table(frame.rename(columns={"setup": "`experiments/paper/synthetic.py`"}))
 
 
 def seconds_table() -> str:
@@ -160,7 +168,7 @@ def seconds_table() -> str:
     seconds = seconds_known()
     frame = pd.DataFrame({"part": list(seconds), "cpu_s": [f"{each:.0f}" for each in seconds.values()]})
     minutes = sum(seconds.values()) / 60
-    words = f"{len(seconds)} parts: {minutes:.0f} min of one processor, half of that on two."
+    words = f"{len(seconds)} parts: {minutes:.0f} minutes of one processor."
     return f"{frame_table(frame)}\n\n{words}" if seconds else "Not recorded."
 
 

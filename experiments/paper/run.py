@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import policy_map
 import prompts
 import questions
+import rounds
 import synthetic
 from asking import rows_file
 from fitting import DRAWS, WORLDS, draws_file, fit, worlds_file
@@ -91,7 +92,10 @@ def parts(results: Path = RESULTS, fit_only: bool = False) -> dict[str, Part]:
         files = tuple(file(name, results) for file in (worlds_file, draws_file, runs_file))
         found[name] = Part(partial(make_study, study, *size_of(name), results, fit_only), files)
     return (
-        {synthetic.PART: Part(synthetic.check_ranges, synthetic.files())}
+        {
+            synthetic.part_of(name): Part(partial(synthetic.check_ranges, name), synthetic.files(name))
+            for name in synthetic.CHECKED
+        }
         | found
         | {
             questions.part_of(letter): Part(
@@ -101,6 +105,7 @@ def parts(results: Path = RESULTS, fit_only: bool = False) -> dict[str, Part]:
             for letter, question in questions.QUESTIONS.items()
         }
         | {policy_map.PART: Part(policy_map.answer, (policy_map.FILE,))}
+        | {rounds.PART: Part(rounds.ask, rounds.FILES)}
     )
 
 

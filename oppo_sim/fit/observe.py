@@ -34,7 +34,7 @@ _ABSOLUTE: Final = 0.02
 """What a number without a range is taken to be known to: relative, of a share absolute."""
 _LOOKED: Final = 24
 """Steps after the first of which a number is taken to be the mean, if the scenario has as many."""
-_EDGE: Final = 0.05
+EDGE: Final = 0.05
 """Softness of a range's ends, of its width."""
 _FEW: Final = 50.0
 _CANDIDATES: Final = 2
@@ -98,7 +98,7 @@ def read_observation(text: str) -> Observation:
     if second is None:
         spread = _ABSOLUTE if share else _RELATIVE * first
     elif match.group(2) == "..":
-        high, spread = second, _EDGE * (second - first)
+        high, spread = second, EDGE * (second - first)
     else:
         spread = second
     if not (0 <= low <= high and spread > 0) or (share and high > 1):
@@ -130,7 +130,7 @@ def observe(
     generator = np.random.default_rng(seed)
 
     def likelihood(z: Floats) -> Floats:
-        return _agreement(*baseline.estimated_apart(terms(z)), observations)
+        return agreement(*baseline.estimated_apart(terms(z)), observations)
 
     before = baseline.estimated(terms(generator.standard_normal((4000, len(names)))))
     count = _CANDIDATES * draws
@@ -147,7 +147,7 @@ def observe(
     # A few steps are simulated: by how much they are off what is computed of them.
     computed = short.estimated(values)
     after = estimated * np.divide(np.array(seen), computed, out=np.ones_like(computed), where=computed > 0)
-    logs = _agreement(after, apart, observations) - _agreement(estimated, apart, observations)
+    logs = agreement(after, apart, observations) - agreement(estimated, apart, observations)
     weights = weights_of(logs)
     effective = worth(weights)
     chosen = resampled(weights, draws, generator)
@@ -187,7 +187,7 @@ def log_evidence(scenario: Scenario, observed: Sequence[str], *, draws: int = 40
     baseline = Baseline(scenario, [one.name for one in observations], _steps_of(scenario))
     terms = _terms_of(baseline.terms, priors_for([scenario]))
     z = np.random.default_rng(seed).standard_normal((draws, len(baseline.terms)))
-    logs = _agreement(*baseline.estimated_apart(terms(z)), observations)
+    logs = agreement(*baseline.estimated_apart(terms(z)), observations)
     best = float(logs.max())
     return best + float(np.log(np.exp(logs - best).mean()))
 
@@ -242,7 +242,7 @@ def _refuse_unmet(
             )
 
 
-def _agreement(values: Floats, apart: Floats, observations: Sequence[Observation]) -> Floats:
+def agreement(values: Floats, apart: Floats, observations: Sequence[Observation]) -> Floats:
     """Log of how well quantities (draws × observations) agree, of which those of another run lie ``apart``
     (draws × observations × observations, covariance): nothing is lost inside a range, a normal's loss
     outside."""

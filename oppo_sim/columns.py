@@ -353,6 +353,9 @@ _run("rollouts", "rollouts", "trained")
 _run("tokens", "tokens", "of the responses trained")
 _run("length_mean", "tokens", "of the responses trained")
 _run("trace_length_mean", "tokens", "of the rows they are drawn from")
+ON_POLICY_LENGTH_MEAN: Final = _run(
+    "on_policy_length_mean", "tokens", "of what sequential trains in these steps, same seed"
+)
 _run("dropped_tokens", "tokens", "of responses that were given up")
 _run("recomputed_tokens", "tokens", "prefilled again")
 _run("padding_tokens", "tokens", "computed for nobody")

@@ -44,11 +44,12 @@ def draw_normal(key: int, counter: int) -> float:
     return radius * math.cos(2.0 * math.pi * draw_uniform(key, 2 * counter + 1))
 
 
-def hashes(key: int, count: int) -> "npt.NDArray[np.uint64]":
-    """64-bit draws 0 … count − 1 of the stream ``key``."""
+def hashes(key: int, count: int, first: int = 0) -> "npt.NDArray[np.uint64]":
+    """64-bit draws ``first`` … first + count − 1 of the stream ``key``."""
     import numpy as np
 
-    drawn: npt.NDArray[np.uint64] = _mix(np.uint64(key) ^ _mix(np.arange(count, dtype=np.uint64)))
+    counters = np.arange(first, first + count, dtype=np.uint64)
+    drawn: npt.NDArray[np.uint64] = _mix(np.uint64(key) ^ _mix(counters))
     return drawn
 
 
@@ -59,11 +60,11 @@ def uniforms(key: int, count: int) -> "npt.NDArray[np.float64]":
     return ((hashes(key, count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
-def indices(key: int, count: int, size: int) -> "npt.NDArray[np.int64]":
-    """``draws.draw_index(key, i, size)`` for i in range(count); ``size`` below 2^31."""
+def indices(key: int, count: int, size: int, first: int = 0) -> "npt.NDArray[np.int64]":
+    """``draws.draw_index(key, i, size)`` for i in range(first, first + count); ``size`` below 2^31."""
     import numpy as np
 
-    drawn = hashes(key, count)
+    drawn = hashes(key, count, first)
     low, high = drawn & np.uint64(0xFFFFFFFF), drawn >> np.uint64(32)
     # (drawn · size) >> 64 in two halves, since the product has up to 95 bits.
     return ((high * np.uint64(size) + ((low * np.uint64(size)) >> np.uint64(32))) >> np.uint64(32)).astype(

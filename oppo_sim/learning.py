@@ -71,7 +71,7 @@ def progress(shares: Sequence[float], length_bias: float, strength: Strength) ->
     """On-policy steps that a step is worth, 0 to 1: Σ_s share_s · exp(−a·s) · exp(−b·|bias|).
 
     ``shares``: of the trained rollouts with staleness 0, 1, … updates, adding up to 1; ``length_bias``: mean
-    response length trained over that of the trace, minus 1.
+    response length trained over that of training on policy, minus 1.
     """
     kept = sum(share * exp(-strength.staleness * stale) for stale, share in enumerate(shares))
     return kept * exp(-strength.length_bias * abs(length_bias))
@@ -128,11 +128,14 @@ class Learning:
         }
 
     def progress(self, totals: Mapping[Any, Any], draw: int | None = None) -> float:
-        """Of a run, from its totals (``results.summary.run_totals``); under a draw of the effect, or at its
-        strength. NaN where nothing was trained."""
+        """Of a run, from its totals (``runs.evaluate``); under a draw of the effect, or at its strength. NaN
+        where nothing was trained.
+
+        A selection of lengths is what differs from the rollouts that sequential training takes: how their
+        mean scatters about the trace's is none."""
         strength = self.effect.strength if draw is None else self.effect.drawn(draw)
         shares = [float(totals[c.share("staleness", stale)]) for stale in range(c.LAST_SHARE + 1)]
-        bias = float(totals["length_mean"] / totals["trace_length_mean"] - 1.0)
+        bias = float(totals["length_mean"] / totals[c.ON_POLICY_LENGTH_MEAN] - 1.0)
         return progress(shares, bias, strength)
 
     def seconds(self, totals: Mapping[Any, Any], draw: int | None = None) -> float:

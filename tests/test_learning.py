@@ -36,7 +36,7 @@ HALVES = Strength(log(2.0), log(4.0))
 
 def totals(step_s: float, shares: dict[int, float], bias: float = 0.0, gpus: float = 2.0) -> dict[str, float]:
     known = {c.share("staleness", value): shares.get(value, 0.0) for value in range(c.LAST_SHARE + 1)}
-    return {**known, c.TIMING_STEP: step_s, "length_mean": 10 * (1 + bias), "trace_length_mean": 10.0, c.NUM_GPUS: gpus}  # fmt: skip
+    return {**known, c.TIMING_STEP: step_s, "length_mean": 10 * (1 + bias), c.ON_POLICY_LENGTH_MEAN: 10.0, c.NUM_GPUS: gpus}  # fmt: skip
 
 
 # ---- the worth of a step -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import oppo_sim
+from oppo_sim import columns as c
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import HaltError, OppoError
@@ -28,6 +29,7 @@ from oppo_sim.rewards import learning_of
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace, cost_context
 from oppo_sim.scenario.schema import Scenario, remember_origin
+from oppo_sim.traces.on_policy import on_policy_length_mean
 from oppo_sim.traces.replay import Replay
 
 
@@ -52,6 +54,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 _KEPT = 64  # scenarios and costs a process keeps
 _OBJECTS = 50_000  # that the collector lets come between two of its looks
 _KEPT_TRACES = 8  # each may hold a whole trace
+_KEPT_LENGTHS = 1024  # numbers
 _NO_RESULT = ("cli/", "report/", "sweep/", "tune/", "traces/importers/")
 
 _Built = TypeVar("_Built")
@@ -63,7 +66,10 @@ def evaluate(request: RunRequest) -> RunResult:
     began = perf_counter()
     try:
         with _rare_collections():
-            totals, engine = simulate(setup_of(request), request.variant)
+            setup = setup_of(request)
+            totals, engine = _simulate(setup, request.variant)
+            totals[c.ON_POLICY_LENGTH_MEAN] = _on_policy_length(request, setup)
+            totals |= learning_of(setup.scenario.rewards, setup.steps).columns(totals)
     except HaltError:
         raise
     except OppoError as error:
@@ -83,7 +89,7 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def simulate(setup: Setup, variant: str = "actual") -> tuple[dict[str, float], str]:
+def _simulate(setup: Setup, variant: str) -> tuple[dict[str, float], str]:
     """Totals of a built run, and the engine that ran it. Raises OppoError for a run that cannot go on."""
     from oppo_sim.fast.choose import run_summary
 
@@ -91,8 +97,24 @@ def simulate(setup: Setup, variant: str = "actual") -> tuple[dict[str, float], s
     summary, engine = run_summary(
         setup, counterfactual=chosen.counterfactual, score_granularity=chosen.score_granularity
     )
-    totals = run_totals(summary, setup.batch.rollout_batch_size, setup.scenario.num_gpus)
-    return totals | learning_of(setup.scenario.rewards, setup.steps).columns(totals), engine
+    return run_totals(summary, setup.batch.rollout_batch_size, setup.scenario.num_gpus), engine
+
+
+def _on_policy_length(request: RunRequest, setup: Setup) -> float:
+    """Of the steps that count; the same whatever the policy and the machine."""
+    key = request.scenario, request.base_dir, request.inputs, request.seed, request.steps
+    return _kept(
+        _lengths,
+        key,
+        lambda: on_policy_length_mean(
+            setup.replay,
+            setup.batch.rollout_batch_size,
+            setup.warmup_steps,
+            setup.steps,
+            setup.sample_rewards,
+        ),
+        _KEPT_LENGTHS,
+    )
 
 
 def checked_request(
@@ -210,6 +232,7 @@ _traces: OrderedDict[object, Replay] = OrderedDict()
 _built: OrderedDict[object, Costs] = OrderedDict()
 _inputs: OrderedDict[object, str] = OrderedDict()
 _sources: OrderedDict[object, str] = OrderedDict()
+_lengths: OrderedDict[object, float] = OrderedDict()
 
 
 def _kept(
@@ -228,7 +251,7 @@ def _kept(
 
 def forget() -> None:
     """Forget what was kept: a file that a scenario names may have changed since."""
-    for kept in (_scenarios, _parts, _traces, _built, _inputs, _sources):
+    for kept in (_scenarios, _parts, _traces, _built, _inputs, _sources, _lengths):
         kept.clear()
 
 

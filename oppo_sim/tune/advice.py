@@ -114,13 +114,10 @@ def to_reward_sentences(chosen: PairedResult, learning: Learning, objective: Obj
     """Time and GPU-hours to the target reward, and what they rest on; nothing under another objective."""
     if objective != "time_to_reward":
         return []
-    row = chosen.checked.rows[0]
+    row = {**chosen.checked.rows[0], **chosen.ranges}
     low, high = (significant(row[name]) for name in (c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH))
-    between = (
-        f" (95 % interval of seeds and effect {low} to {high})"
-        if isfinite(row[c.HOURS_TO_REWARD_LOW])
-        else ""
-    )
+    of = "seeds, machine and effect" if c.HOURS_TO_REWARD in chosen.ranges else "seeds and effect"
+    between = f" (95 % interval of {of} {low} to {high})" if isfinite(row[c.HOURS_TO_REWARD_LOW]) else ""
     return [
         f"To the target reward: {significant(row[c.HOURS_TO_REWARD])} h{between},"
         f" {significant(row[c.GPU_HOURS_TO_REWARD])} GPU-hours; a step is worth"

@@ -20,6 +20,7 @@ from oppo_sim.runs.ranges import (
     told_apart,
 )
 from oppo_sim.runs.statistics import ratio_interval
+from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from oppo_sim.tune.check import relative_costs
 from oppo_sim.tune.trials import Checked, PairedResult
 from oppo_sim.tune.worlds import Bench, Totals
@@ -55,6 +56,13 @@ class _Runs:
 
     def _cost(self, totals: Totals, name: str, draw: int) -> float:
         return self.learning.seconds(totals, draw) if name == c.TIME_TO_REWARD_S else totals[name]
+
+    def to_reward(self) -> dict[str, float]:
+        """Columns of the time to the target reward, of seeds, machine and effect together."""
+        seeds = len(self.given)
+        rows = [[Drawn(number % seeds, *pair)] for number, pair in enumerate(self.drawn)]
+        actual, base = zip(*self.given, strict=True)
+        return to_reward_columns(actual, base, self.learning, rows)
 
     def steps(self) -> list[float]:
         """Seconds a step, by draw."""
@@ -138,6 +146,7 @@ def _with_ranges(
     between = both(mean, (ends[0], ends[1]), machine_interval(drawn))
     columns = {
         **columns,
+        **(runs.to_reward() if len(terms) else {}),
         c.P_BEST: share,
         c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
         c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,

@@ -73,6 +73,8 @@ def test_version_is_the_distributions() -> None:
     [
         (["simulat"], "No such command 'simulat': did you mean 'simulate'?"),
         (["zzz"], "No such command 'zzz': there are simulate, compare"),
+        (["list"], "No such command 'list': did you mean 'oppo scenario list' or 'oppo trace list'?"),
+        (["help"], "No such command 'help': did you mean '--help'?"),
         (["--zzz"], "No such option '--zzz'"),
         (["scenario", "zzz"], "No such command 'zzz'"),
         (["scenario", "show"], "Missing argument 'NAME_OR_PATH'"),

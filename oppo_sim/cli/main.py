@@ -65,14 +65,26 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
-            close = get_close_matches(args[0], SUBCOMMANDS, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(SUBCOMMANDS)}"
+            close = _in_groups(args[0]) or [
+                f"'{name}'" for name in get_close_matches(args[0], (*SUBCOMMANDS, "--help"), n=1)
+            ]
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(SUBCOMMANDS)}"
             ctx.fail(f"No such command '{args[0]}': {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, subcommand.summary) for name, subcommand in SUBCOMMANDS.items()])
+
+
+def _in_groups(name: str) -> list[str]:
+    """Groups that have a command of this name: ``oppo list`` is asked for, too."""
+    groups = {
+        group: getattr(import_module(subcommand.module), subcommand.attribute)
+        for group, subcommand in SUBCOMMANDS.items()
+        if subcommand.attribute == group
+    }
+    return [f"'oppo {group} {name}'" for group, commands in groups.items() if name in commands.commands]
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -129,7 +129,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "oppo"
-        return _fail(f"{error.format_message().rstrip('.')} (see '{path} --help')")
+        return _fail(f"{_mended(error)} (see '{path} --help')")
     except click.ClickException as error:
         return _fail(error.format_message())
     except (KeyboardInterrupt, click.Abort):
@@ -144,6 +144,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
     except MemoryError:
         return _fail("out of memory: use a smaller trace, fewer steps or fewer processes")
+
+
+def _mended(error: click.UsageError) -> str:
+    """What click says, and how to mend it where click does not know."""
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.MissingParameter) and error.param and error.param.name == "scenario":
+        return f"{message}: a file, or a name that 'oppo scenario list' shows"
+    sets = error.ctx and any("--set" in parameter.opts for parameter in error.ctx.command.params)
+    if isinstance(error, click.NoSuchOption) and sets:
+        close = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.75)
+        hint = f"did you mean '{close[0]}'?" if close else "fields of a scenario are set by --set FIELD=VALUE"
+        return f"No such option '{error.option_name}': {hint}"
+    return message
 
 
 def _refuse_unreadable(words: Sequence[str]) -> None:

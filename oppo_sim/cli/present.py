@@ -13,7 +13,6 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
-from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.labels import (
     ATTRIBUTION,
     GPU_HEADS,
@@ -108,11 +107,11 @@ def show_comparison(
         )
     )
     console.print(to_reward_table(comparison.table, "to the target reward [95 %]"))
-    baselines = [label for label in comparison.table.index if str(label).partition(" (")[0] == BASELINE]
     for name, shares in compared_shares(comparison.cells).items():
-        # The baselines train on policy and defer nothing: rows of 100 %.
         if shares.shape[1] > 1:
-            console.print(shares_table(shares[~shares.index.isin(baselines)], name))
+            # The others train on policy, or defer nothing.
+            spread = shares[shares.iloc[:, 0] < 1 - 1e-9]
+            console.print(shares_table(spread, name, "all others: 0" if len(spread) < len(shares) else ""))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went"))
     click.echo(_best_sentence(comparison))
@@ -302,17 +301,17 @@ def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    return table(title, ("policy", "step worth", unit.name, "GPU-h", "speed-up"), rows)
+    return table(title, ("policy", "step worth", f"time, {unit.name}", "GPU-h", "speed-up"), rows)
 
 
-def shares_table(shares: "pd.DataFrame", name: str) -> "Table":
+def shares_table(shares: "pd.DataFrame", name: str, note: str = "") -> "Table":
     """One row a policy: share of trained rollouts with so many updates of staleness, or deferrals."""
-    heads = [name, *map(str, shares.columns)]
+    heads = ["policy", *map(str, shares.columns)]
     rows = [
         (str(policy), *(f"{share:.1%}".replace("%", " %") if share else NOTHING for share in row))
         for policy, row in zip(shares.index, shares.to_numpy().tolist(), strict=True)
     ]
-    return table("share of trained rollouts", heads, rows)
+    return table("; ".join(filter(None, (f"{name}: share of trained rollouts", note))), heads, rows)
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":

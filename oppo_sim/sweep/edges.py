@@ -163,6 +163,7 @@ def _wider(scenario: Scenario, field: str, order: Sequence[float], side: Side, d
         return ends + (":log" if drawn.log else "")
     low, high = order[0], order[-1]
     geometric = len(order) > 2 and low > 0 and math.isclose(order[1] / low, order[2] / order[1], rel_tol=0.05)
+    geometric = geometric or (len(order) == 2 and low > 0 and order[1] >= 2 * low)
     if geometric:
         by = order[1] / low
         more = [low / by**2, low / by] if side == "lowest" else [high * by, high * by**2]

@@ -98,7 +98,8 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    inside = {"Any", "TYPE_CHECKING", "import_module"}
+    return sorted({*globals(), *__all__} - inside)
 
 
 def __getattr__(name: str) -> Any:

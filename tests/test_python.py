@@ -36,6 +36,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def test_completion_offers_every_public_name() -> None:
     assert set(oppo_sim.__all__) <= set(dir(oppo_sim))
+    assert not {"Any", "TYPE_CHECKING", "import_module"} & set(dir(oppo_sim))
 
 
 def test_overrides_are_a_mapping_or_texts_everywhere(tmp_path: Path) -> None:

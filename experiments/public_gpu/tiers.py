@@ -96,7 +96,8 @@ def fitted_rows(held_out: bool, folder: Path) -> list[Row]:
     """
     runs = public_runs()
     asked = [run for run in runs if run.held_out == held_out]
-    found = [row for run in asked if (row := first_steps(run, folder)) is not None]
+    alone = [each for run in asked for each in with_other_links(run)]
+    found = [row for run in alone if (row := first_steps(run, folder)) is not None]
     cluster = [run for run in runs if run.source == "openagentrl" and not run.held_out]
     known = [run for run in cluster if len(run.steps) >= FIRST]
     if held_out:

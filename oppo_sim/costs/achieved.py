@@ -49,12 +49,15 @@ _A100 = Achieved(gemm=0.80, attention=0.64, memory=0.75, layer_latency_s=6.7e-5)
 _H100 = Achieved(gemm=0.77, attention=0.67, memory=0.89, layer_latency_s=4.1e-5)
 _H200 = Achieved(gemm=0.75, attention=0.62, memory=0.87, layer_latency_s=4.2e-5)
 _L40S = Achieved(gemm=0.65, attention=0.39, memory=0.79, layer_latency_s=1.0e-5)
+_POWER = {"A100-80-PCIe": 252.9 / 271.2}
+"""Of a card of 300 W, what its products reach of those of 400 W: TFLOP/s of PyTorch's best bf16 products on
+A100 PCIe and SXM (github.com/stas00/ml-engineering @744d01e1, compute/accelerator)."""
 _ACHIEVED = {
     "A100-40": _A100,
     "A100-80": _A100,
     "A800-40": _A100,
     "A800-80": _A100,
-    "A100-80-PCIe": _A100,
+    "A100-80-PCIe": _A100._replace(gemm=_A100.gemm * _POWER["A100-80-PCIe"]),
     "A30": _A100,
     "H100": _H100,
     "H800": _H100,
@@ -73,6 +76,8 @@ _ACHIEVED = {
     "L20": _L40S,
     "L40S": _L40S,
     "RTX-PRO-6000": Achieved(gemm=0.82, attention=0.68, memory=0.93, layer_latency_s=3.2e-5),
+    # No kernel of a layer was measured; PyTorch's best bf16 products are (as in ``_POWER``).
+    "MI300X": _GENERAL._replace(gemm=668.4 / 1307.4),
 }
 """Devices without a table of their own have that of the same architecture (A800, A30, PCIe cards: A100; H800,
 H20, PCIe cards: H100; GH200: H200; L4, L20: L40S)."""
@@ -115,7 +120,8 @@ TRAINER_GEMM = 0.73
 def trainer_shares(device: Device, given: Achievable) -> Achievable:
     """``given`` with what a trainer's forward reaches where it says nothing."""
     known = achieved(device, given)
-    gemm = min(known.gemm, TRAINER_GEMM) if given.gemm is None else given.gemm
+    most = TRAINER_GEMM * _POWER.get(device.name, 1.0)
+    gemm = min(known.gemm, most) if given.gemm is None else given.gemm
     latency_s = 0.0 if given.layer_latency_s is None else given.layer_latency_s
     return given.model_copy(update={"gemm": gemm, "layer_latency_s": latency_s})
 

@@ -36,6 +36,8 @@ python_use_unqualified_type_names = True
 html_theme = "pydata_sphinx_theme"
 html_title = "OPPO toolkit"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 # All pages at the side: the theme's own list has only what lies below a page, and most have nothing.
 html_sidebars = {"**": ["globaltoc.html"]}
 html_theme_options = {

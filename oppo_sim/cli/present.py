@@ -21,6 +21,7 @@ from oppo_sim.report.labels import (
     format_seconds,
     format_signed,
     gpu_cells,
+    one_unit,
     significant,
     stage_rows,
     time_unit,
@@ -321,16 +322,9 @@ def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
         "policy", "overlap\nhid", "tail\nsaved",
         *(f"{word}\nlost" for word in ("recompute", "contention", "padding", "cuts")),
     )  # fmt: skip
-    values = np.array([numbers(attribution, name, "attribution") for name in ATTRIBUTION]).T
-    # One unit and as many decimals for all, of the largest: what is beside it next to nothing reads 0.0.
-    largest = float(np.nanmax(np.abs(values), initial=0.0))
-    unit = time_unit(largest)
-    digits = len(significant(largest / unit.seconds).partition(".")[2])
-    rows = [
-        (str(policy), *(_decimals(round(seconds / unit.seconds, digits) + 0.0, digits) for seconds in row))
-        for policy, row in zip(attribution.index, values.tolist(), strict=True)
-    ]
-    return table(f"{title}, {unit.name} a step" if title else "", heads, rows)
+    cells, unit = one_unit(np.array([numbers(attribution, name, "attribution") for name in ATTRIBUTION]).T)
+    rows = [(str(policy), *row) for policy, row in zip(attribution.index, cells, strict=True)]
+    return table(f"{title}, {unit} a step" if title else "", heads, rows)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

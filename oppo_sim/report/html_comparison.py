@@ -33,6 +33,7 @@ from oppo_sim.report.labels import (
     format_percent,
     format_seconds,
     measured_label,
+    one_unit,
     significant,
 )
 from oppo_sim.report.points import Points
@@ -300,12 +301,10 @@ def _attribution_section(attribution: "pd.DataFrame") -> Section:
         for column, label in ATTRIBUTION.items()
         if column in attribution.columns and attribution[column].notna().any()
     ]
-    rows = tuple(
-        (str(policy), *(measured_label(float(seconds[column]), "seconds") for column, _ in shown))
-        for policy, seconds in attribution.to_dict(orient="index").items()
-    )
+    cells, unit = one_unit(attribution[[column for column, _ in shown]].to_numpy(float))
+    rows = tuple((str(policy), *row) for policy, row in zip(attribution.index, cells, strict=True))
     grid = Grid(
-        "Seconds a step, by counterfactual replay",
+        f"By counterfactual replay, {unit} a step",
         ("policy", *(label for _, label in shown)),
         rows,
         frozenset(range(1, len(shown) + 1)),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.tables import numbers
@@ -84,6 +85,17 @@ def format_seconds(seconds: float, unit: Unit | None = None) -> str:
         return NOTHING
     chosen = unit or time_unit(seconds)
     return f"{significant(seconds / chosen.seconds)} {chosen.name}"
+
+
+def one_unit(seconds: NDArray[np.float64]) -> tuple[list[list[str]], str]:
+    """A table of durations in one unit with as many decimals for all, of the largest: what is beside it next
+    to nothing reads 0.0. The cells, row by row, and the unit's name."""
+    largest = float(np.nanmax(np.abs(seconds), initial=0.0))
+    unit = time_unit(largest)
+    digits = len(significant(largest / unit.seconds).partition(".")[2])
+    shown = [[round(one / unit.seconds, digits) + 0.0 for one in row] for row in seconds.tolist()]
+    cells = [[f"{one:,.{digits}f}" if math.isfinite(one) else NOTHING for one in row] for row in shown]
+    return cells, unit.name
 
 
 def format_percent(share: float) -> str:

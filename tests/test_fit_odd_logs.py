@@ -163,6 +163,30 @@ def test_a_share_in_percent(tmp_path: Path) -> None:
     assert any("taken as percent" in note for note in log.notes)
 
 
+def test_figures_that_cannot_be_are_unknown_and_counted(tmp_path: Path) -> None:
+    odd = {
+        "response_length/clip_ratio": 300.0,
+        "prompt_length/mean": -100.0,
+        "timing_s/agent_loop/slowest/tool_calls": -5.0,
+        "perf/total_num_tokens": 0.0,
+        "timing_per_token_ms/update_actor": 0.0,
+    }
+    log = read_step_log(console(tmp_path / "a.log", [(1, {}), (2, odd), (3, {GEN: 1e-12})]))
+    assert log.frame["step"].tolist() == [1, 2]
+    for column in ("response_length/clip_ratio", "prompt_length/mean", "tokens/total"):
+        assert f"1 {column} that cannot be" in reasons(log)
+        assert column not in log.frame or np.isnan(log.frame[column].iloc[1])
+    assert sum("cannot be" in reason for reason in log.left_out) == len(odd)
+    assert "1 step whose generation or whole took zero seconds" in reasons(log)
+
+
+def test_lines_that_a_progress_bar_writes_over_are_lines(tmp_path: Path) -> None:
+    text = console(tmp_path / "a.log", [(step, {GEN: 20.0 + step}) for step in (1, 2, 3)]).read_text()
+    bar = "Training: 33%|###   | 1/3\r"
+    (tmp_path / "b.log").write_text(bar + text.replace("\n", "\r" + bar))
+    assert seconds(tmp_path / "b.log") == [21.0, 22.0, 23.0]
+
+
 def test_other_encodings(tmp_path: Path) -> None:
     text = console(tmp_path / "a.log", [(1, {}), (2, {})]).read_text()
     (tmp_path / "bom.log").write_text("\ufeff" + text, encoding="utf-8")

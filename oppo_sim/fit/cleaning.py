@@ -11,6 +11,7 @@ from oppo_sim.columns import (
     PER_TOKEN_UPDATE_MS,
     PROMPT_LENGTH_MEAN,
     ROLLOUTS_TRAINED,
+    SLOWEST_TOOL_S,
     STEP,
     STEP_SAVE_S,
     STEP_TESTING_S,
@@ -31,6 +32,16 @@ _HUNDRED: Final = 100.0
 _FAR: Final = 100.0
 """A value so many times its column's median, and near it when divided by a thousand, is in milliseconds."""
 _LONGER: Final = 1.05
+_NOTHING_S: Final = 1e-6
+"""Seconds that are none."""
+_RANGES: Final = {
+    LENGTH_CLIP_RATIO: (0.0, 1.0),
+    PROMPT_LENGTH_MEAN: (0.0, np.inf),
+    SLOWEST_TOOL_S: (0.0, np.inf),
+    TOKENS_TOTAL: (1.0, np.inf),
+    PER_TOKEN_UPDATE_MS: (_NOTHING_S, np.inf),
+}
+"""From and to, of figures beside seconds."""
 _LEAST_PART: Final = 0.3
 """Of a step, that generation and updates take."""
 _MOST: Final = 0.5
@@ -55,6 +66,7 @@ def cleaned(
     if not any(column in covers or column == TIMING_STEP for column in seconds):
         raise OppoError(f"{where} holds lengths but no seconds of any stage: give a log with timings")
     notes = [*_in_seconds(frame, seconds, unit, gathered), *_as_share(frame)]
+    _leave_out_impossible_figures(frame, gathered)
     _derive(frame)
     frame = _without_impossible(frame, seconds, gathered)
     if frame.empty:
@@ -117,10 +129,21 @@ def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd
 
 
 def _as_share(frame: "pd.DataFrame") -> list[str]:
-    if LENGTH_CLIP_RATIO not in frame or not frame[LENGTH_CLIP_RATIO].max() > 1:
+    if LENGTH_CLIP_RATIO not in frame or not 1 < frame[LENGTH_CLIP_RATIO].max() <= _HUNDRED:
         return []
     frame[LENGTH_CLIP_RATIO] = frame[LENGTH_CLIP_RATIO] / _HUNDRED
     return [f"{LENGTH_CLIP_RATIO} was taken as percent: a share is not above 1"]
+
+
+def _leave_out_impossible_figures(frame: "pd.DataFrame", gathered: Gathered) -> None:
+    """Figures beside seconds that are out of their range are unknown."""
+    for column, (low, high) in _RANGES.items():
+        if column not in frame:
+            continue
+        odd = (frame[column] < low) | (frame[column] > high)
+        if odd.any():
+            frame.loc[odd, column] = np.nan
+            gathered.left_out[f"{column} that cannot be"] += int(odd.sum())
 
 
 def _derive(frame: "pd.DataFrame") -> None:
@@ -139,7 +162,9 @@ def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gat
     negative = (frame[columns] < 0).any(axis=1)
     if negative.any():
         gathered.left_out["step with negative seconds"] += int(negative.sum())
-    nothing = ~negative & (frame[[c for c in (timing("gen"), TIMING_STEP) if c in frame]] == 0).any(axis=1)
+    nothing = ~negative & (frame[[c for c in (timing("gen"), TIMING_STEP) if c in frame]] <= _NOTHING_S).any(
+        axis=1
+    )
     if nothing.any():
         gathered.left_out["step whose generation or whole took zero seconds"] += int(nothing.sum())
     empty = ~negative & ~nothing & frame[inside].isna().all(axis=1)
@@ -147,7 +172,7 @@ def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gat
         gathered.left_out["step without any seconds"] += int(empty.sum())
     kept = frame[~(negative | nothing | empty)].copy()
     for column in inside:
-        zero = kept[column] == 0
+        zero = kept[column] <= _NOTHING_S
         if zero.any() and not zero.all():
             kept.loc[zero, column] = np.nan
             gathered.left_out[f"{column} of zero seconds"] += int(zero.sum())

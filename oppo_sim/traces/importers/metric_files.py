@@ -70,7 +70,7 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
 
 def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
     """Figures in the output of a run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``."""
-    for raw in lines:
+    for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
@@ -87,6 +87,12 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             yield int(named), figures
         else:
             yield int(found.group(1)) if found else None, figures
+
+
+def _written_over(line: bytes) -> list[bytes]:
+    """A line as a terminal shows it one after another: a progress bar goes back to the line's beginning."""
+    *before, last = line.replace(b"\r\n", b"\n").split(b"\r")
+    return [*(each + b"\r" for each in before), last]
 
 
 def _in_seconds(match: re.Match[str]) -> float:

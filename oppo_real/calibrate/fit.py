@@ -41,6 +41,8 @@ SCORE_BASIS: Final = ("fixed", "per_token", "per_pair", "per_piece")
 
 RESAMPLES: Final = 400
 LEVEL: Final = 0.95
+_PRIOR_REPEATS: Final = 2
+"""As many repeats does the variance of all points count beside a point's own."""
 _REGIMES: Final = 4
 _WORST: Final = 5
 
@@ -122,6 +124,37 @@ def measured_points(visits: Sequence[Visit], stage: str | None = None) -> list[M
         _, repeats = gathered.setdefault(visit.point.key, (visit.point, []))
         repeats.append(visit.median if stage is None else visit.stages[stage])
     return [Measured(point, tuple(repeats)) for point, repeats in gathered.values()]
+
+
+def steadied(data: Sequence[Measured], fit: Fit) -> list[Measured]:
+    """Each point with one number of seconds: its median, drawn to the fit by as much as repeats disagree.
+
+    With r = log(median / fitted), s² the variance of a median by chance (from its repeats, together with
+    those of all points: few repeats say little alone) and τ² = max(0, mean r² − mean s²) what the basis
+    cannot say, the seconds are fitted · exp(r · τ² / (τ² + s²)), the empirical Bayes mean (Efron and Morris,
+    JASA 68, 1973). Where repeats agree, medians stay as they are; so do points that the fit gives no time,
+    and all of them where there are fewer than twice as many as terms.
+    """
+    medians = np.array([one.median for one in data])
+    fitted = np.array([fit.predict(one.point) for one in data])
+    told = (medians > 0.0) & (fitted > 0.0) & np.array([min(one.repeats) > 0.0 for one in data])
+    terms = sum(one.value > 0.0 for one in fit.coefficients)
+    if told.sum() < 2 * max(2, terms):
+        return [Measured(one.point, (one.median,)) for one in data]
+    known = [one for one, use in zip(data, told, strict=True) if use]
+    freedom = np.array([len(one.repeats) - 1 for one in known])
+    squares = np.array([len(one.repeats) * float(np.var(np.log(one.repeats))) for one in known])
+    if not freedom.sum():
+        return [Measured(one.point, (one.median,)) for one in data]
+    pooled = squares.sum() / freedom.sum()
+    variance = (_PRIOR_REPEATS * pooled + squares) / (_PRIOR_REPEATS + freedom)
+    # Of a median of three or more: π/2 times that of a mean.
+    by_chance = variance / (freedom + 1) * np.where(freedom > 1, np.pi / 2.0, 1.0)
+    off = np.log(medians[told] / fitted[told])
+    real = max(0.0, float(np.sum(off**2)) / (len(known) - terms) - float(np.mean(by_chance)))
+    seconds = medians.copy()
+    seconds[told] = fitted[told] * np.exp(off * real / np.maximum(real + by_chance, 1e-300))
+    return [Measured(one.point, (float(second),)) for one, second in zip(data, seconds, strict=True)]
 
 
 def regime_size(point: Point) -> int:

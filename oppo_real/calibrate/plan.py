@@ -311,18 +311,23 @@ def _decode(sizes: Sizes) -> list[Point]:
 
 
 def _spread(n: int, context: int, longest: int) -> tuple[int, ...]:
-    """Contexts of n rollouts around a mean, evenly from 0.7 to 1.3 of it where there is room.
+    """Contexts of n rollouts around a mean; their sum is n times it."""
+    return tuple(context + by for by in _offsets(n, context, longest))
+
+
+def _offsets(n: int, mean: int, longest: int) -> tuple[int, ...]:
+    """By how many tokens n lengths lie beside their mean, evenly from −0.3 to 0.3 of it where there is room;
+    their sum is 0.
 
     Rollouts that began together have nearly equal contexts, carried ones and those that joined later do not,
-    and an engine that gathers or masks them pays for that (6 % of an iteration of the torch engine's at half
-    the mean to both sides). A table knows their sum only, so it is measured between the two.
+    and an engine that gathers or masks them pays for that (6 % of an iteration of the torch engine on a CPU,
+    with contexts from 0.4 to 1.6 of the mean). A table knows their sum only, so it is measured in between.
     """
-    most = min(int(_SPREAD * context), longest - context, context - SHORTEST_CONTEXT)
+    most = min(int(_SPREAD * mean), longest - mean - 1, mean - SHORTEST_CONTEXT)
     if n < 2 or most < 1:
-        return (context,) * n
-    # Symmetric, so that the sum stays n · context.
-    below = [round(most * (n - 1 - 2 * place) / (n - 1)) for place in range(n // 2)]
-    return (*(context - by for by in below), *(context,) * (n % 2), *(context + by for by in reversed(below)))
+        return (0,) * n
+    above = [round(most * (n - 1 - 2 * place) / (n - 1)) for place in range(n // 2)]
+    return (*(-by for by in above), *(0,) * (n % 2), *reversed(above))
 
 
 def _ragged(n: int, context: int, longest: int) -> Point:
@@ -354,7 +359,7 @@ def _with_last(values: list[int], last: int) -> list[int]:
 
 
 def _prefill(sizes: Sizes) -> list[Point]:
-    """Of the actor: whole contexts with nothing before them, k of equal length."""
+    """Of the actor: whole contexts with nothing before them, k of lengths around a mean."""
     longest = sizes.max_length - TAIL
     lengths = geometric(max(1, longest // 16), longest, 3)
     joined = sizes.max_running * longest
@@ -367,9 +372,12 @@ def _prefill(sizes: Sizes) -> list[Point]:
             count = max(1, round(total / length), -(-total // longest))
             if length > 1.5 * total or count > sizes.max_running:
                 continue
-            rows = tuple((0, tokens) for tokens in even_split(total, count))
-            if not _fits([tokens for _, tokens in rows], sizes):
+            equal = even_split(total, count)
+            spread = tuple(map(sum, zip(equal, _offsets(count, total // count, longest), strict=True)))
+            joining = spread if _fits(spread, sizes) else equal
+            if not _fits(joining, sizes):
                 continue
+            rows = tuple((0, tokens) for tokens in joining)
             essential = total in (totals[0], totals[-1]) or length == lengths[-1]
             points.append(Point("prefill", rows, (float(total), length / 2.0), essential))
     return points

@@ -19,6 +19,7 @@ from oppo_real.calibrate.fit import (
     Measured,
     fit_table,
     measured_points,
+    steadied,
 )
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
@@ -48,7 +49,7 @@ class Filled:
 
 
 def decode_table(data: Sequence[Measured]) -> DecodeTable:
-    """Medians of the even batches. Raises OppoError for fewer than two rows of two."""
+    """Seconds of the batches that have a cell. Raises OppoError for fewer than two rows of two."""
     rows: dict[int, dict[float, float]] = {}
     for one in data:
         if one.point.cell is not None:
@@ -171,7 +172,8 @@ METHOD: Final = (
     "wall clock of a running engine, device synchronised, warm-up apart: decode by whole iterations of the"
     " driver's loop (its host time included), prefill as the iteration that joins less those after it,"
     " scoring by appended pieces, cuts by rounds and pieces of the same tokens, training by whole updates of"
-    " batches shaped like the trace; medians of repeats in shuffled passes; contention by two processes"
+    " batches shaped like the trace; medians of repeats in shuffled passes, drawn to the fit as far as"
+    " repeats disagree; contention by two processes"
 )
 
 
@@ -261,7 +263,7 @@ def calibrate_from(
         forwards["score_ref"] = (added, SCORE_BASIS)
     for table, (points, basis) in forwards.items():
         fit = fit_table(table, points, basis, seed)
-        tables[table], how = forward_table(table, points, fit)
+        tables[table], how = forward_table(table, steadied(points, fit), fit)
         fits.append(fit)
         filled.append(how)
     trained = [visit for visit in visits if visit.point.kind == "train"]
@@ -287,7 +289,7 @@ def calibrate_from(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             raw_samples=raw_samples,
         ),
-        decode=decode_table(data["decode"]),
+        decode=decode_table(steadied(data["decode"], decode)),
         prefill=tables["prefill"],
         score=tables["score"],
         score_ref=tables.get("score_ref"),

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_real.calibrate.fit import DECODE_BASIS, FEATURES, PREFILL_BASIS, Measured, fit_table, regimes
+from oppo_real.calibrate.fit import (
+    DECODE_BASIS,
+    FEATURES,
+    PREFILL_BASIS,
+    Measured,
+    fit_table,
+    regimes,
+    steadied,
+)
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
 from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
@@ -51,6 +59,42 @@ def test_without_noise_the_truth_is_found_exactly() -> None:
     assert fit.median_error < 1e-9
     assert fit.repeat_spread == 0
     assert all(one.largest_error < 1e-6 for one in fit.held_out)
+
+
+def off_by(found: list[Measured], truth: list[float]) -> float:
+    """Root mean square of relative errors."""
+    return float(
+        (sum((one.median / true - 1.0) ** 2 for one, true in zip(found, truth, strict=True)) / len(truth))
+        ** 0.5
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_noisy_repeats_are_drawn_to_the_fit_and_steady_ones_stay(seed: int) -> None:
+    truth = [one.median for one in synthetic("decode", DECODE_TRUTH, 0.0, seed)]
+    # What no basis says: every other point takes a fifth longer.
+    steps = [1.2 if place % 2 else 1.0 for place in range(len(truth))]
+
+    def measured(noise: float, factors: list[float]) -> list[Measured]:
+        made = synthetic("decode", DECODE_TRUTH, noise, seed, repeats=3)
+        return [
+            Measured(one.point, tuple(second * factor for second in one.repeats))
+            for one, factor in zip(made, factors, strict=True)
+        ]
+
+    noisy = measured(0.2, [1.0] * len(truth))
+    found = steadied(noisy, fit_table("decode", noisy, DECODE_BASIS, resamples=2))
+    assert off_by(found, truth) < 0.6 * off_by(noisy, truth)
+
+    steady = measured(0.005, steps)
+    found = steadied(steady, fit_table("decode", steady, DECODE_BASIS, resamples=2))
+    for one, there in zip(found, steady, strict=True):
+        assert one.median == pytest.approx(there.median, rel=0.002)
+
+    few = steady[:3]
+    assert steadied(few, fit_table("decode", steady, DECODE_BASIS, resamples=2)) == [
+        Measured(one.point, (one.median,)) for one in few
+    ]
 
 
 def test_total_and_longest_kv_are_told_apart() -> None:

@@ -84,11 +84,14 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     assert profile.measured.repeats == 2
 
     costs = costs_from_profile(profile, context(TRAINING))
+    fits = {fit.name: fit for fit in calibration.fits}
     for visit in session.visits:
         point = visit.point
         if point.kind == "decode" and point.cell is not None:
             same = sorted(other.median for other in session.visits if other.point == point)
-            assert costs.actor.decode_time(point.n, point.kv_tokens) == pytest.approx(sum(same) / 2, rel=1e-9)
+            low, high = sorted((sum(same) / 2, fits["decode"].predict(point)))
+            seconds = costs.actor.decode_time(point.n, point.kv_tokens)
+            assert low * (1 - 1e-9) <= seconds <= high * (1 + 1e-9), "a median drawn to the fit"
     score = [
         visit for visit in session.visits if visit.point.kind == "score" and visit.point.cell is not None
     ]
@@ -101,7 +104,8 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
         pieces = visit.point.n * profile.piece_fixed_s
         batch = costs.scorer.prefill_time(visit.point.tokens, visit.point.pairs) + pieces
         if pieces < 0.8 * whole:
-            assert batch == pytest.approx(whole, rel=0.2), "as a run takes it: the table and its pieces"
+            low, high = sorted((whole, fits["score"].predict(visit.point) + pieces))
+            assert 0.8 * low <= batch <= 1.2 * high, "as a run takes it: the table and its pieces"
     with pytest.warns(ProfileRangeWarning):
         costs.actor.decode_time(4, 10_000.0)
     assert profile.out_of_range["decode"] == 1

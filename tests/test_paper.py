@@ -18,6 +18,7 @@ import answers
 import asking
 import claims
 import given
+import moved
 import others
 import paper_page
 import policy_map
@@ -174,6 +175,12 @@ def test_every_part_of_a_run_has_its_files_and_questions_theirs() -> None:
     assert all(file.exists() for file in files)
     assert set(whole_run.seconds_known()) <= set(parts)
     assert {claim.study for claim in claims.read_claims() if claim.study} <= set(parts)
+
+
+def test_seconds_are_taken_out_of_an_observation() -> None:
+    assert moved.without("timing_s/step=365.28±18.3", 55.0) == "timing_s/step=310.28±18.3"
+    told = {each.partition("=")[0] for name in moved.MOVED_S for each in others.read_others()[name].observe}
+    assert {"timing_s/update_actor", "timing_s/step"} <= told
 
 
 def test_a_patch_replaces_what_has_a_kind_and_keeps_the_rest() -> None:

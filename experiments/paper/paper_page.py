@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
+import moved
 import pandas as pd
 import rounds
 from claims import Compared, compare, compare_all, has_runs, read_claims, store
@@ -41,6 +42,7 @@ def page_text(compared: Sequence[Compared]) -> str:
         "{claims}": claims_table(own),
         "{others}": claims_table([one for one in compared if one.claim.id[0] in "NV"]),
         "{rounds}": rounds_change(own),
+        "{moved}": moved_gains(),
         "{lacking}": lacking_table(),
         "{fits}": fits_table(),
         "{hypotheses}": hypotheses_table(),
@@ -100,6 +102,13 @@ def rounds_change(compared: Sequence[Compared]) -> str:
     far = max(moves, key=moves.__getitem__)
     changed = f"the answers of {', '.join(other)} change" if other else "no answer changes"
     return f"{changed} and medians move by at most {100 * moves[far]:.1f} % ({far})"
+
+
+def moved_gains() -> str:
+    """Gains where part of the colocated update is no training."""
+    return " and ".join(
+        f"{row.median:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in pd.read_csv(moved.FILE).itertuples()
+    )
 
 
 def lacking_table() -> str:

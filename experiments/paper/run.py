@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import moved
 import policy_map
 import prompts
 import questions
@@ -42,7 +43,7 @@ from timing import seconds_known, timed
 SIZES = {PRODUCTION: (48, 40)}
 OTHERS = (32, 40)
 """Worlds and draws of a baseline of others: of thousands of rollouts a step."""
-STAGES = (120, 40)
+STAGES = (moved.WORLDS, moved.DRAWS)
 """Where the seconds of several stages are known, few worlds agree with all."""
 SMALL = ("gsm8k-7b", 4, 3)
 """Baseline, worlds and draws of ``--part``."""
@@ -105,7 +106,7 @@ def parts(results: Path = RESULTS, fit_only: bool = False) -> dict[str, Part]:
             for letter, question in questions.QUESTIONS.items()
         }
         | {policy_map.PART: Part(policy_map.answer, (policy_map.FILE,))}
-        | {rounds.PART: Part(rounds.ask, rounds.FILES)}
+        | {rounds.PART: Part(rounds.ask, rounds.FILES), moved.PART: Part(moved.ask, (moved.FILE,))}
     )
 
 

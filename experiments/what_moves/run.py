@@ -35,6 +35,10 @@ SHARED = (
     "oppo sweep a100x16-10b --set policy.name=oppo --set placement.interference=1.3"
     " --grid policy.score_granularity=batch,rollout,chunk --seeds 4 --steps 30 --draws 0"
 )
+LARGE_SCORER = (
+    "oppo sweep h100x16-2nodes --set 'costs.reward_model={kind: model, model: qwen2.5-32b}'"
+    " --grid cluster.split=auto --seeds 3 --steps 26 --draws 0"
+)
 REWARD = "--objective time_to_reward --draws 0"
 LONG_PROMPTS = (
     "--set 'trace={prompt_length: 3000, synth: {mean: 600, p99: 1800, rows: 4000, seed: 1}}'"
@@ -59,7 +63,7 @@ ROWS = (
         f" {CHUNKS}",
         "--set rollout.keeps_kv_between_rounds=true",
     ),
-    Row("2", "scorer and replica take turns", SHARED, "--set placement.sharing=mps"),
+    Row("2", "scorer and replica take turns", LARGE_SCORER, "--set placement.sharing=mps"),
     Row("2", "turns that cost a third", SHARED, "--set placement.interference=1.0"),
     Row(
         "3",

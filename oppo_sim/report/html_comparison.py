@@ -29,6 +29,7 @@ from oppo_sim.report.html_parts import (
 from oppo_sim.report.html_run import timeline_section
 from oppo_sim.report.labels import (
     ATTRIBUTION,
+    DISTRIBUTIONS,
     NOTHING,
     format_percent,
     format_seconds,
@@ -288,11 +289,7 @@ def _shares_section(cells: "pd.DataFrame") -> tuple[Section, ...]:
         )
         for name, shares in compared_shares(cells).items()
     )
-    text = (
-        "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in"
-        " which it decoded and did not finish."
-    )
-    return (Section("Staleness and deferrals", (text,), grids),) if grids else ()
+    return (Section("Staleness and deferrals", (DISTRIBUTIONS,), grids),) if grids else ()
 
 
 def _attribution_section(attribution: "pd.DataFrame") -> Section:

@@ -14,7 +14,7 @@ from oppo_sim.report.html_parts import (
     scenario_section,
     stored_picture,
 )
-from oppo_sim.report.labels import NOTHING, format_percent, format_signed, significant
+from oppo_sim.report.labels import DISTRIBUTIONS, NOTHING, format_percent, format_signed, significant
 from oppo_sim.run_folder import FinishedRun
 
 _LEAST_SHARE = 0.001
@@ -198,8 +198,4 @@ def _shares(record: Mapping[str, Any]) -> tuple[Section, ...]:
             heads = ("policy", *map(str, range(longest)))
             title = f"Trained rollouts by {name}, after the warm-up"
             grids.append(Grid(title, heads, rows, frozenset(range(1, longest + 1))))
-    text = (
-        "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in"
-        " which it decoded and did not finish."
-    )
-    return (Section("Staleness and deferrals", (text,), tuple(grids)),) if grids else ()
+    return (Section("Staleness and deferrals", (DISTRIBUTIONS,), tuple(grids)),) if grids else ()

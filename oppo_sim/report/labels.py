@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTHING = "–"
+DISTRIBUTIONS = (
+    "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in which it"
+    " decoded and did not finish; asynchronous policies defer nothing, their rollouts go on through updates."
+)
 
 
 class Unit(NamedTuple):

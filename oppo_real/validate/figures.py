@@ -66,7 +66,7 @@ def speedups_figure(found: PredictionAccuracy, baseline: str, title: str = "") -
     line = np.array([low, high])
     axis.fill_between(line, line * 0.9, line * 1.1, color=FAINT, alpha=0.18, linewidth=0)
     axis.plot(line, line, color=FAINT, linewidth=1.0)
-    for one in settled:
+    for place, one in enumerate(sorted(settled, key=lambda one: one.measured)):
         axis.errorbar(
             one.measured,
             one.predicted,
@@ -78,14 +78,20 @@ def speedups_figure(found: PredictionAccuracy, baseline: str, title: str = "") -
             elinewidth=1.0,
             capsize=2.5,
         )
+        left = place % 2 == 1  # neighbours' names do not meet
         axis.annotate(
-            one.policy, (one.measured, one.predicted), textcoords="offset points", xytext=(7, -10), fontsize=9
+            one.policy,
+            (one.measured, one.predicted),
+            textcoords="offset points",
+            xytext=(-7, 5) if left else (7, -10),
+            ha="right" if left else "left",
+            fontsize=9,
         )
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     axis.set_xlabel(f"measured speed-up against {baseline} (95 % interval)")
     axis.set_ylabel("predicted (95 % interval)")
-    axis.set_title(title, fontsize=10, loc="left")
+    axis.set_title(f"{title} (band: within 10 %)".strip(), fontsize=10, loc="left")
     return figure
 
 
@@ -116,11 +122,12 @@ def steps_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Figu
         axis.set_title(policy, fontsize=9, loc="left")
         axis.set_ylim(0)
         axis.set_xticks(at)
+        axis.set_xlabel("step", fontsize=8)
         axis.set_ylabel(unit, fontsize=8)
     for axis in axes[len(policies) :]:
         axis.set_axis_off()
     legend_below(figure, [measured, predicted], ["measured (band: all repeats; grey: warm-up)", "predicted"])
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title, fontsize=10, y=0.995)
     return figure
 
 

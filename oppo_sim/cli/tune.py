@@ -235,7 +235,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     seeds = len(record["fresh_seeds"]) or len(record["seeds"])
     title = f"{tuned.scenario.name}: {seeds} fresh seed(s) × {record['steps']} steps (simulated)"
     columns = [
-        Column("setting", left=True, folds_at=24),
+        Column("setting", left=True, folds_at=max(24, width // 4)),
         Column("step"),
         Column("speed-up\n[95 %]"),
         Column("from choice\n[95 %]", 1),

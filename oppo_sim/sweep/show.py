@@ -103,7 +103,10 @@ def notes(sweep: Sweep) -> list[str]:
         )
     elif sweep.best is not None and len(sweep.points) > 1:
         found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
-    found += [edge.sentence(command) for edge, command in best_edges(sweep)]
+    told: set[str] = set()
+    for edge, command in best_edges(sweep):  # parts of a split are widened by one command
+        found.append(edge.sentence("" if command in told else command))
+        told.add(command)
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
     if sweep.plan.spec.objective == TO_REWARD:

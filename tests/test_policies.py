@@ -271,8 +271,8 @@ def test_overcommit_is_a_number_a_share_or_controlled() -> None:
 
 
 def table_rows(heading: str) -> dict[str, str]:
-    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", DOCS.read_text().split(heading)[1], re.MULTILINE)
-    return dict(rows)
+    section = DOCS.read_text().split(heading)[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `([\w-]+)` \| (.*?) \|", section, re.MULTILINE))
 
 
 def default_of(field: FieldInfo) -> str:

@@ -371,7 +371,7 @@ def test_failed_points_are_grey_and_say_why(browser: webdriver.Chrome, points: p
     failed = points[points["status"] == "failed"]
     assert len(failed) == len(points) // 2
     row = int(failed.index[0])
-    control(browser, "rollout.kv capacity tokens").select_by_visible_text(str(HOLDS_NO_ROLLOUT))
+    control(browser, "rollout.kv_capacity_tokens").select_by_visible_text(str(HOLDS_NO_ROLLOUT))
     cells = browser.find_elements(By.CSS_SELECTOR, ".heat rect.cell")
     assert all("failed" in (one.get_attribute("class") or "") for one in cells)
     ActionChains(browser).move_to_element(cells[0]).perform()

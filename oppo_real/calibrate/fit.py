@@ -139,13 +139,11 @@ def steadied(data: Sequence[Measured], fit: Fit) -> list[Measured]:
     fitted = np.array([fit.predict(one.point) for one in data])
     told = (medians > 0.0) & (fitted > 0.0) & np.array([min(one.repeats) > 0.0 for one in data])
     terms = sum(one.value > 0.0 for one in fit.coefficients)
-    if told.sum() < 2 * max(2, terms):
-        return [Measured(one.point, (one.median,)) for one in data]
     known = [one for one, use in zip(data, told, strict=True) if use]
     freedom = np.array([len(one.repeats) - 1 for one in known])
-    squares = np.array([len(one.repeats) * float(np.var(np.log(one.repeats))) for one in known])
-    if not freedom.sum():
+    if len(known) < 2 * max(2, terms) or not freedom.sum():
         return [Measured(one.point, (one.median,)) for one in data]
+    squares = np.array([len(one.repeats) * float(np.var(np.log(one.repeats))) for one in known])
     pooled = squares.sum() / freedom.sum()
     variance = (_PRIOR_REPEATS * pooled + squares) / (_PRIOR_REPEATS + freedom)
     # Of a median of three or more: π/2 times that of a mean.

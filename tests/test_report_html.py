@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oppo_sim.comparison.best import not_told_apart
 from oppo_sim.errors import OppoError
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.report.html_page import page_html, report_chapters, report_html
@@ -27,6 +26,7 @@ from oppo_sim.report.perfetto import read_trace, write_trace
 from oppo_sim.report.points import Points
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.run_folder import open_run_folder
+from oppo_sim.runs.best import not_told_apart
 from tests.cli_runs import Oppo, assert_refused, write_scenario
 from tests.report_page import HOSTILE, check_page
 from tests.report_points import FAILURE, OVERCOMMITS, made_points, seconds, table

@@ -9,7 +9,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.progress import told_progress
 
 if TYPE_CHECKING:
-    from oppo_sim.comparison.best import Objective
+    from oppo_sim.runs.best import Objective
     from oppo_sim.runs.execute import ExecutorName
 
 

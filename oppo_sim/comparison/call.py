@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from oppo_sim.comparison.best import Objective
 from oppo_sim.comparison.folder import compare_to_folder, refuse_other
 from oppo_sim.comparison.plan import make_cells, plan_comparison
 from oppo_sim.comparison.result import Comparison, comparison_of
 from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, unheard
+from oppo_sim.runs.best import Objective
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore

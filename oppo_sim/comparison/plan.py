@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from oppo_sim.comparison.best import Objective
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
 from oppo_sim.progress import OnProgress, Progress
+from oppo_sim.runs.best import Objective
 from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine, machine_of

@@ -7,7 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
-from oppo_sim.comparison.best import LOSS, Objective
+from oppo_sim.runs.best import LOSS, Objective
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import Gain, best_shares, explained, range_columns, speedups
 from oppo_sim.runs.statistics import ROLLOUTS

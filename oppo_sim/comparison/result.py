@@ -7,14 +7,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_sim import columns as c
-from oppo_sim.comparison.best import (
-    Objective,
-    best_policy,
-    losses_by_draw,
-    losses_by_seed,
-    not_told_apart,
-    to_reward_by_effect,
-)
 from oppo_sim.comparison.plan import ComparisonPlan
 from oppo_sim.comparison.ranges import Ranges, ranges_of
 from oppo_sim.comparison.timelines import shown_steps, timelines_of
@@ -22,6 +14,14 @@ from oppo_sim.errors import OppoError
 from oppo_sim.learning import Learning
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.rewards import learning_of
+from oppo_sim.runs.best import (
+    Objective,
+    best_policy,
+    losses_by_draw,
+    losses_by_seed,
+    not_told_apart,
+    to_reward_by_effect,
+)
 from oppo_sim.runs.request import ACTUAL
 from oppo_sim.runs.statistics import TO_REWARD, compared_row
 from oppo_sim.runs.store import RunStore

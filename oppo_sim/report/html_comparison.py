@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.comparison.best import best_policy, losses_by_draw, losses_by_seed, not_told_apart
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.comparison_figures import attribution_figure, speedup_figure, step_time_figure
@@ -46,6 +45,7 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.run_folder import FinishedRun
+from oppo_sim.runs.best import best_policy, losses_by_draw, losses_by_seed, not_told_apart
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
 

@@ -52,6 +52,7 @@ def test_json_is_one_document_and_quiet_leaves_standard_error_empty(
     (tmp_path / "lengths.csv").write_text("response_length\n3\n5\n9\n")
     told = {
         "scenario list": lambda found: any(one["name"] == "h200-single" for one in found),
+        "scenario policies": lambda found: found[0]["name"] == "sequential",
         "scenario init h200-single -o mine.yaml": lambda found: found == {"file": "mine.yaml"},
         "scenario validate tiny.yaml": lambda found: found["valid"] and found["notes"],
         "trace convert lengths.csv lengths.parquet": lambda found: found["rows"] == 3,

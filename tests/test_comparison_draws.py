@@ -19,6 +19,7 @@ from oppo_sim.comparison.plan import make_cells, plan_comparison
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import Progress
+from oppo_sim.report.ranges import few_seeds_sentence
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.machine import on_machine
@@ -345,6 +346,20 @@ def test_each_term_has_its_share_of_the_variance() -> None:
 def test_the_probability_to_be_the_best_counts_draws_and_seeds() -> None:
     seconds = {"x": [[1.0, 3.0], [1.0, 1.0]], "y": [[2.0, 2.0], [2.0, 2.0]], "z": [[2.0, 2.0], [9.0, 9.0]]}
     assert best_shares(seconds) == pytest.approx({"x": 0.75, "y": 0.125, "z": 0.125})
+
+
+def test_what_is_best_everywhere_and_still_not_told_apart_says_why(oppo: Oppo, tmp_path: Path) -> None:
+    """Two seeds: a policy that wins in every draw and seed need not win under others."""
+    write_drawn(tmp_path, "decode\n1\n1.01\n", max_response_length=400)
+    more = "so few seeds (2) say little of others: --seeds 5 tells more"
+    few = oppo("compare", "tiny.yaml", "--policies", "oppo", "--seeds", "2", "--no-figures", "-o", "few")
+    record = json.loads(Path("few", "comparison.json").read_text())
+    assert record["comparison"][record["best"]][c.P_BEST] == 1.0
+    assert record["alike"]
+    assert f"it is the best in 100.0 % of draws and seeds, but {more}" in few.out
+    assert run(["report", "few", "-o", "few.html", "--quiet"]) == 0
+    assert more in Path("few.html").read_text()
+    assert few_seeds_sentence(0.97, 2) == few_seeds_sentence(1.0, 2, 0.01) == ""
 
 
 def test_draws_keep_apart_less_than_seeds_alone() -> None:

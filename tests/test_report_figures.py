@@ -15,6 +15,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
 from oppo_sim.report import run_figures as g
 from oppo_sim.report.labels import clock_unit, format_seconds, significant
+from oppo_sim.report.terminal import Column, fitted
 
 STAGE_S = {
     "gen": 80.0,
@@ -296,6 +297,27 @@ def printed(table: object) -> list[list[str]]:
     console.print(table)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     return [[cell for cell in line.split("  ") if cell.strip()] for line in lines]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_long_setting_takes_two_lines_and_stays_whole(width: int) -> None:
+    splits = [f"rollout:{n}xTP1 scoring:cpu training:{8 - n}" for n in (1, 2, 4)]
+    columns = [
+        Column("cluster split", folds_at=12),
+        Column("step [95 %]"),
+        Column("speed-up\n[95 %]"),
+        Column("from\nbest", 5),
+        Column("staleness\nmean ≤ max", 3),
+    ]
+    rows = [[split, "24.6 s ± 1.5 %", "1.63× [1.51, 1.77]", "+3.1 %", "0.11 ≤ 2"] for split in splits]
+    table, gone = fitted("", columns, rows, width)
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = [line for line in text.partition("──\n")[2].splitlines() if line.strip()]
+    assert len(lines) <= 2 * len(splits)
+    assert all(word in text.split() for split in splits for word in split.split())
+    assert gone == (("from best",) if width == 80 else ())
 
 
 def test_run_summary_lists_the_stages_that_took_time_and_the_step() -> None:

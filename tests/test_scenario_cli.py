@@ -2,6 +2,7 @@
 
 import io
 import json
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import jsonschema
@@ -10,6 +11,8 @@ import pytest
 from oppo_sim.cli.main import run
 from oppo_sim.costs.devices import DEVICES
 from oppo_sim.costs.models import MODELS
+from oppo_sim.policies import Policy, listing, registry
+from oppo_sim.policies.registry import ENTRY_POINT_GROUP, SHIPPED, check_settings
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 
 MINE = """
@@ -204,3 +207,51 @@ def test_init_asks_on_a_terminal(
     loaded = load_scenario("scenario.yaml")
     assert loaded.num_gpus == 4
     assert loaded.costs.rollout.host == "sglang"  # type: ignore[union-attr]  # roofline, as written
+
+
+def test_policies_are_listed_with_their_settings_and_who_runs_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = oppo(capsys, "policies", "--json")
+    assert code == 0
+    listed = {each["name"]: each for each in json.loads(out)}
+    assert list(listed) == list(SHIPPED)
+    for name, policy in SHIPPED.items():
+        # What is told as a default is what the policy takes when nothing is said, bit for bit.
+        defaults = {key: each["default"] for key, each in listed[name]["settings"].items()}
+        assert check_settings(name, defaults) == policy.Settings()
+        assert listed[name]["summary"]
+    assert [name for name, each in listed.items() if each["bound"]] == ["oracle"]
+    assert "verl" in listed["april"]["frameworks"]
+    assert listed["oppo"]["frameworks"] == []
+    for columns in (60, 80, 140):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code, out, _ = oppo(capsys, "policies")
+        assert max(map(len, out.splitlines())) <= columns
+        starts = [line.split()[0] for line in out.partition("\n\n")[0].splitlines() if line[0] != " "]
+        assert starts == list(SHIPPED)
+        assert "settings: overcommit 1.0," in out
+        assert "chunk_size {control: race}" in " ".join(out.split())
+
+
+class Installed(Policy):
+    """Nothing but a name."""
+
+    name = "installed"
+    summary = "somebody's own"
+
+
+def test_policies_of_installed_packages_are_listed_too_and_a_broken_one_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = EntryPoints(
+        EntryPoint(name, value, ENTRY_POINT_GROUP)
+        for name, value in (("theirs", f"{__name__}:Installed"), ("broken", "no.such.module:Policy"))
+    )
+    for module in (listing, registry):
+        monkeypatch.setattr(module, "entry_points", points.select)
+    code, out, _ = oppo(capsys, "policies", "--json")
+    listed = {each["name"]: each for each in json.loads(out)}
+    assert code == 0
+    assert listed["theirs"]["summary"] == "somebody's own"
+    assert "no.such.module:Policy) cannot be imported" in listed["broken"]["summary"]

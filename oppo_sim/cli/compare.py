@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.option(
     "--policies",
     help=(
-        "Comma-separated policies. Default: sequential, rollout-overlap, intra, inter, oppo and the"
-        " scenario's own."
+        "Comma-separated (oppo scenario policies). Default: sequential, rollout-overlap, intra, inter, oppo"
+        " and the scenario's own."
     ),
 )
 @click.option(

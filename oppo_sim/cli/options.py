@@ -114,7 +114,7 @@ class StepRange(click.ParamType[tuple[int, int]]):
 
 POLICY = click.option(
     "--policy",
-    help="Policy instead of the scenario's: a shipped name, an installed one, or path/to/file.py:ClassName.",
+    help="Policy instead of the scenario's: a name (oppo scenario policies), or path/to/file.py:ClassName.",
 )
 TIMELINE = click.option(
     "--timeline", type=StepRange(), help="Steps on the timeline. Default: the three after the warm-up."

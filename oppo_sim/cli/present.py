@@ -28,6 +28,7 @@ from oppo_sim.report.labels import (
 )
 from oppo_sim.report.ranges import (
     ends_text,
+    few_seeds_in,
     has_ranges,
     machine_sentence,
     published_sentence,
@@ -99,7 +100,9 @@ def show_comparison(
     console = table_console()
     if has_ranges(comparison.table):
         console.print(ranges_table(comparison.table, title))
-        click.echo("95 % of rollouts and machine, and of the rollouts alone; best: probability\n")
+        click.echo(
+            "95 % of rollouts and machine, and of the rollouts alone; best: in so many draws and seeds\n"
+        )
     else:
         console.print(comparison_table(comparison.table, title))
     console.print(
@@ -136,7 +139,11 @@ def _best_sentence(comparison: "Comparison") -> str:
     if not alike:
         return f"best: {best}; every other policy is significantly {slower} over {over}"
     near = "" if plan is None or not plan.practical else f", or within {100 * plan.practical:g} % of it"
-    return f"best: {best}; ≈ {', '.join(alike)}: not told apart from it over {over}{near}"
+    found = f"best: {best}; ≈ {', '.join(alike)}: not told apart from it over {over}{near}"
+    if plan is None:
+        return found
+    few = few_seeds_in(comparison.table, comparison.best, alike, len(plan.seeds), plan.practical)
+    return f"{found}; {few}" if few else found
 
 
 def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:
@@ -239,7 +246,7 @@ def _filters(comparison: "pd.DataFrame") -> bool:
 
 def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     """One row a policy: step time, speed-up with the interval of rollouts and machine and that of the
-    rollouts alone, probability to be the best. 80 columns wide."""
+    rollouts alone, share of draws × seeds in which it is the best. 80 columns wide."""
     seconds = numbers(comparison, c.STEP_S, "comparison")
     unit = time_unit(float(np.nanmin(seconds))) if np.isfinite(seconds).any() else None
     rows = []

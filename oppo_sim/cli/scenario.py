@@ -146,6 +146,44 @@ def models_command(as_json: bool) -> None:
     click.echo("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")
 
 
+@scenario.command("policies")
+@options.JSON
+def policies_command(as_json: bool) -> None:
+    """List the policies that policy.name and --policy know: what each does, its settings with their defaults,
+    and the frameworks that run it as it is simulated."""
+    from oppo_sim.policies.listing import listed_policies
+    from oppo_sim.tune.frameworks.catalog import frameworks_of
+
+    found = listed_policies()
+    if as_json:
+        records = [{**one.record(), "frameworks": frameworks_of(one.name)} for one in found]
+        click.echo(json.dumps(records, indent=1, ensure_ascii=False))
+        return
+    from oppo_sim.report.labels import option_text
+    from oppo_sim.report.terminal import table_console
+
+    columns = min(table_console().width, 120)
+    width = max(len(one.name) for one in found)
+
+    def short(value: object) -> str:
+        control = value.get("control") if isinstance(value, dict) else None
+        return f"{{control: {control}}}" if control else option_text(value)
+
+    for one in found:
+        settings = ", ".join(f"{each.name} {short(each.default)}" for each in one.settings)
+        runs = ", ".join(frameworks_of(one.name))
+        told = [one.summary or one.source, settings and f"settings: {settings}", runs and f"runs in: {runs}"]
+        for number, line in enumerate(filter(None, told)):
+            head = f"{'' if number else one.name:<{width}}  "
+            click.echo(click.wrap_text(line, columns, head, " " * len(head)))
+    last = (
+        "Settings, with their defaults, go under policy: in a scenario, or --set policy.NAME=VALUE; what each"
+        " means: --json. Runs in: frameworks that do it as it is simulated (oppo tune --framework). Your own:"
+        " path/to/file.py:ClassName (docs/policies.md)."
+    )
+    click.echo(f"\n{click.wrap_text(last, columns)}")
+
+
 @scenario.command("show", short_help="Show a scenario with every default written out.")
 @click.argument("name_or_path", required=False)
 @options.overrides

@@ -46,7 +46,8 @@ class _Capacity(click.ParamType[int | str]):
 @click.argument("scenario")
 @click.option(
     "--policies",
-    help="Comma-separated. Default: the synchronous shipped ones that the scenario can run, and its own.",
+    help="Comma-separated (oppo scenario policies). Default: the synchronous ones that the scenario can run,"
+    " and its own.",
 )
 @click.option(
     "--framework",

@@ -39,6 +39,7 @@ from oppo_sim.report.labels import (
 from oppo_sim.report.points import Points
 from oppo_sim.report.ranges import (
     ends_text,
+    few_seeds_in,
     has_ranges,
     machine_sentence,
     published_sentence,
@@ -197,6 +198,8 @@ def _answer(
         sentences.append(
             f"{joined(alike)} cannot be told apart from it on {over} (5 % level){near if practical else ''}."
         )
+        if few := few_seeds_in(table, best, alike, seeds, practical):
+            sentences.append(f"{few[0].upper()}{few[1:]}.")
     elif seeds < 2 and not ranges:
         sentences.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:

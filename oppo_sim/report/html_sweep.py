@@ -34,7 +34,7 @@ from oppo_sim.report.labels import (
     value_text,
 )
 from oppo_sim.report.points import FAILED, STOPPED, Points, SweepFolder, read_sweep
-from oppo_sim.report.ranges import machine_sentence, widest_sentence
+from oppo_sim.report.ranges import few_seeds_sentence, machine_sentence, widest_sentence
 from oppo_sim.report.sweep_figures import HEAT, figures_of
 
 _MOST_REASONS: Final = 20
@@ -175,9 +175,12 @@ def _flatness(points: Points, best: int, seeds: int, practical: float) -> list[s
                 f" {f'{labels[0]} to {labels[-1]}' if points.numeric(axis) else joined(labels, 'or')}"
             )
     within = f": {joined(spans)}" if spans else ""
+    share = float(points.table[c.P_BEST].iloc[best]) if drawn else float("nan")
+    few = few_seeds_sentence(share, seeds, practical)
     return [
         f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over {over} (5 %"
-        f" level){f', or within {100 * practical:g} % of it' if practical else ''}{within}."
+        f" level){f', or within {100 * practical:g} % of it' if practical else ''}{within}.",
+        *([f"{_capital(few)}."] if few else []),
     ]
 
 

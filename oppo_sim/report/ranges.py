@@ -1,11 +1,12 @@
 """Intervals of the machine in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from oppo_sim import columns as c
+from oppo_sim.report.labels import format_percent
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ MACHINE_ENDS: Final = frozenset(
 )  # fmt: skip
 """Columns that belong to others."""
 _LEAST_SHARE = 0.05
+_SURE: Final = 0.975
+"""As sure as one end of a 95 % interval."""
 
 
 def has_ranges(table: "pd.DataFrame") -> bool:
@@ -35,6 +38,26 @@ def ends_text(low: float, high: float) -> str:
         return ""
     digits = 1 if high - low >= 0.2 else 2
     return f"[{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def few_seeds_sentence(share: float, seeds: int, practical: float = 0.0) -> str:
+    """Why something that is the best in all draws × seeds (``share`` of them) is still not told apart from
+    others: so few seeds say little of other ones. Empty where the share, or ``practical``, is reason enough.
+    """
+    if not share >= _SURE or practical:
+        return ""
+    return (
+        f"it is the best in {format_percent(share)} of draws and seeds, but so few seeds ({seeds}) say little"
+        f" of others: --seeds {max(5, 2 * seeds)} tells more"
+    )
+
+
+def few_seeds_in(table: "pd.DataFrame", best: str, alike: Sequence[str], seeds: int, practical: float) -> str:
+    """The same of a comparison's ``table``; ``alike``: policies not told apart from ``best``."""
+    real = [name for name in alike if not table.loc[name, c.BOUND_ONLY]]
+    if not real or not has_ranges(table):
+        return ""
+    return few_seeds_sentence(float(table[c.P_BEST].loc[best]), seeds, practical)
 
 
 def widest_sentence(table: "pd.DataFrame", name: str = "") -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Column(NamedTuple):
     left: bool = False
     """Flush left."""
     folds_at: int | None = None
-    """It may be folded, to no fewer characters than these; None: it is not."""
+    """It may be folded, to no fewer characters than these, and, as far as the width lasts, to no more than
+    two lines; None: it is not."""
 
 
 def table_console() -> "Console":
@@ -39,46 +41,64 @@ def fitted(
     title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, bold: Sequence[int] = ()
 ) -> "tuple[Table, tuple[str, ...]]":
     """A table of texts as they are, no markup, not wider than ``width`` characters if columns can leave; and
-    the heads of those that left. ``bold``: rows to stress, by number."""
+    the heads of those that left. Where that is possible, what folds takes two lines. ``bold``: rows to
+    stress, by number."""
+    texts = [list(row) for row in rows]
+    for lines in (2, None):
+        shown = list(range(len(columns)))
+        while True:
+            table, needed = _made(title, columns, texts, shown, lines, width, bold)
+            leaving = [i for i in shown if columns[i].leaves]
+            if needed <= width or not leaving:
+                break
+            shown.remove(max(leaving, key=lambda i: columns[i].leaves))
+        if needed <= width:
+            break
+    gone = [columns[i].head for i in range(len(columns)) if i not in shown]
+    return table, tuple(head.replace("\n", " ") for head in gone)
+
+
+def _made(
+    title: str,
+    columns: Sequence[Column],
+    texts: Sequence[Sequence[str]],
+    shown: Sequence[int],
+    lines: int | None,
+    width: int,
+    bold: Sequence[int],
+) -> "tuple[Table, int]":
+    """The table of the columns ``shown``, and the characters that it needs at least."""
     from rich import box
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    texts = [list(row) for row in rows]
-    shown = list(range(len(columns)))
-    console = Console(width=10_000)
-    while True:
-        table = Table(
-            title=Text(title) if title else None,
-            box=box.SIMPLE_HEAD,
-            title_justify="left",
-            min_width=len(title) if len(title) <= min(100, width) else None,
+    table = Table(
+        title=Text(title) if title else None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        min_width=len(title) if len(title) <= min(100, width) else None,
+    )
+    spare = 0
+    for i in shown:
+        cells, head = [row[i] for row in texts], _head(columns[i])
+        least = _least(columns[i], cells, lines, width)
+        table.add_column(
+            Text(head),
+            justify="left" if columns[i].left else "right",
+            no_wrap=least is None,
+            overflow="fold",
+            min_width=least,
         )
-        for i in shown:
-            column = columns[i]
-            table.add_column(
-                Text(_head(column)),
-                justify="left" if column.left else "right",
-                no_wrap=column.folds_at is None,
-                overflow="fold",
-                min_width=_least(column, [row[i] for row in texts]),
-            )
-        for number, row in enumerate(texts):
-            # Names may be paths with brackets, intervals have some: none of it is markup.
-            table.add_row(*(Text(row[i]) for i in shown), style="bold" if number in bold else None)
-        needed = Measurement.get(console, console.options, table).maximum
-        for i in shown:
-            cells = [row[i] for row in texts]
-            if (least := _least(columns[i], cells)) is not None:
-                longest = max(len(line) for text in (_head(columns[i]), *cells) for line in text.split("\n"))
-                needed -= max(0, longest - least)
-        may_leave = [i for i in shown if columns[i].leaves]
-        if needed <= width or not may_leave:
-            gone = [columns[i].head for i in range(len(columns)) if i not in shown]
-            return table, tuple(head.replace("\n", " ") for head in gone)
-        shown.remove(max(may_leave, key=lambda i: columns[i].leaves))
+        if least is not None:
+            longest = max(len(line) for text in (head, *cells) for line in text.split("\n"))
+            spare += max(0, longest - least)
+    for number, row in enumerate(texts):
+        # Names may be paths with brackets, intervals have some: none of it is markup.
+        table.add_row(*(Text(row[i]) for i in shown), style="bold" if number in bold else None)
+    console = Console(width=10_000)
+    return table, Measurement.get(console, console.options, table).maximum - spare
 
 
 def _head(column: Column) -> str:
@@ -93,12 +113,19 @@ def _head(column: Column) -> str:
     return "\n".join(lines)
 
 
-def _least(column: Column, cells: Sequence[str]) -> int | None:
-    """Characters below which a column that folds is not folded; no word is broken but a very long one."""
+def _least(column: Column, cells: Sequence[str], lines: int | None, width: int) -> int | None:
+    """Characters below which a column that folds is not folded; no word is broken but a very long one. With
+    ``lines`` so many that cells take no more of them, up to a third of the ``width``."""
     if column.folds_at is None:
         return None
     words = [word for text in (_head(column), *cells) for word in text.split()]
-    return max(column.folds_at, min(_LONGEST_WORD, max(map(len, words), default=0)))
+    least = max(column.folds_at, min(_LONGEST_WORD, max(map(len, words), default=0)))
+    if lines is None:
+        return least
+    folded = range(least, max(least, width // 3))
+    return next(
+        (each for each in folded if all(len(wrap(text, each)) <= lines for text in cells)), folded.stop
+    )
 
 
 def left_out(heads: Sequence[str], width: int, where: str) -> str:

@@ -16,7 +16,7 @@ from oppo_sim.report.labels import (
     significant,
     value_label,
 )
-from oppo_sim.report.ranges import ends_text, has_ranges, widest_sentence
+from oppo_sim.report.ranges import ends_text, few_seeds_sentence, has_ranges, widest_sentence
 from oppo_sim.report.terminal import Column, fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
@@ -56,7 +56,7 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
         Column("deferred", 9),
         *(Column(head, 7 + i) for i, head in enumerate(GPU_HEADS)),
         Column("KV peak", 10),
-        *([Column("P(best)", 2)] if drawn else []),
+        *([Column("best in\ndraws", 2)] if drawn else []),
         Column(""),
     ]
     column = OBJECTIVE_COLUMN[plan.spec.objective]
@@ -101,6 +101,9 @@ def notes(sweep: Sweep) -> list[str]:
             f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
             f" {over}{_or_near(sweep)}{within}"
         )
+        share = float(sweep.points[c.P_BEST].loc[sweep.best]) if drawn else float("nan")
+        few = few_seeds_sentence(share, len(sweep.plan.seeds), sweep.plan.spec.practical)
+        found += [few] if few else []
     elif sweep.best is not None and len(sweep.points) > 1:
         found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
     told: set[str] = set()

@@ -88,6 +88,11 @@ def framework(name: str) -> Framework:
     return found
 
 
+def frameworks_of(policy: str) -> list[str]:
+    """Names of the frameworks that run a policy as it is simulated."""
+    return [each.name for each in FRAMEWORKS.values() if policy in each.policies]
+
+
 def advice_of(it: Recommended, only: str | None = None) -> dict[str, dict[str, Any]]:
     """Framework → its lines, text to paste, and the version that its names were checked against; of one
     framework alone where it is named."""

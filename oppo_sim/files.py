@@ -134,10 +134,8 @@ def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Raises OppoError if the file exists (unless ``overwrite``) or the disk refuses.
     """
-    refuse_existing(path, overwrite=overwrite)
+    refuse_unwritable(path, overwrite=overwrite)
     with file_errors(path):
-        if not path.parent.is_dir():
-            raise OppoError(f"folder {path.parent} does not exist: make it first, or choose another path")
         # The suffix stays last: writers choose the compression by it.
         handle, name = tempfile.mkstemp(prefix=".partial-", suffix=f"-{path.name}", dir=path.parent)
         partial = Path(name)
@@ -162,6 +160,13 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
         raise OppoError(
             f"{path} exists: choose another name, or overwrite it with --force (overwrite=True in Python)"
         )
+
+
+def refuse_unwritable(path: Path, *, overwrite: bool) -> None:
+    """As ``refuse_existing``, and where the folder of ``path`` is not there."""
+    refuse_existing(path, overwrite=overwrite)
+    if not path.parent.is_dir():
+        raise OppoError(f"folder {path.parent} does not exist: make it first, or choose another path")
 
 
 @contextmanager

@@ -168,8 +168,11 @@ class RunFolder:
 
 
 def beside(folder: Path, suffix: str) -> Path:
-    """A file beside a run folder, named after it: what is kept until the folder is written."""
+    """A file beside a run folder, named after it: what is kept until the folder is written. Raises OppoError
+    for the root of all folders."""
     named = folder if folder.name not in ("", "..") else folder.resolve()
+    if not named.name:
+        raise OppoError(f"{named} has nothing beside it: choose another folder with -o")
     return named.with_name(named.name + suffix)
 
 

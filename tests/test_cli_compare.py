@@ -178,6 +178,8 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
         {},
         ["tiny.yaml/cmp", "a file stands where a folder is needed"],
     ),
+    "output in the root of all folders": (["-o", "/", "--force"], {}, ["/ has nothing beside it", "-o"]),
+    "a threshold that is no number": (["--practical", "nan"], {}, ["'nan' is not a finite number"]),
     "output where none can be": (["-o", "/proc/none/cmp"], {}, ["/proc/none"]),
     "here, where the scenario is": (["-o", "."], {}, [". holds no run"]),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,13 @@ def test_the_terminal_shows_both_intervals_at_80_columns_and_json_has_all(
     assert tables
     assert all(len(line.rstrip()) <= 80 for line in tables)
     assert "3 fitted draws of the machine (draws.csv)" in printed.out
+    # Narrower, columns leave, and are named; no number is broken.
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = compared(oppo, "narrow").out
+    assert "not shown at 60 columns: rollouts, best (--json has them)" in " ".join(narrow.split())
+    assert all(len(line.rstrip()) <= 60 for line in narrow.splitlines() if "×" in line)
+    gains = r"\d× \[\d+\.\d+, \d+\.\d+\]"
+    assert re.findall(gains, narrow) == re.findall(gains, printed.out.partition("best: in so many")[0])
     record = json.loads(compared(oppo, "json", "--json").out)
     assert record["machine"]["draws"] == 3
     row = record["comparison"]["oppo"]

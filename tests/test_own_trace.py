@@ -51,6 +51,17 @@ def test_set_has_the_last_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert (trace["length_factor"], trace["sources"]) == (2, None)
 
 
+def test_a_shipped_trace_goes_by_its_name_where_no_file_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "synth_tools_openagentrl"
+    asked = ["scenario", "show", FILTERED, "--trace", name, "--json"]
+    assert run(asked) == 0
+    trace = json.loads(capsys.readouterr().out)["trace"]
+    assert (trace["name"], trace["path"], trace["sources"]) == (name, None, None)
+    Path(name).write_text(LENGTHS)
+    assert run(asked) == 0
+    assert json.loads(capsys.readouterr().out)["trace"]["path"] == str(Path(name).resolve())
+
+
 def test_a_file_that_is_not_there_is_named_with_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compare", FILTERED, "--trace", "nix.csv"]) == 2
     told = capsys.readouterr().err

@@ -51,6 +51,23 @@ def test_list_names_all_with_licences() -> None:
         assert entry["origin"]
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_names_and_numbers_are_whole_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    listed = call("list").stdout
+    names = [entry["name"] for entry in json.loads(call("list", "--json").stdout)]
+    assert all(name in listed.split() for name in names)
+    shown = call("show", "reason_r1distill_math")
+    assert "r1-gpqa_diamond/r1-distill-llama-8b" in shown.stdout.split()
+    fits = call("fit", "reason_r1distill_math", "--source", "r1-math500/*").stdout
+    assert {"distribution", "parameters", "lognormal"} <= set(fits.split())
+    # What does not fit is said, not cut.
+    said = f"not shown at {width} columns: "
+    assert (said in shown.stdout, said in fits) == (width <= 80, width <= 80)
+    lines = [line for text in (listed, fits) for line in text.splitlines()]
+    assert max(len(line) for line in lines if not line.startswith(said)) <= width
+
+
 def test_show_a_shipped_trace() -> None:
     text = call("show", "reason_r1distill_math", "--source", "r1-math500/*").stdout
     for part in (

@@ -177,6 +177,20 @@ def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:
             load_trace(tmp_path / name)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_other_encodings_are_named_with_their_line_and_nothing_else(
+    suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noise = np.random.default_rng(3).integers(0, 256, 4000, dtype=np.uint8).tobytes()
+    late = b"response_length,source\n" + b"3,a\n" * 40 + b"3,a,\xd9\n"
+    for written, line in (("response_length\n5\n".encode("utf-16"), 1), (noise, 1), (late, 42)):
+        path = tmp_path / f"other{suffix}"
+        path.write_bytes(gzip.compress(written) if suffix == ".csv.gz" else written)
+        with pytest.raises(OppoError, match=rf"other{suffix}, line {line}, is not UTF-8 text"):
+            load_trace(path)
+    assert capfd.readouterr() == ("", "")  # pyarrow's threads tell theirs past Python
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     table = pa.table({"response_length": [1]}).replace_schema_metadata(
         {b"oppo_trace_format": b"oppo-trace/9"}

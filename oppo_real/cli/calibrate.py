@@ -21,7 +21,7 @@ from oppo_sim.cli.progress import progress_bar, say_notes
 )
 @options.overrides
 @options.output("Profile to write. Default: SCENARIO.profile.json.")
-@click.option("--budget-s", type=click.FloatRange(1), default=900.0, help="Seconds in all, at most (about).")
+@click.option("--budget-s", type=options.Number(1), default=900.0, help="Seconds in all, at most (about).")
 @click.option("--repeats", type=click.IntRange(1), default=5, help="Visits to every point, in passes.")
 @click.option(
     "--contention/--no-contention",

@@ -39,7 +39,7 @@ DEFAULT = "sequential,intra,inter,oppo"
 )
 @click.option(
     "--budget-s",
-    type=click.FloatRange(1),
+    type=options.Number(1),
     default=240.0,
     help="Seconds of the calibration, at most (about).",
 )

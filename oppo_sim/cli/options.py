@@ -1,6 +1,7 @@
 """Options and parts that commands share."""
 
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def overrides(command: Any) -> Any:
         expose_value=False,
         is_eager=True,
         callback=_take_trace,
-        help="Your own lengths instead of the scenario's: a trace (oppo trace show FILE) or a run's folder.",
+        help="Your own lengths instead of the scenario's: a trace (oppo trace show FILE), a run's folder, or"
+        " a shipped trace's name.",
     )(command)
 
 
@@ -75,11 +77,21 @@ RAY_ADDRESS = click.option(
 )
 
 
+class Number(click.FloatRange):
+    """A number in a range; no infinite one, nor what is none (nan)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
 def practical(default: float | None = 0.0) -> Callable[[Any], Any]:
     """``--practical``; None, where a file may say it: 0 unless it does."""
     return click.option(
         "--practical",
-        type=click.FloatRange(0, 1, max_open=True),
+        type=Number(0, 1, max_open=True),
         metavar="SHARE",
         default=default,
         help="Differences from the best up to this share (0.01: 1 %) do not matter: marked ≈."

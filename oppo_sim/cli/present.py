@@ -35,7 +35,7 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.report.run_text import run_lines
-from oppo_sim.report.terminal import table_console
+from oppo_sim.report.terminal import Column, fitted, left_out, table_console
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.tables import numbers
@@ -173,31 +173,32 @@ _LEAST_NAME: Final = 8
 
 
 def table(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)
+    title: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: Sequence[int] = (0,),
+    stay: int | None = None,
+    bold: Sequence[int] = (),
 ) -> "Table":
-    """A table of texts as they are, no markup; ``left``: columns that are flush left."""
-    from rich import box
-    from rich.table import Table
+    """A table of texts as they are, no markup, for the terminal as wide as it is. ``left``: columns that are
+    flush left; ``stay``: how many columns stay where it is too wide, of the others the last leave first, and
+    are named below; None: all; ``bold``: rows to stress, by number."""
     from rich.text import Text
 
-    shown = Table(
-        title=Text(title) if title else None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        min_width=len(title) if len(title) <= 100 else None,
-    )
-    for number, head in enumerate(heads):
-        names = number == 0  # they fold where the table is too wide; numbers are not cut
-        shown.add_column(
-            Text(head),
-            justify="left" if number in left else "right",
-            no_wrap=not names,
-            overflow="fold",
-            min_width=min(len(head), _LEAST_NAME) if names else None,
+    columns = [
+        Column(
+            head,
+            leaves=0 if stay is None or number < stay else number,
+            left=number in left,
+            # Names fold where the table is too wide; numbers are not cut.
+            folds_at=min(len(head), _LEAST_NAME) if number == 0 else None,
         )
-    for row in rows:
-        # Policy names may be paths with brackets, intervals have some: none of it is markup.
-        shown.add_row(*map(Text, row))
+        for number, head in enumerate(heads)
+    ]
+    width = table_console().width
+    shown, gone = fitted(title, columns, rows, width, bold)
+    if gone:
+        shown.caption = Text(left_out(gone, width, "--json has them"), justify="left", style="")
     return shown
 
 
@@ -217,10 +218,9 @@ def run_summary_table(
     if ends:
         heads = (*heads, "mean on draws\n[95 %]")
         rows = [(*row, _seconds_ends(ends.get(c.timing(row[0])))) for row in rows]
-    *stages, step = rows
-    shown = table(title, heads, stages)
-    shown.add_section()
-    shown.add_row(*step, style="bold")
+    shown = table(title, heads, rows, stay=2, bold=(len(rows) - 1,))
+    if len(rows) > 1:
+        shown.rows[-2].end_section = True
     return shown
 
 
@@ -262,7 +262,7 @@ def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
                 f"{share:.0%}".replace("%", " %") if np.isfinite(share) else NOTHING,
             )
         )
-    return table(title, ("policy", "step time", "speed-up [95 %]", "rollouts", "best"), rows)
+    return table(title, ("policy", "step time", "speed-up [95 %]", "rollouts", "best"), rows, stay=3)
 
 
 def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
@@ -282,7 +282,7 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     ]
     filtered = ("filtered",) if filters else ()
     heads = ("policy", "staleness", "length bias", "deferred", *filtered, *GPU_HEADS)
-    return table(title, heads, rows)
+    return table(title, heads, rows, stay=3)
 
 
 def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
@@ -309,7 +309,7 @@ def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]
-    return table(title, ("policy", "step worth", f"time, {unit.name}", "GPU-h", "speed-up"), rows)
+    return table(title, ("policy", "step worth", f"time, {unit.name}", "GPU-h", "speed-up"), rows, stay=3)
 
 
 def shares_table(shares: "pd.DataFrame", name: str, note: str = "") -> "Table":
@@ -319,7 +319,7 @@ def shares_table(shares: "pd.DataFrame", name: str, note: str = "") -> "Table":
         (str(policy), *(f"{share:.1%}".replace("%", " %") if share else NOTHING for share in row))
         for policy, row in zip(shares.index, shares.to_numpy().tolist(), strict=True)
     ]
-    return table("; ".join(filter(None, (f"{name}: share of trained rollouts", note))), heads, rows)
+    return table("; ".join(filter(None, (f"{name}: share of trained rollouts", note))), heads, rows, stay=2)
 
 
 def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
@@ -331,7 +331,7 @@ def attribution_table(attribution: "pd.DataFrame", title: str = "") -> "Table":
     )  # fmt: skip
     cells, unit = one_unit(np.array([numbers(attribution, name, "attribution") for name in ATTRIBUTION]).T)
     rows = [(str(policy), *row) for policy, row in zip(attribution.index, cells, strict=True)]
-    return table(f"{title}, {unit} a step" if title else "", heads, rows)
+    return table(f"{title}, {unit} a step" if title else "", heads, rows, stay=3)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

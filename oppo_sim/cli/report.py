@@ -33,7 +33,7 @@ def command(
 
     The file needs no network and nothing beside it: pictures, data, style and script lie inside.
     """
-    from oppo_sim.files import refuse_existing
+    from oppo_sim.files import refuse_unwritable
     from oppo_sim.report.html_page import write_report
     from oppo_sim.report.points import read_sweep
     from oppo_sim.report.sweep_figures import write_figures
@@ -41,7 +41,7 @@ def command(
     if figures is not None and len(folders) > 1:
         raise click.UsageError("--figures takes the figures of one sweep: name one folder")
     path = output or folders[0].resolve().with_name(f"{folders[0].resolve().name}.html")
-    refuse_existing(path, overwrite=force)
+    refuse_unwritable(path, overwrite=force)
     paths = []
     if figures is not None:
         sweep = read_sweep(folders[0])

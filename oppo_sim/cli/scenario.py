@@ -31,9 +31,11 @@ def list_command(as_json: bool) -> None:
         listed = [{"name": name, "description": text} for name, text in described.items()]
         click.echo(json.dumps(listed, indent=1, ensure_ascii=False))
         return
+    from oppo_sim.report.terminal import told
+
     width = max(map(len, names))
     for name, text in described.items():
-        click.echo(f"{name:<{width}}  {text.split('. ')[0].rstrip('.')}.")
+        click.echo(told(name, [f"{text.split('. ')[0].rstrip('.')}."], width))
 
 
 @scenario.command("init", short_help="Write a commented scenario file to start from.")
@@ -102,7 +104,7 @@ def _wanted(**given: "str | int | None") -> "Wanted":
     return Wanted(model, int(gpus), device, engine, trains)
 
 
-@scenario.command("devices")
+@scenario.command("devices", short_help="List the devices that costs.device knows.")
 @options.JSON
 def devices_command(as_json: bool) -> None:
     """List the devices that costs.device knows, with the datasheet of each."""
@@ -123,7 +125,7 @@ def devices_command(as_json: bool) -> None:
     )
 
 
-@scenario.command("models")
+@scenario.command("models", short_help="List the models that are known by name.")
 @options.JSON
 def models_command(as_json: bool) -> None:
     """List the models whose shapes are known by name, from their public config.json."""
@@ -146,7 +148,7 @@ def models_command(as_json: bool) -> None:
     click.echo("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")
 
 
-@scenario.command("policies")
+@scenario.command("policies", short_help="List policies, their settings, and who runs them.")
 @options.JSON
 def policies_command(as_json: bool) -> None:
     """List the policies that policy.name and --policy know: what each does, its settings with their defaults,
@@ -160,28 +162,24 @@ def policies_command(as_json: bool) -> None:
         click.echo(json.dumps(records, indent=1, ensure_ascii=False))
         return
     from oppo_sim.report.labels import option_text
-    from oppo_sim.report.terminal import table_console
-
-    columns = min(table_console().width, 120)
-    width = max(len(one.name) for one in found)
+    from oppo_sim.report.terminal import table_console, told
 
     def short(value: object) -> str:
         control = value.get("control") if isinstance(value, dict) else None
         return f"{{control: {control}}}" if control else option_text(value)
 
+    width = max(len(one.name) for one in found)
     for one in found:
         settings = ", ".join(f"{each.name} {short(each.default)}" for each in one.settings)
         runs = ", ".join(frameworks_of(one.name))
-        told = [one.summary or one.source, settings and f"settings: {settings}", runs and f"runs in: {runs}"]
-        for number, line in enumerate(filter(None, told)):
-            head = f"{'' if number else one.name:<{width}}  "
-            click.echo(click.wrap_text(line, columns, head, " " * len(head)))
+        lines = [one.summary or one.source, settings and f"settings: {settings}", runs and f"runs in: {runs}"]
+        click.echo(told(one.name, filter(None, lines), width))
     last = (
         "Settings, with their defaults, go under policy: in a scenario, or --set policy.NAME=VALUE; what each"
         " means: --json. Runs in: frameworks that do it as it is simulated (oppo tune --framework). Your own:"
         " path/to/file.py:ClassName (docs/policies.md)."
     )
-    click.echo(f"\n{click.wrap_text(last, columns)}")
+    click.echo(f"\n{click.wrap_text(last, table_console().width)}")
 
 
 @scenario.command("show", short_help="Show a scenario with every default written out.")

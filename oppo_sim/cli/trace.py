@@ -12,16 +12,16 @@ from oppo_sim.cli.trace_common import (
     as_plain,
     in_short,
     note,
+    print_fitted,
     print_json,
     refuse_output,
-    text_table,
     token_count,
     verbatim,
 )  # fmt: skip
 from oppo_sim.cli.trace_import import import_command
 from oppo_sim.cli.trace_show import list_command, show_command
 from oppo_sim.cli.trace_synth import synth_command
-from oppo_sim.report.terminal import table_console
+from oppo_sim.report.terminal import Column, table_console
 
 
 @click.group()
@@ -63,15 +63,22 @@ def fit_command(name_or_path: str, sources: tuple[str, ...], as_json: bool) -> N
     console.print(
         verbatim(f"{opened.title}: {result.rows:,} responses, {result.cut_rows:,} of them cut; best first")
     )
-    table = text_table(
-        "distribution", "parameters", ">AIC − best", ">KS distance", ">mean up to longest", ">p50", ">p99"
-    )
+    columns = [
+        Column("distribution", left=True),
+        Column("parameters", left=True, folds_at=15),
+        Column("AIC −\nbest"),
+        Column("KS\ndistance", 3),
+        Column("mean up\nto longest", 4),
+        Column("p50", 2),
+        Column("p99", 1),
+    ]
+    rows = []
     for fit in result.fits:
         parameters = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
         lengths = (token_count(value) for value in (fit.mean_to_longest, fit.p50, fit.p99))
         worse = f"{fit.aic - result.best.aic:,.1f}"
-        table.add_row(fit.distribution, parameters, worse, f"{fit.ks_distance:.3f}", *lengths)
-    console.print(table)
+        rows.append((fit.distribution, parameters, worse, f"{fit.ks_distance:.3f}", *lengths))
+    print_fitted(console, columns, rows)
     console.print(
         f"the trace's longest response has {result.longest:,} tokens; p50 and p99 are those of the fit"
         " without any cut",

@@ -1,5 +1,6 @@
 """Options and output that the ``oppo trace`` commands share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,10 @@ import click
 from oppo_sim.cli.progress import say_notes
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from oppo_sim.report.terminal import Column
     from oppo_sim.traces.stats import TraceStats
 
 SOURCES = click.option(
@@ -32,11 +35,11 @@ OUTPUT = click.option(
 
 def refuse_output(output: Path, force: bool) -> None:
     """Say before the work that the output cannot be written. Raises OppoError."""
-    from oppo_sim.files import refuse_existing
+    from oppo_sim.files import refuse_unwritable
     from oppo_sim.traces.storage import suffix_of
 
     suffix_of(output)
-    refuse_existing(output, overwrite=force)
+    refuse_unwritable(output, overwrite=force)
 
 
 def in_short(stats: "TraceStats") -> str:
@@ -69,6 +72,16 @@ def text_table(*columns: str) -> "Table":
             column.lstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold"
         )
     return table
+
+
+def print_fitted(console: "Console", columns: "Sequence[Column]", rows: "Sequence[Sequence[str]]") -> None:
+    """A table as wide as the console, and which columns it has not."""
+    from oppo_sim.report.terminal import fitted, left_out
+
+    table, gone = fitted("", columns, rows, console.width)
+    console.print(table)
+    if sentence := left_out(gone, console.width, "--json has them"):
+        click.echo(sentence)
 
 
 def verbatim(text: str, style: str = "") -> Any:

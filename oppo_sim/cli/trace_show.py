@@ -12,6 +12,7 @@ from oppo_sim.cli.trace_common import (
     SOURCES,
     as_plain,
     note,
+    print_fitted,
     print_json,
     text_table,
     token_count,
@@ -19,7 +20,7 @@ from oppo_sim.cli.trace_common import (
 )  # fmt: skip
 from oppo_sim.cli.trace_import import print_import
 from oppo_sim.errors import OppoError
-from oppo_sim.report.terminal import table_console
+from oppo_sim.report.terminal import Column, table_console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,11 +48,18 @@ def list_command(as_json: bool) -> None:
     if as_json:
         print_json([entry.model_dump(mode="json") for entry in entries])
         return
-    table = text_table("name", "what", ">rows", "lengths", "licence")
+    columns = [
+        Column("name", left=True),
+        Column("what", left=True, folds_at=14),
+        Column("rows", 1),
+        Column("lengths", 2, left=True),
+        Column("licence", left=True, folds_at=10),
+    ]
+    rows = []
     for entry in entries:
         lengths = "per step" if entry.kind == "steps" else "drawn" if entry.synthetic else "measured"
-        table.add_row(entry.name, entry.domain, f"{entry.rows:,}", lengths, entry.licence)
-    table_console().print(table)
+        rows.append((entry.name, entry.domain, f"{entry.rows:,}", lengths, entry.licence))
+    print_fitted(table_console(), columns, rows)
 
 
 @click.command("show")
@@ -84,9 +92,9 @@ def show_command(
         return
     opened = open_trace(name_or_path, sources or None)
     if plot is not None:
-        from oppo_sim.files import refuse_existing
+        from oppo_sim.files import refuse_unwritable
 
-        refuse_existing(plot, overwrite=force)
+        refuse_unwritable(plot, overwrite=force)
     _show(opened, _imported(name_or_path, opened, sources), as_json)
     if plot is not None:
         from oppo_sim.traces.figure import save_figure
@@ -137,7 +145,7 @@ def _show(opened: "OpenedTrace", imported: dict[str, Any] | None, as_json: bool)
         console.print(_drift_table(drift))
     if len(by_source) > 1:
         console.print("\nSources, tokens (filter with --source)", highlight=False)
-        console.print(_source_table(by_source))
+        _print_sources(console, by_source)
     if opened.entry is not None:
         _print_provenance(console, opened)
     elif imported is not None:
@@ -218,15 +226,25 @@ def _drift_table(drift: "pd.DataFrame") -> "Table":
     return table
 
 
-def _source_table(by_source: "dict[str, TraceStats]") -> "Table":
-    table = text_table("source", ">rows", ">mean", ">p50", ">p99", ">max", ">CV", ">cut")
+def _print_sources(console: "Console", by_source: "dict[str, TraceStats]") -> None:
+    columns = [
+        Column("source", left=True),
+        Column("rows", 2),
+        Column("mean"),
+        Column("p50", 3),
+        Column("p99", 1),
+        Column("max", 4),
+        Column("CV", 6),
+        Column("cut", 5),
+    ]
+    rows = []
     for name, stats in list(by_source.items())[:MOST_SOURCES_SHOWN]:
         cut = "" if stats.clip_ratio is None else f"{100 * stats.clip_ratio:.1f} %"
         lengths = (token_count(value) for value in (stats.mean, stats.p50, stats.p99, stats.max))
-        table.add_row(verbatim(name), f"{stats.rows:,}", *lengths, f"{stats.cv:.2f}", cut)
+        rows.append((name, f"{stats.rows:,}", *lengths, f"{stats.cv:.2f}", cut))
+    print_fitted(console, columns, rows)
     if len(by_source) > MOST_SOURCES_SHOWN:
-        table.add_row(f"… and {len(by_source) - MOST_SOURCES_SHOWN} more (all with --json)")
-    return table
+        click.echo(f"… and {len(by_source) - MOST_SOURCES_SHOWN} more (all with --json)")
 
 
 def _print_provenance(console: "Console", opened: "OpenedTrace") -> None:

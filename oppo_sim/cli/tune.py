@@ -61,10 +61,10 @@ help="Range of a knob instead of its default, or a "
               help="Least seconds per trained rollout, per trained response "
               "token, or to the target reward.")  # fmt: skip
 @click.option(
-    "--max-staleness", type=click.FloatRange(0), help="Bound on the stalest trained rollout, updates."
+    "--max-staleness", type=options.Number(0), help="Bound on the stalest trained rollout, updates."
 )
-@click.option("--max-mean-staleness", type=click.FloatRange(0), help="Bound on the mean staleness, updates.")
-@click.option("--max-length-bias", type=click.FloatRange(0), metavar="SHARE",
+@click.option("--max-mean-staleness", type=options.Number(0), help="Bound on the mean staleness, updates.")
+@click.option("--max-length-bias", type=options.Number(0), metavar="SHARE",
 help="Bound on how much longer or shorter trained "
               "responses are than sequential's on the same seeds (0.01: 1 %).")  # fmt: skip
 @click.option(
@@ -84,7 +84,7 @@ help="Bound on how much longer or shorter trained "
     "--drift",
     "drifts",
     multiple=True,
-    type=float,
+    type=options.Number(0.01, 100),
     metavar="FACTOR",
     help="Lengths may become so many times as long; may be repeated.",
 )
@@ -112,9 +112,7 @@ help="A further measured profile that may "
     "--fresh-seeds", type=click.IntRange(1, 1000), help="Further seeds for what is reported.  [default: 10]"
 )
 @click.option("--sampler-seed", type=click.IntRange(0), default=0, help="Seed of the search itself.")
-@click.option(
-    "--timeout-s", type=click.FloatRange(0, min_open=True), help="Seconds that the search may take."
-)
+@click.option("--timeout-s", type=options.Number(0, min_open=True), help="Seconds that the search may take.")
 @options.draws(
     options.DEFAULT_DRAWS,
     "Draws of what is unknown about the machine's seconds, for what is reported. 0: the costs are exact.",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import refuse_existing, whole_file
+from oppo_sim.files import refuse_unwritable, whole_file
 from oppo_sim.given_command import kept_command
 from oppo_sim.plain_json import plain
 from oppo_sim.report.html_comparison import comparison_chapter
@@ -124,7 +124,7 @@ def write_report(
     """Write the report, whole or not at all. Raises OppoError when ``output`` exists (unless ``force``), or
     the disk refuses."""
     path = Path(output)
-    refuse_existing(path, overwrite=force)
+    refuse_unwritable(path, overwrite=force)
     chapters = report_chapters(folders)
     with _as_written(Path(folders[0])):
         html = page_html(title or (chapters[0].title if len(chapters) == 1 else "Report"), chapters)

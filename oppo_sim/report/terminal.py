@@ -115,17 +115,31 @@ def _head(column: Column) -> str:
 
 def _least(column: Column, cells: Sequence[str], lines: int | None, width: int) -> int | None:
     """Characters below which a column that folds is not folded; no word is broken but a very long one. With
-    ``lines`` so many that cells take no more of them, up to a third of the ``width``."""
+    ``lines`` so many that cells take no more of them, where a third of the ``width`` is enough."""
     if column.folds_at is None:
         return None
     words = [word for text in (_head(column), *cells) for word in text.split()]
     least = max(column.folds_at, min(_LONGEST_WORD, max(map(len, words), default=0)))
     if lines is None:
         return least
-    folded = range(least, max(least, width // 3))
-    return next(
-        (each for each in folded if all(len(wrap(text, each)) <= lines for text in cells)), folded.stop
+    fitting = (
+        each
+        for each in range(least, width // 3 + 1)
+        if all(len(wrap(text, each, break_on_hyphens=False)) <= lines for text in cells)
     )
+    return next(fitting, least)
+
+
+def told(name: str, lines: Iterable[str], name_width: int) -> str:
+    """A name, and beside it what is told of it; as wide as the terminal, or as COLUMNS. In a pipe each line
+    stays one."""
+    from click import wrap_text
+
+    console = table_console()
+    known = console.is_terminal or "COLUMNS" in os.environ
+    width = max(console.width, name_width + 20) if known else 10_000
+    heads = (f"{name:<{name_width}}  ", " " * (name_width + 2))
+    return "\n".join(wrap_text(line, width, heads[number > 0], heads[1]) for number, line in enumerate(lines))
 
 
 def left_out(heads: Sequence[str], width: int, where: str) -> str:

@@ -104,8 +104,13 @@ def load_scenario(name_or_path: str | Path, overrides: Overrides = ()) -> Scenar
 
 
 def own_trace(path: Path) -> tuple[str, ...]:
-    """Overrides that let a scenario replay the trace at ``path``. Raises OppoError if nothing is there."""
+    """Overrides that let a scenario replay the trace at ``path``, or, where nothing is there, the shipped one
+    of that name. Raises OppoError if there is none."""
     if not path.exists():
+        from oppo_sim.traces.catalog import list_traces
+
+        if any(entry.name == str(path) and entry.kind == "rollouts" for entry in list_traces()):
+            return *(f"{field}=null" for field in (_TRACE_FILE, *_NO_TRACE_FILE[1:])), f"trace.name={path}"
         raise OppoError(f"--trace {path} does not exist: paths are from the current folder, {Path.cwd()}")
     return *(f"{field}=null" for field in _NO_TRACE_FILE), f"{_TRACE_FILE}={json.dumps(str(path.resolve()))}"
 

@@ -67,7 +67,8 @@ def suffix_of(path: Path) -> str:
         if path.name.endswith(suffix):
             return suffix
     raise OppoError(
-        f"{path} is no trace file by its name: it must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        f"{path} is no trace file by its name: it must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]};"
+        " 'oppo trace import' makes one of JSON lines and of what frameworks write"
     )
 
 
@@ -96,24 +97,16 @@ def read_parquet(path: Path, format_key: bytes, known_format: str) -> pa.Table:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    ragged: list[Any] = []
-
-    def note(row: Any) -> str:
-        ragged.append(row)
-        return "error"
-
     _check_csv(path)
     convert = csv.ConvertOptions(
         column_types=dict.fromkeys(TEXT_COLUMNS, pa.large_string()), timestamp_parsers=["@never@"]
     )
     read = csv.ReadOptions(block_size=_BLOCK_BYTES)
     try:
-        return csv.read_csv(
-            path, read, csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note), convert
-        )
+        return csv.read_csv(path, read, csv.ParseOptions(newlines_in_values=True), convert)
     except pa.ArrowInvalid as error:
-        if ragged:
-            raise _ragged(path, note, ragged) from None
+        _refuse_other_encodings(path)
+        _refuse_ragged(path)
         # A column looked like numbers at first and later holds something else: read it as text, so that the
         # check can name the row.
         return _read_csv_as_text(path, error)
@@ -138,14 +131,34 @@ def _check_csv(path: Path) -> None:
                 check_gzip(path)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OppoError(f"{path} is not a readable CSV file ({error}): write it again") from None
+    _refuse_not_utf8(path, header, 1)
     if len(header) == _LONGEST_HEADER or header.count(b",") >= _MOST_COLUMNS:
         raise OppoError(
             f"{path} begins with a header of more than {_MOST_COLUMNS:,} columns: is it the right file?"
         )
 
 
-def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
-    ragged.clear()
+def _refuse_other_encodings(path: Path) -> None:
+    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            _refuse_not_utf8(path, line, number)
+
+
+def _refuse_not_utf8(path: Path, line: bytes, number: int) -> None:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        raise OppoError(f"{path}, line {number}, is not UTF-8 text: save the file as UTF-8") from None
+
+
+def _refuse_ragged(path: Path) -> None:
+    """Name the first row that has more or fewer values than the header."""
+    ragged: list[Any] = []
+
+    def note(row: Any) -> str:
+        ragged.append(row)
+        return "error"
+
     with suppress(pa.ArrowInvalid):
         # Only a single thread counts rows.
         csv.read_csv(
@@ -153,9 +166,10 @@ def _ragged(path: Path, note: Any, ragged: list[Any]) -> OppoError:
             csv.ReadOptions(use_threads=False),
             csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note),
         )
-    row = ragged[0]
-    values = f"{row.actual_columns} values but the header names {row.expected_columns} columns"
-    return OppoError(f"{path}, data row {row.number - 1}, has {values}: correct the row")
+    if ragged:
+        row = ragged[0]
+        values = f"{row.actual_columns} values but the header names {row.expected_columns} columns"
+        raise OppoError(f"{path}, data row {row.number - 1}, has {values}: correct the row")
 
 
 def _read_csv_as_text(path: Path, first: Exception) -> pa.Table:

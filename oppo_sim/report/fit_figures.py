@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oppo_sim.columns import TIMING_STEP
+from oppo_sim.report.labels import significant
 from oppo_sim.report.style import (
     FAINT,
     INK,
     TRAINED,
     bar_figure,
+    beside,
     legend_below,
+    line_colour,
     new_figure,
+    plain_numbers,
     set_title,
-    stage_colour,
     whole_numbers,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _MOST_LOGS: Final = 4
 _FEW_STEPS: Final = 1
@@ -41,31 +45,35 @@ def fit_figures(record: Mapping[str, Any]) -> "dict[str, Figure]":
 
 def steps_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
     """Seconds by step: measured points over the predicted line and its 95 % interval; a row a log."""
-    figure, axes = new_figure([2.4] * len(logs), below=0.3)
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    figure, axes = new_figure([2.8] * len(logs), below=0.3)
     for axis, log in zip(axes, logs, strict=True):
         for column in _shown(log):
-            part, colour = log["columns"][column], stage_colour(_stage(column))
-            colour = INK if column == TIMING_STEP else colour
+            part, colour = log["columns"][column], _colour(column)
             steps = part["steps"]
             axis.fill_between(steps, part["low"], part["high"], color=colour, alpha=0.18, linewidth=0)
-            axis.plot(
-                steps, part["predicted"], color=colour, linewidth=1.2, label=f"{_stage(column)}, predicted"
-            )
-            axis.plot(
-                steps, part["measured"], ".", color=colour, markersize=4, label=f"{_stage(column)}, measured"
-            )
+            axis.plot(steps, part["predicted"], color=colour, linewidth=1.2)
+            axis.plot(steps, part["measured"], ".", color=colour, markersize=4)
         axis.set_ylim(bottom=0)
         axis.set_ylabel("seconds")
         whole_numbers(axis.xaxis)
-        set_title(axis, str(log["log"]))
+        set_title(axis, f"{log['log']}: measured and predicted")
     axes[-1].set_xlabel("step of the log")
-    legend_below(figure, axes[0].get_legend_handles_labels()[0], columns=4)
+    handles = [
+        Line2D([], [], color=FAINT, marker=".", linestyle="", label="measured"),
+        Line2D([], [], color=FAINT, linewidth=1.2, label="predicted"),
+        Patch(facecolor=FAINT, alpha=0.3, label="95 % interval"),
+        *_stage_handles(logs),
+    ]
+    legend_below(figure, handles, columns=8)
     return figure
 
 
 def residuals_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
     """Predicted over measured, minus 1, by step; a row a log."""
-    figure, axes = new_figure([2.0] * len(logs), below=0.3)
+    figure, axes = new_figure([2.3] * len(logs), below=0.3)
     for axis, log in zip(axes, logs, strict=True):
         axis.axhline(0.0, color=FAINT, linewidth=0.8)
         for column in _shown(log):
@@ -73,15 +81,12 @@ def residuals_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
             measured = np.array(part["measured"], dtype=np.float64)
             with np.errstate(divide="ignore", invalid="ignore"):
                 off = 100.0 * (np.array(part["predicted"]) / measured - 1.0)
-            colour = INK if column == TIMING_STEP else stage_colour(_stage(column))
-            axis.plot(
-                part["steps"], off, ".-", color=colour, linewidth=0.6, markersize=4, label=_stage(column)
-            )
-        axis.set_ylabel("off by, %")
+            axis.plot(part["steps"], off, ".-", color=_colour(column), linewidth=0.6, markersize=4)
+        axis.set_ylabel("prediction off by, %")
         whole_numbers(axis.xaxis)
-        set_title(axis, str(log["log"]))
+        set_title(axis, f"{log['log']}: predicted over measured, minus 1")
     axes[-1].set_xlabel("step of the log")
-    legend_below(figure, axes[0].get_legend_handles_labels()[0])
+    legend_below(figure, _stage_handles(logs))
     return figure
 
 
@@ -92,21 +97,26 @@ def errors_figure(held: Sequence[Mapping[str, Any]]) -> "Figure":
         errors = each["errors"].get(TIMING_STEP) or next(iter(each["errors"].values()), None)
         if errors is not None:
             rows += [(f"{each['log']}: {kind.replace('_', ' ')}", errors[kind]) for kind in errors]
-    figure, axis = bar_figure([name if len(name) < 60 else f"…{name[-58:]}" for name, _ in rows])
+    names = [name if len(name) < 60 else f"…{name[-58:]}" for name, _ in rows]
+    figure, axis = bar_figure(names, gap_in=0.12)
     for place, (name, error) in enumerate(rows):
         colour = TRAINED if name.endswith("model") else FAINT
-        axis.plot([100 * error["median"], 100 * error["p90"]], [place, place], color=colour, linewidth=2)
-        axis.plot(100 * error["median"], place, "o", color=colour, markersize=6)
-        axis.plot(100 * error["p90"], place, "|", color=colour, markersize=11, markeredgewidth=2)
+        low, high = 100 * error["median"], 100 * error["p90"]
+        axis.plot([low, high], [place, place], color=colour, linewidth=2)
+        axis.plot(low, place, "o", color=colour, markersize=6)
+        axis.plot(high, place, "|", color=colour, markersize=11, markeredgewidth=2)
+        beside(axis, max(low, high), place, f"{significant(low)}, {significant(high)} %")
     axis.set_xscale("symlog", linthresh=10)
-    axis.set_xlim(left=0)
-    axis.set_xlabel("error of steps that were not fitted, %: median (●) to 90th percentile (|)")
+    axis.set_xlim(0, 2.5 * max(10.0, axis.get_xlim()[1]))
+    plain_numbers(axis.xaxis)
+    axis.set_xlabel("error, %: median (●) to 90th percentile (|)")
+    set_title(axis, "steps that were not fitted, by the fit (model) and by simpler guesses")
     return figure
 
 
 def terms_figure(terms: Sequence[Mapping[str, Any]]) -> "Figure":
     """Each term's 95 % interval before and after, over the prior's median."""
-    figure, axis = bar_figure([f"{each['term']} ({each['verdict']})" for each in terms])
+    figure, axis = bar_figure([f"{each['term']} ({each['verdict']})" for each in terms], gap_in=0.07)
     for place, each in enumerate(terms):
         middle = each["prior"][1]
         before, after = (np.maximum(np.array(each[name]) / middle, 1e-4) for name in ("prior", "posterior"))
@@ -115,8 +125,22 @@ def terms_figure(terms: Sequence[Mapping[str, Any]]) -> "Figure":
         axis.plot(after[1], place, "o", color=TRAINED, markersize=4)
     axis.axvline(1.0, color=FAINT, linewidth=0.8)
     axis.set_xscale("log")
+    plain_numbers(axis.xaxis)
     axis.set_xlabel("over the prior's median: 95 % before (grey) and after (blue)")
+    set_title(axis, "terms of the costs, and whether the log tells them")
     return figure
+
+
+def _stage_handles(logs: Sequence[Mapping[str, Any]]) -> "list[Line2D]":
+    """A line for each stage that any of the logs shows."""
+    from matplotlib.lines import Line2D
+
+    shown = dict.fromkeys(column for log in logs for column in _shown(log))
+    return [Line2D([], [], color=_colour(column), label=_stage(column)) for column in shown]
+
+
+def _colour(column: str) -> str:
+    return INK if column == TIMING_STEP else line_colour(_stage(column))
 
 
 def _columns(log: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -68,10 +68,11 @@ def _layout() -> "LayoutEngine":
     return LayoutOnce(pad=0.5, h_pad=0.9, w_pad=0.9)
 
 
-def bar_figure(names: Sequence[str]) -> "tuple[Figure, Axes]":
-    """Axes with a row for each name, which may have some lines, the first on top."""
+def bar_figure(names: Sequence[str], *, gap_in: float = 0.19) -> "tuple[Figure, Axes]":
+    """Axes with a row for each name, which may have some lines, the first on top; ``gap_in``: inches between
+    two rows."""
     lines = max((name.count("\n") + 1 for name in names), default=1)
-    figure, (axis,) = new_figure([1.3 + (0.19 + 0.19 * lines) * max(2, len(names))])
+    figure, (axis,) = new_figure([1.3 + (gap_in + 0.19 * lines) * max(2, len(names))])
     told = ["\n".join(cut(line, LONGEST_NAME) for line in name.split("\n")) for name in names]
     axis.set_yticks(range(len(names)), told)
     axis.tick_params(axis="y", length=0)
@@ -164,6 +165,18 @@ def stage_colour(stage: str) -> str:
     """Colour of a stage: joint ones (``old_log_prob+ref``) have that of their first, unknown ones one that
     follows from their name."""
     return _COLOURS.get(_first(stage)) or _OTHERS[sum(stage.encode()) % len(_OTHERS)]
+
+
+def line_colour(stage: str) -> str:
+    """The same for lines and points, which need more of it to be seen on white than an area."""
+    return {"#F0E442": "#999933"}.get(colour := stage_colour(stage), colour)
+
+
+def plain_numbers(axis: "Axis") -> None:
+    """Ticks as they are said, 0.01 and 100, where the scale would write powers."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
 
 
 def stairs(

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from oppo_sim.cli.main import run
-from oppo_sim.cli.trace import trace
+from oppo_sim.cli.main import oppo, run
 from oppo_sim.traces.importers import IMPORTERS
 from oppo_sim.traces.storage import load_trace
 from tests.import_cases import write_archive, write_lines
 
 
 def call(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(trace, [str(each) for each in arguments])
+    result = CliRunner().invoke(oppo, ["trace", *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output

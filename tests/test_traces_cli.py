@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from oppo_sim.cli.main import run
-from oppo_sim.cli.trace import trace
+from oppo_sim.cli.main import oppo, run
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import TRACE, open_run_folder
 from oppo_sim.traces.recorded import split_trace, write_recorded_run
@@ -19,7 +18,7 @@ from oppo_sim.traces.storage import load_trace, save_trace
 
 
 def call(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(trace, [str(each) for each in arguments])
+    result = CliRunner().invoke(oppo, ["trace", *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output

@@ -8,7 +8,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import field_label, short_label, value_label
+from oppo_sim.report.labels import field_label, short_label
 from oppo_sim.report.style import FAINT, INK, LOSSES, TRAINED, legend_below, new_figure
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def history_figure(trials: "pd.DataFrame", cost: str, title: str = "") -> "Figur
     axis.set_xlabel("trial")
     axis.set_ylabel(COST_LABELS[cost])
     beyond = int((values > edge).sum())
-    _title(axis, f"{title}: search" + (f" ({beyond} trials beyond the upper edge)" if beyond else ""))
+    told = f" ({beyond} trial{'s' if beyond > 1 else ''} beyond the upper edge)" if beyond else ""
+    _title(axis, f"{title}: search{told}")
     legend_below(figure, handles, [str(handle.get_label()) for handle in handles])
     return figure
 
@@ -140,14 +141,14 @@ def _knob(axis: "Axes", rows: "pd.DataFrame", knob: Mapping[str, Any]) -> None:
     style: Any = {"fmt": "o-" if numeric else "o", "markersize": 3.5, "color": TRAINED, "linewidth": 1.2}
     axis.errorbar(x, y, yerr=np.vstack([below, above]), elinewidth=1.0, capsize=2, **style)
     out = (ran["status"] == "infeasible").to_numpy()
-    axis.plot(x[out], y[out], "x", color=LOSSES[0], markersize=6)
+    axis.plot(x[out], y[out], "x", color=LOSSES[0], markersize=7, markeredgewidth=1.8)
     here = (ran["value"] == json.dumps(knob["chosen"])).to_numpy()
     axis.plot(x[here], y[here], "D", color=INK, markersize=5)
     if numeric:
         values = rows["value_number"].to_numpy(dtype=float)
         if values.min() > 0 and values.max() / values.min() >= 20:
             axis.set_xscale("log", base=2)
-            axis.set_xticks(values, [value_label(value) for value in values], fontsize=7, rotation=30)
+            axis.set_xticks(values, [f"{value:g}" for value in values], fontsize=7, rotation=30)
             axis.minorticks_off()
     else:
         axis.set_xticks(range(len(rows)), ["none" if value == "null" else value for value in rows["value"]])
@@ -155,7 +156,7 @@ def _knob(axis: "Axes", rows: "pd.DataFrame", knob: Mapping[str, Any]) -> None:
     axis.set_xlabel(field_label(knob["field"]), fontsize=9)
     axis.set_ylabel("% slower", fontsize=9)
     text = f"{short_label(knob['field'])}: {100 * knob['share_of_variance']:.0f} % of the variance"
-    axis.annotate(text, (0.99, 0.96), xycoords="axes fraction", ha="right", va="top", fontsize=8)
+    axis.set_title(text, loc="right", fontsize=8, color=INK)  # above: nothing is drawn there
 
 
 def _title(axis: "Axes", title: str) -> None:

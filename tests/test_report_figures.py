@@ -14,6 +14,7 @@ from oppo_sim.cli.present import comparison_table, price_table, run_summary_tabl
 from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
 from oppo_sim.report import run_figures as g
+from oppo_sim.report.fit_figures import fit_figures
 from oppo_sim.report.labels import clock_unit, format_seconds, significant
 from oppo_sim.report.terminal import Column, fitted
 
@@ -287,6 +288,29 @@ def test_nothing_but_unknowns_can_still_be_drawn() -> None:
 def test_missing_columns_and_empty_tables_are_named(draw: Callable[[], object], missing: str) -> None:
     with pytest.raises(OppoError, match=missing):
         draw()
+
+
+def test_figures_of_a_fit_name_what_is_drawn_and_say_their_numbers() -> None:
+    part = {"steps": [1, 2], "measured": [9.0, 8.0], "predicted": [9.1, 8.2], "low": [9, 8], "high": [10, 9]}
+    error = {"median": 0.012, "p90": 0.03, "worst": 0.1, "coverage": 0.9}
+    figures = fit_figures(
+        {
+            "steps": [{"log": "train.log", "columns": {c.TIMING_STEP: part, "timing_s/old_log_prob": part}}],
+            "held_out": [
+                {"log": "train.log", "errors": {c.TIMING_STEP: {"model": error, "naive_mean": error}}}
+            ],
+            "judged": [],
+            "terms": [{"term": "host", "verdict": "told", "prior": [0.01, 1, 9], "posterior": [0.9, 1, 1.1]}],
+        }
+    )
+    (legend,) = figures["measured_predicted"].legends
+    told = [text.get_text() for text in legend.get_texts()]
+    assert told == ["measured", "predicted", "95 % interval", "step", "old_log_prob"]
+    assert figures["errors"].axes[0].texts[0].get_text() == "1.20, 3.00 %"
+    for figure in figures.values():
+        figure.draw_without_rendering()
+        assert figure.axes[0].get_title(loc="left")
+        assert not [tick for tick in figure.axes[0].get_xticklabels() if "10^" in tick.get_text()]
 
 
 # ---- terminal ----------------------------------------------------------------------------------------------

@@ -5,6 +5,20 @@ class OppoError(Exception):
     """Bad input or an impossible request. The command line prints the message and exits with code 2."""
 
 
+def check_count(name: str, value: object, low: int, high: int) -> None:
+    """Raises OppoError for what is no whole number (numpy's are some), and for one out of range."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise OppoError(f"{name} is {value!r}: give a whole number from {low:,} to {high:,}")
+    if not low <= value.__index__() <= high:
+        raise OppoError(f"{name} {value} is out of range: give {low:,} to {high:,}")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raises OppoError for what is no share below 1."""
+    if not (isinstance(value, int | float) and 0 <= value < 1):
+        raise OppoError(f"{name} is {value!r}: give a share from 0 on, below 1 (0.01: 1 %)")
+
+
 class HaltError(OppoError):
     """The disk refuses, or a process was ended from outside: not the fault of what was being run, and not to
     be taken for it."""

@@ -56,6 +56,8 @@ def test_overrides_are_a_mapping_or_texts_everywhere(tmp_path: Path) -> None:
     assert first.points.equals(second.points)
     with pytest.raises(OppoError, match="give a mapping of fields to values"):
         oppo_sim.simulate(path, overrides="policy.overcommit=2")
+    with pytest.raises(OppoError, match=r"axes are \['policy.overcommit'\]: give a mapping"):
+        oppo_sim.sweep(path, grid=["policy.overcommit"])  # type: ignore[arg-type]
     with pytest.raises(OppoError, match="which a scenario cannot hold"):
         oppo_sim.simulate(path, overrides={"policy.overcommit": object()})
 

@@ -92,6 +92,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"steps": 1},
         "steps 1 leaves nothing after the warm-up of 1 steps: give more than 1 steps, or for a first look",
     ),
+    "steps as text": ({"steps": "3"}, "steps is '3': give a whole number"),
     "seed": ({"seed": -1}, "seed -1 is out of range"),
     "policy": ({"policy": "intr"}, "unknown policy 'intr': did you mean 'intra'?"),
     "settings": ({"policy_settings": {"overcommit": "2"}}, "policy 'oppo', overcommit = '2'"),

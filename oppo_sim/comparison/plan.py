@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, check_count, check_share
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
@@ -91,8 +91,8 @@ def plan_comparison(
         raise OppoError(f"policies {', '.join(policies)} name {twice} twice: name each once")
     if objective not in get_args(Objective):
         raise OppoError(f"objective '{objective}' is not known: choose {', '.join(get_args(Objective))}")
-    if not 1 <= seeds <= 10_000:
-        raise OppoError(f"seeds {seeds} is out of range: give a number from 1 to 10,000")
+    check_count("seeds", seeds, 1, 10_000)
+    check_share("practical", practical)
     if scenario.trace.sampling == "in_order" and seeds > 1:
         raise OppoError(
             "trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling"

@@ -17,7 +17,7 @@ from threading import Thread
 from time import sleep
 from typing import Any, Final, Literal, Self, get_args
 
-from oppo_sim.errors import HaltError, OppoError
+from oppo_sim.errors import HaltError, OppoError, check_count
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import Finished, RunRequest
 
@@ -50,8 +50,8 @@ class Executor:
         """Raises OppoError for an executor that is unknown, not installed or given what it does not take."""
         if self.name not in EXECUTORS:
             raise OppoError(f"executor '{self.name}' is unknown: choose {', '.join(EXECUTORS)}")
-        if self.jobs is not None and not 1 <= self.jobs <= 10_000:
-            raise OppoError(f"jobs {self.jobs} is out of range: give 1 to 10,000")
+        if self.jobs is not None:
+            check_count("jobs", self.jobs, 1, 10_000)
         if self.ray_address is not None and self.name != "ray":
             raise OppoError(f"a Ray address says nothing to executor {self.name}: choose executor ray")
         if self.name == "ray" and find_spec("ray") is None:

@@ -15,7 +15,7 @@ from oppo_sim.columns import (
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import EXACT as EXACT_DRAWS
 from oppo_sim.costs.uncertainty import machine_draws
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import check_count
 from oppo_sim.results.summary import gpu_hours
 from oppo_sim.runs.ranges import FULL_DRAWS, Ends, machine_interval
 from oppo_sim.scenario.build import Setup, cost_context
@@ -66,8 +66,7 @@ def machine_of(scenario: Scenario, count: int) -> Machine:
 
     Raises OppoError for a count out of range and a file of draws that cannot be used.
     """
-    if not 0 <= count <= MOST_DRAWS:
-        raise OppoError(f"draws {count} is out of range: give a number from 0 to {MOST_DRAWS:,}")
+    check_count("draws", count, 0, MOST_DRAWS)
     if count == 0:
         return EXACT
     costs = scenario.costs

@@ -10,7 +10,7 @@ from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.interface import Costs
 from oppo_sim.draws import stream_key
 from oppo_sim.dynamic_sampling import check_dynamic_sampling, sample_rewards
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, check_count
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
@@ -119,10 +119,8 @@ def build_setup(
     chosen = policy_settings_of(scenario, name) if policy_settings is None else dict(policy_settings)
     steps = scenario.steps if steps is None else steps
     seed = scenario.seed if seed is None else seed
-    if not 1 <= steps <= 1_000_000:
-        raise OppoError(f"steps {steps} is out of range: give 1 to 1,000,000")
-    if not 0 <= seed < 2**63:
-        raise OppoError(f"seed {seed} is out of range: give 0 to 2^63 - 1")
+    check_count("steps", steps, 1, 1_000_000)
+    check_count("seed", seed, 0, 2**63 - 1)
     if scenario.warmup_steps >= steps:
         raise OppoError(
             f"steps {steps} leaves nothing after the warm-up of {scenario.warmup_steps} steps: give more than"

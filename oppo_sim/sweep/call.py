@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oppo_sim.errors import OppoError
 from oppo_sim.progress import OnProgress
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
@@ -98,7 +99,11 @@ def sweep(
 
 
 def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Tuples, ranges and numpy's arrays as lists of plain values."""
+    """Tuples, ranges and numpy's arrays as lists of plain values. Raises OppoError for what is no mapping."""
+    if given is not None and not isinstance(given, Mapping):
+        raise OppoError(
+            f"axes are {given!r}: give a mapping of fields to values, such as {{'policy.overcommit': [0, 8]}}"
+        )
 
     def plain(value: Any) -> Any:
         if hasattr(value, "tolist"):

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from oppo_sim import columns as c
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, check_count, check_share
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
@@ -143,8 +143,9 @@ class TuneRequest:
             ("seeds", self.seeds, 1, 1000),
             ("fresh_seeds", self.fresh_seeds, 1, 1000),
         ):
-            if value is not None and not low <= value <= high:
-                raise OppoError(f"{name} {value} is out of range: give {low:,} to {high:,}")
+            if value is not None:
+                check_count(name, value, low, high)
+        check_share("practical", self.practical)
         if self.timeout_s is not None and self.timeout_s <= 0:
             raise OppoError(
                 f"timeout_s {self.timeout_s} leaves no time: give seconds above 0, or leave it out"

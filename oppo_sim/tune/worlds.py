@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, check_count
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.evaluate import parts_of, scenario_of
 from oppo_sim.runs.execute import Runner
@@ -46,8 +46,7 @@ class WorldSpec:
     """Measured profiles that may stand for the scenario's costs, such as resampled ones."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cost_worlds <= 1000:
-            raise OppoError(f"cost_worlds {self.cost_worlds} is out of range: give 0 to 1,000")
+        check_count("cost_worlds", self.cost_worlds, 0, 1000)
         for factor in self.drifts:
             if not 0.01 <= factor <= 100 or factor == 1:
                 raise OppoError(

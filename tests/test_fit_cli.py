@@ -166,6 +166,8 @@ def test_numbers_that_no_costs_give_are_refused(written: Path, capsys: pytest.Ca
     [
         ("timing_s/step=171", 171, 171, 5.13),
         ("timing_s/gen=160..180", 160, 180, 1.0),
+        ("timing_s/step=260..2600", 260, 2600, 13.0),  # of its low end: 117 s would let 150 s pass
+        ("timing_s/gen=0..20", 0, 20, 1.0),
         ("timing_s/gen=1.7e2±5", 170, 170, 5),
         ("utilization/inference=.506", 0.506, 0.506, 0.02),
         ("share/reward = 0.1 .. 0.2", 0.1, 0.2, 0.005),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from claims import Compared, has_runs
+from claims import Compared
 from fitting import draws_file, worlds_file
 from setups import SETUPS
 from study import FOLDER
@@ -80,7 +80,7 @@ def claims_figure(compared: Sequence[Compared]) -> None:
 
 def posterior_figure() -> None:
     """A panel an unknown with few values: prior, and posterior of each set-up from its baseline."""
-    names = [name for name in SETUPS if has_runs(name)]
+    names = [name for name in SETUPS if draws_file(name).exists()]
     if not names:
         return
     unknowns = [name for name, choice in CHOICES.items() if choice.of_baseline]
@@ -111,7 +111,7 @@ def posterior_figure() -> None:
 
 def lengths_figure() -> None:
     """Mean response length, prior (grey) and posterior, by set-up."""
-    names = [name for name in SETUPS if has_runs(name)]
+    names = [name for name in SETUPS if draws_file(name).exists()]
     if not names:
         return
     figure, axes = plt.subplots(1, len(names), figsize=(2.4 * len(names), 2.4), squeeze=False)

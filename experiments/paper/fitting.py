@@ -5,6 +5,8 @@ Resumable: what is in ``results/`` is not made again.
 """
 
 import json
+from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +17,9 @@ from study import RESULTS, Progress, Study
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.observe import log_evidence, observe
+from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.tempering import resampled, weights_of, worth
+from oppo_sim.scenario.schema import Scenario
 
 WORLDS: Final = 400
 """Drawn of the prior, a set-up."""
@@ -39,14 +43,14 @@ def weigh_worlds(study: Study, count: int, results: Path, say: Progress) -> pd.D
     path = worlds_file(study.name, results)
     known = pd.read_csv(path) if path.exists() else pd.DataFrame()
     rows = known.to_dict("records")
-    for number in range(len(rows), count):
+    for number in range(study.first + len(rows), study.first + count):
         world = study.world(number)
         found = log_evidence(study.scenario(world), study.known(world), draws=_PRIOR_DRAWS, seed=number)
         found += study.offset(world)
         rows.append({"world": number, **world, "log_evidence": found})
-        if number % 10 == 9 or number == count - 1:
+        if len(rows) % 10 == 0 or len(rows) == count:
             _save(rows, path)
-            say(f"{study.name}: {number + 1} of {count} worlds weighed")
+            say(f"{study.name}: {len(rows)} of {count} worlds weighed")
     return pd.read_csv(path)
 
 
@@ -55,27 +59,37 @@ def draw_costs(study: Study, worlds: pd.DataFrame, count: int, results: Path, sa
     path = draws_file(study.name, results)
     rows: list[dict[str, Any]] = pd.read_csv(path).to_dict("records") if path.exists() else []
     logs = worlds["log_evidence"].to_numpy(dtype=np.float64)
-    chosen = resampled(weights_of(logs), count, np.random.default_rng(0))
+    chosen = resampled(weights_of(logs), count, np.random.default_rng(study.first))
     done = {int(row["world"]) for row in rows}
-    places, times = np.unique(chosen, return_counts=True)
-    left = [(place, n) for place, n in zip(places, times, strict=True) if int(place) not in done]
-    for each, (place, times_here) in enumerate(left, start=1):
-        world = study.world(int(place))
+    numbers, times = np.unique(worlds["world"].to_numpy()[chosen], return_counts=True)
+    left = [(int(number), int(n)) for number, n in zip(numbers, times, strict=True) if number not in done]
+    for each, (number, times_here) in enumerate(left, start=1):
+        world = study.world(number)
+        scenario = study.scenario(world)
         try:
-            fitted = observe(
-                study.scenario(world), study.known(world), draws=int(times_here), seed=int(place)
-            )
+            fitted = observe(scenario, study.known(world), draws=times_here, seed=number)
         except OppoError as error:
             # Its computed baseline agreed, the simulated one does not.
-            say(f"{study.name}: world {place} left out: {error}")
+            say(f"{study.name}: world {number} left out: {error}")
             continue
+        beside = _beside(study, scenario, times_here, number)
         rows += [
-            {"world": int(place), "terms": json.dumps(terms.stated(), sort_keys=True)}
-            for terms in fitted.draws
+            {"world": number, "terms": json.dumps({**terms.stated(), **one}, sort_keys=True)}
+            for terms, one in zip(fitted.draws, beside, strict=True)
         ]
         _save(rows, path)
         say(f"{study.name}: costs of {each} of {len(left)} worlds drawn")
     return pd.read_csv(path)
+
+
+def _beside(study: Study, scenario: Scenario, count: int, number: int) -> list[dict[str, float]]:
+    """What the baseline does not have, ``count`` draws of its priors."""
+    priors, generator = priors_for([scenario]), np.random.default_rng([number, 6])
+    drawn = {
+        name: priors[name].median * np.exp(priors[name].sigma * generator.standard_normal(count))
+        for name in study.beside
+    }
+    return [{name: float(values[place]) for name, values in drawn.items()} for place in range(count)]
 
 
 def terms_of(row: Any) -> CostTerms:
@@ -92,6 +106,15 @@ def fit(study: Study, worlds: int, draws: int, results: Path, say: Progress) -> 
 def worlds_worth(worlds: pd.DataFrame) -> float:
     """Independent worlds that the weights stand for."""
     return worth(weights_of(worlds["log_evidence"].to_numpy(dtype=np.float64)))
+
+
+def digest(names: Iterable[str], results: Path = RESULTS) -> str:
+    """Of worlds and draws: another fit has another."""
+    found = sha256()
+    for name in names:
+        for path in (worlds_file(name, results), draws_file(name, results)):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _save(rows: list[dict[str, Any]], path: Path) -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pandas as pd
 from answers import table
 from asking import priors_of
-from fitting import draws_file
+from fitting import digest, draws_file
 from setups import BASELINE, SETUPS
 from study import FOLDER
 from unknowns import CHOICES, scenario_of, world_of
@@ -33,6 +33,7 @@ def page_text() -> str:
         "{unknowns}": _unknowns(),
         "{lengths}": _lengths(),
         "{priors}": _priors(),
+        "{digest}": digest(SETUPS),
     }.items():
         text = text.replace(mark, made)
     return text

@@ -18,6 +18,10 @@ LIGHT: Final = ("sequential", "intra", "inter", "oppo", "rollout-overlap")
 CURVES: Final = ("chunk 100", "chunk 500", "chunk 3000", "fixed 4", "fixed 8", "verl")
 """Of the set-up whose curves are published."""
 CURVES_OF: Final = "se-7b"
+FIRST_WORLD: Final = 30_000
+"""Of the fits. Those from 0 on were of an earlier one, whose scores had been seen."""
+BESIDE: Final = ("round_fixed_s",)
+"""OPPO runs in rounds, its baseline in one call."""
 
 
 def runs_of(setup: str) -> tuple[str, ...]:
@@ -62,6 +66,8 @@ def oppo_study(name: str) -> Study:
         runs_of(name),
         partial(_run, setup),
         partial(_offset, setup),
+        first=FIRST_WORLD,
+        beside=BESIDE,
     )
 
 

@@ -5,15 +5,14 @@ from math import isfinite
 
 import moved
 import pandas as pd
-import rounds
-from claims import Compared, compare, compare_all, has_runs, read_claims, store
+from claims import Compared, compare_all, has_runs, read_claims, store
 from figures import claims_figure, lengths_figure, others_figure, posterior_figure
-from fitting import draws_file, worlds_file, worlds_worth
+from fitting import digest, draws_file, worlds_file, worlds_worth
 from hypotheses import FEW, weigh
 from predicting import by_run, runs_file
 from setups import SETUPS
 from study import FOLDER, RESULTS
-from timing import seconds_known
+from timing import seconds_known, whole_run
 from unknowns import CHOICES
 
 PAGE = FOLDER / "README.md"
@@ -41,13 +40,13 @@ def page_text(compared: Sequence[Compared]) -> str:
         "{summary}": summary(compared),
         "{claims}": claims_table(own),
         "{others}": claims_table([one for one in compared if one.claim.id[0] in "NV"]),
-        "{rounds}": rounds_change(own),
         "{moved}": moved_gains(),
         "{lacking}": lacking_table(),
         "{fits}": fits_table(),
         "{hypotheses}": hypotheses_table(),
         "{synthetic}": synthetic_table(),
         "{seconds}": seconds_table(),
+        "{whole}": whole_words(),
         "{shipped}": shipped_table(),
         "{scorings}": frame_table(pd.read_csv(SCORINGS, dtype=str)) if SCORINGS.exists() else "None yet.",
     }
@@ -68,7 +67,7 @@ def summary(compared: Sequence[Compared]) -> str:
     parts = []
     for what, ids in (("OPPO's claims", "C"), ("the production system's", "P"), ("others' gains", "NV")):
         inside, count = counts(one for one in compared if one.claim.id[0] in ids)
-        parts.append(f"{inside} of {count} of {what}")
+        parts.append(f"{inside} of {count} of {what}" if count else f"{what} are not scored yet")
     return "Inside the 95 % range from the baseline alone: " + ", ".join(parts) + "."
 
 
@@ -92,16 +91,6 @@ def _range(one: Compared) -> str:
     if not isfinite(one.low):
         return f"{one.middle:.3g}" if isfinite(one.middle) else "–"
     return f"{one.middle:.3g} [{one.low:.3g}, {one.high:.3g}]"
-
-
-def rounds_change(compared: Sequence[Compared]) -> str:
-    """What seconds of a round change, as the end of a sentence."""
-    pairs = [(one, compare(one.claim, rounds.FOLDER)) for one in compared if one.claim.study in SETUPS]
-    other = [free.claim.id for free, costly in pairs if free.inside.split()[0] != costly.inside.split()[0]]
-    moves = {free.claim.id: abs(costly.middle / free.middle - 1) for free, costly in pairs}
-    far = max(moves, key=moves.__getitem__)
-    changed = f"the answers of {', '.join(other)} change" if other else "no answer changes"
-    return f"{changed} and medians move by at most {100 * moves[far]:.1f} % ({far})"
 
 
 def moved_gains() -> str:
@@ -181,6 +170,17 @@ def seconds_table() -> str:
     return f"{frame_table(frame)}\n\n{words}" if seconds else "Not recorded."
 
 
+def whole_words() -> str:
+    """What all parts took in one call."""
+    if (run := whole_run()) is None:
+        return "All parts in one call: not timed."
+    cpu, wall, stopped = (round(seconds / 60) for seconds in (run.cpu_s, run.wall_s, run.stopped_s))
+    return (
+        f"All {run.parts} parts in one call, from nothing, at most {run.jobs} at a time: {cpu} minutes of"
+        f" processor (user and system), {wall} minutes by the clock beside other work, stopped for {stopped}."
+    )
+
+
 def shipped_table() -> str:
     """``oppo compare`` of the shipped scenarios, as it was made last."""
     return frame_table(pd.read_csv(SHIPPED, dtype=str)) if SHIPPED.exists() else "Not compared yet."
@@ -196,7 +196,7 @@ def frame_table(frame: pd.DataFrame) -> str:
 def log_scoring(label: str, date: str) -> None:
     """A line of ``scorings.csv``, which only grows."""
     compared = compare_all()
-    row: dict[str, object] = {"date": date, "label": label}
+    row: dict[str, object] = {"date": date, "fit": digest(SETUPS), "label": label}
     for ids in ("C", "P", "N", "V"):
         inside, count = counts(one for one in compared if one.claim.id[0] == ids)
         row[ids] = f"{inside} of {count}"

@@ -13,6 +13,7 @@ What is in ``results/`` is not made again, so an interrupted run goes on where i
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -27,7 +28,6 @@ import moved
 import policy_map
 import prompts
 import questions
-import rounds
 import synthetic
 from asking import rows_file
 from fitting import DRAWS, WORLDS, draws_file, fit, worlds_file
@@ -38,7 +38,7 @@ from production import NAME as PRODUCTION
 from production import production_study
 from setups import SETUPS
 from study import RESULTS, Study
-from timing import seconds_known, timed
+from timing import Whole, record_whole, seconds_known, timed
 
 SIZES = {PRODUCTION: (48, 40)}
 OTHERS = (32, 40)
@@ -49,6 +49,8 @@ SMALL = ("gsm8k-7b", 4, 3)
 """Baseline, worlds and draws of ``--part``."""
 JOBS: Final = 2
 _LOOK_S: Final = 0.2
+_STOPPED_S: Final = 10.0
+"""Between two looks: the call was stopped."""
 
 
 class Part(NamedTuple):
@@ -87,17 +89,18 @@ def make_study(study: Study, worlds: int, draws: int, results: Path, fit_only: b
 
 
 def parts(results: Path = RESULTS, fit_only: bool = False) -> dict[str, Part]:
-    """All by name, those that take longest not last. Only studies know another folder than ``RESULTS``."""
+    """All by name, fits first. Only studies know another folder than ``RESULTS``."""
     found = {}
     for name, study in studies().items():
         files = tuple(file(name, results) for file in (worlds_file, draws_file, runs_file))
         found[name] = Part(partial(make_study, study, *size_of(name), results, fit_only), files)
     return (
-        {
+        found
+        | {moved.PART: Part(moved.ask, (moved.FILE,))}
+        | {
             synthetic.part_of(name): Part(partial(synthetic.check_ranges, name), synthetic.files(name))
             for name in synthetic.CHECKED
         }
-        | found
         | {
             questions.part_of(letter): Part(
                 partial(questions.answer, letter, question.machines),
@@ -106,13 +109,13 @@ def parts(results: Path = RESULTS, fit_only: bool = False) -> dict[str, Part]:
             for letter, question in questions.QUESTIONS.items()
         }
         | {policy_map.PART: Part(policy_map.answer, (policy_map.FILE,))}
-        | {rounds.PART: Part(rounds.ask, rounds.FILES), moved.PART: Part(moved.ask, (moved.FILE,))}
     )
 
 
-def make_all(names: Sequence[str], jobs: int) -> None:
+def make_all(names: Sequence[str], jobs: int) -> Whole:
     """Every part in a process of its own, ``jobs`` at a time. Ends with the first that fails."""
     began, known = time.monotonic(), seconds_known()
+    looked, stopped = began, 0.0
     left, running = list(names), dict[str, subprocess.Popen[bytes]]()
     try:
         while left or running:
@@ -121,6 +124,8 @@ def make_all(names: Sequence[str], jobs: int) -> None:
                 command = [sys.executable, __file__, "--only", name, "--no-page"]
                 running[name] = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1", **os.environ})
             time.sleep(_LOOK_S)
+            since, looked = time.monotonic() - looked, time.monotonic()
+            stopped += since if since > _STOPPED_S else 0.0
             for name, process in list(running.items()):
                 if (code := process.poll()) is None:
                     continue
@@ -134,6 +139,8 @@ def make_all(names: Sequence[str], jobs: int) -> None:
     finally:
         for process in running.values():
             process.terminate()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Whole(len(names), jobs, used.ru_utime + used.ru_stime, time.monotonic() - began, stopped)
 
 
 def main() -> None:
@@ -173,7 +180,10 @@ def main() -> None:
         for name in said.only:
             known[name].make()
     elif not (said.page or said.score):
-        make_all(list(known), said.jobs)
+        from_nothing = not any(file.exists() for part in known.values() for file in part.files)
+        made = make_all(list(known), said.jobs)
+        if from_nothing:
+            record_whole(made)
     if said.output == RESULTS and not (said.fit_only or said.no_page):
         # The comparison is made last, and nothing above knows of it.
         from paper_page import log_scoring, write_page

@@ -43,3 +43,7 @@ class Study:
     steps: int = 30
     """Of a run, with its warm-up."""
     warmup: int = 10
+    first: int = 0
+    """Number of the first world; from another one on, worlds and draws are others."""
+    beside: tuple[str, ...] = ()
+    """Terms that its runs have and its baseline has not: of their priors."""

@@ -46,9 +46,8 @@ POLICIES: Final = ("intra", "inter", "oppo")
 DRAWS: Final = 80
 _FIRST_WORLD: Final = 10_000
 """Worlds of the fit are not used again."""
-CHECKED: Final = ("se-7b", "se-3b", "gsm8k-7b")
-"""Set-ups that are scored: seconds within 12 % and a GPU use, seconds within a factor of two and a GPU use, a
-GPU use alone."""
+CHECKED: Final = tuple(SETUPS)
+"""Set-ups that are scored."""
 CASES, WORLDS, MACHINES = 200, 220, 20
 Floats = npt.NDArray[np.float64]
 
@@ -85,7 +84,7 @@ def _machines(name: str, number: int, count: int) -> list[dict[str, Any]]:
     baseline = Baseline(scenario, NAMES, scenario.steps - 1)
     known = priors_for([scenario])
     beside = [prior.term for prior in scenario.costs.priors(cost_context(scenario))]
-    names = [*baseline.terms, *(term for term in beside if term not in baseline.terms)]
+    names = [*dict.fromkeys((*baseline.terms, *beside, *study.beside))]
     z = np.random.default_rng([number, 3]).standard_normal((count, len(names)))
     drawn = {term: known[term].median * np.exp(known[term].sigma * z[:, at]) for at, term in enumerate(names)}
     means, apart = baseline.estimated_apart({term: drawn[term] for term in baseline.terms})

@@ -1,15 +1,17 @@
-"""How long each part takes to make, from nothing, as it was made last: results/seconds.csv."""
+"""How long each part, and all in one call, take to make from nothing, as they were made last:
+results/seconds.csv and whole_run.csv."""
 
 import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import pandas as pd
 from study import RESULTS
 
 SECONDS: Final = RESULTS / "seconds.csv"
+WHOLE: Final = RESULTS / "whole_run.csv"
 
 
 @contextmanager
@@ -26,6 +28,30 @@ def seconds_known() -> dict[str, float]:
     if not SECONDS.exists():
         return {}
     return {str(row.part): float(row.cpu_s) for row in pd.read_csv(SECONDS).itertuples()}
+
+
+class Whole(NamedTuple):
+    """All parts, made from nothing in one call."""
+
+    parts: int
+    jobs: int
+    cpu_s: float
+    """User and system, of all processes."""
+    wall_s: float
+    stopped_s: float
+    """Of it, in which the call did not get to run at all."""
+
+
+def whole_run() -> Whole | None:
+    """The one that was made last."""
+    if not WHOLE.exists():
+        return None
+    return Whole(*pd.read_csv(WHOLE).iloc[0])
+
+
+def record_whole(run: Whole) -> None:
+    """In place of the one before."""
+    pd.DataFrame([run]).to_csv(WHOLE, index=False, float_format="%.0f")
 
 
 def _record(part: str, cpu_s: float) -> None:

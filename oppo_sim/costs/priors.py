@@ -142,10 +142,11 @@ TABLE: Final = (
     Row(
         "round_fixed_s",
         "log",
-        0.1,
-        1.5,
-        f"assumed, wide: {_RAY}: a call alone takes 0.5 ms; chosen when 0.7 to 1 s a round turned the chunk"
-        " curve of a scenario where the paper's turns (today's asks 5 to 10 s: experiments/results/cuts)",
+        0.027,
+        1.6,
+        "a call of transformers' generate() takes 4 ms of the host, with the collection of garbage that TRL's"
+        " PPO does 180 ms (experiments/generate_calls.py): the median lies between; a round of engines, as"
+        " 'oppo calibrate' times it: 1.1 ms on torch, up to 0.1 ms on vLLM",
     ),
     Row("gen_phase_s", "log", 2.0, 1.0, f"{_VERL}: seconds"),
     *(

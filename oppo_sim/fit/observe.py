@@ -35,7 +35,7 @@ _ABSOLUTE: Final = 0.02
 _LOOKED: Final = 24
 """Steps after the first of which a number is taken to be the mean, if the scenario has as many."""
 EDGE: Final = 0.05
-"""Softness of a range's ends, of its width."""
+"""Softness of a range's ends, of its width; where it is no share, at most of its low end."""
 _FEW: Final = 50.0
 _CANDIDATES: Final = 2
 """Simulated, for each draw that is kept."""
@@ -98,7 +98,8 @@ def read_observation(text: str) -> Observation:
     if second is None:
         spread = _ABSOLUTE if share else _RELATIVE * first
     elif match.group(2) == "..":
-        high, spread = second, EDGE * (second - first)
+        width = second - first
+        high, spread = second, EDGE * (width if share else min(width, first or width))
     else:
         spread = second
     if not (0 <= low <= high and spread > 0) or (share and high > 1):

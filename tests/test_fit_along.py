@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oppo_sim.columns import TIMING_STEP
+from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.drifting import Ahead, drawn_drift, walk_of
 from oppo_sim.fit.periodic import found_in
+from oppo_sim.fit.sources import open_log
+from oppo_sim.fit.trends import lasting_change
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
 
 STEPS = 40
@@ -73,10 +76,36 @@ def test_drift_is_told_in_words(plain: Path, tmp_path: Path) -> None:
     assert trend.change == pytest.approx(0.4, abs=0.08)
     assert trend.slow[0] >= 18
     assert trend.slow[1] <= 32
+    assert trend.since is None
     assert any("timing_s/gen drifts" in note for note in result.notes)
     steady = fit(plain, fit_scenario(), draws=50, fit_steps=STEPS)
     assert not steady.trends
     assert not any("one step in" in note for note in steady.notes)
+
+
+def test_a_level_that_stays_is_told_from_its_first_step(plain: Path, tmp_path: Path) -> None:
+    log = slower(plain, tmp_path / "changed.log", 1.15, range(26, STEPS + 1))
+    result = fit(log, fit_scenario(), draws=50, fit_steps=STEPS)
+    (trend,) = result.trends
+    assert trend.column == "timing_s/gen"
+    assert trend.since in (25, 26, 27)
+    assert trend.lasting == pytest.approx(0.15, abs=0.03)
+    (said,) = [note for note in result.notes if "more than before" in note]
+    assert f"from step {trend.since} on" in said and f"--from-step {trend.since}" in said
+    # From there on the run is steady, and is what was left.
+    after = fit(open_log(log, from_step=26), fit_scenario(), draws=50, fit_steps=STEPS)
+    assert not after.trends
+    assert after.left_out == {"changed.log": {"step before --from-step 26": 25}}
+    with pytest.raises(OppoError, match="no step from 41 on, its last is 40"):
+        open_log(log, from_step=41)
+
+
+def test_a_ramp_is_no_change_of_level() -> None:
+    steps = np.arange(60)
+    generator = np.random.default_rng(0)
+    for ramp in (0.1, 0.3):
+        off = ramp * steps / 60 + 0.01 * generator.standard_normal(60)
+        assert lasting_change(off, 0.0125)[0] is None
 
 
 @given(

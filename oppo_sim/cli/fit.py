@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     help="Steps of each log that are fitted before its rest is judged. Default: the first two thirds.",
 )
 @click.option(
+    "--from-step", type=click.INT, help="First step of the logs to use, where something changed at it."
+)
+@click.option(
     "--judge", "judged", multiple=True, type=options.PATH, help="Log of another run, to be predicted only."
 )
 @click.option(
@@ -89,6 +92,7 @@ def command(
     unit: str,
     lengths: tuple[str, ...],
     fit_steps: int | None,
+    from_step: int | None,
     judged: tuple[Path, ...],
     judge_scenarios: tuple[str, ...],
     observed: tuple[str, ...],
@@ -115,9 +119,9 @@ def command(
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
     options.refuse_taken(folder, force)
     if observed:
-        if judged or fit_steps or lengths or fields:
+        if judged or fit_steps or from_step is not None or lengths or fields:
             raise click.UsageError(
-                "--judge, --fit-steps, --lengths and --field are for logs, not for --observe"
+                "--judge, --fit-steps, --from-step, --lengths and --field are for logs, not for --observe"
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
@@ -127,7 +131,7 @@ def command(
                 progress=progress,
             )  # fmt: skip
     else:
-        pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario")
+        pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario", from_step)
         others = [load_scenario(each) for each in judge_scenarios] or loaded[:1]
         ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
         with told_progress(loaded[0].name, "fit", as_json) as progress:
@@ -150,6 +154,7 @@ def _pairs(
     unit: str,
     lengths: tuple[str, ...],
     option: str,
+    from_step: int | None = None,
 ) -> "list[tuple[StepLog, Scenario]]":
     from oppo_sim.fit.sources import open_log
 
@@ -163,7 +168,7 @@ def _pairs(
     each = scenarios * len(logs) if len(scenarios) == 1 else scenarios
     traces = lengths or (None,) * len(logs)
     return [
-        (open_log(log, framework, fields=named, unit=unit, lengths=trace), scenario)
+        (open_log(log, framework, fields=named, unit=unit, lengths=trace, from_step=from_step), scenario)
         for log, scenario, trace in zip(logs, each, traces, strict=True)
     ]
 

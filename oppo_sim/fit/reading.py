@@ -72,13 +72,18 @@ class StepLog:
     """Response lengths of every rollout by step, where they are known."""
     prompts: "Mapping[int, Sequence[int]] | None" = None
 
-    def head(self, steps: int) -> "StepLog":
-        """Its first steps."""
-        return replace(self, frame=self.frame.iloc[:steps])
-
-    def tail(self, steps: int) -> "StepLog":
-        """What follows its first steps."""
-        return replace(self, frame=self.frame.iloc[steps:])
+    def since(self, step: int) -> "StepLog":
+        """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""
+        before = self.frame[STEP] < step
+        if before.all():
+            raise OppoError(
+                f"{self.name} has no step from {step} on, its last is {self.frame[STEP].max()}: lower"
+                " --from-step"
+            )
+        if not before.any():
+            return self
+        left_out = {**self.left_out, f"step before --from-step {step}": int(before.sum())}
+        return replace(self, frame=self.frame[~before].reset_index(drop=True), left_out=left_out)
 
 
 def read_step_log(

@@ -47,9 +47,13 @@ def open_log(
     fields: Mapping[str, str] | None = None,
     unit: str = "auto",
     lengths: str | None = None,
+    from_step: int | None = None,
 ) -> StepLog:
     """A log for a fit. ``lengths``: a trace (name or path) with a ``step`` column, whose rollouts are the
-    log's. Raises OppoError for what cannot be read, or has no seconds."""
+    log's. ``from_step``: the first step to use.
+
+    Raises OppoError for what cannot be read, or has no seconds.
+    """
     root = Path(path)
     recorded = (root / WORKLOAD).is_file() or (root.is_dir() and is_journal(root))
     if recorded or (root / MANIFEST).is_file():
@@ -58,7 +62,8 @@ def open_log(
         log = _recorded_run(root) if recorded else _own_run(root)
     else:
         log = read_step_log(root, framework, fields=fields, unit=unit)
-    return log if lengths is None else _with_trace(log, lengths)
+    log = log if lengths is None else _with_trace(log, lengths)
+    return log if from_step is None else log.since(from_step)
 
 
 def _own_run(root: Path) -> StepLog:

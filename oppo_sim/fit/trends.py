@@ -1,13 +1,17 @@
-"""Drift of a run in words: stages that became slower or faster than their lengths explain, and where."""
+"""Drift of a run in words: stages that became slower or faster than their lengths explain, where, and whether
+they stayed so."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.judging import Prediction
 from oppo_sim.fit.model import Measurement
+
+Floats = npt.NDArray[np.float64]
 
 _WINDOW: Final = 5
 _PART: Final = 10
@@ -17,6 +21,8 @@ _NOISES: Final = 4.0
 """Stretches differ by at least so much, and so many standard errors."""
 _LEAST_STEP: Final = 0.02
 """Of a step's seconds that the drift must be worth."""
+_EXPLAINED: Final = 0.5
+"""Of the residuals' absolute deviations that one lasting change must leave at most."""
 
 
 class Trend(NamedTuple):
@@ -29,8 +35,19 @@ class Trend(NamedTuple):
     fast: tuple[int, int]
     """First and last step."""
     slow: tuple[int, int]
+    since: int | None = None
+    """The step from which on seconds stayed at another level; None: there is no such step."""
+    lasting: float = 0.0
+    """Relative seconds from there on over those before, less 1."""
 
     def __str__(self) -> str:
+        if self.since is not None:
+            other = "more" if self.lasting > 0 else "less"
+            return (
+                f"from step {self.since} on {self.column} takes {abs(self.lasting):.0%} {other} than before"
+                " at the same lengths, so something of the machine changed: fit again on the log from there"
+                f" (--from-step {self.since})"
+            )
         return (
             f"{self.column} drifts: steps {self.slow[0]} to {self.slow[1]} take {self.change:.0%} more than"
             f" {self.fast[0]} to {self.fast[1]} beyond what lengths explain (other jobs on the machine,"
@@ -70,4 +87,32 @@ def _trend(log: str, member: Measurement, prediction: Prediction) -> Trend | Non
     if apart < max(np.log1p(_LEAST), _NOISES * np.sqrt(2.0) * error):
         return None
     ends = [(int(steps[at]), int(steps[at + size - 1])) for at in (fast, slow)]
-    return Trend(log, member.column, float(np.expm1(apart)), *ends)
+    since, lasting = lasting_change(off, error * np.sqrt(size))
+    return Trend(
+        log,
+        member.column,
+        float(np.expm1(apart)),
+        *ends,
+        None if since is None else int(steps[since]),
+        lasting,
+    )
+
+
+def lasting_change(off: Floats, error: float) -> tuple[int | None, float]:
+    """Where one change of level explains most of ``off``, and the change; the level holds to the end.
+
+    ``error``: standard error of a single step's median.
+    """
+    best, place, change = np.inf, None, 0.0
+    for at in range(_WINDOW, len(off) - _WINDOW + 1):
+        before, after = float(np.median(off[:at])), float(np.median(off[at:]))
+        left = float(np.abs(off[:at] - before).sum() + np.abs(off[at:] - after).sum())
+        if left < best:
+            best, place, change = left, at, after - before
+    assert place is not None
+    left_by_none = float(np.abs(off - np.median(off)).sum())
+    told = _NOISES * error * np.sqrt(1.0 / place + 1.0 / (len(off) - place))
+    stays = abs(float(np.median(off[-_WINDOW:]) - np.median(off[:place]))) >= abs(change) / 2.0
+    if best > _EXPLAINED * left_by_none or abs(change) < max(np.log1p(_LEAST), told) or not stays:
+        return None, 0.0
+    return place, float(np.expm1(change))

@@ -1,6 +1,7 @@
 """Training as frameworks configure it: recomputation, sequence parallelism, offload, dtypes, memory; by hand."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -266,7 +267,7 @@ VERL = {
 """An open verl run: GRPO of a 3B model with a 32B teacher as reference on four A800."""
 
 
-def verl(device: str = "A800-80", **changes: Any) -> Costs:
+def verl(device: str = "A800-80", rollout: Mapping[str, Any] | None = None, **changes: Any) -> Costs:
     section = {
         "kind": "roofline",
         "device": device,
@@ -278,6 +279,7 @@ def verl(device: str = "A800-80", **changes: Any) -> Costs:
             "host": "vllm-async",
             "gpu_memory_utilization": 0.6,
             "sleep_mode": True,
+            **(rollout or {}),
         },
     }
     training = TrainingConfig(**{**VERL, **changes})
@@ -296,6 +298,17 @@ def test_a_run_with_a_teacher_of_32_billion_is_accepted_at_its_settings() -> Non
     times = costs.training.stage_times(BatchShape((330,) * 512, (1000,) * 512))
     assert 4 < times.ref / times.old_log_prob < 12
     assert 3 < times.update_actor / times.old_log_prob < 5
+
+
+def test_an_engine_that_keeps_its_weights_asleep_copies_them_out() -> None:
+    def sync(sleep_mode: bool, level: int) -> float:
+        reshard = {"kind": "reshard", "sleep_level": level, "sleep_bytes_per_s": 2e9}
+        costs = verl(rollout={"sleep_mode": sleep_mode, "tensor_parallel": 2}, weight_sync=reshard)
+        return costs.training.stage_times(BatchShape((330,), (1000,))).update_weights
+
+    # Half of 3.09 billion 16-bit weights a device; the head is the embedding.
+    assert sync(True, 1) - sync(True, 2) == pytest.approx(3.0859e9 / 2e9, rel=1e-3)
+    assert sync(False, 1) == sync(False, 2) == sync(True, 2)
 
 
 def test_the_memory_of_a_device_of_40_gb_is_too_small_for_it() -> None:

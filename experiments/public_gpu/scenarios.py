@@ -108,7 +108,8 @@ def gpg(device: str) -> dict[str, Any]:
             "critic": "none",
             "ref": False,
             "gradient_checkpointing": True,
-            "weight_sync": {"kind": "reshard"},
+            # verl of June 2025: FSDPVLLMShardingManager leaves by sleep(level=1).
+            "weight_sync": {"kind": "reshard", "sleep_level": 1},
         },
         "costs": {
             "kind": "composed",

@@ -72,6 +72,9 @@ def training_group(parts: Parts) -> RooflineTraining:
         )
 
     actor = trained("actor", models.actor, True)
+    weights = weight_bytes(models.actor, parts.rollout.dtype, True)
+    sync = training.weight_sync
+    backed_up = parts.rollout.sleep_mode and sync.kind == "reshard" and sync.sleep_level == 1
     return RooflineTraining(
         actor=actor,
         ref=_reference(parts, actor),
@@ -80,11 +83,12 @@ def training_group(parts: Parts) -> RooflineTraining:
         devices=parts.group,
         training=training,
         num_gpus=devices.num_training,
-        weights_bytes=weight_bytes(models.actor, parts.rollout.dtype, True),
+        weights_bytes=weights,
         nominal=context.nominal_batch,
         longest=context.max_prompt_length + context.max_response_length,
         node_link_bytes_per_s=context.node_link_bytes_per_s if context.training_spans_nodes else None,
         sync_link_bytes_per_s=context.node_link_bytes_per_s if context.sync_spans_nodes else None,
+        engine_bytes=weights / parts.rollout.tensor_parallel if backed_up else 0.0,
     )
 
 

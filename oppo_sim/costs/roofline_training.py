@@ -88,6 +88,8 @@ class RooflineTraining:
     """Tokens of the longest rollout that there may be; what padding fills up to."""
     sync_link_bytes_per_s: float | None = None
     """Likewise where new weights cross nodes."""
+    engine_bytes: float = 0.0
+    """Of weights that a rollout device copies to host memory when its engine goes to sleep."""
     _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -146,7 +148,8 @@ class RooflineTraining:
             return sync.fixed_s + size / sync.export_bytes_per_s + size / sync.load_bytes_per_s
         if sync.kind == "reshard":
             gathered = size / self._link(self.sync_link_bytes_per_s)
-            return sync.fixed_s + size / sync.load_bytes_per_s + gathered
+            asleep = self.engine_bytes / sync.sleep_bytes_per_s
+            return sync.fixed_s + size / sync.load_bytes_per_s + gathered + asleep
         between = sync.link_bytes_per_s
         link = self._link(self.sync_link_bytes_per_s) if between is None else between
         return sync.fixed_s + size / sync.convert_bytes_per_s + size / link

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.drifting import Ahead, drawn_drift, walk_of
+from oppo_sim.fit.drifting import Ahead, Residuals, drawn_drift, walks_of_run
 from oppo_sim.fit.periodic import found_in
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.trends import lasting_change
@@ -139,7 +139,9 @@ def test_steps_that_stall_at_random_have_no_period() -> None:
 
 def drawn(residuals: np.ndarray, after: list[float], beyond: float = 0.0, noise: float = 0.02) -> np.ndarray:
     """20,000 draws of the drift at steps after a run with these residuals."""
-    walk = walk_of(residuals, np.arange(len(residuals)), noise, generation=True)
+    (walk,) = walks_of_run(
+        {"timing_s/gen": Residuals(residuals, noise, True)}, np.arange(len(residuals))
+    ).values()
     ahead = Ahead(np.array(after), np.full(len(after), beyond))
     generator = np.random.default_rng(1)
     return drawn_drift(ahead, walk, generation=True, draws=20_000, generator=generator)
@@ -164,12 +166,28 @@ def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
 
 
 def test_drift_is_as_wide_as_the_noise_of_the_log() -> None:
+    """But for changes of level, which few steps hardly have."""
     calm = 0.01 * np.random.default_rng(0).standard_normal(15)
-    assert width(drawn(3 * calm, [50.0])) == pytest.approx(3 * width(drawn(calm, [50.0])), rel=0.01)
+    assert width(drawn(3 * calm, [2.0])) == pytest.approx(3 * width(drawn(calm, [2.0])), rel=0.05)
     # Without residuals the noise of the fit stands.
-    assert width(drawn(np.full(15, np.nan), [50.0], noise=0.04)) > 1.9 * width(
-        drawn(calm[:2], [50.0], noise=0.02)
+    assert width(drawn(np.full(15, np.nan), [2.0], noise=0.04)) > 1.9 * width(
+        drawn(calm[:2], [2.0], noise=0.02)
     )
+
+
+def test_the_walk_of_one_metric_tells_of_another_of_the_run() -> None:
+    generator = np.random.default_rng(2)
+    calm = 0.02 * generator.standard_normal(60)
+    calm[15:] = np.nan
+    walking = [np.cumsum(0.02 * generator.standard_normal(60)) for _ in range(3)]
+    steady = [0.02 * generator.standard_normal(60) for _ in range(3)]
+
+    def ratio(others: list[np.ndarray]) -> float:
+        metrics = {str(number): Residuals(each, 0.02, False) for number, each in enumerate([calm, *others])}
+        walk = walks_of_run(metrics, np.arange(60))["0"]
+        return float(walk.weight @ np.arange(len(walk.weight)))
+
+    assert ratio(walking) > ratio([]) > ratio(steady)
 
 
 def test_a_long_steady_log_has_narrow_drift_and_a_change_widens_it() -> None:

@@ -3,12 +3,14 @@
 Seconds of a metric, in logarithms, are the model's, noise of each step, and a random walk: neighbours on a
 shared host, clocks, fragmented memory (a local level model: Harvey 1989). How large the walk's innovations
 are beside the noise is learned from the residuals of the fitted steps, under a prior: fifteen steps say
-little of it, a hundred much; a change in the fitted steps widens what follows, and the walk is followed from
-where it was at the last of them. Outside the lengths that were fitted the model itself may be wrong, by more
-the further away.
+little of it, a hundred much. The metrics of a run are on one machine, so that each also says something of the
+others' walks. A change in the fitted steps widens what follows, and the walk is followed from where it was at
+the last of them. Beside it the level may change at once, which no step before tells: that is allowed for at
+the rate at which it was seen in public runs. Outside the lengths that were fitted the model itself may be
+wrong, by more the further away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,29 +21,42 @@ from oppo_sim.fit.features import Features
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-
-class Ratio(NamedTuple):
-    """A log-normal belief of the variance of an innovation, a step, over that of the noise."""
-
-    median: float
-    sigma: float
-
-
-GEN: Final = Ratio(0.02, 1.5)
-TRAINING: Final = Ratio(0.05, 1.5)
-"""Of windows of 15 steps of verl runs against what followed: after 5, 20, 45 and 80 steps metrics were 0.6,
-0.9, 1 and 1.2 times their step noise off as a rule; update_actor of one run 8 times, generation of another 29
-times (jianghoucheng/Agent_On_Policy_Distillation, develop runs; diqiuzhuanzhuan/verldata, both logs)."""
+GEN: Final = 0.02
+TRAINING: Final = 0.05
+"""Variance of an innovation, a step, over that of the noise: median of what is believed. Of windows of 15
+steps of verl runs against what followed: after 5, 20, 45 and 80 steps metrics were 0.6, 0.9, 1 and 1.2 times
+their step noise off as a rule; update_actor of one run 8 times, generation of another 29 times
+(jianghoucheng/Agent_On_Policy_Distillation, develop runs; diqiuzhuanzhuan/verldata, both logs)."""
+_OF_RUN: Final = 1.8
+_OF_METRIC: Final = 0.9
+"""Spread of its logarithm between runs, and between the metrics of one; of windows of the same runs, by the
+score of their intervals."""
+CHANGES: Final = (0.5, 1 / 400)
+"""Shape and mean of the gamma distribution of changes of level a step: three in 1,400 steps and metrics of
+the develop runs, all of them in two."""
+CHANGE: Final = 0.1
+"""Standard deviation of the logarithm of a change."""
 BEYOND_GEN: Final = 0.05
 BEYOND_TRAINING: Final = 0.025
 """Relative error of the model for a step a factor of e outside those that were fitted; it grows as the root
 of the logarithm. Of the same runs: generation 4 to 25 %, training 0.5 to 9 %, mostly about 1 %."""
 _RATIOS: Final = np.exp(np.linspace(np.log(1e-4), np.log(30.0), 33))
+_SHIFTS: Final = np.linspace(-3.0, 3.0, 25) * _OF_RUN
 _FEWEST: Final = 5
 """Residuals below which nothing is learned."""
 _LEAST_NOISE: Final = 1e-3
 _STALL: Final = 4.0
 """Noises from its neighbours at which a step stalled, and tells nothing of the walk."""
+
+
+class Residuals(NamedTuple):
+    """What the model leaves of a metric in the fitted steps."""
+
+    off: Floats
+    """Logarithms of measured over predicted seconds; NaN: not measured."""
+    noise: float
+    """Of a step, where there are too few of them to tell it."""
+    generation: bool
 
 
 class Ahead(NamedTuple):
@@ -63,6 +78,8 @@ class Walk(NamedTuple):
     variance: Floats
     noise: float
     """Standard deviation of a step's noise."""
+    steps: int
+    """Fitted steps."""
 
     @property
     def centre(self) -> float:
@@ -87,26 +104,41 @@ def distance_beyond(fitted: Sequence[Features], held: Features) -> Floats:
     return found
 
 
-def walk_of(residuals: Floats, steps: Ints, noise: float, *, generation: bool) -> Walk:
-    """What residuals of the fitted steps (logarithms of measured over predicted; NaN: not measured) say of
-    the walk: a Kalman filter a ratio.
+def walks_of_run(metrics: Mapping[str, Residuals], steps: Ints) -> dict[str, Walk]:
+    """What the fitted ``steps`` of a run say of the walk of each of its metrics."""
+    filtered = {name: _filtered(each, steps) for name, each in metrics.items()}
+    told: dict[str, Floats] = {}
+    believed: dict[str, Floats] = {}
+    run = -0.5 * (_SHIFTS / _OF_RUN) ** 2
+    for name, each in metrics.items():
+        middle = np.log(GEN if each.generation else TRAINING) + _SHIFTS[:, None]
+        belief = np.exp(-0.5 * ((np.log(_RATIOS) - middle) / _OF_METRIC) ** 2)
+        # Shifts × ratios: how probable a ratio is in a run of that shift, and with the residuals.
+        believed[name] = belief / belief.sum(axis=1, keepdims=True) * filtered[name].weight
+        told[name] = np.log(believed[name].sum(axis=1))
+        run = run + told[name]
+    found = {}
+    for name, walk in filtered.items():
+        others = run - told[name]
+        weight = np.exp(others - others.max()) @ believed[name]
+        found[name] = walk._replace(weight=weight / weight.sum())
+    return found
 
-    ``noise``: of a step, where there are too few residuals to tell it.
-    """
-    prior = GEN if generation else TRAINING
-    weights = -0.5 * (np.log(_RATIOS / prior.median) / prior.sigma) ** 2
-    residuals, steps, noise = _steady(residuals, steps, noise)
+
+def _filtered(metric: Residuals, steps: Ints) -> Walk:
+    """A Kalman filter a ratio; its weight is the likelihood alone."""
+    residuals, kept, noise = _steady(metric.off, steps, metric.noise)
+    weights = np.zeros(len(_RATIOS))
     level, variance = np.zeros(len(_RATIOS)), np.full(len(_RATIOS), noise**2)
     if len(residuals):
         level += residuals[0]
-    for residual, apart in zip(residuals[1:], np.diff(steps), strict=True):
+    for residual, apart in zip(residuals[1:], np.diff(kept), strict=True):
         variance = variance + _RATIOS * noise**2 * apart
         spread, off = variance + noise**2, residual - level
         weights = weights - 0.5 * (np.log(spread) + off**2 / spread)
         level = level + variance / spread * off
         variance = variance * noise**2 / spread
-    weights = np.exp(weights - weights.max())
-    return Walk(weights / weights.sum(), level, variance, noise)
+    return Walk(np.exp(weights - weights.max()), level, variance, noise, len(steps))
 
 
 def _steady(residuals: Floats, steps: Ints, noise: float) -> tuple[Floats, Ints, float]:
@@ -133,10 +165,16 @@ def drawn_drift(
     chosen = generator.choice(len(walk.weight), size=draws, p=walk.weight)
     order = np.argsort(ahead.after, kind="stable")
     apart = np.diff(ahead.after[order], prepend=0.0)
-    path = np.empty((draws, len(apart)))
-    path[:, order] = np.cumsum(np.sqrt(apart) * generator.standard_normal((draws, len(apart))), axis=1)
+    size = (draws, len(apart))
+    innovations = (walk.noise * np.sqrt(_RATIOS[chosen]))[:, None] * np.sqrt(apart)
+    shape, mean = CHANGES
+    rate = generator.gamma(shape, 1.0 / (shape / mean + walk.steps), (draws, 1))
+    changes = CHANGE * np.sqrt(generator.poisson(rate * apart))
+    path = np.empty(size)
+    # A sum of normal numbers is one: innovations, and changes of level as many as there are.
+    path[:, order] = np.cumsum(np.sqrt(innovations**2 + changes**2) * generator.standard_normal(size), axis=1)
     start = walk.level[chosen] + np.sqrt(walk.variance[chosen]) * generator.standard_normal(draws)
-    return found + start[:, None] + (walk.noise * np.sqrt(_RATIOS[chosen]))[:, None] * path
+    return found + start[:, None] + path
 
 
 def _extent(features: Features) -> Floats:

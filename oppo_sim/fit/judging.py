@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.drifting import Ahead, Walk, ahead_of, drawn_drift, walk_of
+from oppo_sim.fit.drifting import Ahead, Residuals, Walk, ahead_of, drawn_drift, walks_of_run
 from oppo_sim.fit.features import Features
 from oppo_sim.fit.model import Measurement
 from oppo_sim.fit.posterior import Posterior, between_of, member_seconds
@@ -146,20 +146,16 @@ def walks_of(
     """Of the metrics of a fitted run, from the residuals of its fitted steps; metrics that matter to a
     step."""
     predictions = predict(features, members, posterior, seen=True, seed=seed)
-    found = {}
+    metrics = {}
     for member in members:
         kind = posterior.noise_of(member)
         if kind is None or member.share < _COUNTS:
             continue
         with np.errstate(invalid="ignore", divide="ignore"):
-            residuals = np.log(member.seconds / predictions[member.column].predicted)
-        found[member.column] = walk_of(
-            residuals,
-            features.steps,
-            float(np.median(posterior.noise[kind])),
-            generation="gen" in member.stages,
-        )
-    return found
+            off = np.log(member.seconds / predictions[member.column].predicted)
+        noise = float(np.median(posterior.noise[kind]))
+        metrics[member.column] = Residuals(off, noise, "gen" in member.stages)
+    return walks_of_run(metrics, features.steps)
 
 
 def _prediction(steps: npt.NDArray[np.int64], measured: Floats, centre: Floats, drawn: Floats) -> Prediction:

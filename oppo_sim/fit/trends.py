@@ -86,15 +86,15 @@ def _trend(log: str, member: Measurement, prediction: Prediction) -> Trend | Non
     apart = float(middles[slow] - middles[fast])
     if apart < max(np.log1p(_LEAST), _NOISES * np.sqrt(2.0) * error):
         return None
-    ends = [(int(steps[at]), int(steps[at + size - 1])) for at in (fast, slow)]
     since, lasting = lasting_change(off, error * np.sqrt(size))
     return Trend(
         log,
         member.column,
         float(np.expm1(apart)),
-        *ends,
-        None if since is None else int(steps[since]),
-        lasting,
+        fast=(int(steps[fast]), int(steps[fast + size - 1])),
+        slow=(int(steps[slow]), int(steps[slow + size - 1])),
+        since=None if since is None else int(steps[since]),
+        lasting=lasting,
     )
 
 

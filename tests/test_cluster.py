@@ -63,6 +63,9 @@ def test_all_splits_fit_and_the_others_are_counted() -> None:
     found = possible_splits(load_scenario(SCENARIO))
     assert str(load_scenario(SCENARIO).split) in found.possible
     assert all(Split.parse(text).num_gpus == 8 for text in found.possible)
+    # Scoring may share the GPUs of training, where these are its own.
+    assert any("scoring:training training:4" in text for text in found.possible)
+    assert not any("scoring:training training:rollout" in text for text in found.possible)
     # Three GPUs cannot train with a tensor-parallel degree of 4.
     assert not any("training:3" in text for text in found.possible)
     assert f"{len(found.possible)} splits of 8 GPUs" in found.sentence

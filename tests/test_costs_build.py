@@ -356,6 +356,22 @@ def test_what_shares_the_devices_takes_their_memory() -> None:
     assert capacity(TrainingConfig(optimizer="adamw_8bit")) > capacity()
 
 
+def test_a_scorer_on_training_devices_takes_their_memory() -> None:
+    # What is left for the activations of a micro-batch: 0.9 · 141 · 2^30 less all that lies there. A second
+    # reward model's weights take as much of it again as the first's; a verifier's take none.
+    def tokens(model: str | None, **changes: object) -> int:
+        costs = {"reward_model": {"kind": "model", "model": model} if model else {"kind": "verifier"}}
+        found = roofline(costs=costs, colocated_training=False, **changes).provenance["derived"]
+        assert isinstance(found, dict)
+        return int(found["actor_micro_batch_tokens"])
+
+    apart = tokens("qwen2.5-7b")
+    small, large = (tokens(model, scores_beside_training=True) for model in ("qwen2.5-1.5b", "qwen2.5-7b"))
+    sizes = [MODELS[model].parameters for model in ("qwen2.5-1.5b", "qwen2.5-7b")]
+    assert apart == tokens(None, scores_beside_training=True)
+    assert (apart - small) / (apart - large) == pytest.approx(sizes[0] / sizes[1], rel=0.1)
+
+
 def test_recompute_allows_larger_micro_batches() -> None:
     def derived(training: TrainingConfig, name: str) -> int:
         found = roofline(training).provenance["derived"]

@@ -21,6 +21,8 @@ class CostContext:
     """The training group shares the devices of the rollout replicas."""
     colocated_scoring: bool = False
     """The scoring workers share the devices of the rollout replicas."""
+    scores_beside_training: bool = False
+    """The scoring workers share devices that are the training group's own."""
 
     node_link_bytes_per_s: float | None = None
     """Of a GPU, per direction, between nodes; None: all GPUs are in one node."""

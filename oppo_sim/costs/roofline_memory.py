@@ -162,6 +162,8 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
             items += [] if parts.rollout.sleep_mode else _rollout_items(parts)
             if parts.context.colocated_scoring:
                 items += _scoring_items(parts)
+        if parts.context.scores_beside_training:
+            items += _scoring_items(parts)
         training, degree = parts.context.training, parts.context.training.tensor_parallel
         gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, name != "reference")
         per_token = _activation_bytes(parts, shape, has_head, backward)

@@ -190,6 +190,8 @@ def cost_context(scenario: Scenario) -> CostContext:
         colocated_training=scenario.placement.training == "rollout",
         colocated_scoring=scenario.placement.scoring == "rollout"
         or (scenario.placement.scoring == "training" and scenario.placement.training == "rollout"),
+        scores_beside_training=scenario.placement.scoring == "training"
+        and scenario.placement.training == "separate",
         node_link_bytes_per_s=cluster.node_link_bytes_per_s if split.num_gpus > node else None,
         training_spans_nodes=training > node,
         sync_spans_nodes=apart or training > node,

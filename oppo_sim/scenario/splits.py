@@ -74,10 +74,13 @@ def _candidates(scenario: Scenario, total: int) -> Iterator[Split]:
     verifies = costs.reward_model.kind == "verifier"
     degree = costs.reward_model.tensor_parallel if costs.reward_model.kind == "model" else 1
     sizes = _sizes(total)
-    scored: list[int | str] = ["cpu"] if verifies else ["rollout", *(n for n in sizes if n % degree == 0)]
+    own = [n for n in sizes if n % degree == 0]
     most = min(total, scenario.cluster.num_gpus_per_node or 8)
     trained: list[int | str] = ["rollout", *sizes]
     for training in trained:
+        # On GPUs that both generate and train it is the same whose they are called.
+        shared = ["rollout"] if training == "rollout" else ["rollout", "training"]
+        scored: list[int | str] = ["cpu"] if verifies else [*shared, *own]
         for scoring in scored:
             left = total - sum(part for part in (training, scoring) if isinstance(part, int))
             for degree_of in DEGREES:

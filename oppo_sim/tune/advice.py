@@ -79,10 +79,18 @@ def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
     }
 
 
+def unknowns(machine: Machine, learning: Learning, objective: Objective) -> str:
+    """What draws are of; empty where nothing is drawn."""
+    drawn = ["the machine"] if machine.draws else []
+    if objective == "time_to_reward" and learning.effect.draws:
+        drawn.append("the effect of staleness")
+    return " and ".join(drawn)
+
+
 def summary_sentences(
-    chosen: PairedResult, objective: Objective, seeds: Seeds, steps: int, warmup: int
+    chosen: PairedResult, objective: Objective, seeds: Seeds, steps: int, warmup: int, drawn: str
 ) -> list[str]:
-    """What to expect, in words."""
+    """What to expect, in words; ``drawn``: ``unknowns``."""
     numbers = expected(chosen, objective)
     runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
     low, high = numbers["speedup_low"], numbers["speedup_high"]
@@ -90,7 +98,8 @@ def summary_sentences(
     least, most = (numbers.get(name, nan) for name in (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH))
     if isfinite(least) and isfinite(most):
         alone = f"; of the rollouts alone: {between}" if between else ""
-        between = f"95 % interval of rollouts and machine {least:.2f} to {most:.2f}{alone}"
+        of = f"rollouts and {drawn.replace('the ', '')}"
+        between = f"95 % interval of {of} {least:.2f} to {most:.2f}{alone}"
     between = f" ({between})" if between else ""
     step = format_seconds(numbers[c.STEP_S])
     aim = " to the target reward" if objective == "time_to_reward" else ""
@@ -138,10 +147,15 @@ def beside_given(others: Sequence[PairedResult], practical: float) -> list[str]:
 
 
 def alike_sentences(
-    chosen: PairedResult, others: Sequence[PairedResult], seeds: Seeds, practical: float
+    chosen: PairedResult,
+    others: Sequence[PairedResult],
+    seeds: Seeds,
+    practical: float,
+    objective: Objective,
+    drawn: str,
 ) -> list[str]:
     """What cannot be told apart from the choice, or differs by no more than ``practical``, and which of these
-    is the least stale."""
+    is the least stale; ``drawn``: ``unknowns``."""
     if seeds.exact:
         return [
             "The trace is replayed in order: differences are exact for it, and say nothing about other draws."
@@ -151,7 +165,7 @@ def alike_sentences(
     if same:
         shown = "; ".join(f"{one.checked.setting.label} ({_signed(one)})" for one in same[:MOST_ALIKE])
         more = f"; and {len(same) - MOST_ALIKE} more" if len(same) > MOST_ALIKE else ""
-        where = "these seeds and draws of the machine" if chosen.ranges else "these seeds"
+        where = f"these seeds and draws of {drawn}" if chosen.ranges else "these seeds"
         also = f", or within {100 * practical:g} % of it" if practical else ""
         found.append(f"Not told apart from it on {where}{also}: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
@@ -162,7 +176,8 @@ def alike_sentences(
         found.append(
             f"Of those within 1 % of it or not told apart the least stale is {least.checked.setting.label}"
             f" ({_signed(least)}), with a mean staleness of {least.checked.measures[key]:.3g} instead of"
-            f" {chosen.checked.measures[key]:.3g}: prefer it where staleness costs learning."
+            f" {chosen.checked.measures[key]:.3g}: prefer it where staleness costs"
+            f" {'more than is assumed' if objective == 'time_to_reward' else 'learning'}."
         )
     better = [one for one in others if not one.alike and one.keeps_bounds and one.relative[0] < 0]
     if better:
@@ -176,13 +191,14 @@ def alike_sentences(
     return found
 
 
-def machine_sentences(chosen: PairedResult, machine: Machine) -> list[str]:
+def machine_sentences(chosen: PairedResult, machine: Machine, learning: Learning, drawn: str) -> list[str]:
     """What is unknown about the machine, how probably the choice is the best given that, and which unknown
-    matters most."""
+    matters most; ``drawn``: ``unknowns``."""
     found = []
     if chosen.ranges:
+        count = len(machine.draws) or len(learning.effect.draws)
         found.append(
-            f"Of the settings that ran on {len(machine.draws)} draws of the machine it is the best in"
+            f"Of the settings that ran on {count} draws of {drawn} it is the best in"
             f" {100 * chosen.ranges[c.P_BEST]:.0f} %."
         )
     if chosen.ranges.get(c.MACHINE_WIDEST):
@@ -276,14 +292,17 @@ def robust_sentences(
     return found
 
 
-def caveats(scenario: Scenario, chosen: Setting) -> list[str]:
+def caveats(scenario: Scenario, chosen: Setting, objective: Objective) -> list[str]:
     """What these numbers are not."""
     known = evidence_text(scenario.costs.stage_evidence(cost_context(scenario), scenario.base_dir))
     found = [f"All of this is predicted, not measured. Its seconds: {known}."]
     policy = policy_class(chosen.policy, scenario.base_dir)
     if policy.carries or policy.schedule != "synchronous":
+        said = "is not simulated"
+        if objective == "time_to_reward":
+            said = f"is no more than rewards.staleness_effect: {_effect_name(scenario)}"
         found.append(
-            "What staleness does to learning is not simulated: compare learning curves before trusting a"
+            f"What staleness does to learning {said}: compare learning curves before trusting a"
             " stale setting."
         )
     return found
@@ -306,6 +325,11 @@ def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
 
 def _interval(low: float, high: float) -> str:
     return f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
+
+
+def _effect_name(scenario: Scenario) -> str:
+    given = scenario.rewards.staleness_effect
+    return given if isinstance(given, str) else "the scenario's own"
 
 
 def _signed(one: PairedResult) -> str:

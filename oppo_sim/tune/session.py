@@ -191,13 +191,15 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     if problem.constraints.kv_capacity is not None:
         limit = kv_limit(problem.constraints, bench.parts(setting, 0))
     knobs = searched.space.knobs[setting.policy]
+    learning = bench.resolve(setting, 0).learning
+    drawn = words.unknowns(machine, learning, request.objective)
     at_edge = chosen_edges(request, bench.scenario(setting), knobs, setting)
     sections = {
         "What to set, and what to expect": [
             *words.summary_sentences(
-                best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps
+                best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps, drawn
             ),
-            *words.to_reward_sentences(best, bench.resolve(setting, 0).learning, request.objective),
+            *words.to_reward_sentences(best, learning, request.objective),
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
             *words.beside_given(others, request.practical),
             *(f"{text}." for text in sync_warnings(bench.scenario(setting), best.checked.rows[0][c.STEP_S])),
@@ -208,8 +210,10 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
                 [one for one in others if one.checked.number is not None],
                 searched.seeds,
                 request.practical,
+                request.objective,
+                drawn,
             ),
-            *words.machine_sentences(best, machine),
+            *words.machine_sentences(best, machine, learning, drawn),
         ],
         "Around the choice": [
             *words.knob_sentences(effects, together),
@@ -217,7 +221,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         ],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
-        "What these numbers are not": words.caveats(scenario, setting),
+        "What these numbers are not": words.caveats(scenario, setting, request.objective),
     }
     regrets = [
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}

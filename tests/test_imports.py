@@ -1,6 +1,7 @@
 """Importing is cheap, and heavy packages wait until they are needed."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -8,6 +9,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
 
 
 def modules_after(statement: str) -> set[str]:
@@ -56,20 +59,6 @@ def test_listing_the_importers_needs_no_data_frames() -> None:
     assert not loaded & {"pandas", "pyarrow", "scipy"}
 
 
-def test_nothing_below_the_pictures_imports_them() -> None:
-    root = Path(__file__).parents[1] / "oppo_sim"
-    above = {"cli", "sweep", "tune", "comparison", "report", "fit"}
-    above |= {"simulation.py", "simulation_folder.py"}
-    found = [
-        f"{path.relative_to(root)}: {node.module}"
-        for path in root.rglob("*.py")
-        if path.relative_to(root).parts[0] not in above
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("oppo_sim.report")
-    ]
-    assert not found
-
-
 def test_runs_do_not_know_who_makes_them() -> None:
     modules = ("evaluate", "execute", "journal", "request", "statistics", "store")
     loaded = modules_after("import " + ", ".join(f"oppo_sim.runs.{name}" for name in modules))
@@ -94,12 +83,35 @@ def imported(node: ast.AST, modules: Collection[str]) -> Iterator[str]:
         yield from imported(child, modules)
 
 
+def import_graph(package: str) -> dict[str, set[str]]:
+    """Module → the package's modules that it imports."""
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / package).rglob("*.py")
+    }
+    return {name: set(imported(ast.parse(path.read_text()), modules)) for name, path in modules.items()}
+
+
 @pytest.mark.parametrize("package", ["oppo_sim", "oppo_real"])
 def test_no_module_imports_itself_through_others(package: str) -> None:
-    root = Path(__file__).parents[1]
-    modules = {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in (root / package).rglob("*.py")
+    TopologicalSorter(import_graph(package)).prepare()  # raises CycleError, which names the circle
+
+
+def test_imports_run_down_the_layers_of_the_page() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    table = page.split("|---|---|---|---|\n")[1].split("\n\n")[0]
+    depth = {
+        name.removesuffix(".py").rstrip("/"): number
+        for number, row in enumerate(table.splitlines())
+        for name in re.findall(r"`([^`]+)`", row.split("|")[2])
     }
-    graph = {name: set(imported(ast.parse(path.read_text()), modules)) for name, path in modules.items()}
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+    faces = {"oppo_sim", "oppo_sim.__main__"}
+    graph = import_graph("oppo_sim")
+    rooms = {module: module.split(".")[1] for module in graph.keys() - faces}
+    assert set(rooms.values()) <= depth.keys()
+    assert [
+        f"{module} -> {other}"
+        for module, others in graph.items()
+        for other in others - faces
+        if module in rooms and depth[rooms[other]] < depth[rooms[module]]
+    ] == []

@@ -25,13 +25,14 @@ from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.tune.advice import knob_sentences
+from oppo_sim.tune.advice import caveats, knob_sentences
 from oppo_sim.tune.advice_page import advice_markdown, advice_text
 from oppo_sim.tune.check import Swept, flat
 from oppo_sim.tune.frameworks.catalog import FRAMEWORKS, advice_of, framework
 from oppo_sim.tune.frameworks.facts import Line, recommended
 from oppo_sim.tune.frameworks.verl import warmup_batches
 from oppo_sim.tune.request import Constraints
+from oppo_sim.tune.space import Setting
 from oppo_sim.tune.trials import KnobEffect
 from tests.tuning import choices, scenario, search
 
@@ -394,3 +395,10 @@ def test_a_choice_beside_the_least_is_not_called_within_a_percent() -> None:
         "max_deferrals (none): 8 took 3.1 % less; at worst 30.0 % slower; 100 % of the variance.",
         "max_deferrals 8 was significantly better in this sweep: search on with more trials.",
     ]
+
+
+def test_what_is_said_of_staleness_is_what_the_objective_counts() -> None:
+    given, stale = load_scenario("h200-single"), Setting("inter")
+    assert "What staleness does to learning is not simulated" in caveats(given, stale, "rollouts")[1]
+    assert "is no more than rewards.staleness_effect: measured" in caveats(given, stale, "time_to_reward")[1]
+    assert len(caveats(given, Setting("intra"), "time_to_reward")) == 1

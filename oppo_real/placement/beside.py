@@ -21,6 +21,7 @@ class BesideWorkerGroup:
         self.generate, self.stop = decoding.generate, decoding.stop
         self.load_weights = decoding.load_weights
         self.score, self.forget = scoring.score, scoring.forget
+        self.wake = scoring.wake
 
     def events(self, timeout: float | None = None) -> list[Event]:
         while self._decoding.decoding:

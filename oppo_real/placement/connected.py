@@ -62,7 +62,11 @@ class Transport(Protocol):
     def workers(self) -> Sequence[Link]: ...
 
     def ready(self, timeout: float | None) -> Sequence[Link]:
-        """Links with something to receive, waiting for one at most ``timeout`` seconds (None: for ever)."""
+        """Links with something to receive, waiting for one at most ``timeout`` seconds (None: for ever).
+        Empty earlier after ``wake``."""
+
+    def wake(self) -> None:
+        """Let ``ready`` return, which waits with a timeout in another thread."""
 
     def publish(self, weights: "Mapping[str, torch.Tensor]") -> Any:
         """Put weights where the replicas can read them; what the message ``load`` carries for it."""
@@ -166,6 +170,7 @@ class ConnectedWorkerGroup:
         self._heard = {link: monotonic() for link in (*self._replicas, *self._workers)}
         """When each said something last, or was given something to do after it had nothing."""
         self._early: list[Event] = []
+        self._woken = False
         try:
             self._resolved = {
                 "actors": [_described(link) for link in self._replicas],
@@ -234,6 +239,10 @@ class ConnectedWorkerGroup:
             while (message := self._hear(replica))[0] != "loaded":
                 self._early.extend(message[1])
 
+    def wake(self) -> None:
+        self._woken = True
+        self._transport.wake()
+
     def events(self, timeout: float | None = None) -> list[Event]:
         early, self._early = self._early, []
         events = [event for event in early if self._note(event)]
@@ -249,7 +258,8 @@ class ConnectedWorkerGroup:
             ready = self._transport.ready(0 if events else min([*waits, *self._patience()], default=None))
             if not ready:
                 self._refuse_silence()
-            if not ready and (events or (until is not None and self.now() >= until)):
+            if not ready and (events or (until is not None and (self._woken or self.now() >= until))):
+                self._woken = False
                 return events
             for link in ready:
                 self._receive(link, events)

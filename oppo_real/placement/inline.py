@@ -86,6 +86,9 @@ class InlineWorkerGroup:
         for replica in self._replicas:
             replica.load_weights(weights, version, keep_kv)
 
+    def wake(self) -> None:
+        pass  # nothing waits here: whoever asks for events works
+
     def events(self, timeout: float | None = None) -> list[Event]:
         while True:
             events = self._next_instant() if self._lock_step else self._next_turn()

@@ -53,11 +53,14 @@ class WorkerGroup(Protocol):
         """New weights in every replica; returns when they are there."""
 
     def events(self, timeout: float | None = None) -> list[Event]:
-        """What happened, waiting for it (at most ``timeout`` seconds); empty only after a timeout, or where
-        the caller of the run has to act first.
+        """What happened, waiting for it (at most ``timeout`` seconds); empty only after a timeout or
+        ``wake``, or where the caller of the run has to act first.
 
         Raises OppoError when a worker failed, with its own error.
         """
+
+    def wake(self) -> None:
+        """Called by another thread: ``events`` returns before its timeout."""
 
     def resolved_configs(self) -> dict[str, Any]:
         """What the engines really run with: lists under ``actors`` and ``scorers``."""

@@ -82,6 +82,7 @@ class ProcessTransport:
         self.timeout_s = timeout_s
         self._context = multiprocessing.get_context(START_METHOD)
         self._weights = shared_weights(weights)
+        self._woken, self._waker = self._context.Pipe(duplex=False)
         self.replicas: list[_ProcessLink] = []
         self.workers: list[_ProcessLink] = []
         try:
@@ -116,8 +117,13 @@ class ProcessTransport:
 
     def ready(self, timeout: float | None) -> list[_ProcessLink]:
         links = [*self.replicas, *self.workers]
-        found = wait([link.connection for link in links], timeout)
+        found = wait([self._woken, *(link.connection for link in links)], timeout)
+        if self._woken in found:
+            self._woken.recv_bytes()
         return [link for link in links if link.connection in found]
+
+    def wake(self) -> None:
+        self._waker.send_bytes(b"w")
 
     def publish(self, weights: Mapping[str, torch.Tensor]) -> None:
         self._weights.write(weights)

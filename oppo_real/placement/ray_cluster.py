@@ -27,6 +27,7 @@ Spec = TypeVar("Spec", ActorSpec, ScorerSpec)
 _ANSWER_S = 10.0  # for the head of a cluster
 _CLOCK_READINGS = 10
 _LEAST_STORE_BYTES = 256 << 20
+_WAKES_WITHIN_S = 0.02
 _WEIGHTS_IN_STORE = 3  # the version that is read, the next, and room between them
 
 
@@ -212,8 +213,12 @@ class RayTransport:
         if known:
             return known
         pending = {link.pending: link for link in links}
-        found, _ = ray.wait(list(pending), num_returns=1, timeout=timeout)
+        slice_s = timeout if timeout is None else min(timeout, _WAKES_WITHIN_S)
+        found, _ = ray.wait(list(pending), num_returns=1, timeout=slice_s)
         return [pending[reference] for reference in found]
+
+    def wake(self) -> None:
+        pass  # nothing interrupts ray.wait, so it waits in slices
 
     def publish(self, weights: "Mapping[str, torch.Tensor]") -> Any:
         import ray

@@ -347,7 +347,7 @@ class EnginePlant:
             rollouts = [rollout.for_training() for rollout in batch]
             training = self.inputs.training
             if self._group.concurrent and not self.inputs.lock_step:
-                self.metrics = yield Background(lambda: training.update(rollouts, version))
+                self.metrics = yield Background(lambda: training.update(rollouts, version), self._group.wake)
             else:
                 self.metrics = training.update(rollouts, version)
         stages = dict.fromkeys(TRAINING_STAGES, 0.0)

@@ -44,11 +44,13 @@ def happened() -> CallerSignal:
 class Background(Signal):
     """Happens when a thread has done its work. ``value`` is what that returned, or raises what it raised."""
 
-    patience = 0.02
+    patience = 1.0
 
-    def __init__(self, action: Callable[[], Any]) -> None:
+    def __init__(self, action: Callable[[], Any], wake: Callable[[], None]) -> None:
+        """``wake``: called at the end, by the thread."""
         super().__init__()
         self._action = action
+        self._wake = wake
         self._failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._thread.start()
@@ -58,10 +60,9 @@ class Background(Signal):
             self.succeed(self._action())
         except BaseException as error:
             self._failed = error
-
-    @property
-    def happened(self) -> bool:
-        return not self._thread.is_alive()
+            self.succeed()
+        finally:
+            self._wake()
 
     @property
     def value(self) -> Any:

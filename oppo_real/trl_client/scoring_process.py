@@ -49,6 +49,9 @@ class ScoringProcess(PipeLink):
     def ready(self, timeout: float | None) -> Sequence["ScoringProcess"]:
         return self.workers if wait([self.connection], timeout) else ()
 
+    def wake(self) -> None:
+        raise AssertionError("nobody trains in a thread beside a trainer of TRL's")
+
     def publish(self, weights: Mapping[str, torch.Tensor]) -> Any:
         raise AssertionError("a scoring worker takes no weights")
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
+
 import pandas as pd
 import pytest
+import torch
 
+from oppo_real.placement.connected import ConnectedWorkerGroup
+from oppo_real.placement.processes import ProcessTransport
+from oppo_real.run.signals import Background
 from oppo_real.run.start import run_real
 from oppo_sim import columns as c
+from oppo_sim.errors import OppoError
 from oppo_sim.results.spans import Span
 from tests.real.real_scenario import real_scenario
 
@@ -60,3 +67,27 @@ def test_an_asynchronous_policy_decodes_during_training() -> None:
     training = [span for span in run.spans if span.group == "training" and span.stage != "update_weights"]
     assert overlap(decoding, training) > 0
     assert run.steps[c.STALENESS_MAX].max() >= 1
+
+
+def test_the_end_of_training_wakes_a_driver_that_waits() -> None:
+    transport = ProcessTransport([], [], {"w": torch.zeros(2)}, stream=False, max_scoring_tokens=1)
+    group = ConnectedWorkerGroup(transport, lock_step=False)
+    training = Background(lambda: "trained", group.wake)
+    waiting = Thread(target=group.events, args=(600.0,), daemon=True)
+    waiting.start()
+    waiting.join(30.0)
+    assert not waiting.is_alive(), "it waited on for its timeout"
+    assert training.happened and training.value == "trained"
+    group.close()
+
+
+def test_training_that_fails_wakes_the_driver_too() -> None:
+    def fail() -> None:
+        raise OppoError("no")
+
+    woken = Event()
+    training = Background(fail, woken.set)
+    assert woken.wait(30.0)
+    assert training.happened
+    with pytest.raises(OppoError, match="no"):
+        _ = training.value

@@ -1,5 +1,5 @@
-"""What a cut costs: rounds of different sizes over the same tokens, and one batch in different numbers of
-pieces.
+"""What an engine costs that is told by messages: rounds of different sizes over the same tokens, one batch in
+different numbers of pieces, new weights.
 
 The engine works in a thread of its own and is told by messages through a pipe, as a worker process of a run
 is; what the messages cost is measured with it. Inline there are no messages.
@@ -82,6 +82,32 @@ def time_pieces(bench: "Bench", point: Point) -> tuple[list[float], list[float]]
     return scoring, sending
 
 
+def time_weights(bench: "Bench") -> list[float]:
+    """Seconds until a replica has new weights, some times over: through a block of memory that processes
+    share, as a run's; inline at once."""
+    seconds = []
+    if bench.inline:
+        for _ in range(_REPEATS):
+            start = perf_counter()
+            bench.actor.load_weights(bench.weights(), bench.version, keep_kv=True)
+            bench.synchronize()
+            seconds.append(perf_counter() - start)
+        return seconds
+    from oppo_real.placement.shared_weights import shared_weights
+
+    shared = shared_weights(bench.weights())
+    host = ReplicaHost(0, bench.actor, False)
+    with _served(bench, lambda channel: obey_replica(channel, host, shared)) as link:
+        for _ in range(_REPEATS):
+            start = perf_counter()
+            shared.write(bench.weights())
+            link.tell("load", None, bench.version, True)
+            link.wait_for("loaded")
+            bench.synchronize()
+            seconds.append(perf_counter() - start)
+    return seconds
+
+
 class _Told:
     """The driver's side of an engine that is told by messages."""
 
@@ -97,6 +123,11 @@ class _Told:
             for event in receiver("the engine under measurement", self._connection.recv())[1]:
                 if last(event):
                     return cast(Event, event)
+
+    def wait_for(self, kind: str) -> None:
+        """A message of this kind. Raises OppoError if the engine failed."""
+        while receiver("the engine under measurement", self._connection.recv())[0] != kind:
+            pass
 
     def submit(self, jobs: Sequence[Job]) -> None:
         self.tell("submit", list(jobs))

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from oppo_real.calibrate.bench import Bench
-from oppo_real.calibrate.cuts import time_pieces, time_rounds
+from oppo_real.calibrate.cuts import time_pieces, time_rounds, time_weights
 from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point, lead
 from oppo_real.engines.interface import Actor, NewTokens, Request, ScorePiece, Scorer
 from oppo_real.placement.events import Job, QueuedPiece
@@ -271,10 +271,7 @@ def training_batch(bench: Bench, point: Point) -> "list[TrainRollout]":
 
 
 def _sync(bench: Bench, point: Point, number: int) -> Visit:
-    start = perf_counter()
-    bench.actor.load_weights(bench.weights(), bench.version, keep_kv=True)
-    bench.synchronize()
-    return Visit(point, number, (perf_counter() - start,))
+    return Visit(point, number, tuple(time_weights(bench)))
 
 
 def _rounds(bench: Bench, point: Point, number: int) -> Visit:

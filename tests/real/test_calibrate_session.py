@@ -14,6 +14,7 @@ from oppo_real.calibrate import session as session_module
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cache import VisitCache
 from oppo_real.calibrate.cut_fit import Cuts
+from oppo_real.calibrate.cuts import time_weights
 from oppo_real.calibrate.fit import Measured
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
@@ -332,3 +333,16 @@ def test_a_streamed_reference_model_is_measured_in_pairs(monkeypatch: pytest.Mon
     assert visit.median == pytest.approx(3.0, rel=0.2)
     alone, both = id(bench.scorer), id(bench.scorer_with_ref)
     assert asked[:4] == [alone, both, both, alone]
+
+
+def test_new_weights_reach_a_replica_by_the_way_of_a_run() -> None:
+    bench = open_bench(SUBJECT, SIZES)
+    before = bench.weights()["model.norm.weight"].clone()
+    bench.weights()["model.norm.weight"].mul_(3.0)
+    for inline in (True, False):
+        bench.inline = inline
+        bench.version += 1
+        assert len(time_weights(bench)) >= 3
+    model = bench.actor._packed.model  # type: ignore[attr-defined]
+    assert torch.equal(model.state_dict()["model.norm.weight"], 3.0 * before)
+    bench.close()

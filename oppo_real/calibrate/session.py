@@ -17,9 +17,9 @@ from oppo_real.calibrate.contention import (
     contention_of,
     decode_beside_score,
     disagreement,
-    measure_contention,
     meetings_of,
 )
+from oppo_real.calibrate.contention_rounds import measure_contention
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point, warm_up
 from oppo_real.calibrate.plan import CalibrationPlan, Sizes, bounded, make_plan
 from oppo_real.calibrate.profile import (

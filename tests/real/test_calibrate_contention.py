@@ -18,11 +18,10 @@ from oppo_real.calibrate.contention import (
     contention_factor,
     contention_of,
     disagreement,
-    measure_contention,
     meetings_of,
     time_slices_of,
-    waited_s,
 )
+from oppo_real.calibrate.contention_rounds import measure_contention, waited_s
 from oppo_real.calibrate.plan import Point, make_plan
 from oppo_real.calibrate.subject import open_bench
 from oppo_sim.errors import OppoError

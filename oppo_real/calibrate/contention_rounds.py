@@ -1,0 +1,269 @@
+"""Rounds of contention, measured: two processes with engines of their own, in turns, then together."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import get_native_id
+from time import perf_counter, sleep
+from typing import Any, Final, NamedTuple
+
+from oppo_real.calibrate.bench import Bench
+from oppo_real.calibrate.contention import Activity, Meeting, Round
+from oppo_real.calibrate.measure import training_batch
+from oppo_real.calibrate.plan import Point
+from oppo_real.engines.interface import Request, ScorePiece
+from oppo_sim.errors import OppoError
+
+_HEAD_START_S: Final = 0.05
+"""Between telling both processes to start and the start, which is one instant of their shared clock."""
+_ANSWER_WITHIN_S: Final = 600.0
+_UNITS: Final = 3
+"""Whole units that a window must hold."""
+
+
+class _Answer(RuntimeError):
+    """A child's sentence."""
+
+
+def measure_contention(
+    open_bench: Callable[[], Bench],
+    meetings: Sequence[Meeting],
+    *,
+    rounds: int = 3,
+    window_s: float = 1.0,
+    cores: Sequence[int] | None = None,
+    enough_time: Callable[[float], bool] = lambda seconds: True,
+) -> Iterator[tuple[Meeting, Round]]:
+    """Run both activities of a meeting alone, then together, each meeting in turn, ``rounds`` times, in two
+    processes that are kept for all.
+
+    Args:
+        open_bench: makes the engines; called in both processes, so it must be picklable.
+        window_s: seconds of one turn; made longer where a unit takes longer.
+        cores: CPU cores that both processes share; None: all.
+        enough_time: asked before each round of a meeting with the seconds it will take; False ends the
+            measurement.
+
+    Raises OppoError if a process cannot build its engines or ends early.
+    """
+    windows: dict[Meeting, float] = {}
+    with _workers(open_bench, meetings, cores) as workers:
+        for _ in range(rounds):
+            for number, meeting in enumerate(meetings):
+                if not enough_time(4 * windows.get(meeting, window_s)):
+                    return
+                if meeting not in windows:
+                    units = _apart(workers, number, window_s)  # warm-up, too
+                    windows[meeting] = max(window_s, (_UNITS + 1) * max(one.seconds for one in units))
+                alone = _apart(workers, number, windows[meeting])
+                together = _turn(workers, number, (0, 1), 2 * windows[meeting])
+                yield (
+                    meeting,
+                    Round(
+                        (alone[0].seconds, alone[1].seconds),
+                        (together[0].seconds, together[1].seconds),
+                        (alone[0].waited, alone[1].waited),
+                    ),
+                )
+
+
+# ---- the parent's side -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _workers(
+    open_bench: Callable[[], Bench], meetings: Sequence[Meeting], cores: Sequence[int] | None
+) -> "Iterator[list[Connection[Any, Any]]]":
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use a CUDA device of its parent
+    processes, ends = [], []
+    try:
+        for _ in range(2):
+            here, there = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(there, open_bench, tuple(meetings), cores), daemon=True
+            )
+            process.start()
+            there.close()
+            processes.append(process)
+            ends.append(here)
+        for end in ends:
+            _receive(end)
+        yield ends
+    finally:
+        for end in ends:
+            end.close()  # which ends the process at its next wait
+        for process in processes:
+            process.join(timeout=2)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+
+def _turn(
+    workers: "Sequence[Connection[Any, Any]]", number: int, sides: Sequence[int], window_s: float
+) -> "list[_Mean]":
+    """The units inside the window: each of ``sides`` of meeting ``number`` in the worker of
+    that place, at the same time."""
+    start = perf_counter() + _HEAD_START_S
+    for side in sides:
+        workers[side].send((number, side, start, start + window_s))
+    return [_receive(workers[side]) for side in sides]
+
+
+def _apart(workers: "Sequence[Connection[Any, Any]]", number: int, window_s: float) -> "list[_Mean]":
+    """The same, one worker after the other."""
+    return [_turn(workers, number, (side,), window_s)[0] for side in (0, 1)]
+
+
+def _receive(worker: "Connection[Any, Any]") -> Any:
+    try:
+        if not worker.poll(_ANSWER_WITHIN_S):
+            raise OppoError(
+                f"a process that measures contention gave no answer in {_ANSWER_WITHIN_S:g} s"
+                "; use --no-contention"
+            )
+        answer = worker.recv()
+    except (EOFError, OSError):
+        raise OppoError(
+            "a process that measures contention ended early, perhaps for lack of memory; use --no-contention"
+        ) from None
+    if isinstance(answer, _Answer):
+        raise OppoError(str(answer))
+    return answer
+
+
+# ---- the child's side --------------------------------------------------------------------------------------
+
+
+def _serve(
+    parent: "Connection[Any, Any]",
+    open_bench: Callable[[], Bench],
+    meetings: Sequence[Meeting],
+    cores: Sequence[int] | None,
+) -> None:
+    now: Point | None = None
+    activity: Activity | None = None
+    unit, end_unit = _NOTHING
+    try:
+        import torch  # noqa: F401 - slow, so before both processes share the cores
+
+        if cores is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)
+        bench = open_bench()
+        parent.send("ready")
+        while True:
+            number, side, start, end = parent.recv()
+            meeting = meetings[number]
+            activity, point = meeting.activities[side], meeting.points[side]
+            if point != now:
+                end_unit()
+                now = point
+                unit, end_unit = _UNIT_OF[activity](bench, point)
+            parent.send(_mean_unit(unit, bench, start, end))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        pass
+    except OppoError as error:
+        parent.send(_Answer(str(error)))
+    except Exception as error:  # a child's traceback on the terminal would help nobody
+        what = f"contention of {activity or 'two processes'} cannot be measured"
+        parent.send(_Answer(f"{what}: {type(error).__name__}: {error}"))
+    finally:
+        parent.close()
+
+
+class _Mean(NamedTuple):
+    seconds: float
+    """Of a unit."""
+    waited: float
+    """Share of the window in which the process waited for a core."""
+
+
+def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float) -> _Mean:
+    """Means, since a device shared in time slices stalls a few units for long; of at least one unit."""
+    while (left := start - perf_counter()) > 0:
+        sleep(left)
+    waited_before, window = waited_s(), perf_counter()
+    seconds = 0.0
+    count = 0
+    while True:
+        begun = perf_counter()
+        counts = unit()
+        bench.synchronize()
+        now = perf_counter()
+        if now > end and count:
+            return _Mean(seconds / count, (waited_s() - waited_before) / (now - window))
+        if counts:
+            seconds += now - begun
+            count += 1
+
+
+def waited_s() -> float:
+    """Seconds that this thread was ready and had no core, since it began; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/self/task/{get_native_id()}/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+_Unit = tuple[Callable[[], bool], Callable[[], None]]
+"""Runs once, and says whether that counts; and what ends it."""
+_NOTHING: Final[_Unit] = (lambda: False, lambda: None)
+
+
+def _decode_unit(bench: Bench, point: Point) -> _Unit:
+    """One iteration. Rollouts half grown begin again; the iteration that prefills them does not count."""
+    lengths = [context for context, _ in point.rows]
+    grown = max(2, min(lengths) // 2)
+    ids, left = range(0), 0
+
+    def unit() -> bool:
+        nonlocal ids, left
+        begins = not left
+        if begins:
+            bench.actor.abort(ids)
+            ids, left = bench.take_ids(len(lengths)), grown
+            prompts = [max(1, length - grown) for length in lengths]
+            bench.actor.submit(
+                [
+                    Request(i, bench.tokens(i, prompt), grown + 1, grown + 1)
+                    for i, prompt in zip(ids, prompts, strict=True)
+                ]
+            )
+        bench.actor.step()
+        left -= 1
+        return not begins
+
+    return unit, lambda: bench.actor.abort(ids)
+
+
+def _score_unit(bench: Bench, point: Point) -> _Unit:
+    sizes = [new for _, new in point.rows]
+    tokens = [bench.tokens(index, size) for index, size in enumerate(sizes)]
+
+    def unit() -> bool:
+        bench.scorer.append(
+            [ScorePiece(i, new, True) for i, new in zip(bench.take_ids(len(sizes)), tokens, strict=True)]
+        )
+        return True
+
+    return unit, lambda: None
+
+
+def _train_unit(bench: Bench, point: Point) -> _Unit:
+    batch = training_batch(bench, point)
+
+    def unit() -> bool:
+        bench.update(batch, bench.version)
+        return True
+
+    return unit, lambda: None
+
+
+_UNIT_OF: Final[dict[Activity, Callable[[Bench, Point], _Unit]]] = {
+    "decode": _decode_unit,
+    "score": _score_unit,
+    "train": _train_unit,
+}

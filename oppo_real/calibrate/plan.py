@@ -18,7 +18,7 @@ Kind = Literal["decode", "prefill", "score", "score_ref", "train", "sync", "roun
 
 WARM_ITERATIONS: Final = 1
 """Iterations of a visit that are not timed, after the one that prefills; at least."""
-TIMED_ITERATIONS: Final = 3
+TIMED_ITERATIONS: Final = 7
 LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
 """Tokens made when the middle timed iteration begins, by which prompts are shorter than planned contexts; at
 least."""

@@ -40,7 +40,7 @@ def test_decode_tables_are_measured_on_unequal_contexts() -> None:
     st.integers(1, 200),
     st.integers(1, 300),
     st.integers(1, 4000),
-    st.integers(16, 30_000),
+    st.integers(24, 30_000),
     st.lists(st.integers(1, 600), min_size=1, max_size=3),
     st.integers(64, 40_000),
 )

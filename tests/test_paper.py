@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "paper"))
 import answers
 import asking
 import claims
+import fitting
 import given
 import moved
 import others
@@ -38,7 +39,6 @@ from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.schema import Scenario
 
 FOLDER = setups.FOLDER
-SCORED = pytest.mark.skipif(not claims.COMPARED.exists(), reason="the fit is not scored yet")
 
 
 FIT = ("oppo_runs", "others", "production", "fitting", "predicting")
@@ -64,6 +64,28 @@ def test_what_fits_imports_no_comparison() -> None:
     readers = {path.stem for path in FOLDER.glob("*.py") if "claims" in modules_of(path.stem)}
     assert {"claims", "hypotheses", "paper_page"} <= readers
     assert not found & readers
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(FOLDER), *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def test_history_has_the_posteriors_before_their_score() -> None:
+    if _git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("no history here (a shallow clone, or none): which commit came first cannot be seen")
+    scored = _git("log", "-1", "--diff-filter=A", "--format=%H", "--", str(claims.COMPARED))
+    files = [file(name) for name in setups.SETUPS for file in (fitting.worlds_file, fitting.draws_file)]
+    fitted = {_git("log", "-1", "--format=%H", "--", str(path)) for path in (*files, setups.BASELINE)}
+    if fitted == {scored}:
+        pytest.skip("history has fit and score in one commit: which came first cannot be seen")
+    assert scored not in fitted
+    assert {_git("merge-base", each, scored) for each in fitted} == fitted  # each is an ancestor
+
+
+def test_the_fit_here_is_the_one_that_was_scored_last() -> None:
+    scorings = pd.read_csv(paper_page.SCORINGS, dtype=str)
+    assert scorings["fit"].iloc[-1] == fitting.digest(setups.SETUPS)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +193,10 @@ def test_the_stored_list_of_given_numbers_is_what_its_code_gives() -> None:
     assert given.page_text() == given.PAGE.read_text("utf-8"), "run 'python experiments/paper/given.py'"
 
 
-@SCORED
 def test_shipped_scenarios_are_the_medoids_of_their_posteriors() -> None:
     assert [line for name in shipped.OF for line in shipped.differences(name)] == []
 
 
-@SCORED
 def test_every_part_of_a_run_has_its_files_and_questions_theirs() -> None:
     parts = whole_run.parts()
     files = [file for part in parts.values() for file in part.files]

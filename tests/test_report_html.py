@@ -503,7 +503,7 @@ def test_what_cannot_be_reported_is_refused_in_one_sentence(oppo: Oppo, tmp_path
     assert_refused(oppo("report", "empty", "-o", "a.html"), "empty is not a run folder")
     assert_refused(oppo("report", "other", "-o", "a.html"), "kind 'dance'")
     assert_refused(oppo("report", "run", "-o", "taken.html"), "taken.html exists", "--force")
-    assert_refused(oppo("report", "run", "-o", "no/such/folder.html"), "no/such/folder.html")
+    assert_refused(oppo("report", "run", "-o", "no/such/folder.html"), "folder no/such does not exist")
     assert_refused(oppo("report"), "FOLDERS")
     assert (tmp_path / "taken.html").read_text() == "keep me"
     assert not (tmp_path / "a.html").exists()

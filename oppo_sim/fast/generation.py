@@ -16,17 +16,8 @@ from oppo_sim.fast.activities import (
     shorten,
     tolerance,
 )
-from oppo_sim.fast.admission import (
-    admit_within,
-    close_version,
-    count_deferrals,
-    drop_filtered,
-    drop_groups,
-    order_arrivals,
-    order_by_instant,
-    phase_over,
-    select,
-)
+from oppo_sim.fast.admission import admit_within
+from oppo_sim.fast.batch import enqueue, release_kv, sync_generated
 from oppo_sim.fast.records import (
     ASK_MODEL,
     ASYNC,
@@ -51,14 +42,18 @@ from oppo_sim.fast.records import (
     whole_at_in,
     wholes_in,
 )
-from oppo_sim.fast.replica import (
-    enqueue,
-    next_activity,
-    release_kv,
-    stops_now,
-    sync_generated,
-)
+from oppo_sim.fast.replica import next_activity, stops_now
 from oppo_sim.fast.scorer import hand_over, settle_scorer
+from oppo_sim.fast.selection import (
+    close_version,
+    count_deferrals,
+    drop_filtered,
+    drop_groups,
+    order_arrivals,
+    order_by_instant,
+    phase_over,
+    select,
+)
 from oppo_sim.fast.tools import anybody_away, next_answer, take_answer
 
 

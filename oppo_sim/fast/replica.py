@@ -1,16 +1,23 @@
-"""One replica, compiled (``model/replica.py``)."""
+"""What a replica does next and what ended, compiled (``model/replica.py``)."""
 
 # Records are read by field, which has no type for mypy.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
-from typing import Any
-
 import numpy as np
 
 from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, time_on_device, tolerance
+from oppo_sim.fast.batch import (
+    cut_to_come,
+    give_up_kept,
+    iterations_that_fit,
+    preempt_until_it_fits,
+    push,
+    push_cut,
+    room,
+)
 from oppo_sim.fast.costs import forward, inside, note_range
-from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
-from oppo_sim.fast.prefixes import cached_prefix, join_prefix, leave_prefix, runs_prefix
+from oppo_sim.fast.ordering import heap_down
+from oppo_sim.fast.prefixes import cached_prefix, join_prefix, leave_prefix
 from oppo_sim.fast.records import (
     ASK_MODEL,
     ASYNC,
@@ -28,24 +35,16 @@ from oppo_sim.fast.records import (
     SPAN_PREFILL,
     UNBOUNDED,
     State,
-    arrived_at_in,
-    arrived_in,
     compiled,
-    cuts_in,
     demand_in,
-    filtered_in,
     finals_in,
-    flights_in,
     groups_in,
-    keys_in,
     line_at_in,
     line_range_in,
     lines_in,
     replicas_in,
-    residues_in,
     rollouts_in,
     runners_in,
-    sample_rewards_in,
     turns_in,
     waiting_in,
     whole_at_in,
@@ -53,214 +52,8 @@ from oppo_sim.fast.records import (
     work_in,
 )
 from oppo_sim.fast.scorer import hand_over
-from oppo_sim.fast.tools import call_tool, release_all, release_highest, release_kept
-
-
-@compiled
-def running_slot(s: State, r: int, i: int) -> int:
-    """The slot at place ``i`` of the heap of the replica's running rollouts."""
-    return finals_in(s)[r, i] & NO_SLOT
-
-
-@compiled
-def context_of(s: State, r: int, i: int) -> int:
-    """Tokens in KV of the rollout at place ``i`` of the replica's heap."""
-    rollout = rollouts_in(s)[running_slot(s, r, i)]
-    return rollout.prompt + rollout.turn_end - (rollout.final - replicas_in(s)[r].iteration)
-
-
-@compiled
-def blocks_for_next_token(s: State, r: int) -> int:
-    """``Replica._blocks_for_next_token``."""
-    replica, block = replicas_in(s)[r], s.kv_block_tokens
-    if block == 1:
-        return replica.kv + replica.running - replica.shared_running
-    blocks = -replica.shared_running
-    for i in range(replica.running):
-        blocks += context_of(s, r, i) // block + 1
-    return blocks
-
-
-@compiled
-def kept_blocks(s: State, r: int) -> int:
-    """``Replica._kept_blocks``."""
-    replica = replicas_in(s)[r]
-    return replica.kept_blocks - (replica.shared_blocks - replica.shared_running)
-
-
-@compiled
-def iterations_that_fit(s: State, r: int) -> int:
-    """``Replica._iterations_that_fit``."""
-    replica, residues = replicas_in(s)[r], residues_in(s)
-    block = s.kv_block_tokens
-    free = s.kv_blocks - blocks_for_next_token(s, r) - kept_blocks(s, r)
-    cycles = free // replica.running
-    free -= cycles * replica.running
-    clear(residues, 0, block)
-    if block > 1:
-        for i in range(replica.running):
-            residues[context_of(s, r, i) % block] += 1
-    else:
-        residues[0] = replica.running
-    grown = 0
-    for ahead in range(1, block + 1):
-        grown += residues[block - ahead]
-        if grown > free:
-            return cycles * block + ahead
-    return cycles * block + block
-
-
-@compiled
-def enqueue(s: State, r: int, slot: int) -> None:
-    """``Replica.enqueue``."""
-    replica, waiting = replicas_in(s)[r], waiting_in(s)
-    if s.tools and turns_in(s)[slot].at_tool:
-        replica.away += 1
-        rollouts_in(s)[slot].queued = 1
-        return
-    i = replica.waiting
-    if i >= waiting.shape[1]:
-        s.error = NO_ROOM
-        return
-    identity = rollouts_in(s)[slot].id
-    while i > 0 and rollouts_in(s)[waiting[r, i - 1]].id > identity:
-        waiting[r, i] = waiting[r, i - 1]
-        i -= 1
-    waiting[r, i] = slot
-    replica.waiting += 1
-    rollouts_in(s)[slot].queued = 1
-
-
-@compiled
-def push(s: State, r: int, slot: int) -> None:
-    """A rollout runs, until its final iteration."""
-    replica, finals = replicas_in(s)[r], finals_in(s)
-    i = replica.running
-    if i >= finals.shape[1]:
-        s.error = NO_ROOM
-        return
-    finals[r, i] = (rollouts_in(s)[slot].final << SLOT_BITS) | slot
-    replica.running = i + 1
-    heap_up(finals[r], i)
-
-
-@compiled
-def push_cut(s: State, r: int, iteration: int, slot: int) -> None:
-    """A running rollout's next cut, mostly the last one to come."""
-    replica, cuts = replicas_in(s)[r], cuts_in(s)[r]
-    first, i, around = replica.first_cut, replica.last_cut, cuts.shape[0] - 1
-    if i - first > around:
-        s.error = NO_ROOM
-        return
-    replica.last_cut = i + 1
-    while i > first and cuts[(i - 1) & around] >> SLOT_BITS > iteration:
-        cuts[i & around] = cuts[(i - 1) & around]
-        i -= 1
-    cuts[i & around] = (iteration << SLOT_BITS) | slot
-
-
-@compiled
-def cut_to_come(s: State, r: int) -> int:
-    """The iteration of the replica's next cut, and its slot."""
-    cuts = cuts_in(s)[r]
-    return cuts[replicas_in(s)[r].first_cut & (cuts.shape[0] - 1)]
-
-
-@compiled
-def leave(s: State, r: int, place: int) -> None:
-    """A running rollout, at ``place`` of the replica's heap, is no longer there and frees its KV."""
-    replica, finals, cuts = replicas_in(s)[r], finals_in(s)[r], cuts_in(s)[r]
-    slot = running_slot(s, r, place)
-    rollout = rollouts_in(s)[slot]
-    rollout.generated = rollout.turn_end - (rollout.final - replica.iteration)
-    rollout.has_kv = rollout.queued = 0
-    replica.running -= 1
-    replica.kv -= rollout.prompt + rollout.generated
-    if s.shares_prefixes:
-        leave_prefix(s, r, slot)
-    last = replica.running
-    if place < last:
-        finals[place] = finals[last]
-        heap_down(finals, last, place)
-        heap_up(finals, place)
-    for i in range(replica.first_cut, replica.last_cut):
-        if cuts[i & (cuts.shape[0] - 1)] & NO_SLOT == slot:
-            cuts[i & (cuts.shape[0] - 1)] |= NO_SLOT  # its cut still ends a run of iterations
-
-
-@compiled
-def give_up_kept(s: State, r: int) -> None:
-    """``Replica._give_up_kept``."""
-    replica = replicas_in(s)[r]
-    while replica.kept and blocks_for_next_token(s, r) + kept_blocks(s, r) > s.kv_blocks:
-        release_highest(s, r)
-
-
-@compiled
-def preempt_until_it_fits(s: State, r: int) -> None:
-    """``Replica._preempt_until_it_fits``."""
-    replica, capacity = replicas_in(s)[r], s.kv_blocks
-    give_up_kept(s, r)
-    while replica.running and blocks_for_next_token(s, r) > capacity:
-        victim = 0
-        for i in range(1, replica.running):
-            if rollouts_in(s)[running_slot(s, r, i)].id > rollouts_in(s)[running_slot(s, r, victim)].id:
-                victim = i
-        slot = running_slot(s, r, victim)
-        leave(s, r, victim)
-        rollouts_in(s)[slot].preemptions += 1
-        s.preemptions += 1
-        replica.stale = 1
-        enqueue(s, r, slot)
-
-
-@compiled
-def remove(s: State, r: int, slot: int) -> None:
-    """``Replica.remove``."""
-    replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
-    if rollout.has_kv:
-        for i in range(replica.running):
-            if running_slot(s, r, i) == slot:
-                leave(s, r, i)
-                break
-    elif s.tools and turns_in(s)[slot].at_tool:
-        replica.away -= 1
-    else:
-        kept = 0
-        for i in range(replica.waiting):
-            if waiting_in(s)[r, i] != slot:
-                waiting_in(s)[r, kept] = waiting_in(s)[r, i]
-                kept += 1
-        replica.waiting = kept
-    if s.tools:
-        release_kept(s, r, slot)
-    rollout.queued = 0
-    replica.rows, replica.padded_kv = replica.running, replica.kv
-
-
-@compiled
-def room(s: State, r: int) -> int:
-    """``Replica._room``: how many waiting rollouts, in id order, may join now."""
-    replica = replicas_in(s)[r]
-    count = replica.waiting
-    if not s.limited:
-        return count
-    if s.max_num_seqs != UNBOUNDED:
-        count = min(count, s.max_num_seqs - replica.running)
-    if s.kv_blocks != UNBOUNDED:
-        used = blocks_for_next_token(s, r)
-        joining = -1
-        for position in range(count):
-            slot = waiting_in(s)[r, position]
-            rollout = rollouts_in(s)[slot]
-            if s.shares_prefixes and rollout.shares:
-                if rollout.group == joining or runs_prefix(s, r, slot):
-                    used -= groups_in(s)[rollout.group].prefix // s.kv_block_tokens
-                joining = rollout.group
-            used += (rollout.prompt + rollout.generated) // s.kv_block_tokens + 1
-            if used > s.kv_blocks:
-                return position
-    return max(count, 0)
+from oppo_sim.fast.selection import made_tokens_in, ready
+from oppo_sim.fast.tools import call_tool, release_kept
 
 
 @compiled
@@ -430,62 +223,6 @@ def next_activity(s: State, r: int) -> None:
 
 
 @compiled
-def made_tokens_in(rollout: Any, version: int) -> None:
-    """``RolloutState.made_tokens_in``."""
-    if rollout.head < 0:
-        rollout.head = version
-    if rollout.tail != version:
-        rollout.tail = version
-        rollout.span += 1
-
-
-@compiled
-def equal_rewards(s: State, place: int) -> bool:
-    """``run._equal``."""
-    first = sample_rewards_in(s)[rollouts_in(s)[place * s.group_size].row]
-    for slot in range(place * s.group_size + 1, (place + 1) * s.group_size):
-        if sample_rewards_in(s)[rollouts_in(s)[slot].row] != first:
-            return False
-    return True
-
-
-@compiled
-def take_out(s: State, place: int) -> None:
-    """``Ledger.ready`` of a group with equal rewards: it is in flight no more."""
-    filtered_in(s)[s.filtering] = place
-    s.filtering += 1
-    s.filtered += s.group_size
-    s.filtered_ever += s.group_size
-    for slot in range(place * s.group_size, (place + 1) * s.group_size):
-        s.filtered_tokens += rollouts_in(s)[slot].generated
-    kept = 0
-    for i in range(s.flights):
-        if flights_in(s)[i] != place:
-            flights_in(s)[kept] = flights_in(s)[i]
-            kept += 1
-    s.flights = kept
-
-
-@compiled
-def ready(s: State, slot: int, at: float) -> None:
-    """``Ledger.ready``: a finished rollout may be selected, once its group is whole."""
-    place = rollouts_in(s)[slot].group
-    group = groups_in(s)[place]
-    group.missing -= 1
-    if group.missing == 0:
-        group.whole = 1
-        group.finished_step = s.step
-        s.awaited -= group.awaited
-        group.awaited = 0
-        if s.filters and equal_rewards(s, place):
-            take_out(s, place)
-            return
-        arrived_in(s)[s.arrived], arrived_at_in(s)[s.arrived] = place, at
-        s.arrived += 1
-        s.fin += 1
-
-
-@compiled
 def finish(s: State, r: int, slot: int, at: float) -> None:
     """``Replica._finish_rollouts`` of one, and ``finished`` of the schedule."""
     replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
@@ -583,35 +320,3 @@ def stops_now(s: State, r: int) -> bool:
     """``Replica.stops_at`` of now: the iteration in progress ends in this instant."""
     runner = runners_in(s)[r]
     return replicas_in(s)[r].state == DECODE and progress(runner, s.now + tolerance(s.now)) >= runner.seconds
-
-
-@compiled
-def sync_generated(s: State, r: int) -> None:
-    """``Replica.sync_generated``."""
-    replica = replicas_in(s)[r]
-    for i in range(replica.running):
-        rollout = rollouts_in(s)[running_slot(s, r, i)]
-        rollout.generated = rollout.turn_end - (rollout.final - replica.iteration)
-
-
-@compiled
-def release_kv(s: State) -> None:
-    """``SimulatedPlant.update_weights``: all KV is freed."""
-    for r in range(s.replicas):
-        replica = replicas_in(s)[r]
-        sync_generated(s, r)
-        for i in range(replica.running):
-            slot = running_slot(s, r, i)
-            rollouts_in(s)[slot].has_kv = 0
-            if s.shares_prefixes:
-                leave_prefix(s, r, slot)
-            waiting_in(s)[r, replica.waiting] = slot
-            replica.waiting += 1
-        replica.first_cut = replica.last_cut = 0
-        replica.running = replica.kv = replica.rows = replica.padded_kv = 0
-        if s.limited or s.shares_prefixes:
-            for i in range(replica.waiting):
-                keys_in(s)[i] = rollouts_in(s)[waiting_in(s)[r, i]].id
-            sort_by_key(keys_in(s), waiting_in(s)[r], replica.waiting)
-    if s.tools:
-        release_all(s)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from oppo_sim.fast.activities import busy_rollout, busy_scoring, busy_training, record
-from oppo_sim.fast.admission import give_back
 from oppo_sim.fast.ordering import clear
 from oppo_sim.fast.records import (
     ASK_MODEL,
@@ -38,6 +37,7 @@ from oppo_sim.fast.records import (
     turns_in,
     workers_in,
 )
+from oppo_sim.fast.selection import give_back
 from oppo_sim.model import formulas
 
 busy_share = rule(formulas.busy_share)

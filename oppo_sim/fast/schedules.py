@@ -12,16 +12,8 @@ from oppo_sim.fast.activities import (
     record,
     tolerance,
 )
-from oppo_sim.fast.admission import (
-    admit,
-    begin_row,
-    close_version,
-    note_generated,
-    order_arrivals,
-    phase_over,
-    place,
-    select,
-)
+from oppo_sim.fast.admission import admit, begin_row, note_generated, place
+from oppo_sim.fast.batch import enqueue, release_kv, remove
 from oppo_sim.fast.generation import (
     begin_end,
     end_phase,
@@ -63,14 +55,10 @@ from oppo_sim.fast.records import (
     groups_in,
     rollouts_in,
 )
-from oppo_sim.fast.replica import (
-    enqueue,
-    release_kv,
-    remove,
-    replica_ended,
-)
+from oppo_sim.fast.replica import replica_ended
 from oppo_sim.fast.rows import close_row
 from oppo_sim.fast.scorer import piece_arrives
+from oppo_sim.fast.selection import close_version, order_arrivals, phase_over, select
 from oppo_sim.fast.training import (
     await_scores,
     note_scores,

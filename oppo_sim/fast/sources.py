@@ -13,6 +13,8 @@ COMPILED = (
     "scorer.py",
     "prefixes.py",
     "tools.py",
+    "batch.py",
+    "selection.py",
     "replica.py",
     "admission.py",
     "rows.py",

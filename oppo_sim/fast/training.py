@@ -38,10 +38,8 @@ from oppo_sim.fast.records import (
     stage_s_in,
     workers_in,
 )
-from oppo_sim.fast.replica import (
-    ready,
-)
 from oppo_sim.fast.scorer import queue_place
+from oppo_sim.fast.selection import ready
 
 
 @compiled

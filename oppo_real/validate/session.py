@@ -35,6 +35,8 @@ from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
 from oppo_sim.scenario.schema import Scenario
 
+CHANGED: Final = 0.1
+"""A given profile's seconds of the baseline may be off by this share before the user is told."""
 PROFILES: Final = 200
 """Resampled calibrations behind the interval of a predicted speed-up."""
 
@@ -192,6 +194,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         scenario.seed,
         run_spread,
     )
+    if given is not None:
+        notes.extend(_since_the_profile(comparison))
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
 
@@ -246,6 +250,20 @@ class Calibrating:
         """The profile of all passes, and what it was made from."""
         assert self._found is not None, "a request has one repeat at least"
         return self._found
+
+
+def _since_the_profile(comparison: PredictionAccuracy) -> list[str]:
+    """Where not even the baseline, which overlaps nothing, is as a given profile says, the machine is another
+    than it was."""
+    baseline, stages = next(iter(comparison.stages.items()))
+    change = stages["step"].measured / stages["step"].predicted - 1.0
+    if abs(change) <= CHANGED:
+        return []
+    return [
+        f"a step of {baseline} took {abs(change):.0%} {'more' if change > 0 else 'less'} than by the given"
+        " profile: this machine is not as fast as it was when that was measured; without --profile, validate"
+        " calibrates between its runs"
+    ]
 
 
 def first_cores(config: RealConfig) -> tuple[int, ...] | None:

@@ -122,6 +122,15 @@ def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
     )
     assert again.exit_code == 0
     assert any("no interval" in note for note in json.loads(again.stdout)["notes"])
+
+    # A profile of a machine that trained a hundred times as long does not pass for one of this.
+    aged = json.loads(folder.path("profile.json").read_text())
+    aged["training"]["update_actor"] = [100 * one for one in aged["training"]["update_actor"]]
+    (tmp_path / "aged.json").write_text(json.dumps(aged))
+    options = ("--policies", "sequential,intra", "--repeats", "1", "--json")
+    late = run(file, *options, "--profile", str(tmp_path / "aged.json"), "-o", str(tmp_path / "late"))
+    told = [note for note in json.loads(late.stdout)["notes"] if "this machine is not as fast" in note]
+    assert len(told) == 1 and "% less than by the given profile" in told[0]
     wider = {**MODEL, "hidden_size": 64}
     other = scenario_file(
         tmp_path,

@@ -37,6 +37,7 @@ EFFECTS: dict[str, tuple[Any, tuple[float, float], list[tuple[float, float]]]] =
         [(a, b) for a, b in MEASURED["draws"]],
     ),
     "own": ({"staleness": 0.4, "length_bias": 2.0}, (0.4, 2.0), []),
+    "none": ("none", (0.0, 0.0), []),
 }
 """What a scenario says → a and b, and draws of them."""
 POLICIES: dict[str, dict[str, Any]] = {

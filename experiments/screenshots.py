@@ -1,5 +1,5 @@
-"""Pictures of what a user sees, to be looked at: tables at three widths of a terminal, a report and the site
-on a desk and on a phone.
+"""Pictures of what a user sees, to be looked at: tables at three widths of a terminal, reports of what
+the commands wrote, and the site, on a desk and on a phone.
 
     python -m experiments.screenshots FOLDER [--site SITE] [NAME…]
 
@@ -22,8 +22,6 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from tests.fit_logs import TRUTH, fit_scenario, verl_log
-
 COLUMNS: Final = (80, 100, 140)
 _FEW: Final = ("--seeds", "2", "--steps", "30", "--draws", "8", "--no-figures")
 _SPLITS: Final = ",".join(f"rollout:{n}xTP1 scoring:cpu training:{8 - n}" for n in (1, 2, 4))
@@ -36,8 +34,9 @@ COMMANDS: Final = {
         "sweep", "grpo-h200x8", "--set", "policy={name: async}", "--grid", f"cluster.split={_SPLITS}",
         "--grid", "rollout.enable_prefix_caching=true,false", *_FEW,
     ),
-    "tune": ("tune", "h200-single", "--trials", "12", "--fresh-seeds", "3", *_FEW),
-    "fit": ("fit", "train.log", "--scenario", "mine.yaml", "--draws", "60", "--no-figures", "--force"),
+    "tune": ("tune", "h200-single", "--trace", "rl_reinforcepp_logic_qwen3b", "--trials", "24",
+             "--fresh-seeds", "3", *_FEW[:-1]),
+    "fit": ("fit", "train.log.gz", "--scenario", "scenario.yaml", "--fit-steps", "15", "--force"),
 }  # fmt: skip
 SIZES: Final = {"desk": (1280, 1600), "phone": (390, 1600)}
 PAGES: Final = ("index", "tutorial", "howto/shared-prompts", "limits", "columns")
@@ -54,9 +53,8 @@ def photograph(address: Path, picture: Path, width: int, height: int) -> None:
 def table(name: str, home: Path, folder: Path) -> None:
     """What a command prints, at each width."""
     if name == "fit":
-        scenario = fit_scenario()
-        (home / "mine.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
-        verl_log(home / "train.log", scenario, TRUTH, steps=18)
+        for file in ("train.log.gz", "scenario.yaml"):
+            shutil.copy(Path(__file__).parent / "fit" / file, home)
     for columns in COLUMNS:
         done = subprocess.run(
             [sys.executable, "-m", "oppo_sim", *COMMANDS[name], "-o", "out", "--quiet"],
@@ -90,13 +88,14 @@ def main() -> None:
         (home / name).mkdir()
         if name != "report":
             table(name, home / name, asked.folder)
-    if "report" in names:
-        kept = [home / name / "out" for name in ("compare", "sweep") if (home / name / "out").is_dir()]
-        page = home / "report.html"
-        command = [sys.executable, "-m", "oppo_sim", "report", *map(str, kept), "-o", str(page)]
+    for name in names if "report" in names else ():
+        if not (home / name / "out").is_dir():
+            continue
+        page = home / f"{name}.html"
+        command = [sys.executable, "-m", "oppo_sim", "report", str(home / name / "out"), "-o", str(page)]
         subprocess.run(command, check=True, capture_output=True)
         for size, (width, height) in SIZES.items():
-            photograph(page, asked.folder / f"report-{size}.png", width, 3 * height)
+            photograph(page, asked.folder / f"report-{name}-{size}.png", width, 4 * height)
     for page_name in PAGES if asked.site else ():
         for size, (width, height) in SIZES.items():
             picture = asked.folder / f"site-{page_name.replace('/', '-')}-{size}.png"

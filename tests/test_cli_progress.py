@@ -10,6 +10,7 @@ from rich.progress import TaskID
 
 from oppo_sim.cli import progress
 from oppo_sim.cli.progress import Lines, progress_bar, span
+from oppo_sim.report.terminal import in_lines
 from tests.cli_runs import Oppo, write_scenario
 
 
@@ -93,3 +94,19 @@ def test_tables_are_as_wide_as_columns_says_where_there_is_no_terminal(
         assert max(map(len, lines)) <= width
         assert sorted((row[0], row[1]) for row in rows) == [("0", "4"), ("0", "8"), ("2", "4"), ("2", "8")]
         assert {row[2:4][1] for row in rows} <= {"s", "ms"}
+        below = printed.out.partition("\n\n")[2].split("\n")
+        assert all(len(line) <= width for line in below if not line.startswith("  oppo sweep tiny.yaml "))
+
+
+def test_sentences_are_laid_out_and_what_is_copied_stays_whole() -> None:
+    told = "best at an edge: it is the lowest searched; search beyond it: oppo sweep a.yaml --grid b=1,2,3,4"
+    assert in_lines(told, None) == in_lines(told, 200) == told
+    assert in_lines(told, 50) == (
+        "best at an edge: it is the lowest searched; search\nbeyond it:\n  oppo sweep a.yaml --grid b=1,2,3,4"
+    )
+    path = "/a/long/path/" + "name-" * 12
+    assert in_lines(f"wrote {path}\n\n  an indented sentence stays indented", 30) == (
+        f"wrote\n{path}\n\n  an indented sentence stays\n  indented"
+    )
+    pasted = "    trainer.x=1 \\" + " trainer.y=2" * 9
+    assert in_lines(pasted, 60) == pasted

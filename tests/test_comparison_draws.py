@@ -208,7 +208,7 @@ def test_the_terminal_shows_both_intervals_at_80_columns_and_json_has_all(
     tables = [line for line in printed.out.splitlines() if "×" in line or " / " in line]
     assert tables
     assert all(len(line.rstrip()) <= 80 for line in tables)
-    assert "3 fitted draws of the machine (draws.csv)" in printed.out
+    assert "3 fitted draws of the machine (draws.csv)" in " ".join(printed.out.split())
     # Narrower, columns leave, and are named; no number is broken.
     monkeypatch.setenv("COLUMNS", "60")
     narrow = compared(oppo, "narrow").out

@@ -265,6 +265,12 @@ def test_the_command_makes_tables(
     assert run(model) == run(model) == 0
     out = capsys.readouterr().out
     assert out.index("made") < out.index("kept")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(model) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  {path.name}" in lines
+    assert all(len(line.rstrip()) <= 60 for line in lines if path.name not in line and str(cache) not in line)
+    monkeypatch.delenv("COLUMNS")
     assert run(["costs", "table"]) == run([*model, "h200-single"]) == 2
     assert run([*model[:3], "nobody"]) == 2
     monkeypatch.setattr(lookup, "SHIPPED_FOLDER", tmp_path / "tables")

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
-from oppo_sim.cli.main import run
+from oppo_sim.cli.main import SUBCOMMANDS, oppo, run
 from oppo_sim.traces.recorder import Recorder
 from tests.cli_runs import write_scenario
 from tests.import_cases import write_archive, write_lines
@@ -64,6 +65,11 @@ SMALLER = {
     "oppo trace synth --like": ["--rows", "20000"],
 }
 """Half a minute as written: with these besides, of which the last counts."""
+
+README_FIRST = {
+    "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/oppo compare paper-stackexchange-7b"
+}
+"""It installs; .ci/run makes it in a fresh environment."""
 
 
 def commands(page: Path) -> list[str]:
@@ -200,3 +206,35 @@ def test_nothing_is_excused_that_is_not_written() -> None:
     assert len(written) > 30
     for start in (*ELSEWHERE, *PLANNED, *SMALLER, *(f"oppo {verb}" for verb in REAL)):
         assert any(command.startswith(start) for command in written), start
+
+
+def test_commands_in_sentences_name_what_there_is() -> None:
+    """They are not run: each must be a command, with options that it has."""
+    said = [
+        command
+        for page in (ROOT / "README.md", *PAGES)
+        for command in re.findall(r"`(oppo [^`]+)`", page.read_text(encoding="utf-8"))
+    ]
+    assert len(said) > 40
+    for text in said:
+        words, command, context = shlex.split(text)[1:], oppo, click.Context(oppo)
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, text
+            command = found
+        known = {option for each in command.params for option in each.opts} | {"--help"}
+        given = {word.partition("=")[0].strip("[]") for word in words if word.lstrip("[").startswith("-")}
+        assert given <= known, text
+
+
+def test_no_command_hides_where_it_is_not_run() -> None:
+    """Commands stand at the beginning of a line, in a block without another language."""
+    verbs = "|".join(SUBCOMMANDS)
+    for page in (ROOT / "README.md", *PAGES):
+        text = re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8"))
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        for language, block in blocks:
+            for line in block.splitlines():
+                if re.search(rf"\boppo ({verbs})\b", line.partition("#")[0]):
+                    runs = line.startswith("oppo ") and language in ("", "bash")
+                    assert runs or line in README_FIRST, f"{page.name}: {line}"

@@ -93,6 +93,10 @@ def test_why_is_said_where_it_can_be_told() -> None:
     assert paid.why == "smaller pieces or rounds hide more here than they cost"
     (stale,) = edges(scenario(), {"policy.overcommit": Searched((0, 2))}, {"policy.overcommit": 2})
     assert "staleness costs no seconds" in stale.why
+    least = {"policy.overcommit": Searched((2, 4))}, {"policy.overcommit": 2}
+    (few,), (dear,) = edges(scenario(), *least), edges(scenario(), *least, by_reward=True)
+    assert few.why == "more of it gains nothing on this machine"
+    assert dear.why == "more of it costs more in reward than it saves in seconds"
     refused = Searched((8, 16), refused={32: "it does not fit"})
     (held,) = edges(scenario(), {"policy.chunk_size": refused}, {"policy.chunk_size": 16})
     assert held.why == "32 could not run (it does not fit)"

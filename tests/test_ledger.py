@@ -201,6 +201,7 @@ def test_a_held_member_holds_its_group() -> None:
     [
         (StepPlan(admit=-1, chunk_size=8), "admits -1"),
         (StepPlan(admit=5, chunk_size=8), "not a multiple of group_size 2"),
+        (StepPlan(admit=10_000_000, chunk_size=8), "admits 10,000,000 rollouts at once, more than 2,000,000"),
         (StepPlan(admit=4, chunk_size=0), "chunk_size 0, below 1"),
         (
             StepPlan(admit=4, chunk_size=8, stop_after=2),

@@ -270,6 +270,17 @@ def test_gantt_marks_the_replica_that_waits_for_the_tail() -> None:
     assert wait[:, 1].mean() == pytest.approx(1.0)  # the lane of replica 1
 
 
+def test_stages_without_work_are_told_apart_by_shade_and_hatch() -> None:
+    stages = ("wake", "barrier", "other")
+    spans = [Span("training", 0, stage, float(n), n + 1.0, 0, {}) for n, stage in enumerate(stages)]
+    figure = gantt_figure(spans, [], steps=(0, 0))
+    drawn = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection) and c.get_hatch()]
+    looks = {(to_hex(bar.get_facecolor()[0]), bar.get_hatch()) for bar in drawn}
+    keys = {to_hex(key.get_facecolor()): key.get_hatch() for key in figure.legends[0].legend_handles[:3]}
+    assert len(looks) == len({shade for shade, _ in looks}) == len({hatch for _, hatch in looks}) == 3
+    assert set(keys.items()) == looks
+
+
 def test_gantt_parallel_stages_share_the_lane() -> None:
     figure = gantt_figure(*two_steps(), steps=(0, 0))
     (ref,) = boxes(figure, 0, stage_colour("ref"))

@@ -8,8 +8,8 @@ import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import progress_bar
-from oppo_sim.cli.trace_common import AS_JSON, print_json, text_table
-from oppo_sim.report.terminal import table_console
+from oppo_sim.cli.trace_common import AS_JSON, print_fitted, print_json
+from oppo_sim.report.terminal import Column, say, table_console
 
 if TYPE_CHECKING:
     from oppo_sim.costs.kernels.devices import KernelSource
@@ -86,17 +86,25 @@ def table_command(
     if as_json:
         print_json([_plain(*each) for each in found.values()])
         return
-    columns = text_table("for", "system", "engine", ">TP", "dtype", "origin", "file")
+    columns = [
+        Column("for", left=True, folds_at=12),
+        Column("system", 2, left=True),
+        Column("engine", left=True),
+        Column("TP"),
+        Column("dtype", left=True),
+        Column("origin", 1, left=True, folds_at=9),
+    ]
+    rows = []
     for name, path, state in found.values():
         said = _plain(name, path, state)
         engine_name = f"{said['engine']} {said['version']}"
-        columns.add_row(
-            name, said["system"], engine_name, str(said["tensor_parallel"]), said["dtype"], state, path.name
-        )
-    console = table_console()
-    console.print(columns)
+        rows.append((name, said["system"], engine_name, str(said["tensor_parallel"]), said["dtype"], state))
+    print_fitted(table_console(), columns, rows)
     for folder in dict.fromkeys(path.parent for _, path, _ in found.values()):
-        console.print(f"in {folder}", markup=False, highlight=False)
+        click.echo(f"in {folder}:")
+        for _, path, _ in found.values():
+            if path.parent == folder:
+                click.echo(f"  {path.name}")
 
 
 @costs.command("profiles", short_help="List measured profiles.")
@@ -107,6 +115,7 @@ def profiles_command(files: tuple[Path, ...], as_json: bool) -> None:
     NAME}; or those of the FILEs."""
     from oppo_sim.costs.profile import load_profile
     from oppo_sim.costs.shipped_profiles import load_shipped, shipped_profiles
+    from oppo_sim.report.labels import NOTHING
 
     found = [(str(path), load_profile(path)) for path in files]
     if not files:
@@ -116,24 +125,31 @@ def profiles_command(files: tuple[Path, ...], as_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        click.echo(
+        say(
             "none comes with this package yet: measure one with oppo calibrate, and give it to others with"
             " --share (docs/calibrate.md)"
         )
         return
-    columns = text_table("name", "hardware", "software", "date", ">repeats", ">KV tokens")
-    for row in rows:
-        capacity = row["kv_capacity_tokens"]
-        software = ", ".join(f"{name} {version}" for name, version in row["software"].items())
-        columns.add_row(
+    columns = [
+        Column("name", left=True, folds_at=12),
+        Column("hardware", left=True, folds_at=12),
+        Column("software", left=True, folds_at=12),
+        Column("date", left=True),
+        Column("repeats", 2),
+        Column("KV tokens", 1),
+    ]
+    shown = [
+        (
             row["name"],
             row["hardware"],
-            software,
+            ", ".join(f"{name} {version}" for name, version in row["software"].items()),
             row["date"][:10],
             str(row["repeats"]),
-            "–" if capacity is None else f"{capacity:,}",
+            NOTHING if row["kv_capacity_tokens"] is None else f"{row['kv_capacity_tokens']:,}",
         )
-    table_console().print(columns)
+        for row in rows
+    ]
+    print_fitted(table_console(), columns, shown)
 
 
 def _profile_row(name: str, profile: "Profile") -> dict[str, Any]:

@@ -27,15 +27,18 @@ from oppo_sim.report.labels import (
     time_unit,
 )
 from oppo_sim.report.ranges import (
+    drawn_words,
     ends_text,
     few_seeds_in,
     has_ranges,
     machine_sentence,
+    over_words,
     published_sentence,
     widest_sentence,
 )
 from oppo_sim.report.run_text import run_lines
-from oppo_sim.report.terminal import Column, fitted, left_out, table_console
+from oppo_sim.report.terminal import Column, fitted, left_out, say, table_console
+from oppo_sim.rewards import learning_of
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.tables import numbers
@@ -69,13 +72,13 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         table_console().print(run_summary_table(kept, title, unit, ends))
         counted = "num_gpus" in run.manifest and not unit
         for line in run_lines(kept, int(run.manifest["num_gpus"]) if counted else None, ends):
-            click.echo(line)
+            say(line)
         if simulated:
             if sentence := machine_sentence(run.manifest):
-                click.echo(sentence)
+                say(sentence)
             show_provenance(run.manifest)
         done = f" (interrupted after {len(run.steps)} steps)" if run.interrupted else ""
-        click.echo(f"wrote {run.folder}{done}")
+        say(f"wrote {run.folder}{done}")
     if not run.interrupted:
         return 0
     click.echo(
@@ -100,9 +103,7 @@ def show_comparison(
     console = table_console()
     if has_ranges(comparison.table):
         console.print(ranges_table(comparison.table, title))
-        click.echo(
-            "95 % of rollouts and machine, and of the rollouts alone; best: in so many draws and seeds\n"
-        )
+        say("95 % of rollouts and machine, and of the rollouts alone; best: in so many draws and seeds\n")
     else:
         console.print(comparison_table(comparison.table, title))
     console.print(
@@ -118,19 +119,20 @@ def show_comparison(
             console.print(shares_table(spread, name, "all others: 0" if len(spread) < len(shares) else ""))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went"))
-    click.echo(_best_sentence(comparison))
-    click.echo(manifest["to_reward"]["sentence"])
+    say(_best_sentence(comparison))
+    say(manifest["to_reward"]["sentence"])
     show_machine(manifest, comparison.table)
     if sentence := published_sentence(manifest):
-        click.echo(sentence)
+        say(sentence)
     show_provenance(manifest)
-    click.echo(f"wrote {folder}")
+    say(f"wrote {folder}")
 
 
 def _best_sentence(comparison: "Comparison") -> str:
     """Which policy is the best, and which (≈) cannot be told apart from it."""
     best, alike, plan = comparison.best, comparison.alike, comparison.plan
-    over = "the seeds" if comparison.ranges is None else "the seeds and the draws of the machine"
+    effects = 0 if plan is None else len(learning_of(plan.scenario.rewards, plan.steps).effect.draws)
+    over = over_words("the seeds", drawn_words(comparison.ranges is not None, comparison.objective, effects))
     slower = "slower"
     if comparison.objective == TO_REWARD:
         best, slower = f"{best}, to the target reward", "later there"
@@ -150,7 +152,7 @@ def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:
     """What the intervals of the machine rest on, and which unknown widens them most."""
     widest = widest_sentence(table) if has_ranges(table) else ""
     for sentence in filter(None, (machine_sentence(manifest), widest)):
-        click.echo(sentence)
+        say(sentence)
 
 
 def show_provenance(manifest: Mapping[str, Any]) -> None:
@@ -159,7 +161,7 @@ def show_provenance(manifest: Mapping[str, Any]) -> None:
     known = evidence_text(costs.get("evidence", {})) or "costs of unknown origin"
     trace = manifest["trace"]
     named = trace.get("name") or trace.get("path") or f"synthetic, {trace['synth']['distribution']}"
-    click.echo(f"costs: {costs.get('kind')} ({known}); trace: {named}")
+    say(f"costs: {costs.get('kind')} ({known}); trace: {named}")
     show_warnings(manifest)
 
 

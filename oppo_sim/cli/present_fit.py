@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.report.labels import NOTHING, format_percent, significant, time_unit
-from oppo_sim.report.terminal import Column, fitted, left_out, table_console
+from oppo_sim.report.terminal import Column, fitted, left_out, say, table_console
 
 _ERRORS: Final = (
     Column("log (steps)", left=True, folds_at=12),
@@ -61,18 +59,18 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     shown, gone = fitted("terms of the costs [95 %]", _TERMS, rows, console.width)
     console.print(shown)
     if gone:
-        click.echo(left_out(gone, console.width, "fit.json holds them"))
+        say(left_out(gone, console.width, "fit.json holds them"))
     for sentence in answer_of(record):
-        click.echo(sentence)
+        say(sentence)
     odd = record.get("odd_steps", ())
     if odd:
         listed = ", ".join(
             f"{each['step']} ({each['column'].removeprefix('timing_s/')}: {each['reason']})"
             for each in odd[:6]
         )
-        click.echo(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")
+        say(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")
     say_notes(record.get("notes", ()))
-    click.echo(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
+    say(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
 
 
 def _interval(values: Sequence[float], unit: str) -> str:

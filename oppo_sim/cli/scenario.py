@@ -9,6 +9,7 @@ import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import say_notes
+from oppo_sim.report.terminal import say, told
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.fresh import Wanted
@@ -31,8 +32,6 @@ def list_command(as_json: bool) -> None:
         listed = [{"name": name, "description": text} for name, text in described.items()]
         click.echo(json.dumps(listed, indent=1, ensure_ascii=False))
         return
-    from oppo_sim.report.terminal import told
-
     width = max(map(len, names))
     for name, text in described.items():
         click.echo(told(name, [f"{text.split('. ')[0].rstrip('.')}."], width))
@@ -75,7 +74,7 @@ def init_command(
     if as_json:
         click.echo(json.dumps({"file": str(target)}))
         return
-    click.echo(f"wrote {target}; check it with: oppo scenario validate {target}")
+    say(f"wrote {target}; check it with: oppo scenario validate {target}")
 
 
 def _wanted(**given: "str | int | None") -> "Wanted":
@@ -120,9 +119,7 @@ def devices_command(as_json: bool) -> None:
             f" {one.bf16_flops / 1e12:>5.0f} TFLOP/s bf16 {one.link_bytes_per_s / 1e9:>4.0f} GB/s link"
         )
         click.echo(f"{name:<{width}} {rates}")
-    click.echo(
-        "\nPeaks; datasheets: --json. Another one's rates go inline under costs.device (docs/costs.md)."
-    )
+    say("\nPeaks; datasheets: --json. Another one's rates go inline under costs.device (docs/costs.md).")
 
 
 @scenario.command("models", short_help="List the models that are known by name.")
@@ -145,7 +142,7 @@ def models_command(as_json: bool) -> None:
             f"{name:<{width}} {one.parameters / 1e9:>6.2f} B parameters {one.num_hidden_layers:>3} layers"
             f" {kv:>4.0f} KiB KV a token{experts}"
         )
-    click.echo("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")
+    say("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")
 
 
 @scenario.command("policies", short_help="List policies, their settings, and who runs them.")
@@ -162,7 +159,6 @@ def policies_command(as_json: bool) -> None:
         click.echo(json.dumps(records, indent=1, ensure_ascii=False))
         return
     from oppo_sim.report.labels import option_text
-    from oppo_sim.report.terminal import table_console, told
 
     def short(value: object) -> str:
         control = value.get("control") if isinstance(value, dict) else None
@@ -179,7 +175,7 @@ def policies_command(as_json: bool) -> None:
         " means: --json. Runs in: frameworks that do it as it is simulated (oppo tune --framework). Your own:"
         " path/to/file.py:ClassName (docs/policies.md)."
     )
-    click.echo(f"\n{click.wrap_text(last, table_console().width)}")
+    say(f"\n{last}")
 
 
 @scenario.command("show", short_help="Show a scenario with every default written out.")
@@ -236,7 +232,7 @@ def validate_command(path: str, overrides: tuple[str, ...], as_json: bool) -> No
         record = {"scenario": loaded.name, "source": loaded.source, "valid": True, "steps": loaded.steps}
         click.echo(json.dumps({**record, "policies": policies, "notes": warnings}, indent=1))
         return
-    click.echo(
+    say(
         f"{loaded.source}: valid ({loaded.name}, {loaded.steps} steps, {count}"
         f" {'policy' if count == 1 else 'policies'})"
     )

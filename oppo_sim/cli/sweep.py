@@ -191,6 +191,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     from dataclasses import asdict
 
     from oppo_sim.plain_json import plain
+    from oppo_sim.report.terminal import say
     from oppo_sim.runs.journal import known_keys
     from oppo_sim.sweep.folder import RUNS
     from oppo_sim.sweep.run import estimate
@@ -209,16 +210,16 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
         }
         click.echo(json.dumps(plain(record), indent=1))
         return 0
-    click.echo(f"points: {len(plan.points):,} over {', '.join(plan.fields)}; {len(plan.seeds)} seed(s) each")
+    say(f"points: {len(plan.points):,} over {', '.join(plan.fields)}; {len(plan.seeds)} seed(s) each")
     for sentence, count in reasons.most_common(5):
-        click.echo(f"  {count:,} cannot run: {sentence}")
-    click.echo(
+        say(f"  {count:,} cannot run: {sentence}")
+    say(
         f"runs: {found.runs:,} with baselines, of which {found.known_runs:,} are in {folder}; {found.steps:,}"
         " training steps to simulate"
     )
     if found.seconds is not None:
         took = f"about {found.seconds:,.0f} s" if found.seconds >= 1 else "less than a second"
-        click.echo(f"time: {took} in {cores} process(es), from one run timed here ({found.engine})")
+        say(f"time: {took} in {cores} process(es), from one run timed here ({found.engine})")
     least, most = found.drawn_runs
     if most:
         between = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -227,7 +228,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
             took = (
                 ", " + " to ".join(dict.fromkeys(f"{seconds:,.0f}" for seconds in found.drawn_seconds)) + " s"
             )
-        click.echo(
+        say(
             f"draws: {between} more runs{took}, of points that could be the best, on"
             f" {len(plan.runnable[0].machine.draws)} draws of the machine"
         )
@@ -253,15 +254,15 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
         click.echo(json.dumps(plain(shown), indent=1))
         show_warnings(record)
         return
-    from oppo_sim.report.terminal import left_out, table_console
+    from oppo_sim.report.terminal import left_out, say, table_console
     from oppo_sim.sweep.show import best_table, notes
 
     console = table_console()
     best, gone = best_table(sweep, top, console.width)
     console.print(best)
     if sentence := left_out(gone, console.width, "points.csv holds them"):
-        click.echo(sentence)
+        say(sentence)
     for sentence in notes(sweep):
-        click.echo(sentence)
+        say(sentence)
     show_provenance(record)
-    click.echo(f"wrote {folder}")
+    say(f"wrote {folder}")

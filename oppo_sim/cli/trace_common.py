@@ -76,12 +76,12 @@ def text_table(*columns: str) -> "Table":
 
 def print_fitted(console: "Console", columns: "Sequence[Column]", rows: "Sequence[Sequence[str]]") -> None:
     """A table as wide as the console, and which columns it has not."""
-    from oppo_sim.report.terminal import fitted, left_out
+    from oppo_sim.report.terminal import fitted, left_out, say
 
     table, gone = fitted("", columns, rows, console.width)
     console.print(table)
     if sentence := left_out(gone, console.width, "--json has them"):
-        click.echo(sentence)
+        say(sentence)
 
 
 def verbatim(text: str, style: str = "") -> Any:

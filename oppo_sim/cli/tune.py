@@ -185,6 +185,7 @@ def command(
 
 
 def _show_plan(request: "TuneRequest", as_json: bool) -> int:
+    from oppo_sim.report.terminal import say
     from oppo_sim.tune.plan import planned
 
     plan = planned(request)
@@ -192,7 +193,7 @@ def _show_plan(request: "TuneRequest", as_json: bool) -> int:
         click.echo(json.dumps(plan.record(), indent=1, ensure_ascii=False))
         return 0
     for sentence in plan.sentences(request.jobs or os.cpu_count() or 1):
-        click.echo(sentence)
+        say(sentence)
     return 0
 
 
@@ -204,7 +205,7 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
 
         click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
         return
-    from oppo_sim.report.terminal import table_console
+    from oppo_sim.report.terminal import say, table_console
 
     if tuned.chosen is not None:
         from oppo_sim.report.terminal import left_out
@@ -213,9 +214,9 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
         shown, gone = _checked_table(tuned, console.width)
         console.print(shown)
         if sentence := left_out(gone, console.width, "--json has them"):
-            click.echo(sentence)
-    click.echo(advice_text(tuned.advised), nl=False)
-    click.echo(f"wrote {folder}")
+            say(sentence)
+    say(advice_text(tuned.advised).rstrip("\n"))
+    say(f"wrote {folder}")
 
 
 def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]":

@@ -38,17 +38,19 @@ from oppo_sim.report.labels import (
 )
 from oppo_sim.report.points import Points
 from oppo_sim.report.ranges import (
+    drawn_words,
     ends_text,
     few_seeds_in,
     has_ranges,
     machine_sentence,
+    over_words,
     published_sentence,
     widest_sentence,
 )
 from oppo_sim.run_folder import FinishedRun
 from oppo_sim.runs.best import best_policy, losses_by_draw, losses_by_seed, not_told_apart
 from oppo_sim.runs.distributions import compared_shares
-from oppo_sim.runs.statistics import TO_REWARD
+from oppo_sim.runs.statistics import ROLLOUTS, TO_REWARD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +108,11 @@ def comparison_chapter(run: FinishedRun, stem: str) -> Chapter:
             published_sentence(manifest),
             practical,
             to_reward,
+            drawn_words(
+                has_ranges(table),
+                str(manifest.get("objective", ROLLOUTS)),
+                int(manifest.get("to_reward", {}).get("draws", 0)),
+            ),
         ),
         settings=(("policy.name", best), *((f"policy.{field}", value) for field, value in flat(settings))),
         copy_text=policy_yaml(best, settings),
@@ -158,6 +165,7 @@ def _answer(
     published: str,
     practical: float,
     to_reward: bool,
+    drawn: str,
 ) -> tuple[str, ...]:
     row = table.loc[best].to_dict()
     ranges = has_ranges(table)
@@ -177,7 +185,7 @@ def _answer(
         )
     if ranges:
         share = format_percent(row[c.P_BEST])
-        sentences.append(f"It is the best in {share} of the draws of the machine and seeds.")
+        sentences.append(f"It is the best in {share} of the seeds and draws of {drawn}.")
     if machine:
         widest = widest_sentence(table) if ranges else ""
         sentences.append(f"{machine[0].upper()}{machine[1:]}{f'; {widest}' if widest else ''}.")
@@ -192,7 +200,7 @@ def _answer(
         f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')} against"
         " sequential."
     )
-    over = counted(seeds, "paired seed") + (" and the draws of the machine" if ranges else "")
+    over = over_words(counted(seeds, "paired seed"), drawn)
     if alike:
         near = f", or {'is' if len(alike) == 1 else 'are'} within {100 * practical:g} % of it"
         sentences.append(

@@ -30,11 +30,18 @@ from oppo_sim.report.labels import (
     measured_label,
     settings_label,
     short_label,
+    significant,
     value_label,
     value_text,
 )
 from oppo_sim.report.points import FAILED, STOPPED, Points, SweepFolder, read_sweep
-from oppo_sim.report.ranges import few_seeds_sentence, machine_sentence, widest_sentence
+from oppo_sim.report.ranges import (
+    drawn_words,
+    few_seeds_sentence,
+    machine_sentence,
+    over_words,
+    widest_sentence,
+)
 from oppo_sim.report.sweep_figures import HEAT, figures_of
 
 _MOST_REASONS: Final = 20
@@ -44,6 +51,11 @@ _PRICES: Final = (
     (c.LENGTH_BIAS_PAIRED, "length bias against sequential"),
     (c.DEFERRED, "deferred rollouts a step"),
 )
+_AIMS: Final = {
+    c.SPEEDUP: "gains most over its own baseline",
+    c.HOURS_TO_REWARD: "reaches the target reward first",
+}
+"""Objective → what the best does, where it is not the least seconds."""
 
 
 def sweep_chapter(folder: Path, stem: str) -> Chapter:
@@ -86,7 +98,7 @@ def sweep_chapter(folder: Path, stem: str) -> Chapter:
 def _question(sweep: SweepFolder) -> str:
     points, record = sweep.points, sweep.record
     varied = joined([f"{short_label(axis)} ({_range(points.values(axis))})" for axis in points.axes])
-    aim = "gains most over its own baseline" if points.objective == c.SPEEDUP else "trains fastest"
+    aim = _AIMS.get(points.objective, "trains fastest")
     steps = record["steps"]
     length = counted(steps, "step") if isinstance(steps, int) else f"{steps[0]:,} to {steps[-1]:,} steps"
     return (
@@ -102,7 +114,7 @@ def _range(values: Sequence[Any]) -> str:
 
 
 def _answer(sweep: SweepFolder) -> tuple[str, ...]:
-    points = sweep.points
+    points, record = sweep.points, sweep.record
     best = points.best_row()
     if best is None:
         return ("No configuration ran all its seeds: the table says why.",)
@@ -117,6 +129,13 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         ends = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
         together = of(c.SPEEDUP_BOTH_LOW), of(c.SPEEDUP_BOTH_HIGH)
         first += f", {times_faster(of(c.SPEEDUP), *ends, _baseline(sweep), together)}"
+    if points.objective == c.HOURS_TO_REWARD:
+        ends = of(c.HOURS_TO_REWARD_LOW), of(c.HOURS_TO_REWARD_HIGH)
+        between = f" (95 % interval {significant(ends[0])} to {significant(ends[1])})"
+        first += f"; {significant(of(points.objective))} h to the target reward"
+        first += between if np.isfinite(ends).all() else ""
+    effects = int(record.get("to_reward", {}).get("draws", 0))
+    drawn = drawn_words(points.has(c.P_BEST), str(record["objective"]), effects)
     price = [
         f"{label} {measured_label(of(column), measure_of(column).kind)}"
         for column, label in _PRICES
@@ -126,8 +145,8 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         f"{first}.",
         *([f"Its price: {joined(price)}."] if price else []),
         *_machine(sweep, best),
-        *_flatness(points, best, len(sweep.record["seeds"]), float(sweep.record["spec"].get("practical", 0))),
-        *(f"{_capital(edge['sentence'])}." for edge in sweep.record.get("edges", ())),
+        *_flatness(points, best, len(record["seeds"]), float(record["spec"].get("practical", 0)), drawn),
+        *(f"{_capital(edge['sentence'])}." for edge in record.get("edges", ())),
         *_worst(points, best),
         *_left_out(points),
     )
@@ -154,10 +173,11 @@ def _baseline(sweep: SweepFolder) -> str:
     return str(labels[0]) if len(labels) == 1 else "its sequential baseline"
 
 
-def _flatness(points: Points, best: int, seeds: int, practical: float) -> list[str]:
-    """What the region says: how far each field may move without a difference that shows."""
+def _flatness(points: Points, best: int, seeds: int, practical: float, of: str) -> list[str]:
+    """What the region says: how far each field may move without a difference that shows. ``of``: what draws
+    are of."""
     drawn = points.has(c.P_BEST)
-    over = "paired seeds and draws of the machine" if drawn else "paired seeds"
+    over = over_words("paired seeds", of)
     if seeds < 2 and not drawn:
         return ["With one seed nothing says how sure this is: sweep with more seeds."]
     rows = sorted(points.region | {best})

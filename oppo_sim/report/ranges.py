@@ -8,6 +8,7 @@ import numpy as np
 from oppo_sim import columns as c
 from oppo_sim.report.labels import format_percent
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
+from oppo_sim.runs.statistics import TO_REWARD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,19 @@ _SURE: Final = 0.975
 def has_ranges(table: "pd.DataFrame") -> bool:
     """The table of a comparison or sweep has intervals of the machine."""
     return c.SPEEDUP_MACHINE_LOW in table.columns and bool(table[c.SPEEDUP_MACHINE_LOW].notna().any())
+
+
+def drawn_words(machine: bool, objective: str, effects: int) -> str:
+    """What draws are of: the ``machine``, the effect of staleness, or both; empty where nothing is drawn.
+    ``effects``: draws of the effect, which count where the objective is a time to reward."""
+    effect = objective == TO_REWARD and effects > 0
+    return " and ".join(["the machine"] * machine + ["the effect of staleness"] * effect)
+
+
+def over_words(seeds: str, drawn: str) -> str:
+    """What differences are held against: ``the seeds and the draws of the machine``. ``drawn``:
+    ``drawn_words``."""
+    return f"{seeds} and the draws of {drawn}" if drawn else seeds
 
 
 def ends_text(low: float, high: float) -> str:

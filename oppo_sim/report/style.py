@@ -133,8 +133,8 @@ def legend_below(
 
 
 _COLOURS: Final[Mapping[str, str]] = {
-    "wake": "#BBBBBB",
-    "barrier": "#BBBBBB",
+    "wake": "#C9B37E",
+    "barrier": "#7A8594",
     "decode": "#0072B2",
     "gen": "#0072B2",
     "prefill": "#56B4E9",
@@ -148,8 +148,10 @@ _COLOURS: Final[Mapping[str, str]] = {
     "update_actor": "#D55E00",
     "training": "#D55E00",
     "update_weights": "#222222",
-    "other": "#BBBBBB",
+    "other": "#C4C4C4",
 }
+_HATCHES: Final[Mapping[str, str]] = {"wake": "....", "barrier": "xxxx", "other": "||||"}
+"""Of stages in which a device does no work: where shades alone are hard to tell apart."""
 _OTHERS: Final = ("#44AA99", "#332288", "#DDCC77", "#AA4499")
 
 INK: Final = "#222222"
@@ -165,6 +167,11 @@ def stage_colour(stage: str) -> str:
     """Colour of a stage: joint ones (``old_log_prob+ref``) have that of their first, unknown ones one that
     follows from their name."""
     return _COLOURS.get(_first(stage)) or _OTHERS[sum(stage.encode()) % len(_OTHERS)]
+
+
+def stage_hatch(stage: str) -> str | None:
+    """Of a stage whose colour alone is not enough; None: it has none."""
+    return _HATCHES.get(_first(stage))
 
 
 def line_colour(stage: str) -> str:

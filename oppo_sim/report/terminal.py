@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _LONGEST_WORD: Final = 20
 """Characters of a word, such as a path, beyond which it is broken."""
+_TO_COPY: Final = 4
+"""Spaces before a line that is to be copied as it is."""
 
 
 class Column(NamedTuple):
@@ -135,11 +137,49 @@ def told(name: str, lines: Iterable[str], name_width: int) -> str:
     stays one."""
     from click import wrap_text
 
-    console = table_console()
-    known = console.is_terminal or "COLUMNS" in os.environ
-    width = max(console.width, name_width + 20) if known else 10_000
+    width = max(text_width() or 10_000, name_width + 20)
     heads = (f"{name:<{name_width}}  ", " " * (name_width + 2))
     return "\n".join(wrap_text(line, width, heads[number > 0], heads[1]) for number, line in enumerate(lines))
+
+
+def text_width(*, errors: bool = False) -> int | None:
+    """Characters of a line of the terminal, or COLUMNS; None: in a pipe, where a sentence is a line.
+    ``errors``: of standard error."""
+    from rich.console import Console
+
+    console = Console(stderr=errors)
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else None
+
+
+def in_lines(text: str, width: int | None) -> str:
+    """Sentences on lines of at most ``width`` characters, no word broken; None: as they are. What is to be
+    copied stays whole: lines indented by four or more, and a command, on a line of its own if need be."""
+    return text if width is None else "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    words = line.lstrip()
+    indent = line[: len(line) - len(words)]
+    if len(line) <= width or len(indent) >= _TO_COPY or words.startswith("oppo "):
+        return line
+    sentence, colon, command = words.partition(": oppo ")
+    if colon:
+        return f"{_wrapped(f'{indent}{sentence}:', width)}\n{indent}  oppo {command}"
+    return fill(
+        words,
+        max(width, len(indent) + 2 * _LONGEST_WORD),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def say(text: str) -> None:
+    """Sentences on standard output, as wide as the terminal, or as COLUMNS."""
+    from click import echo
+
+    echo(in_lines(text, text_width()))
 
 
 def left_out(heads: Sequence[str], width: int, where: str) -> str:

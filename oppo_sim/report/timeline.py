@@ -18,6 +18,7 @@ from oppo_sim.report.style import (
     new_figure,
     set_title,
     stage_colour,
+    stage_hatch,
 )
 from oppo_sim.results.spans import Marker, Span
 
@@ -287,9 +288,8 @@ class _View:
                     [(left, bottom), (left, top), (right, top), (right, bottom)]
                 )
         for stage in in_stage_order(set(bars)):
-            _add_bars(
-                axis, bars[stage], stage_colour(stage), edged=stage.partition("+")[0] in TRAINING_STAGES
-            )
+            edged = stage.partition("+")[0] in TRAINING_STAGES
+            _add_bars(axis, bars[stage], stage_colour(stage), edged=edged, hatch=stage_hatch(stage))
         self._moments(axis, scale, extras)
         return set(bars)
 
@@ -402,7 +402,14 @@ def _box(start: float, end: float, row: int) -> list[tuple[float, float]]:
     return [(start, low), (start, high), (end, high), (end, low)]
 
 
-def _add_bars(axis: "Axes", boxes: list[list[tuple[float, float]]], colour: str, *, edged: bool) -> None:
+def _add_bars(
+    axis: "Axes",
+    boxes: list[list[tuple[float, float]]],
+    colour: str,
+    *,
+    edged: bool,
+    hatch: str | None = None,
+) -> None:
     from matplotlib.collections import PolyCollection
 
     # Edges tell training stages apart; around thousands of decode segments and scored pieces they would hide
@@ -411,8 +418,9 @@ def _add_bars(axis: "Axes", boxes: list[list[tuple[float, float]]], colour: str,
         PolyCollection(
             boxes,
             facecolors=colour,
-            edgecolors="white" if edged else "none",
-            linewidths=0.3 if edged else 0.0,
+            edgecolors=INK if hatch else "white" if edged else "none",
+            linewidths=0.3 if edged and not hatch else 0.0,
+            hatch=hatch,
             zorder=1.0 if colour == IDLE else 2.0,
         ),
         autolim=False,
@@ -426,7 +434,9 @@ def _legend(figure: "Figure", stages: set[str], extras: set[str]) -> None:
     handles: list[Artist] = []
     for stage in in_stage_order(stages):
         label = "decode (height: rollouts running)" if stage == DECODE else stage
-        handles.append(Patch(facecolor=stage_colour(stage), label=label))
+        hatch = stage_hatch(stage)
+        style = {"hatch": hatch, "edgecolor": INK, "linewidth": 0.0} if hatch else {}
+        handles.append(Patch(facecolor=stage_colour(stage), label=label, **style))
     others = (
         Patch(facecolor="white", edgecolor=_TAIL_COLOUR, hatch="//////", label="waits for the tail"),
         Patch(facecolor=IDLE, label="idle"),

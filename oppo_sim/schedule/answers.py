@@ -1,9 +1,13 @@
 """What a policy may answer; whatever drives the run, a wrong answer is refused in the same sentence."""
 
 from collections.abc import Collection, Container, Iterable, Set
+from typing import Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch, Policy, StepPlan
+
+MOST_ADMITTED: Final = 2_000_000
+"""Rollouts that a step may begin: the largest batch, and as many again. More is a slip."""
 
 
 class Answers:
@@ -21,6 +25,8 @@ class Answers:
             raise self.wrong(
                 f"plan() admits {plan.admit} rollouts, not a multiple of group_size {size} from 0 on"
             )
+        if plan.admit > MOST_ADMITTED:
+            raise self.wrong(f"plan() admits {plan.admit:,} rollouts at once, more than {MOST_ADMITTED:,}")
         if plan.chunk_size < 1:
             raise self.wrong(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
         if plan.readmit:

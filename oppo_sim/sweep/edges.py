@@ -197,8 +197,12 @@ def _why(scenario: Scenario, field: str, side: Side, limit: bool, by_reward: boo
             if by_reward
             else "staleness costs no seconds; --objective time_to_reward counts what it costs in reward"
         )
-    if field in _STALE and limit:
-        return "nothing is gained by it on this machine"
+    if field in _STALE:
+        if by_reward:
+            return "more of it costs more in reward than it saves in seconds"
+        return (
+            "nothing is gained by it on this machine" if limit else "more of it gains nothing on this machine"
+        )
     return ""
 
 

@@ -16,7 +16,14 @@ from oppo_sim.report.labels import (
     significant,
     value_label,
 )
-from oppo_sim.report.ranges import ends_text, few_seeds_sentence, has_ranges, widest_sentence
+from oppo_sim.report.ranges import (
+    drawn_words,
+    ends_text,
+    few_seeds_sentence,
+    has_ranges,
+    over_words,
+    widest_sentence,
+)
 from oppo_sim.report.terminal import Column, fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
@@ -89,7 +96,9 @@ def notes(sweep: Sweep) -> list[str]:
     found = [sweep.plan.splits] if sweep.plan.splits else []
     others = len(sweep.alike) - 1
     drawn = has_ranges(sweep.points)
-    over = "the seeds and the draws of the machine" if drawn else "the seeds"
+    learning = learning_of(sweep.plan.scenario.rewards, sweep.plan.scenario.steps)
+    objective = sweep.plan.spec.objective
+    over = over_words("the seeds", drawn_words(drawn, objective, len(learning.effect.draws)))
     if sweep.best is not None and len(sweep.plan.seeds) < 2 and not drawn:
         found.append(
             "with one seed nothing can be said about which differences are real: give --seeds 2 or more"
@@ -112,8 +121,8 @@ def notes(sweep: Sweep) -> list[str]:
         told.add(command)
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
-    if sweep.plan.spec.objective == TO_REWARD:
-        found.append(learning_of(sweep.plan.scenario.rewards, sweep.plan.scenario.steps).sentence)
+    if objective == TO_REWARD:
+        found.append(learning.sentence)
     if drawn and sweep.best is not None:
         found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
         count = int(sweep.points[c.P_BEST].notna().sum())

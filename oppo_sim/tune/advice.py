@@ -10,6 +10,7 @@ from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.learning import Learning
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import format_seconds, significant
+from oppo_sim.report.ranges import drawn_words
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
@@ -81,10 +82,7 @@ def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
 
 def unknowns(machine: Machine, learning: Learning, objective: Objective) -> str:
     """What draws are of; empty where nothing is drawn."""
-    drawn = ["the machine"] if machine.draws else []
-    if objective == "time_to_reward" and learning.effect.draws:
-        drawn.append("the effect of staleness")
-    return " and ".join(drawn)
+    return drawn_words(bool(machine.draws), objective, len(learning.effect.draws))
 
 
 def summary_sentences(

@@ -167,7 +167,7 @@ def _wrapped(line: str, width: int) -> str:
         return f"{_wrapped(f'{indent}{sentence}:', width)}\n{indent}  oppo {command}"
     return fill(
         words,
-        max(width, len(indent) + 2 * _LONGEST_WORD),
+        max(width, len(indent) + _LONGEST_WORD),
         initial_indent=indent,
         subsequent_indent=indent,
         break_long_words=False,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.errors import OppoError
@@ -435,7 +435,7 @@ def _legend(figure: "Figure", stages: set[str], extras: set[str]) -> None:
     for stage in in_stage_order(stages):
         label = "decode (height: rollouts running)" if stage == DECODE else stage
         hatch = stage_hatch(stage)
-        style = {"hatch": hatch, "edgecolor": INK, "linewidth": 0.0} if hatch else {}
+        style: dict[str, Any] = {"hatch": hatch, "edgecolor": INK, "linewidth": 0.0} if hatch else {}
         handles.append(Patch(facecolor=stage_colour(stage), label=label, **style))
     others = (
         Patch(facecolor="white", edgecolor=_TAIL_COLOUR, hatch="//////", label="waits for the tail"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
+from oppo_sim.cli.main import oppo as group
 from oppo_sim.cli.main import run
 from oppo_sim.fast.choose import run_summary
 from oppo_sim.given_command import COMMAND
@@ -45,6 +48,19 @@ def write_scenario(folder: Path, file: str = "tiny.yaml", /, **changes: Any) -> 
     path = folder / file
     path.write_text(dump_yaml({**TINY, **changes}), encoding="utf-8")
     return path
+
+
+def unknown_options(text: str) -> set[str]:
+    """What a command as it is written (``oppo …``) names that there is not: itself, or its options."""
+    words, command, context = shlex.split(text)[1:], group, click.Context(group)
+    while isinstance(command, click.Group):
+        found = command.get_command(context, name := words.pop(0))
+        if found is None:
+            return {name}
+        command = found
+    known = {option for each in command.params for option in each.opts} | {"--help"}
+    given = {word.partition("=")[0].strip("[]") for word in words if word.lstrip("[").startswith("-")}
+    return given - known
 
 
 class Printed(NamedTuple):

@@ -13,7 +13,7 @@ import pytest
 
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.cli.main import run
-from tests.cli_runs import write_scenario
+from tests.cli_runs import unknown_options, write_scenario
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,6 +42,19 @@ def test_every_command_has_json_and_quiet(name: str) -> None:
     options = [option for parameter in ALL[name].params for option in parameter.opts]
     assert {"--json", "--quiet", "-q"} <= set(options)
     assert len(options) == len(set(options))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_help_fits_80_columns_and_its_examples_name_what_there_is(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    lines = re.sub(r" *\\\n *", " ", text).splitlines()
+    examples = [line.strip() for line in lines if line.startswith("    oppo ") or line.startswith("  oppo ")]
+    assert all(unknown_options(example) == set() for example in examples), examples
 
 
 def test_json_is_one_document_and_quiet_leaves_standard_error_empty(

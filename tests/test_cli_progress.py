@@ -108,5 +108,6 @@ def test_sentences_are_laid_out_and_what_is_copied_stays_whole() -> None:
     assert in_lines(f"wrote {path}\n\n  an indented sentence stays indented", 30) == (
         f"wrote\n{path}\n\n  an indented sentence stays\n  indented"
     )
+    assert in_lines("of these settings one took 95 % longer", 30) == "of these settings one took\n95 % longer"
     pasted = "    trainer.x=1 \\" + " trainer.y=2" * 9
     assert in_lines(pasted, 60) == pasted

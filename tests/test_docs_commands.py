@@ -12,13 +12,12 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 
-from oppo_sim.cli.main import SUBCOMMANDS, oppo, run
+from oppo_sim.cli.main import SUBCOMMANDS, run
 from oppo_sim.traces.recorder import Recorder
-from tests.cli_runs import write_scenario
+from tests.cli_runs import unknown_options, write_scenario
 from tests.import_cases import write_archive, write_lines
 
 ROOT = Path(__file__).parents[1]
@@ -72,11 +71,16 @@ README_FIRST = {
 """It installs; .ci/run makes it in a fresh environment."""
 
 
+def text_and_blocks(page: Path) -> tuple[str, list[tuple[str, str]]]:
+    """A page, continued lines joined; and its blocks, each with its language."""
+    text = re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8"))
+    return text, re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
 def commands(page: Path) -> list[str]:
     """Lines of blocks without a language or of ``bash``, and indented ones, that begin with ``oppo``; comments
     left out, continued lines joined."""
-    text = re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8"))
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    text, fenced = text_and_blocks(page)
     shell = [block for language, block in fenced if language in ("", "bash")]
     lines = [line for block in shell for line in block.splitlines() if line.startswith("oppo ")]
     lines += re.findall(r"^    (oppo .*)$", text, re.MULTILINE)
@@ -216,24 +220,14 @@ def test_commands_in_sentences_name_what_there_is() -> None:
         for command in re.findall(r"`(oppo [^`]+)`", page.read_text(encoding="utf-8"))
     ]
     assert len(said) > 40
-    for text in said:
-        words, command, context = shlex.split(text)[1:], oppo, click.Context(oppo)
-        while isinstance(command, click.Group):
-            found = command.get_command(context, words.pop(0))
-            assert found is not None, text
-            command = found
-        known = {option for each in command.params for option in each.opts} | {"--help"}
-        given = {word.partition("=")[0].strip("[]") for word in words if word.lstrip("[").startswith("-")}
-        assert given <= known, text
+    assert {text: unknown for text in said if (unknown := unknown_options(text))} == {}
 
 
 def test_no_command_hides_where_it_is_not_run() -> None:
     """Commands stand at the beginning of a line, in a block without another language."""
     verbs = "|".join(SUBCOMMANDS)
     for page in (ROOT / "README.md", *PAGES):
-        text = re.sub(r" *\\\n *", " ", page.read_text(encoding="utf-8"))
-        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-        for language, block in blocks:
+        for language, block in text_and_blocks(page)[1]:
             for line in block.splitlines():
                 if re.search(rf"\boppo ({verbs})\b", line.partition("#")[0]):
                     runs = line.startswith("oppo ") and language in ("", "bash")

@@ -78,7 +78,7 @@ def test_init_without_a_name_writes_a_file_that_validates(
     [
         (["init", "h200-singel"], "did you mean h200-single"),
         (["init", "-o", "no/such/folder/x.yaml"], "folder no/such/folder does not exist"),
-        (["show", "missing.yaml"], 'no scenario "missing.yaml"'),
+        (["show", "missing.yaml"], "there is no file missing.yaml: check the path"),
         (
             ["show", "mine.yaml", "--set", "stepps=3"],
             "--set stepps=3: unknown field stepps: did you mean 'steps'?",

@@ -149,6 +149,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _mended(error: click.UsageError) -> str:
     """What click says, and how to mend it where click does not know."""
     message = error.format_message().rstrip(".")
+    message = message.replace("not a valid integer range", "no whole number")
+    message = message.replace("not a valid float range", "no number")
     if isinstance(error, click.MissingParameter) and error.param and error.param.name == "scenario":
         return f"{message}: a file, or a name that 'oppo scenario list' shows"
     sets = error.ctx and any("--set" in parameter.opts for parameter in error.ctx.command.params)

@@ -1,13 +1,13 @@
 """What the terminal shows of a fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.report.html_fit import answer_of
-from oppo_sim.report.labels import NOTHING, format_percent, significant, time_unit
+from oppo_sim.report.html_fit import answer_of, interval_text
+from oppo_sim.report.labels import NOTHING, format_percent
 from oppo_sim.report.terminal import Column, fitted, left_out, say, table_console
 
 _ERRORS: Final = (
@@ -50,8 +50,8 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     rows = [
         (
             each["term"],
-            _interval(each["prior"], each["unit"]),
-            _interval(each["posterior"], each["unit"]),
+            interval_text(each["prior"], each["unit"]),
+            interval_text(each["posterior"], each["unit"]),
             each["verdict"] + (f" (exchanged with {each['tied_to']})" if each["tied_to"] else ""),
         )
         for each in record["terms"]
@@ -71,11 +71,3 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
         say(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")
     say_notes(record.get("notes", ()))
     say(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
-
-
-def _interval(values: Sequence[float], unit: str) -> str:
-    """The middle with its ends, seconds in the middle's own unit."""
-    own = time_unit(values[1]) if unit == "s" and values[1] > 0 else None
-    low, middle, high = (significant(value / (own.seconds if own else 1.0)) for value in values)
-    name = own.name if own else {"factor": "×"}.get(unit, unit)
-    return f"{middle}{'' if name == '×' else ' '}{name} [{low}, {high}]"

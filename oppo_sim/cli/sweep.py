@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 _EPILOG = """\b
 Example, 24 × 16 points:
   oppo sweep paper-stackexchange-7b --set rollout.batching=continuous \\
-    --grid policy.chunk_size=64:1536:+64 --grid policy.overcommit=0:30:+2 --seeds 5
-\b
+    --grid policy.chunk_size=64:1536:+64 --grid policy.overcommit=0:30:+2 \\
+    --seeds 5
+
 VALUES of --grid are a list (128,256,512), a range that adds (0:32:+4) or multiplies (64:1024:*2),
 or a mixture.
+
 VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int), or a list to choose from.
 """
 

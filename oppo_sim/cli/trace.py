@@ -116,7 +116,7 @@ def resample_command(
 
     \b
     Example:
-      oppo trace resample math_gsm8k_gpt3 --rows 100000 --seed 1 -o gsm8k_100k.parquet
+      oppo trace resample math_gsm8k_gpt3 --rows 100000 --seed 1 -o more.parquet
     """
     from oppo_sim.traces.opening import open_trace
     from oppo_sim.traces.stats import trace_stats

@@ -104,11 +104,13 @@ def import_command(
     \b
     Examples:
       oppo trace import --list
-      oppo trace import --from verl rollouts/ --tokenizer model/tokenizer.json --max-response-length 8192 -o
-      my.parquet oppo trace import --from auto debug_rollouts/ --steps 20:80 -o my.parquet
-      oppo trace import --from verl metrics.jsonl --rows-per-step 1024 -o drawn.parquet
-      oppo trace import --from generic log.jsonl --columns response_length=n_out,prompt_length=n_in -o
-      my.parquet
+      oppo trace import --from auto debug_rollouts/ --steps 20:80 -o my.parquet
+      oppo trace import --from verl rollouts/ --tokenizer model/tokenizer.json \\
+        --max-response-length 8192 -o my.parquet
+      oppo trace import --from verl metrics.jsonl --rows-per-step 1024 \\
+        -o drawn.parquet
+      oppo trace import --from generic log.jsonl \\
+        --columns response_length=n_out,prompt_length=n_in -o my.parquet
     """
     if list_all:
         _list(as_json)

@@ -90,10 +90,13 @@ def synth_command(
     \b
     Examples:
       oppo trace synth --mean 1200 --p99 7000 --rows 20000 -o lengths.parquet
-      oppo trace synth --mean 900 --clip-ratio 0.05 --max-response-length 4096 -o cut.csv.gz
-      oppo trace synth --p50 400 --p99 3000 --steps 200 --drift linear --last-factor 3 -o drift.parquet
+      oppo trace synth --mean 900 --clip-ratio 0.05 \\
+        --max-response-length 4096 -o cut.csv.gz
+      oppo trace synth --p50 400 --p99 3000 --steps 200 --drift linear \\
+        --last-factor 3 -o drift.parquet
       oppo trace synth --like serving_servegen_r1 --rows 1000000 -o big.parquet
-      oppo trace synth --mean 1200 --p99 7000 --tool-calls 3 --tool-seconds 2 -o agents.parquet
+      oppo trace synth --mean 1200 --p99 7000 --tool-calls 3 --tool-seconds 2 \\
+        -o agents.parquet
     """
     from oppo_sim.traces.distributions import parameters_of
     from oppo_sim.traces.schema import content_hash

@@ -25,8 +25,9 @@ EXIT_INFEASIBLE = 3
 
 _EPILOG = """\b
 Examples:
-  oppo tune h200x8-vllm --max-staleness 2 --max-length-bias 0.01 --kv-capacity auto
-  oppo tune h200x8-vllm --policies inter,oppo --space policy.overcommit=0..64 --space rollout.num_replicas=4,8
+  oppo tune h200x8-vllm --max-staleness 2 --max-length-bias 0.01
+  oppo tune h200x8-vllm --policies inter,oppo \\
+    --space policy.overcommit=0..64 --space rollout.num_replicas=4,8
   oppo tune h200x8-vllm --framework verl
   oppo tune h200x8-vllm --drift 0.6 --drift 1.6 --cost-worlds 8 --robust worst
 """

@@ -7,7 +7,7 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.report.fit_figures import fit_figures
 from oppo_sim.report.html_parts import Chapter, Grid, Section, counted, joined, picture
-from oppo_sim.report.labels import format_percent, significant
+from oppo_sim.report.labels import format_percent, significant, time_unit
 from oppo_sim.run_folder import FinishedRun
 
 _RECORD: Final = "fit.json"
@@ -100,6 +100,14 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def interval_text(values: Sequence[float], unit: str) -> str:
+    """The middle of low, middle and high, with its ends; seconds in the middle's own unit."""
+    own = time_unit(values[1]) if unit == "s" and values[1] > 0 else None
+    low, middle, high = (significant(value / (own.seconds if own else 1.0)) for value in values)
+    name = own.name if own else {"factor": "×"}.get(unit, unit)
+    return f"{middle}{'' if name == '×' else ' '}{name} [{low}, {high}]"
+
+
 def _question(record: Mapping[str, Any]) -> str:
     if record["from"] != "logs":
         return f"Which costs agree with {joined([each['text'] for each in record['observed']])}?"
@@ -156,23 +164,15 @@ def _terms(terms: Sequence[Mapping[str, Any]]) -> Grid:
     rows = tuple(
         (
             each["term"],
-            each["unit"],
-            " / ".join(significant(value) for value in each["prior"]),
-            " / ".join(significant(value) for value in each["posterior"]),
+            interval_text(each["posterior"], each["unit"]),
             each["verdict"] + (f", exchanged with {each['tied_to']}" if each["tied_to"] else ""),
+            interval_text(each["prior"], each["unit"]),
             each["advice"],
         )
         for each in terms
     )
-    heads = (
-        "term",
-        "unit",
-        "prior 2.5 / 50 / 97.5 %",
-        "posterior 2.5 / 50 / 97.5 %",
-        "",
-        "what would tell it",
-    )
-    return Grid("", heads, rows)
+    heads = ("term", "now", "told?", "prior", "what would tell it")
+    return Grid("Middle and 95 % interval", heads, rows)
 
 
 def _odd(odd: Sequence[Mapping[str, Any]]) -> Grid:

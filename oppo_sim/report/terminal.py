@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _LONGEST_WORD: Final = 20
 """Characters of a word, such as a path, beyond which it is broken."""
+_KEPT_SPACE: Final = "\N{NO-BREAK SPACE}"
 _TO_COPY: Final = 4
 """Spaces before a line that is to be copied as it is."""
 
@@ -165,14 +166,15 @@ def _wrapped(line: str, width: int) -> str:
     sentence, colon, command = words.partition(": oppo ")
     if colon:
         return f"{_wrapped(f'{indent}{sentence}:', width)}\n{indent}  oppo {command}"
+    kept = re.sub(r"(?<=\d) (?=%)", _KEPT_SPACE, words)  # 95 % is one word
     return fill(
-        words,
+        kept,
         max(width, len(indent) + _LONGEST_WORD),
         initial_indent=indent,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
-    )
+    ).replace(_KEPT_SPACE, " ")
 
 
 def say(text: str) -> None:

@@ -45,6 +45,8 @@ def find_shipped(name: str) -> Path:
         return SHIPPED_FOLDER / f"{name}.yaml"
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     close = get_close_matches(stem, names, n=2) or [one for one in names if stem and one.startswith(stem)]
+    if not close and (stem != name or "/" in name):
+        raise OppoError(f"there is no file {name}: check the path ('oppo scenario list' names shipped ones)")
     hint = (
         f"did you mean {' or '.join(close)}?"
         if close

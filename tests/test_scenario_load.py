@@ -347,7 +347,7 @@ def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
         (binary, "is not UTF-8 text"),
         (large, "more than 200000 bytes"),
         (tmp_path, "is a folder"),
-        (tmp_path / "missing.yaml", "no scenario"),
+        (tmp_path / "missing.yaml", "there is no file"),
         (Path("paper-gsm8k"), "did you mean paper-gsm8k-7b"),
         (Path("zzz"), "shipped are"),
         (Path(""), "is a folder"),

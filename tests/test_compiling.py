@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oppo_sim.errors import OppoError
-from oppo_sim.fast import choose, compiling
+from oppo_sim.fast import choose, compiled_run, compiling
 from oppo_sim.fast.choose import run_columns, run_summary
 from oppo_sim.fast.compiling import LOCK, READY, Chooser
 from oppo_sim.runs import execute
@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """A process that has loaded no kernel; what it starts is only counted."""
     started = Started()
     monkeypatch.delenv("OPPO_ENGINE", raising=False)
-    monkeypatch.setattr(choose, "_loaded", [])
+    monkeypatch.setattr(compiled_run, "_loaded", [])
     monkeypatch.setattr(choose, "_chooser", Chooser())
     monkeypatch.setattr(compiling, "compile_beside", started)
     return started
@@ -56,14 +56,14 @@ def test_small_work_does_not_even_load_a_kernel_that_is_there(
 ) -> None:
     monkeypatch.setattr(compiling, "is_compiled", lambda: True)
     assert run_columns(shipped(SCENARIO, "oppo", 12)).engine == "simpy"
-    assert choose._loaded == []
+    assert compiled_run._loaded == []
 
 
 def test_much_work_starts_one_compiler_and_goes_over_in_the_middle_of_a_run(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_first()
-    choose._loaded.clear()
+    compiled_run._loaded.clear()
     looks: list[bool] = []
 
     def ready_after_a_while() -> bool:

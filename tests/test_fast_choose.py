@@ -23,7 +23,7 @@ from oppo_sim.costs.linear import LinearEngine
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, save_profile
 from oppo_sim.errors import OppoError
-from oppo_sim.fast import choose
+from oppo_sim.fast import choose, compiled_run
 from oppo_sim.fast.choose import run_columns, run_summary, why_not
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
@@ -250,16 +250,16 @@ def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> Non
     compile_first()  # which makes runs of its own
     setup = shipped(SCENARIO, "oppo", 3, "warmup_steps=0", "policy.chunk_size=1")
     rooms: list[int] = []
-    real = choose.make_state
+    real = compiled_run.make_state
 
     def counted(setup: Setup, policy: Any, counterfactual: Any, block: int, room: int, *kept: Any) -> Any:
         rooms.append(room)
         memory = real(setup, policy, counterfactual, block, room, *kept)
         if room == 1:
-            memory.states["length"][0, list(choose.load_records().TABLES).index("inbox")] = 1
+            memory.states["length"][0, list(compiled_run.load_records().TABLES).index("inbox")] = 1
         return memory
 
-    monkeypatch.setattr(choose, "make_state", counted)
+    monkeypatch.setattr(compiled_run, "make_state", counted)
     assert run_columns(setup, engine="compiled").frame().equals(run_columns(setup, engine="simpy").frame())
     assert rooms == [4**number for number in range(len(rooms))]
     assert len(rooms) > 1
@@ -311,7 +311,7 @@ def test_a_change_of_any_compiled_file_changes_the_key_of_the_cache() -> None:
         text = file.read_text()
         if "@compiled\n" in text or "_numba.njit" in text:
             assert file in listed, f"{file.name} is compiled but not in sources.COMPILED"
-    assert choose.load_kernel().advance.py_func.__closure__[0].cell_contents == int(
+    assert compiled_run.load_kernel().advance.py_func.__closure__[0].cell_contents == int(
         sources.source_digest()[:15], 16
     )
 
@@ -324,7 +324,7 @@ def test_numba_is_imported_only_when_a_compiled_run_starts() -> None:
 def test_the_cached_kernel_starts_without_compiling_and_without_words() -> None:
     compile_first()
     code = (
-        "import json, sys\nfrom time import process_time\nbegan = process_time()\nfrom oppo_sim.fast.choose"
+        "import json, sys\nfrom time import process_time\nbegan = process_time()\nfrom oppo_sim.fast.compiled_run"
         " import load_kernel\nkernel = load_kernel()\nhits = [sum(d.stats.cache_misses.values()) for d in"
         " (kernel.advance, kernel.add_moments)]\nfrom oppo_sim.simulation import"
         f" simulate\nsimulate({SCENARIO!r}, steps=20,"

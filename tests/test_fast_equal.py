@@ -16,7 +16,8 @@ from oppo_sim import columns as c
 from oppo_sim.costs.adjusted import AdjustedEngine
 from oppo_sim.costs.profile_engine import ProfileEngine
 from oppo_sim.errors import OppoError
-from oppo_sim.fast.choose import StepColumns, run_columns, run_into, run_summary, why_not
+from oppo_sim.fast.choose import run_columns, run_into, run_summary, why_not
+from oppo_sim.fast.compiled_run import StepColumns
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Policy, StepReport
@@ -244,7 +245,7 @@ def test_blocks_of_a_run_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) ->
     setup = shipped("paper-stackexchange-7b", "oppo", 50)
     seen: list[int] = []
     whole = run_columns(setup)
-    monkeypatch.setattr("oppo_sim.fast.choose.BLOCK", 7)
+    monkeypatch.setattr("oppo_sim.fast.compiled_run.BLOCK", 7)
     parts = run_columns(setup, progress=seen.append)
     assert whole.frame().equals(parts.frame())
     assert seen == [*range(7, 50, 7), 50]

@@ -2,7 +2,7 @@
 
 import os
 
-from oppo_sim.fast.choose import compile_alone
+from oppo_sim.fast.compiled_run import compile_alone
 from oppo_sim.fast.compiling import is_being_compiled, is_compiled
 
 if __name__ == "__main__":

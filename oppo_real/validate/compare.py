@@ -3,7 +3,7 @@ views only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from math import isfinite, nan
 from statistics import fmean, median
 from typing import Final
@@ -79,6 +79,24 @@ class Speedup:
 
 
 @dataclass(frozen=True)
+class Swap:
+    """Two policies that are measured in the other order than predicted. Ratios of step seconds, the first's
+    over the second's."""
+
+    first: str
+    second: str
+    predicted: float
+    measured: float
+    low: float
+    high: float
+
+    @property
+    def told_apart(self) -> bool:
+        """The repeats show the measured order: their 95 % interval leaves out 1. One repeat shows nothing."""
+        return self.low > 1.0 or self.high < 1.0
+
+
+@dataclass(frozen=True)
 class Agreement:
     """Decisions of one real run beside those of its prediction, over all steps, warm-up included."""
 
@@ -112,6 +130,7 @@ class PredictionAccuracy:
     warmup_steps: int
     shares: Mapping[str, Mapping[str, Distribution]] = field(default_factory=dict)
     """By policy, of ``columns.DISTRIBUTIONS``."""
+    swaps: Sequence[Swap] = ()
 
     @property
     def unsettled(self) -> tuple[Speedup, ...]:
@@ -185,6 +204,7 @@ def compare_predictions(
         ],
         warmup_steps=warmup_steps,
         shares={policy: _shares(predicted[policy], measured[policy], warmup_steps) for policy in measured},
+        swaps=_swaps(predicted, measured, warmup_steps, seed),
     )
 
 
@@ -294,6 +314,24 @@ def _speedups(
         )
         calibrated = percentile_interval(others.tolist())
         found.append(Speedup(policy, there, low, high, here, measured_low, measured_high, calibrated))
+    return found
+
+
+def _swaps(
+    predicted: Mapping[str, Sequence[Views]], measured: Mapping[str, Sequence[Views]], warmup: int, seed: int
+) -> list[Swap]:
+    found = []
+    for first, second in combinations(measured, 2):
+        there, here = (
+            mean_seconds(runs[first], "step", warmup) / mean_seconds(runs[second], "step", warmup)
+            for runs in (predicted, measured)
+        )
+        if (there - 1.0) * (here - 1.0) < 0.0:
+            key = stream_key(seed, f"validate/swap/{first}/{second}")
+            low, high = bootstrap_speedup(
+                _seconds(measured[first], warmup), _seconds(measured[second], warmup), key
+            )
+            found.append(Swap(first, second, there, here, low, high))
     return found
 
 

@@ -52,6 +52,9 @@ def record(validated: Validated) -> dict[str, Any]:
         ],
         "rank_agreement": None if found.unsettled else found.rank_agreement,
         "regret": None if found.unsettled else found.regret,
+        "swaps": []
+        if found.unsettled
+        else [asdict(one) | {"told_apart": one.told_apart} for one in found.swaps],
         "stages": {
             policy: {stage: _cell(cell) for stage, cell in cells.items()}
             for policy, cells in found.stages.items()
@@ -218,6 +221,13 @@ def sentences(validated: Validated) -> Iterator[str]:
     if not found.unsettled:
         tau, regret = significant(found.rank_agreement), format_percent(found.regret)
         yield f"rank agreement of the policies by step time (Kendall's tau): {tau}"
+        for pair in found.swaps:
+            verdict = "" if pair.told_apart else "; the repeats do not tell them apart"
+            yield (
+                f"in the other order: a step of {pair.first} over one of {pair.second} is"
+                f" {pair.predicted:.3f} as predicted, {pair.measured:.3f}"
+                f" ({_interval(pair.low, pair.high)}) as measured{verdict}"
+            )
         yield f"regret of the policy that is predicted fastest: {regret} of the best step"
     if settled := [one for one in found.speedups if one.settled]:
         worst: Speedup = max(settled, key=lambda one: abs(one.error))

@@ -133,6 +133,24 @@ def test_a_bootstrap_draws_whole_rounds() -> None:
     assert all(map(isnan, percentile_interval([1.0, nan])))
 
 
+def test_policies_in_the_other_order_are_named_and_whether_the_repeats_show_it() -> None:
+    measured = {
+        "sequential": [run(9, 10), run(9, 12), run(9, 11)],
+        "intra": [run(9, 9), run(9, 13), run(9, 10.5)],
+        "oppo": [run(9, 5), run(9, 6), run(9, 5.5)],
+    }
+    predicted = {"sequential": [run(9, 8)], "intra": [run(9, 10)], "oppo": [run(9, 9)]}
+    noisy, shown = compare_predictions(predicted, measured, 1).swaps
+    assert (noisy.first, noisy.second) == ("sequential", "intra")
+    assert (noisy.predicted, noisy.measured) == (8 / 10, 11 / 10.5)
+    assert not noisy.told_apart
+    assert (shown.first, shown.second) == ("sequential", "oppo")
+    assert shown.told_apart
+    assert shown.low == shown.high == 2  # in every round
+    alone = {policy: runs[:1] for policy, runs in measured.items()}
+    assert not any(one.told_apart for one in compare_predictions(predicted, alone, 1).swaps)
+
+
 def test_rank_agreement_is_kendalls_tau() -> None:
     assert rank_agreement([1, 2, 3, 4], [10, 20, 30, 40]) == 1
     assert rank_agreement([1, 2, 3, 4], [40, 30, 20, 10]) == -1

@@ -64,8 +64,9 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
     else:
         kept = run.steps.iloc[run.warmup_steps :]
         seconds = "decode iterations" if unit else f"{'simulated' if simulated else 'measured'} seconds"
+        steps = f"{len(kept)} step{'' if len(kept) == 1 else 's'}"
         title = (
-            f"{run.manifest['scenario']}, policy {run.policy}, {len(kept)} steps after {run.warmup_steps} of"
+            f"{run.manifest['scenario']}, policy {run.policy}, {steps} after {run.warmup_steps} of"
             f" warm-up ({seconds})"
         )
         ends = run.manifest.get("machine", {}).get("intervals", {})

@@ -418,7 +418,7 @@ def _add_bars(
         PolyCollection(
             boxes,
             facecolors=colour,
-            edgecolors=INK if hatch else "white" if edged else "none",
+            edgecolors="white" if edged or hatch else "none",
             linewidths=0.3 if edged and not hatch else 0.0,
             hatch=hatch,
             zorder=1.0 if colour == IDLE else 2.0,
@@ -435,7 +435,7 @@ def _legend(figure: "Figure", stages: set[str], extras: set[str]) -> None:
     for stage in in_stage_order(stages):
         label = "decode (height: rollouts running)" if stage == DECODE else stage
         hatch = stage_hatch(stage)
-        style: dict[str, Any] = {"hatch": hatch, "edgecolor": INK, "linewidth": 0.0} if hatch else {}
+        style: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0.0} if hatch else {}
         handles.append(Patch(facecolor=stage_colour(stage), label=label, **style))
     others = (
         Patch(facecolor="white", edgecolor=_TAIL_COLOUR, hatch="//////", label="waits for the tail"),

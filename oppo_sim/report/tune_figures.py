@@ -83,11 +83,12 @@ def sensitivity_figure(
     for axis, knob in zip(axes, knobs, strict=True):
         _knob(axis, sensitivity[sensitivity["field"] == knob["field"]], knob)
     _title(axes[0], f"{title}: around the choice")
+    broken = Line2D([], [], color=LOSSES[0], marker="x", markersize=5, linestyle="", label="breaks a bound")
     handles = [
         Line2D(
             [], [], color=TRAINED, marker="o", markersize=4, label="cost over the choice's, 95 % interval"
         ),
-        Line2D([], [], color=LOSSES[0], marker="x", markersize=5, linestyle="", label="breaks a bound"),
+        *([broken] if (sensitivity["status"] == "infeasible").any() else []),
         Line2D([], [], color=INK, marker="D", markersize=5, linestyle="", label="the choice"),
         Patch(facecolor=TRAINED, alpha=0.12, label="within 1 %"),
     ]

@@ -174,6 +174,7 @@ def test_init_for_a_model_runs_and_says_where_numbers_are_from(
     text = Path("run.yaml").read_text()
     assert "NVIDIA H200" in text
     assert "oppo tune run.yaml --framework" in text
+    assert "oppo fit LOG --scenario run.yaml" in text
     loaded = load_scenario("run.yaml")
     assert (loaded.split.replicas, loaded.split.tensor_parallel, loaded.num_gpus) == (8, 1, 8)
     assert loaded.costs.rollout.host == "vllm-async"  # type: ignore[union-attr]  # roofline, as written

@@ -75,7 +75,7 @@ def _text(wanted: Wanted, degree: int, file: str) -> str:
 # {named}: everything on the same GPUs, {ENGINES[wanted.engine]}.
 # Lines marked "assumed" are for you to change. All fields: oppo scenario show --schema
 # Next: oppo compare {file}, then oppo tune {file}{told}
-# Own lengths: --trace FILE. Own seconds from a training log: oppo fit LOG {file}
+# Own lengths: --trace FILE. Own seconds from a training log: oppo fit LOG --scenario {file}
 format: oppo-scenario/1
 name: my-run
 description: {named}; lengths of a shipped trace, seconds predicted.

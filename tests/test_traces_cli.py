@@ -60,6 +60,10 @@ def test_names_and_numbers_are_whole_at_any_width(width: int, monkeypatch: pytes
     assert "r1-gpqa_diamond/r1-distill-llama-8b" in shown.stdout.split()
     fits = call("fit", "reason_r1distill_math", "--source", "r1-math500/*").stdout
     assert {"distribution", "parameters", "lognormal"} <= set(fits.split())
+    runs = call("show", "rl_steps_openagentrl").stdout
+    assert "openagentrl/run-20251202_120842-do7bl4gg" in runs.split()
+    importers = call("import", "--list").stdout.partition("Examples")[0]
+    assert {"rollout.dump_to_file", "areal", "token_loss_mask),"} <= set(importers.split())
     # What does not fit is said, not cut.
     said = f"not shown at {width} columns: "
     assert (said in shown.stdout, said in fits) == (width <= 80, width <= 80)

@@ -13,12 +13,13 @@ from oppo_sim.cli.trace_common import (
     FORCE,
     in_short,
     note,
+    print_fitted,
     print_json,
     refuse_output,
     text_table,
     verbatim,
 )
-from oppo_sim.report.terminal import table_console
+from oppo_sim.report.terminal import Column, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -193,10 +194,12 @@ def _list(as_json: bool) -> None:
         print_json([dict(zip(keys, each, strict=True)) for each in values])
         return
     console = table_console()
-    table = text_table("name", "what it reads", "lengths")
-    for each in IMPORTERS:
-        table.add_row(each.name, verbatim(each.what), verbatim(each.lengths))
-    console.print(table)
+    columns = (
+        Column("name", left=True),
+        Column("what it reads", left=True, folds_at=12),
+        Column("lengths", left=True, folds_at=12),
+    )
+    print_fitted(console, columns, [(each.name, each.what, each.lengths) for each in IMPORTERS])
     console.print("Examples (--from auto recognises nearly all of them):", highlight=False)
     for each in IMPORTERS:
         click.echo(f"  {each.example}")

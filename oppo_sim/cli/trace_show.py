@@ -278,8 +278,15 @@ def _show_step_table(name: str, as_json: bool) -> None:
     console.print(
         verbatim(name, "bold"), "one row a training step, for drift and stage times", highlight=False
     )
-    table = text_table("run", ">steps", ">mean length, first tenth", ">last tenth", ">factor")
+    columns = (
+        Column("run", left=True),
+        Column("steps", 3),
+        Column("mean length,\nfirst tenth", 2),
+        Column("last\ntenth", 1),
+        Column("factor"),
+    )
+    rows = []
     for row in runs.to_dict("records"):
         lengths = (token_count(row[name]) for name in ("first", "last"))
-        table.add_row(verbatim(row["source"]), f"{row['steps']:,}", *lengths, f"{row['factor']:.2f}")
-    console.print(table)
+        rows.append((row["source"], f"{row['steps']:,}", *lengths, f"{row['factor']:.2f}"))
+    print_fitted(console, columns, rows)

@@ -122,9 +122,10 @@ def _answer(steps: "pd.DataFrame", unit: Unit | None) -> tuple[str, ...]:
         )
         if c.TRACE_LENGTH_MEAN in steps.columns:
             bias = float(np.nanmean(steps[c.LENGTH_MEAN]) / np.nanmean(steps[c.TRACE_LENGTH_MEAN])) - 1.0
+            which = "shorter" if bias < 0 else "longer"
             sentences.append(
-                f"Trained responses are {measured_label(bias, 'signed_share')} longer or shorter than the"
-                " trace's mean; one run's draws are part of that, a comparison pairs them with sequential."
+                f"Trained responses are {format_percent(abs(bias))} {which} than the trace's mean; one run's"
+                " draws are part of that, a comparison pairs them with sequential."
             )
     return tuple(sentences)
 

@@ -58,7 +58,8 @@ def unknown_options(text: str) -> set[str]:
         if found is None:
             return {name}
         command = found
-    known = {option for each in command.params for option in each.opts} | {"--help"}
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    known.add("--help")
     given = {word.partition("=")[0].strip("[]") for word in words if word.lstrip("[").startswith("-")}
     return given - known
 

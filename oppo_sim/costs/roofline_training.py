@@ -90,6 +90,8 @@ class RooflineTraining:
     """Likewise where new weights cross nodes."""
     engine_bytes: float = 0.0
     """Of weights that a rollout device copies to host memory when its engine goes to sleep."""
+    gather_factor: float = 1.0
+    """On the seconds of gathers."""
     _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -230,7 +232,8 @@ class RooflineTraining:
         """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the link."""
         ranks, size = self._data_parallel, value_bytes(self.training.dtype) * model.parameters
         return (
-            size
+            self.gather_factor
+            * size
             / self.training.tensor_parallel
             * (ranks - 1)
             / ranks

@@ -7,6 +7,7 @@ from typing import Any
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.estimate import FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
+from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
 from oppo_sim.fit.reading import StepLog
@@ -123,6 +124,11 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
         comments.append(
             "Offload: offload_bytes_per_s is the host link's rate; what it takes beyond that is in the"
             " seconds of the stages (old_log_prob_s, update_actor_s and their like)."
+        )
+    if GATHER in result.posterior.terms:
+        comments.append(
+            "Gathers of weights have the link's rate as before; what another rate takes is in the factors and"
+            " seconds of the stages, as near as these can be over the lengths of the logs."
         )
     if result.posterior.first:
         comments.append("first_step_s holds what every stage of a first step took longer.")

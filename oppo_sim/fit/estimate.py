@@ -12,6 +12,7 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import Features, Floats, build_features
+from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
@@ -307,6 +308,11 @@ def cost_draws(
         name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
     }
     values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
+    if GATHER in posterior.terms:
+        for stage, gathers in part.features.gathers.items():
+            if stage in values and f"{stage}_s" in values:
+                values[stage], more = gathers.as_terms(values[stage], posterior.terms[GATHER])
+                values[f"{stage}_s"] = values[f"{stage}_s"] + more
     for stage, seconds in part.features.offload.items():
         if OFFLOAD in posterior.terms and f"{stage}_s" in values:
             values[f"{stage}_s"] = values[f"{stage}_s"] + posterior.terms[OFFLOAD] * seconds

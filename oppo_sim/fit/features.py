@@ -5,7 +5,7 @@ together through their ratio), a stage is linear in its own: all that the estima
 computed once.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +28,10 @@ from oppo_sim.columns import (
     TRAINING_STAGES,
     TURNS_MAX,
 )
-from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
+from oppo_sim.fit.gathers import Gathers, gathers_of
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
 from oppo_sim.fit.phases import Scoring, round_size_of, scoring_of, slowest_phase
 from oppo_sim.fit.reading import StepLog
@@ -96,6 +97,8 @@ class Features:
     """Not all that was generated is trained, and the log does not say how many are."""
     has_host: bool
     """The cost model holds seconds of a host that a factor can change."""
+    gathers: Mapping[str, Gathers] = field(default_factory=dict)
+    """Of the training stages whose seconds depend on the rate of gathers (``gathers.py``)."""
     offload: Mapping[str, float] = field(default_factory=dict)
     """By training stage, seconds of any batch that are in no entry of ``stages`` (``offload.py``)."""
 
@@ -118,7 +121,8 @@ class Features:
             name: value[..., rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
         stages = {name: value[rows] for name, value in self.stages.items()}
-        return replace(self, **values, stages=stages)
+        gathers = {name: each.taken(rows) for name, each in self.gathers.items()}
+        return replace(self, **values, stages=stages, gathers=gathers)
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,6 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
     stretches = [phase.stretches for phase in phases]
     decode = seconds_by_host(costs.actor, stretches)
     mean = _by_step(owner[whole], len(shapes))
-    stages = [_stage_seconds(shape, costs) for shape in shapes]
     by_worker = np.array([_scoring(shape, parts) for shape in shapes], dtype=np.float64).swapaxes(0, 1)
     prefills, rounds = (
         np.array([getattr(phase, name) for phase in phases], dtype=np.float64)[whole]
@@ -216,7 +219,8 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
         score=by_worker[:, :, 0],
         score_batches=by_worker[:, :, 1],
         pieces=by_worker[:, :, 2],
-        stages={stage: np.array([each[stage] for each in stages]) for stage in TRAINING_STAGES},
+        stages=_stage_seconds(shapes, costs.training),
+        gathers=gathers_of(costs.training, lambda training: _stage_seconds(shapes, training)),
         spread=np.sqrt(variance) / mean(as_it_is),
         longest=np.array([float(shape.responses.max(axis=1).mean()) for shape in shapes]),
         tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
@@ -243,10 +247,15 @@ def _scoring(shape: "_StepShape", parts: Parts) -> list[Scoring]:
     return scoring_of([prompt + response for prompt, response in both], parts.machine, parts.costs)
 
 
-def _stage_seconds(shape: "_StepShape", costs: Costs) -> dict[str, float]:
+def _stage_seconds(shapes: Sequence["_StepShape"], training: TrainingCost) -> dict[str, Floats]:
     """Forwards run over all that was generated, updates over what is trained."""
-    forward, trained = costs.training.stage_times(shape.forward), costs.training.stage_times(shape.trained)
-    return {stage: getattr(forward if stage in _FORWARDS else trained, stage) for stage in TRAINING_STAGES}
+    times = [(training.stage_times(shape.forward), training.stage_times(shape.trained)) for shape in shapes]
+    return {
+        stage: np.array(
+            [getattr(forward if stage in _FORWARDS else trained, stage) for forward, trained in times]
+        )
+        for stage in TRAINING_STAGES
+    }
 
 
 def _with_lengths(log: StepLog, scenario: Scenario) -> StepLog:

@@ -30,6 +30,7 @@ _ADVICE: Final = {
     "host": "a run with another batch size on the same engine",
     "iteration_s": "steps whose longest response differs while the tokens stay alike",
     "rollout_iteration_s": "a run with another batch size, or steps with shorter responses",
+    "gather": "training stages of steps with fewer and with more tokens",
     "offload": "training stages of steps with fewer and with more tokens",
     "prefill": "a run with longer prompts, or the engine's own prefill seconds",
     "gen_phase_s": "a step with very short responses, or the seconds of waking and resharding by themselves",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
 from oppo_sim.fit.decoding import HOST_GRID
 from oppo_sim.fit.features import TOOL_SHARE, Features
+from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
 from oppo_sim.fit.reading import StepLog
@@ -126,6 +127,7 @@ def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
             runs = not features or any(each.stages[stage].max() > 0 for each in features)
             found += [stage, f"{stage}_s"] if runs else [f"{stage}_s"]
             found += [OFFLOAD] if any(stage in each.offload for each in features) else []
+            found += [GATHER] if any(stage in each.gathers for each in features) else []
     return found
 
 
@@ -166,6 +168,8 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
         return term("other_s", 0.0) * np.ones(len(features))
     assert stage in TRAINING_STAGES
     fixed = term(OFFLOAD, 1.0) * features.offload.get(stage, 0.0) + term(f"{stage}_s", 0.0)
+    if stage in features.gathers:
+        return features.gathers[stage].seconds(term(stage, 1.0), term(GATHER, 1.0)) + fixed
     return term(stage, 1.0) * features.stages[stage] + fixed
 
 

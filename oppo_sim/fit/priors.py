@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oppo_sim.costs.priors import Prior, log_priors
-from oppo_sim.fit import offload
+from oppo_sim.fit import gathers, offload
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 
@@ -52,4 +52,5 @@ def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict
         TOOL_TOKENS: _TOOLS,
         TOOL_WAIT: _WAIT,
         offload.OFFLOAD: offload.PRIOR,
+        gathers.GATHER: gathers.PRIOR,
     }

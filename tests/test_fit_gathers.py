@@ -1,0 +1,111 @@
+"""Gathers of weights at another rate than the scenario says: an unknown of its own, told by the log."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oppo_sim.costs.section import EXACT
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fit.call import fit
+from oppo_sim.fit.features import build_features
+from oppo_sim.fit.gathers import GATHER, gathers_of
+from oppo_sim.fit.reading import StepLog, read_step_log
+from oppo_sim.scenario.build import build_parts
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.simulation import simulate
+from tests.fit_logs import fit_scenario, verl_log
+
+TRUTH = CostTerms(gen_phase_s=3.0, old_log_prob_s=0.2, update_actor_s=0.3, other_s=0.2)
+STEPS = 40
+SAID = 0.70
+
+
+def sharded(link: float, device: str = "A100-80-PCIe", **training: Any) -> Any:
+    """A 7B model on four devices whose micro-batches are few rollouts, so that gathers may be the slower; short
+    responses first, six times as long at the end."""
+    return fit_scenario(
+        steps=STEPS,
+        trace={
+            "synth": {
+                "distribution": "lognormal",
+                "mean": 150.0,
+                "p99": 450.0,
+                "rows": 64 * STEPS,
+                "steps": STEPS,
+                "drift": {"kind": "linear", "last_factor": 6.0},
+            },
+            "prompt_length": 100,
+            "sampling": "by_step",
+        },
+        training={
+            "critic": "none",
+            "ref": False,
+            "num_gpus": 4,
+            "gradient_checkpointing": True,
+            "micro_batch_rollouts": 8,
+            "weight_sync": {"kind": "reshard"},
+            **training,
+        },
+        costs={
+            "kind": "roofline",
+            "device": device,
+            "actor_model": "qwen2.5-7b",
+            "reward_model": {"kind": "verifier"},
+            "rollout": {"sleep_mode": True},
+            "training": {"achievable": {"link": link}},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a cluster whose gathers reach half of the rate that is assumed."""
+    return verl_log(
+        tmp_path_factory.mktemp("log") / "a.log", sharded(SAID / 2), TRUTH, steps=STEPS, noise=0.004
+    )
+
+
+def features_of(log: Path, scenario: Any) -> tuple[Any, StepLog]:
+    return build_features(read_step_log(log, "verl"), scenario)
+
+
+def test_a_factor_on_gathers_is_that_of_their_rate(log: Path) -> None:
+    believed, _ = features_of(log, sharded(SAID))
+    assert set(believed.gathers) == {"old_log_prob", "update_actor"}
+    for factor in (0.8, 1.0, 2.0, 6.0):
+        other, _ = features_of(log, sharded(SAID / factor))
+        for stage, gathers in believed.gathers.items():
+            found = gathers.seconds(np.ones(1), np.full(1, factor))
+            assert found == pytest.approx(other.stages[stage], rel=1e-7)
+
+
+def test_nothing_is_unknown_where_nothing_waits_for_gathers(log: Path) -> None:
+    over_nvlink = sharded(SAID, "A100-80", micro_batch_rollouts=64)
+    assert not features_of(log, over_nvlink)[0].gathers
+    whole = build_parts(sharded(SAID, sharding="optimizer")).costs.training
+    linear = build_parts(fit_scenario()).costs.training
+    for training in (whole, linear):
+        assert gathers_of(training, pytest.fail) == {}
+
+
+def test_a_run_whose_gathers_are_slower_than_said_is_predicted_where_it_computes(
+    log: Path, tmp_path: Path
+) -> None:
+    result = fit(log, sharded(SAID), fit_steps=15, draws=200, folder=tmp_path / "fit")
+    (held,) = result.held_out
+    update = next(each for each in held.judgements if each.column == "timing_s/update_actor").model
+    assert update.p90 < 0.06
+    assert float(np.median(result.posterior.terms[GATHER])) == pytest.approx(2.0, rel=0.1)
+    # The written scenario has the link as it was: factors and seconds stand for it.
+    written = load_scenario(tmp_path / "fit" / "scenario.yaml")
+    point = written.costs.model_copy(update={"draws": EXACT})
+    again = simulate(written.model_copy(update={"costs": point}), policy="sequential").steps
+    true = sharded(SAID / 2)
+    truth = true.costs.model_copy(update={"terms": TRUTH})
+    before = simulate(true.model_copy(update={"costs": truth}), policy="sequential").steps
+    for stage in ("old_log_prob", "update_actor"):
+        ratio = (again[f"timing_s/{stage}"] / before[f"timing_s/{stage}"]).to_numpy()
+        assert np.median(np.abs(ratio - 1.0)) < 0.08
+        assert ratio.mean() == pytest.approx(1.0, abs=0.05)

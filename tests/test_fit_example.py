@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pandas as pd
+
+from experiments.fit.synthetic import PAGE, ROWS, with_table
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.call import fit
 
@@ -22,3 +25,8 @@ def test_fifteen_steps_predict_the_rest_of_a_real_run() -> None:
         "step whose line names no seconds and no lengths, as one that was cut off": 5
     }
     assert {each.step for each in result.odd} >= {1}
+
+
+def test_the_page_has_the_table_of_the_stored_synthetic_logs() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page, pd.read_csv(ROWS)) == page

@@ -2,7 +2,7 @@
 rest judged.
 
     python experiments/fit/synthetic.py                         # 28 logs, some two minutes of one core
-    python experiments/fit/synthetic.py --logs 112 --jobs 2     # those of the page: 6 minutes of processor time
+    python experiments/fit/synthetic.py --logs 112 --jobs 2     # those of the page, 6 CPU minutes
     python experiments/fit/synthetic.py --page                  # the table of README.md from the stored rows
 
 Every log has costs drawn from the priors; a kind of noise is a row of the table. Logs are rows of

@@ -88,6 +88,8 @@ class Features:
     """By training stage."""
     spread: Floats
     """Relative standard deviation of the decode seconds over the drawn lengths."""
+    longest_told: bool
+    """The log says how long the longest response was, or all of them."""
     longest: Floats
     """Response tokens of the longest rollout, and tokens of the whole batch: for the naive line."""
     tokens: Floats
@@ -222,6 +224,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
         stages=_stage_seconds(shapes, costs.training),
         gathers=gathers_of(costs.training, lambda training: _stage_seconds(shapes, training)),
         spread=np.sqrt(variance) / mean(as_it_is),
+        longest_told=log.lengths is not None or LENGTH_MAX in frame or SLOWEST_LENGTH in frame,
         longest=np.array([float(shape.responses.max(axis=1).mean()) for shape in shapes]),
         tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
         tools=tools,

@@ -131,9 +131,11 @@ def _drawn(
         between = between + drawn_drift(
             ahead, walk, generation="gen" in member.stages, draws=posterior.size, generator=generator
         )
-    length_spread = features.spread if "gen" in member.stages else np.zeros(1)
+    length_spread: Floats = features.spread if "gen" in member.stages else np.zeros(1)
     kind = posterior.noise_of(member)
     assert kind is not None
+    if kind in posterior.scatter and not features.longest_told:
+        length_spread = posterior.scatter[kind][:, None] * length_spread
     scale = np.sqrt(posterior.noise[kind][:, None] ** 2 + length_spread**2)
     noise = scale * generator.standard_t(posterior.tail[kind][:, None], size=centre.shape)
     drawn = centre * np.exp(np.clip(between + noise, -3, 3))

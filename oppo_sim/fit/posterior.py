@@ -27,6 +27,9 @@ _LEAST_S: Final = 1e-4
 """Seconds below which differences are not looked at."""
 _NOISE: Final = (0.02, 1.0)
 """Median and sigma of a metric's relative scale."""
+_SCATTER: Final = (0.5, 0.7)
+"""Of the part of the spread of rebuilt lengths by which steps differ from each other. Without a longest
+response, it is mostly the unknown kind of the distribution, which is the same in all steps."""
 _TAIL: Final = (4.0, 0.5)
 """Of the degrees of freedom beyond 1."""
 _FIRST: Final = (0.03, 2.0)
@@ -52,6 +55,8 @@ class Posterior:
     """Relative scale by ``Measurement.noise``."""
     tail: dict[str, Floats]
     """Degrees of freedom, likewise."""
+    scatter: dict[str, Floats]
+    """Factor on the spread of the rebuilt lengths, likewise, where no longest response is logged."""
     between: dict[str, Floats]
     """Standard deviation of the offsets of runs, by column."""
     offsets: dict[tuple[str, int], Floats]
@@ -85,7 +90,7 @@ def draw_posterior(
     """``draws`` draws given all logs. Raises OppoError for an unknown without a prior."""
     features = [each for each, _ in logs]
     groups = _groups([each for _, found in logs for each in found], features)
-    result = Posterior({}, {}, {}, {}, {}, {})
+    result = Posterior({}, {}, {}, {}, {}, {}, {})
     for number, group in enumerate(groups):
         _draw_group(group, features, priors, draws, np.random.default_rng([seed, number]), result)
     return result
@@ -118,6 +123,8 @@ class _Space:
             for kind in dict.fromkeys(member.noise for member in same):
                 self._add(f"noise/{kind}", *_NOISE)
                 self._add(f"tail/{kind}", *_TAIL)
+                if any("gen" in m.stages and not features[m.log].longest_told for m in same):
+                    self._add(f"scatter/{kind}", *_SCATTER)
             if any(features[member.log].cold.any() and member.share >= 0.005 for member in same):
                 typical = float(np.nanmedian(np.concatenate([member.seconds for member in same])))
                 self._add(f"first/{column}", max(_FIRST[0] * typical, _LEAST_S), _FIRST[1])
@@ -166,6 +173,8 @@ def _draw_group(
     for kind in dict.fromkeys(member.noise for member in group.members):
         result.noise[kind] = values[f"noise/{kind}"]
         result.tail[kind] = 1.0 + values[f"tail/{kind}"]
+        if f"scatter/{kind}" in values:
+            result.scatter[kind] = values[f"scatter/{kind}"]
     for column in space.columns:
         if f"first/{column}" in values:
             result.first[column] = values[f"first/{column}"]
@@ -229,7 +238,10 @@ def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Float
     if offset is not None:
         centre = centre + _offset(member, offset, values.get(f"between/{member.column}"))[:, None]
     noise, tail = values[f"noise/{member.noise}"][:, None], 1.0 + values[f"tail/{member.noise}"][:, None]
-    scale = np.sqrt(noise**2 + used.spread**2)
+    spread: Floats = used.spread
+    if (scatter := values.get(f"scatter/{member.noise}")) is not None and not used.features.longest_told:
+        spread = scatter[:, None] * spread
+    scale = np.sqrt(noise**2 + spread**2)
     residual = (used.seconds - centre) / scale
     density = (
         gammaln((tail + 1) / 2)

@@ -76,6 +76,7 @@ def machine_of(scenario: Scenario, count: int) -> Machine:
         return Machine((), "given", f"the machine is taken as given ({why})")
     few = "" if len(draws) >= FULL_DRAWS else f"; a range of 95 % takes {FULL_DRAWS} draws"
     if costs.draws is not None:
+        few = few or (f"; {count} were asked, it has no more" if len(draws) < count else "")
         said = f"ranges use {len(draws)} fitted draws of the machine ({costs.draws}){few}"
         return Machine(draws, "fitted", said)
     return Machine(

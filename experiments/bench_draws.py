@@ -1,6 +1,6 @@
 """How long a comparison with draws of the machine takes: 100 draws × 5 seeds × 5 policies × 100 steps.
 
-    python experiments/bench_draws.py                                  # h200x8-vllm, two processes
+    python experiments/bench_draws.py                                  # h200-single, two processes
     python experiments/bench_draws.py -o experiments/results/draws.json
 
 Each command runs in a process of its own, as a user types it, in an empty folder; the compiled path is made
@@ -33,7 +33,7 @@ def timed(scenario: str, folder: Path, *options: str) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--scenario", default="h200x8-vllm", show_default=True)
+@click.option("--scenario", default="h200-single", show_default=True)
 @click.option("--draws", default=100, show_default=True)
 @click.option("--seeds", default=5, show_default=True)
 @click.option("--steps", default=100, show_default=True)

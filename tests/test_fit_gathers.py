@@ -82,7 +82,7 @@ def test_a_factor_on_gathers_is_that_of_their_rate(log: Path) -> None:
 
 
 def test_nothing_is_unknown_where_nothing_waits_for_gathers(log: Path) -> None:
-    over_nvlink = sharded(SAID, "A100-80", micro_batch_rollouts=64)
+    over_nvlink = sharded(SAID, "A100-80", micro_batch_rollouts=16)
     assert not features_of(log, over_nvlink)[0].gathers
     whole = build_parts(sharded(SAID, sharding="optimizer")).costs.training
     linear = build_parts(fit_scenario()).costs.training

@@ -1,5 +1,6 @@
 """What the develop runs taught the fit: large constants, waits that overlap, runs that train part of a batch."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +182,21 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     one_call = fit(log, fit_scenario(), draws=50, fit_steps=ALL)
     assert "round_fixed_s" not in {each.term for each in one_call.told}
     assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)
+
+
+def test_without_a_longest_response_a_fit_learns_how_far_steps_scatter(tmp_path: Path) -> None:
+    """Rebuilt lengths of a mean alone differ mostly in kind, and the kind is the same in all steps."""
+    scenario = fit_scenario()
+    told = verl_log(tmp_path / "told.log", scenario, TRUTH)
+    untold = tmp_path / "untold.log"
+    figure = re.compile(r" - response_length/(max|min|clip_ratio):np\.float64\([^)]*\)")
+    untold.write_text(figure.sub("", told.read_text(encoding="utf-8")), encoding="utf-8")
+    result = fit(untold, scenario, fit_steps=15, draws=100)
+    (scatter,) = result.posterior.scatter.values()
+    assert np.median(scatter) < 0.8
+    (held,) = result.held_out
+    step = next(each for each in held.judgements if each.column == TIMING_STEP).model
+    assert step.coverage is not None
+    assert step.coverage > 0.85
+    assert step.median < 0.15
+    assert not fit(told, scenario, fit_steps=ALL, draws=50).posterior.scatter

@@ -107,5 +107,5 @@ def test_a_run_whose_gathers_are_slower_than_said_is_predicted_where_it_computes
     before = simulate(true.model_copy(update={"costs": truth}), policy="sequential").steps
     for stage in ("old_log_prob", "update_actor"):
         ratio = (again[f"timing_s/{stage}"] / before[f"timing_s/{stage}"]).to_numpy()
-        assert np.median(np.abs(ratio - 1.0)) < 0.08
+        assert np.median(np.abs(ratio - 1.0)) < 0.1
         assert ratio.mean() == pytest.approx(1.0, abs=0.05)

@@ -59,7 +59,8 @@ class Gathers(NamedTuple):
         most = mean / said.mean()
         if said.std() <= _COUNTS * said.mean():
             return most, np.zeros_like(most)
-        factor = np.clip((wanted * apart).mean(axis=1) / (apart**2).mean(), 0.0, most)
+        # Where gathers are all of it no length changes a stage; a factor is never 0.
+        factor = np.clip((wanted * apart).mean(axis=1) / (apart**2).mean(), _COUNTS * most, most)
         return factor, mean - factor * said.mean()
 
     def taken(self, rows: npt.NDArray[np.bool_] | slice) -> "Gathers":

@@ -1,6 +1,6 @@
 """Mistakes made on purpose, one at a time, in whatever of the torch engine and the trainer touches a device:
-a tensor left on the CPU, a wait removed, a copy that waits. Each must fail a test on the CUDA machine without
-a GPU.
+a tensor left on the CPU, a wait removed, a copy that waits, and those of ``BY_HAND``. Each must fail a test
+on the CUDA machine without a GPU.
 
     python -m experiments.fake_cuda.mutations            # all; writes the counts into README.md
     python -m experiments.fake_cuda.mutations --every 10 --no-page
@@ -40,6 +40,51 @@ TESTS: Final = ("test_fake_cuda_order.py::test_the_exercises_pass_as_they_are", 
                 "test_fake_cuda_ppo.py")  # fmt: skip
 WAITS: Final = {"synchronize", "wait_stream", "wait_event"}
 PAGE: Final = Path(__file__).parent / "README.md"
+BY_HAND: Final = (
+    ("a wait added", "engines.torch_sampling", "    # The first token whose",
+     "    assert bool((cumulative[:, -1] > 0).all())\n    # The first token whose"),
+    ("a wait added", "engines.torch_sampling",
+     "told, chances = to_host(torch.cat((tokens.double(), chosen.double()), dim=1)).t().tolist()",
+     "told, chances = to_host(tokens)[:, 0].tolist(), to_host(chosen)[:, 0].tolist()"),
+    ("a wait added", "ppo.trainer", "                    loss.backward()",
+     "                    assert bool(loss.isfinite())\n                    loss.backward()"),
+    ("a wait added", "ppo.trainer", "                steps.append(sums / count)\n                value_steps",
+     "                steps.append(sums.cpu() / count)\n                value_steps"),
+    ("a wait added", "ppo.experience", "rewards = penalties.index_add(0, ends, batch.scores)",
+     "rewards = penalties.cpu().index_add(0, ends.cpu(), batch.scores.cpu()).to(penalties.device)"),
+    ("another type", "placement.shared_weights", "_Place(name, tensor.dtype,",
+     "_Place(name, torch.bfloat16,"),
+    ("another type", "engines.packed_graphs", "arange(rows + 1, dtype=torch.int32",
+     "arange(rows + 1, dtype=torch.int64"),
+    ("another type", "engines.packed_attention", "table = torch.tensor(spans, dtype=torch.int32)",
+     "table = torch.tensor(spans, dtype=torch.int64)"),
+    ("another type", "engines.packed_store", "dtype=like.dtype, device", "dtype=torch.float32, device"),
+    ("another device", "ppo.forward", "head(_states_before_tokens(model, rows))",
+     "head(_states_before_tokens(model, rows).cpu())"),
+    ("another device", "ppo.forward", "return widened(head(_states_before_tokens(model, rows))).squeeze(1)",
+     "return widened(head(_states_before_tokens(model, rows))).squeeze(1).to('cuda:0')"),
+    ("too early a read", "placement.shared_weights", "view.copy_(weights[name])",
+     "view.copy_(weights[name], non_blocking=True)"),
+    ("too early a read", "engines.packed_graphs", "captured.logits[:rows].clone()", "captured.logits[:rows]"),
+    ("a graph's memory", "engines.packed_graphs",
+     "replay, logits = self._record(lambda: self._step(static[0], static[1], batch))",
+     "replay, logits = self._record(lambda: self._step(*static[:2].clone(), batch))\n"
+     "        static = static.clone()"),
+    ("a graph's memory", "engines.packed_graphs", "        static.zero_()\n", "        pass\n"),
+    ("a graph's memory", "engines.packed_graphs", "static.zero_()", "static = torch.zeros_like(static)"),
+    ("a graph's memory", "engines.packed_graphs", "key = (rows_bucket(rows), bound)",
+     "key = (rows_bucket(rows), 64)"),
+    ("a graph's memory", "engines.packed_model", "own[name].copy_(tensor, non_blocking=True)",
+     "own[name].data = tensor.to(self.device, non_blocking=True).clone()"),
+    ("a graph's memory", "engines.packed_model", "shrink=not captured", "shrink=True"),
+    ("a graph's memory", "engines.packed_store", "self._size = size\n            self.generation += 1",
+     "self._size = size"),
+    ("a graph's memory", "engines.device", "pool=self._pool, stream=stream", "stream=stream"),
+    ("a graph's stream", "engines.device", ", pool=self._pool, stream=stream)", ", pool=self._pool)"),
+    ("a graph's stream", "engines.device", "for _ in range(2):", "for _ in range(0):"),
+    ("a graph's stream", "engines.device", "with torch.cuda.stream(stream):", "if True:"),
+)  # fmt: skip
+"""(Kind, module, what is there once, what is there instead)."""
 FAILED, PASSED, NOTHING = 1, 0, 3
 """Exit codes of a child: a test failed, none did, the mutation changed no function."""
 
@@ -101,6 +146,18 @@ def mutations(module: ModuleType) -> Iterator[Mutation]:
                 yield instead("a copy that waits", keyword, b"non_blocking=False")
 
 
+def by_hand() -> Iterator[Mutation]:
+    """Those of ``BY_HAND``. Raises ValueError for one whose place has gone."""
+    for kind, name, was, instead in BY_HAND:
+        module = importlib.import_module(f"oppo_real.{name}")
+        assert module.__file__ is not None
+        text = Path(module.__file__).read_text("utf-8")
+        if text.count(was) != 1:
+            raise ValueError(f"{name} has {text.count(was)} times: {was}")
+        line = text[: text.index(was)].count("\n") + 1
+        yield Mutation(module, kind, line, " ".join(was.split()), text.replace(was, instead))
+
+
 def _moves(call: ast.Call) -> bool:
     """To a device, not to a dtype."""
     return bool(call.args) and ast.unparse(call.args[0]).endswith(("device", "place"))
@@ -137,9 +194,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--every", type=int, default=1, help="only each n-th")
+    parser.add_argument("--kind", help="only this one")
     parser.add_argument("--page", action=argparse.BooleanOptionalAction, default=True)
     chosen = parser.parse_args()
     found = [one for name in MODULES for one in mutations(importlib.import_module(f"oppo_real.{name}"))]
+    found += by_hand()
+    found = [one for one in found if chosen.kind in (None, one.kind)]
     noticed: Counter[str] = Counter()
     made: Counter[str] = Counter()
     missed: list[Mutation] = []

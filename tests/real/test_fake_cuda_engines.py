@@ -3,6 +3,7 @@ what they do on the CPU, and the host waits where it must and nowhere else."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ import torch
 from oppo_real.engines import device as devices
 from oppo_real.engines import models, packed_attention, packed_plan
 from oppo_real.engines.interface import Request, Sampling, ScorePiece
+from oppo_real.engines.torch_actor import TorchActor
 from oppo_real.engines.torch_scorer import TorchScorer
 from oppo_real.placement import shared_weights
 from oppo_sim.errors import OppoError
 from tests.real.fake_cuda.covered import covers
 from tests.real.fake_cuda.exercises import (
     SMALL,
+    Made,
     actor,
     decoded,
     scored,
@@ -111,6 +114,83 @@ def test_captured_steps_decode_what_eager_ones_decode_on_either_gpu(
         captured_operations, before = machine.operations - before, machine.operations
         eager.step()
         assert captured_operations < (machine.operations - before) / 2
+
+
+def _same_as_eager(where: str, run: Callable[[TorchActor], Made], **limits: Any) -> None:
+    """Tokens and log-probabilities of captured steps are those of eager ones."""
+    eager, captured = (actor(where, "bfloat16", **limits) for _ in range(2))
+    eager._packed._graphs = None
+    expected, made = run(eager), run(captured)
+    assert captured.resolved_config()["cuda_graphs"] == "on"
+    assert made.tokens == expected.tokens and made.log_probs == expected.log_probs
+
+
+@covers("TorchActor.load_weights", "TorchActor.step")
+@pytest.mark.parametrize("keep_kv", [True, False])
+def test_captured_steps_go_on_with_new_weights(keep_kv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    fresh = models.build_causal_lm(SMALL, 7, "bfloat16").state_dict()
+
+    def run(engine: TorchActor) -> Made:
+        made = Made()
+        engine.submit([Request(0, (1,) * 40, 9), Request(1, (2,) * 40, 9)])
+        for _ in range(4):
+            made.take(engine.step())
+        engine.load_weights(fresh, 1, keep_kv)
+        return made.finish(engine)
+
+    with cuda_machine():
+        _same_as_eager("cuda", run)
+
+
+def test_a_captured_step_leaves_alone_what_others_gave_back_and_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a captured step has and nobody uses once belonged to rollout 3; rollout 4 has its memory now."""
+    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+
+    def run(engine: TorchActor) -> Made:
+        made = Made()
+        short = [Request(number, (number,) * 33, 20, forced_length=3) for number in (2, 3)]
+        engine.submit([Request(0, (7,) * 90, 20), Request(1, (1,) * 33, 20), *short])
+        for _ in range(2):
+            made.take(engine.step())
+        theirs = engine._packed.store.start(3)
+        made.take(engine.step())
+        engine.submit([Request(4, tuple(range(50)) * 2, 12)])
+        made.take(engine.step())
+        begin = engine._packed.store.start(4)
+        assert begin <= theirs + 34 < begin + 100
+        return made.finish(engine)
+
+    with cuda_machine():
+        _same_as_eager("cuda", run)
+
+
+def test_parts_of_an_iteration_replay_the_same_graph_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+
+    def run(engine: TorchActor) -> Made:
+        engine.submit([Request(number, (number + 1,) * 20, 5) for number in range(4)])
+        return Made().finish(engine)
+
+    with cuda_machine():
+        _same_as_eager("cuda", run, max_batched_tokens=2)
+
+
+def test_graphs_share_their_memory_and_outlive_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    with cuda_machine() as machine:
+        for place in ("cuda:1", "cuda:0"):  # a captured step is of its own GPU, whichever came first
+            engine = actor(place, "bfloat16")
+            machine.pools.clear()
+            first = decoded(engine)
+            assert engine._packed._graphs is not None and len(engine._packed._graphs._captured) > 1
+            assert len(machine.pools) == 1
+            machine.waits.clear()
+            assert decoded(engine).tokens == first.tokens
+            assert engine.resolved_config()["cuda_graphs"] == "on"
+            assert set(machine.waits) == {"engines/device.py:to_host"}, "captured again"
 
 
 @covers("TorchActor.step", "device.to_host")

@@ -72,6 +72,34 @@ def test_micro_batches_cost_no_waits(settings: dict[str, Any]) -> None:
     assert waits[8]["ppo/optimize.py:step"] == (2 if settings is SEPARATE else 1)
 
 
+ONCE_AN_UPDATE = Counter(
+    {
+        # Constants that are sent, and metrics that are told.
+        "ppo/experience.py:make_batch": 3,
+        "ppo/experience.py:make_experience": 4,
+        "ppo/experience.py:a_response": 3,
+        "ppo/formulas.py:whiten": 1,
+        "ppo/trainer.py:_ref_log_probs": 1,
+        "ppo/trainer.py:_update_actor": 6,
+        "ppo/trainer.py:_policy_metrics": 2,
+        "ppo/trainer.py:_value_metrics": 1,
+    }
+)
+
+
+@covers("PPOTrainer.update")
+@pytest.mark.parametrize("settings", [SEPARATE, SHARED])
+def test_an_optimizer_step_costs_one_wait_and_an_update_a_known_number(settings: dict[str, Any]) -> None:
+    stepped, stages = (2, 6) if settings is SEPARATE else (1, 5)
+    with cuda_machine() as machine:
+        for epochs in (2, 3):
+            learner = trainer("cuda", num_ppo_epochs=epochs, **settings)
+            machine.waits.clear()
+            learner.update(BATCH, 1)
+            per_step = {"ppo/optimize.py:step": epochs * stepped, "engines/device.py:synchronize": 2 * stages}
+            assert machine.waits == ONCE_AN_UPDATE + Counter(per_step)
+
+
 @covers("PPOTrainer.update", "PPOTrainer.weights")
 def test_models_built_on_the_cpu_are_trained_where_they_are_wanted() -> None:
     with cuda_machine():

@@ -33,6 +33,10 @@ _LIKE = {
 } | {getattr(aten, f"new_{what}").default for what in ("zeros", "ones", "empty", "full")}
 
 
+_LIBRARIES = {aten.mm.default, aten.addmm.default, aten.bmm.default}
+"""Belong to libraries that set themselves up on their first call on a stream, which a graph cannot hold."""
+
+
 def _cuda_only() -> dict[Any, Callable[..., Any]]:
     import torch.nn.attention.varlen
 
@@ -65,6 +69,10 @@ class Machine:
         self.working_on: torch.device | None = None
         """Where the tensors lie that the function in progress was given."""
         self.only_here = _cuda_only()
+        self.set_up: set[tuple[Any, int]] = set()
+        """Operations of libraries that ran on a stream outside of graphs."""
+        self.pools: set[Any] = set()
+        """Memory pools that graphs were captured into."""
 
     # ---- devices, streams and the host -------------------------------------------------------------------------
 
@@ -187,12 +195,16 @@ class Machine:
                 raise CudaMisuse(f"{func} runs beside the stream that a graph is captured on")
             if func in _FORGETS or (func in _INDEXED and _by_mask(args[1])):
                 raise CudaMisuse(f"{func} waits for the device while a graph is captured")
+            if func in _LIBRARIES and (func, stream.number) not in self.set_up:
+                raise CudaMisuse(f"{func} sets its library up while a graph is captured: run it there before")
             if not all(place.captured for place in writes):
                 recording[0].add(run, args, kwargs, [], reads, writes)
                 return _arguments(args, kwargs, written)
         else:
             if any(place.captured for place in writes):
                 raise CudaMisuse(f"{func} writes into memory that was allocated while a graph was captured")
+            if func in _LIBRARIES:
+                self.set_up.add((func, stream.number))
             stream.learn(self.host)
             stream.work(str(func), reads, writes)
         out = run(*args, **kwargs)

@@ -57,9 +57,10 @@ class _Graph:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.recording: Recording | None = None
+        self.memory: Any = None
 
-    def pool(self) -> str:
-        return "pool"
+    def pool(self) -> Any:
+        return self.memory
 
     def replay(self) -> None:
         machine, recording = self._machine, self.recording
@@ -128,6 +129,8 @@ def replaced(machine: Machine) -> Iterator[None]:
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             recording.end()
         graph.recording = recording
+        graph.memory = object() if pool is None else pool
+        machine.pools.add(graph.memory)
 
     def synchronize(device: Any = None) -> None:
         everything = Clock(-2)

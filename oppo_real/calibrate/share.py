@@ -8,19 +8,38 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_real.calibrate.profile import samples_reference
 from oppo_sim.costs.profile import Profile, samples_path, save_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.files import write_errors
 
+if TYPE_CHECKING:
+    from oppo_real.config import ModelsConfig
+
 _WORD: Final = re.compile(r"[A-Za-z0-9_.+:-]{1,40}")
 """A text that can be a setting: no path, no sentence."""
-_NAMED: Final = {"model", "name", "path", "revision", "run", "source", "tokenizer", "url", "user"}
-"""Parts of a key under which a name stands."""
-_KINDS: Final = {"attention_path", "model_type"}
-"""Keys that look like one and are a kind."""
+_KINDS: Final = {
+    "attention", "attention_backend", "attention_path", "carried", "critic", "cuda_graphs", "device",
+    "device_name",
+    "distributed_executor_backend", "dtype", "engine", "kl_estimator", "kv_cache_dtype", "logprobs_mode",
+    "lr_scheduler_type", "mode", "model_type", "quantization", "rollout", "scheduling_policy", "scorer",
+    "scoring", "torch", "torch_version", "training", "training_dtype", "transformers", "vllm_version",
+}  # fmt: skip
+"""Keys whose text is one of a few words, a device or a version. Any other text may be a name or a token of
+access, and is left out."""
+_SHAPE: Final = {
+    "attention_bias", "first_k_dense_replace", "head_dim", "hidden_size", "intermediate_size", "kv_lora_rank",
+    "max_position_embeddings", "max_window_layers", "model_type", "moe_intermediate_size", "n_embd", "n_head",
+    "n_layer", "n_routed_experts", "n_shared_experts", "num_attention_heads", "num_experts",
+    "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "num_labels", "num_local_experts",
+    "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_eps", "rope_theta", "sliding_window",
+    "text_config", "tie_word_embeddings", "use_sliding_window", "v_head_dim", "vocab_size",
+}  # fmt: skip
+"""What is told of a model's configuration: others' keys may be names, too."""
+_GIVEN: Final = {"actor_args", "scorer_args"}
+"""Arguments of engines, as their user gives them: single values only, since keys within may be names."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,23 @@ def without_names(profile: Profile, samples: str) -> Profile:
     return profile.model_copy(update={"name": name, "measured": measured})
 
 
+def with_parameters(profile: Profile, models: "ModelsConfig") -> Profile:
+    """The numbers of parameters beside engines that do not tell them: they are part of a shared name. Raises
+    OppoError for a model that cannot be read."""
+    from oppo_real.engines.models import Kind, ModelSource, parameter_count
+
+    told = dict(profile.measured.engine)
+    sources: dict[str, tuple[Kind, ModelSource | None]] = {
+        "actor": ("causal_lm", models.actor),
+        "scorer": ("score", models.reward),
+    }
+    for name, (kind, source) in sources.items():
+        engine = told.get(name)
+        if source is not None and isinstance(engine, Mapping) and "parameters" not in engine:
+            told[name] = {**engine, "parameters": parameter_count(kind, source)}
+    return profile.model_copy(update={"measured": profile.measured.model_copy(update={"engine": told})})
+
+
 def write_shared(profile: Profile, samples: str, folder: Path) -> Shared:
     """Write profile and samples below ``folder`` under the profile's shared name. Raises OppoError if they
     cannot be written, or if the samples hold more than figures."""
@@ -77,26 +113,42 @@ def write_shared(profile: Profile, samples: str, folder: Path) -> Shared:
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _kept(value: Any) -> Any:
-    """A setting without what may be a name: mappings and lists of numbers and single words."""
-    if isinstance(value, Mapping):
-        kept = {str(key): _kept(each) for key, each in value.items() if not _names(str(key), each)}
-        return {key: each for key, each in kept.items() if each is not _LEFT_OUT}
-    if isinstance(value, list | tuple):
-        return [each for each in map(_kept, value) if each is not _LEFT_OUT]
-    if isinstance(value, str):
-        return value if _WORD.fullmatch(value) else _LEFT_OUT
-    return value
-
-
 _LEFT_OUT: Final = object()
 
 
-def _names(key: str, value: Any) -> bool:
-    if not isinstance(value, str) or key in _KINDS:
-        return False
-    # ``actor: Qwen/Qwen2.5-7B`` of the models is a name too: a repository, or a folder.
-    return bool(_NAMED & set(key.lower().split("_"))) or key in ("actor", "reward", "reference", "critic")
+def _kept(value: Any, key: str = "") -> Any:
+    """A setting without what may be a name: numbers, and words where only kinds stand."""
+    if isinstance(value, Mapping):
+        if key == "models":
+            return {name: _shape(each) if isinstance(each, Mapping) else None for name, each in value.items()}
+        if key in _GIVEN:
+            value = {
+                name: each for name, each in value.items() if not isinstance(each, Mapping | list | tuple)
+            }
+        kept = {str(name): _kept(each, str(name)) for name, each in value.items()}
+        return {name: each for name, each in kept.items() if each is not _LEFT_OUT}
+    if isinstance(value, list | tuple):
+        return [each for each in (_kept(each, key) for each in value) if each is not _LEFT_OUT]
+    if isinstance(value, str):
+        return value if key in _KINDS and _WORD.fullmatch(value) else _LEFT_OUT
+    return value
+
+
+def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, each in config.items():
+        if name == "text_config" and isinstance(each, Mapping):
+            found[name] = _shape(each)
+        elif name in _SHAPE and (isinstance(each, int | float) or _known_type(name, each)):
+            found[name] = each
+    return found
+
+
+def _known_type(name: str, value: Any) -> bool:
+    """A model's type that everybody knows; another is its owner's word."""
+    from transformers import CONFIG_MAPPING
+
+    return name == "model_type" and value in CONFIG_MAPPING
 
 
 def _only_figures(row: Any) -> None:

@@ -70,7 +70,7 @@ def command(
     from oppo_real.calibrate.profile import samples_text
     from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
     from oppo_real.calibrate.session import Effort, calibrate_to
-    from oppo_real.calibrate.share import write_shared
+    from oppo_real.calibrate.share import with_parameters, write_shared
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.errors import OppoError
     from oppo_sim.plain_json import plain
@@ -106,7 +106,8 @@ def command(
         save_figure(calibration_figure(session.visits, calibration.fits), figure)
     shared = None
     if share is not None:
-        shared = write_shared(calibration.profile, samples_text(session.visits, session.contention), share)
+        told = with_parameters(calibration.profile, subject.config.models)
+        shared = write_shared(told, samples_text(session.visits, session.contention), share)
     notes = [*session.notes, *remarks(calibration)]
     if as_json:
         files = {name: str(getattr(written, name)) for name in ("profile", "report", "samples")}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from oppo_real.placement.connected import WORKER_TIMEOUT_S
-from oppo_real.placement.engines import EngineKind
+from oppo_real.placement.engines import ENGINES, EngineKind, gpu_number
 from oppo_real.ppo.config import PPOConfig
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 from oppo_sim.costs.training_config import TrainingConfig
@@ -193,6 +193,15 @@ class RealConfig(Strict):
                 f"ppo.temperature {self.ppo.temperature} differs from temperature {self.temperature} of the"
                 " sampling: leave ppo.temperature out"
             )
+        if self.placement.kind == "inline":
+            placed = ((self.engine, self.devices.rollout), (self.scorer, self.devices.scoring))
+            for engine, devices in placed:
+                other = next((one for one in devices if (gpu_number(one) or 0) > 0), None)
+                if other is not None and ENGINES[engine].first_gpus:
+                    raise ValueError(
+                        f"{engine} takes the first GPU of its process, so {other} needs a process of its own:"
+                        " set placement.kind to processes"
+                    )
         if self.recorded_timing is not None and not self.lock_step:
             raise ValueError(
                 "recorded_timing is for lock_step: true, where nothing is measured: leave it out"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from oppo_real.node import Gpu, Node
+from oppo_real.placement.engines import VISIBLE, gpu_number, spread_over
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import format_seconds, significant
 
@@ -203,10 +204,10 @@ def _vllm(node: Node) -> Check:
 
 def _missing_devices(node: Node, config: "RealConfig") -> Iterator[Check]:
     count = len(_visible(node))
-    devices = dict.fromkeys([config.devices.training, *config.devices.rollout, *config.devices.scoring])
-    for device in devices:
-        kind, _, number = device.partition(":")
-        if kind == "cuda" and int(number or 0) >= count:
+    replicas, workers = _spread(config)
+    named = [(config.devices.training,), *replicas, *workers]
+    for device in dict.fromkeys(one for devices in named for one in devices):
+        if (gpu_number(device) or 0) >= count and device != "cpu":
             yield Check(
                 "devices",
                 "problem",
@@ -215,13 +216,37 @@ def _missing_devices(node: Node, config: "RealConfig") -> Iterator[Check]:
             )
 
 
+def _spread(config: "RealConfig") -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """(Devices of a replica on each of ``devices.rollout``, of a scoring worker on each of
+    ``devices.scoring``): an engine over several GPUs takes those that follow."""
+
+    def devices(first: str, count: int) -> tuple[str, ...]:
+        number = gpu_number(first)
+        return (first,) if number is None else tuple(f"cuda:{number + at}" for at in range(count))
+
+    actors, scorers = (
+        spread_over(config.engine, config.actor_args),
+        spread_over(config.scorer, config.scorer_args),
+    )
+    return (
+        [devices(one, actors) for one in config.devices.rollout],
+        [devices(one, scorers) for one in config.devices.scoring],
+    )
+
+
 def _visible(node: Node) -> list[Gpu]:
-    """GPUs in the order of cuda:0, cuda:1, …"""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    """GPUs in the order of cuda:0, cuda:1, …; CUDA takes numbers and beginnings of UUIDs, up to the first
+    that is neither."""
+    named = os.environ.get(VISIBLE)
     if named is None:
         return list(node.gpus)
-    by_index = {str(gpu.index): gpu for gpu in node.gpus}
-    return [by_index[part.strip()] for part in named.split(",") if part.strip() in by_index]
+    found = []
+    for part in map(str.strip, named.split(",")):
+        gpus = [gpu for gpu in node.gpus if part == str(gpu.index) or (part and gpu.uuid.startswith(part))]
+        if len(gpus) != 1:
+            break
+        found += gpus
+    return found
 
 
 def _memory_checks(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator[Check]:
@@ -267,28 +292,37 @@ def _weights(scenario: "Scenario", config: "RealConfig") -> tuple[dict[str, floa
     learned = actor
     if config.trains and config.ppo_config(scenario.training).critic == "separate":
         learned += actor if models.critic is None else count("score", models.critic)
-    add(devices.training, learned * trained * (_OPTIMIZER if config.trains else 1))
+    training = (
+        devices.training if gpu_number(devices.training) is None else f"cuda:{gpu_number(devices.training)}"
+    )
+    add(training, learned * trained * (_OPTIMIZER if config.trains else 1))
     if config.trains and scenario.training.ref:
-        add(devices.training, actor * trained)
-    for index in range(scenario.rollout.num_replicas):
-        add(devices.rollout[index % len(devices.rollout)], actor * element)
+        add(training, actor * trained)
     scoring = reward + (actor if scenario.training.stream_ref else 0)
-    for index in range(scenario.scoring.num_workers):
-        add(devices.scoring[index % len(devices.scoring)], scoring * element)
+    replicas, workers = _spread(config)
+    for places, number, parameters in (
+        (replicas, scenario.rollout.num_replicas, actor),
+        (workers, scenario.scoring.num_workers, scoring),
+    ):
+        for index in range(number):
+            spread = places[index % len(places)]
+            for device in spread:
+                add(device, parameters * element / len(spread))
     return needed, float(actor * trained)
 
 
 def _free_on(node: Node, device: str) -> int | None:
-    kind, _, number = device.partition(":")
-    if kind != "cuda":
+    place = gpu_number(device)
+    if place is None:
         return node.free_bytes
-    gpus, place = _visible(node), int(number or 0)
+    gpus = _visible(node)
     return gpus[place].free_bytes if place < len(gpus) else None
 
 
 def _sharing(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator[Check]:
     """Whether kernels of replica and scorer run together, as the scenario says they do."""
-    shared = set(config.devices.rollout) & set(config.devices.scoring) - {"cpu"}
+    replicas, workers = ({one for each in group for one in each} for group in _spread(config))
+    shared = replicas & workers - {"cpu"}
     if not shared or config.placement.kind != "processes":
         return
     said, here = scenario.placement.sharing, "mps" if node.mps else "time_slice"

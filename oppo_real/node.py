@@ -28,7 +28,7 @@ PACKAGES: Final = (
 )
 _WITHIN_S: Final = 20.0
 _MIB: Final = 2**20
-_FIELDS: Final = ("index", "name", "memory.total", "memory.free", "driver_version", "compute_mode")
+_FIELDS: Final = ("index", "name", "memory.total", "memory.free", "driver_version", "compute_mode", "uuid")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Gpu:
     free_bytes: int
     driver: str
     compute_mode: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ def _gpus() -> tuple[Gpu, ...]:
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) == len(_FIELDS) and row[0].isdigit() and row[2].isdigit() and row[3].isdigit():
-            index, name, total, free, driver, mode = row
-            found.append(Gpu(int(index), name, int(total) * _MIB, int(free) * _MIB, driver, mode))
+            index, name, total, free, *rest = row
+            found.append(Gpu(int(index), name, int(total) * _MIB, int(free) * _MIB, *rest))
     return tuple(found)
 
 

@@ -1,10 +1,11 @@
 """Engines from plain descriptions, which can be sent to another process and be built there."""
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from math import prod
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from oppo_real.engines.interface import Actor, Sampling, Scorer
 from oppo_real.placement.cores import keep_memory
@@ -54,6 +55,10 @@ class ScorerSpec:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
+Spec = TypeVar("Spec", ActorSpec, ScorerSpec)
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
 @dataclass(frozen=True)
 class EngineFacts:
     """What there is to know of an engine before it is imported."""
@@ -67,14 +72,47 @@ class EngineFacts:
     """What the configuration of a tiny model must have for it."""
     parallel_args: tuple[str, ...] = ()
     """Engine arguments by whose product one engine is spread over devices."""
+    first_gpus: bool = False
+    """It takes the first GPUs that its process sees, whatever its device is called."""
     args_inside_ray: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of an engine that is spread over devices inside a worker of Ray."""
 
 
 def parallel_size(spec: ActorSpec | ScorerSpec) -> int:
     """Devices that one engine is spread over."""
-    given = (spec.engine_args.get(name) for name in ENGINES[spec.engine].parallel_args)
+    return spread_over(spec.engine, spec.engine_args)
+
+
+def spread_over(engine: EngineKind, engine_args: Mapping[str, Any]) -> int:
+    """Devices that one engine with these arguments is spread over."""
+    given = (engine_args.get(name) for name in ENGINES[engine].parallel_args)
     return prod(size for size in given if isinstance(size, int))
+
+
+def gpu_number(device: str) -> int | None:
+    """2 of ``cuda:2``, 0 of ``cuda``; None of another device."""
+    kind, _, number = device.partition(":")
+    return int(number or 0) if kind == "cuda" else None
+
+
+def in_own_process(spec: Spec) -> Spec:
+    """The engine of a process that has no other: one that takes the first GPUs it sees is shown its own,
+    only, by CUDA_VISIBLE_DEVICES; nothing may have used CUDA here before.
+
+    Raises OppoError where there are fewer."""
+    first = gpu_number(spec.device)
+    if first is None or not ENGINES[spec.engine].first_gpus:
+        return spec
+    count, named = parallel_size(spec), os.environ.get(VISIBLE)
+    seen = None if named is None else [part for part in named.split(",") if part.strip()]
+    if seen is not None and first + count > len(seen):
+        raise OppoError(
+            f"an engine on {count} GPU(s) from {spec.device} on needs more than {VISIBLE}={named} leaves:"
+            " name other devices (real.devices), or show more of them"
+        )
+    numbers = range(first, first + count)
+    os.environ[VISIBLE] = ",".join(str(number) if seen is None else seen[number] for number in numbers)
+    return replace(spec, device="cuda")
 
 
 def require_engine(engine: EngineKind) -> None:
@@ -181,6 +219,7 @@ ENGINES: Final[Mapping[EngineKind, EngineFacts]] = {
         # It has no attention for heads of 16 on a CPU.
         tiny_model={"num_attention_heads": 2, "num_key_value_heads": 2},
         parallel_args=("tensor_parallel_size", "pipeline_parallel_size"),
+        first_gpus=True,
         # It would look for the GPUs of a split engine in bundles of its own; they are in the actor's.
         args_inside_ray={"distributed_executor_backend": "mp"},
     ),

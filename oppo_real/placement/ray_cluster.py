@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from oppo_real.placement.connected import PATIENCE_S, WORKER_TIMEOUT_S, gone, receiver, silent, start_timeout
 from oppo_real.placement.cores import available_cores
-from oppo_real.placement.engines import ENGINES, ActorSpec, ScorerSpec, parallel_size
+from oppo_real.placement.engines import ENGINES, ActorSpec, ScorerSpec, Spec, parallel_size
 from oppo_real.placement.ray_worker import THREADS, RayWorker, StoredWeights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from oppo_real.config import RaySection, RayShare
 
-Spec = TypeVar("Spec", ActorSpec, ScorerSpec)
 _ANSWER_S = 10.0  # for the head of a cluster
 _CLOCK_READINGS = 10
 _LEAST_STORE_BYTES = 256 << 20

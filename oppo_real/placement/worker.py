@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from oppo_real.engines.interface import Scorer
 from oppo_real.placement.cores import bind
-from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer
+from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, in_own_process
 from oppo_real.placement.events import Event
 from oppo_real.placement.host import ReplicaHost, ScorerHost
 from oppo_sim.errors import OppoError
@@ -64,7 +64,7 @@ def serve_replica(
 
     def body() -> None:
         bind(to.cores, to.threads)
-        actor = build_actor(spec)
+        actor = build_actor(in_own_process(spec))
         channel.send(("ready", actor.resolved_config()))
         try:
             _obey_as_replica(channel, ReplicaHost(index, actor, stream), published)
@@ -79,7 +79,7 @@ def serve_scorer(channel: Channel, index: int, spec: ScorerSpec, max_scoring_tok
 
     def build() -> Scorer:
         bind(to.cores, to.threads)
-        return build_scorer(spec)
+        return build_scorer(in_own_process(spec))
 
     serve_built_scorer(channel, index, build, max_scoring_tokens)
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from oppo_real import doctor
+from oppo_real.config import real_config
 from oppo_real.doctor import Check, node_checks, scenario_checks
+from oppo_real.engines.models import parameter_count
 from oppo_real.node import Gpu, Node, this_node
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.scenario.load import load_scenario
@@ -15,8 +18,8 @@ from tests.real.test_validate_session import MODEL, REAL, scenario_file
 
 GIB = 2**30
 QUERY = """\
-0, NVIDIA H100 80GB HBM3, 81559, 81079, 550.54.15, Default
-1, NVIDIA H100 80GB HBM3, 81559, 40000, 550.54.15, Default
+0, NVIDIA H100 80GB HBM3, 81559, 81079, 550.54.15, Default, GPU-1f0c-a
+1, NVIDIA H100 80GB HBM3, 81559, 40000, 550.54.15, Default, GPU-7d21-b
 """
 TOPOLOGY = """\
 \tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -52,7 +55,7 @@ def by_subject(checks: "list[Check]") -> dict[str, Check]:
 def test_gpus_links_and_mps_are_read(two_gpus: None, tmp_path: Path) -> None:
     node = this_node()
     assert node.gpus[0] == Gpu(
-        0, "NVIDIA H100 80GB HBM3", 81559 * 2**20, 81079 * 2**20, "550.54.15", "Default"
+        0, "NVIDIA H100 80GB HBM3", 81559 * 2**20, 81079 * 2**20, "550.54.15", "Default", "GPU-1f0c-a"
     )
     assert node.links == ((0, 1, "NV18"),)
     assert not node.mps
@@ -108,6 +111,44 @@ def test_devices_that_are_not_there(tmp_path: Path) -> None:
     found = on(gpu_node(), scenario_file(tmp_path, real={**REAL, "devices": devices}))
     assert found["devices"].state == "problem"
     assert "names cuda:1, and 1 GPU(s)" in found["devices"].told
+
+
+def test_gpus_are_shown_by_number_or_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(
+        Gpu(number, "H", 80 * GIB, (20 + number) * GIB, "550", "Default", f"GPU-{number}f")
+        for number in range(3)
+    )
+    node = replace(this_node(), gpus=gpus)
+    file = scenario_file(tmp_path, real={**REAL, "devices": {"training": "cuda:1"}})
+    for named, told in (
+        ("2,0", "on cuda:1, 20.0 GiB free"),
+        ("GPU-0, GPU-2f", "on cuda:1, 22.0 GiB free"),
+        ("0,9,1", "names cuda:1, and 1 GPU(s)"),
+        ("", "names cuda:1, and 0 GPU(s)"),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        found = on(node, file)
+        assert told in found.get("devices", found.get("memory needed", Check("", "ok", ""))).told, named
+
+
+def test_an_engine_over_two_gpus_takes_half_on_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpus = tuple(Gpu(number, "H", 80 * GIB, 79 * GIB, "550", "Default") for number in range(3))
+    node = replace(this_node(), gpus=gpus)
+    real = {
+        **REAL,
+        "engine": "vllm",
+        "actor_args": {"tensor_parallel_size": 2},
+        "devices": {"training": "cuda", "rollout": ["cuda:1"], "scoring": ["cuda:0"]},
+        "placement": {"kind": "processes"},
+    }
+    scenario = load_scenario(scenario_file(tmp_path, real=real))
+    whole = parameter_count("causal_lm", MODEL) * 4.0
+    reward = parameter_count("score", MODEL) * 4.0
+    needed, _ = doctor._weights(scenario, real_config(scenario))
+    assert needed == {"cuda:0": whole + reward, "cuda:1": whole / 2, "cuda:2": whole / 2}
+    found = on(replace(node, gpus=gpus[:2]), scenario.source)
+    assert "names cuda:2, and 2 GPU(s)" in found["devices"].told
 
 
 def test_weights_gradients_and_optimizer_are_counted_by_hand(tmp_path: Path) -> None:

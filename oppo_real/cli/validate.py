@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import progress_bar
+from oppo_sim.cli.progress import progress_bar, told_progress
 
 DEFAULT = "sequential,intra,inter,oppo"
 
@@ -24,7 +24,8 @@ DEFAULT = "sequential,intra,inter,oppo"
 @click.option(
     "--from-tune",
     type=options.PATH,
-    help="Folder of 'oppo tune': sequential, the three settings it ranks first, and two others.",
+    help="Folder of 'oppo tune': sequential, the three settings it ranks first, and two others. Where it"
+    " holds no finished search, one is made there first, on the seconds of --profile or of the scenario's.",
 )
 @click.option(
     "--profile",
@@ -76,7 +77,7 @@ def command(
     require_engine("torch")
     from oppo_real.calibrate.session import Effort
     from oppo_real.validate.present import show
-    from oppo_real.validate.session import ValidateRequest, validate
+    from oppo_real.validate.session import ValidateRequest, check_before, validate
     from oppo_real.validate.variants import variant_of, variants_of_search
     from oppo_real.validate.write import write_validation
     from oppo_sim.errors import OppoError
@@ -84,13 +85,21 @@ def command(
     loaded = load_scenario(scenario, overrides)
     if from_tune is not None and policies is not None:
         raise OppoError("--policies and --from-tune both say what to validate: give one of them")
+    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
+    options.refuse_taken(folder, force)
     if from_tune is not None:
+        from oppo_real.validate.search import have_search
+
+        check_before(loaded, profile)
+        try:
+            with told_progress(loaded.name, "search", as_json) as tell:
+                have_search(loaded, from_tune, profile, steps, tell)
+        except KeyboardInterrupt:
+            return options.interrupted(f"finished runs of the search are kept in {from_tune}")
         chosen = variants_of_search(loaded, from_tune)
     else:
         labels = options.policies(DEFAULT if policies is None else policies)
         chosen = tuple(variant_of(loaded, label) for label in labels)
-    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
-    options.refuse_taken(folder, force)
     effort = Effort(repeats=5, budget_s=budget_s, contention=contention, seed=loaded.seed)
     request = ValidateRequest(loaded, chosen, repeats, steps or loaded.steps, profile, folder, effort)
     try:

@@ -94,27 +94,20 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     Raises OppoError.
     """
     scenario = request.scenario
-    if scenario.real is None:
-        raise OppoError(
-            f"{scenario.source} has no real section, so it cannot be run for real: add real: with models"
-            " (docs/real.md)"
-        )
+    here, given = check_before(scenario, request.profile)
     config = real_config(scenario)
-    check_places(scenario, config)
     turns = plan_turns(request.policies, request.repeats, scenario.seed)
     variants = {one.label: one for one in request.variants}
     setups = {
         label: build_real_setup(scenario, policy=one.policy, steps=request.steps, settings=one.settings)
         for label, one in variants.items()
     }
-    here = hardware(config.devices.rollout[0])
     notes = (
         []
         if scenario.warmup_steps
         else ["warmup_steps is 0, so the first step counts: it pays for what an engine does once"]
     )
     load = load_now()
-    given = _given_profile(request, config, here)
     trace = setups[request.policies[0]].base.replay.content_hash
     versions = software_versions()
     inputs = inputs_digest(scenario, trace, request.steps, here, versions)
@@ -272,15 +265,24 @@ def first_cores(config: RealConfig) -> tuple[int, ...] | None:
     return None if lists is None else lists[0]
 
 
-def _given_profile(request: ValidateRequest, config: RealConfig, here: str) -> Profile | None:
-    if request.profile is None:
-        return None
+def check_before(scenario: Scenario, given: Path | None) -> tuple[str, Profile | None]:
+    """Refuse what no choice of policies can mend: (this hardware, the given profile). Raises OppoError."""
+    if scenario.real is None:
+        raise OppoError(
+            f"{scenario.source} has no real section, so it cannot be run for real: add real: with models"
+            " (docs/real.md)"
+        )
+    config = real_config(scenario)
+    check_places(scenario, config)
+    here = hardware(config.devices.rollout[0])
+    if given is None:
+        return here, None
     if config.lock_step:
         raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
-    profile = load_profile(request.profile)
+    profile = load_profile(given)
     with own_cores_kept(first_cores(config)):
         bound = hardware(config.devices.rollout[0])
     check_profile_matches(
-        profile, config, request.scenario.training, bound if profile.measured.hardware == bound else here
+        profile, config, scenario.training, bound if profile.measured.hardware == bound else here
     )
-    return profile
+    return here, profile

@@ -12,11 +12,12 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.scenario.build import policy_settings_of
+from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.sweep.ranking import OK
 from oppo_sim.sweep.resolve import POLICY_NAME
 from oppo_sim.tables import read_table
-from oppo_sim.tune.folder import TRIALS
+from oppo_sim.tune.folder import BEST, TRIALS, TUNE
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.schema import Scenario
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 FIRST: Final = 3
 """Settings that a search ranks first, and are validated."""
 _POLICY: Final = "policy."
+_SAME: Final = (
+    "rollout_batch_size", "group_size", "max_prompt_length", "max_response_length", "rollout", "scoring",
+    "training",
+)  # fmt: skip
+"""Sections that a search leaves as they are, and that decide what is best."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +60,17 @@ def variant_of(scenario: "Scenario", label: str) -> Variant:
 
 
 def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...]:
-    """The baseline, the three settings that a search (``oppo tune``) ranks first, the one in the middle of
-    the rest and the last one.
+    """The baseline, the three settings that a search (``oppo tune``) ranks first, its choice before all, the
+    one in the middle of the rest and the last one.
 
-    Raises OppoError for a folder without a finished search, one in which fewer than two settings ran, and
-    one that searched more than the policy.
+    Raises OppoError for a folder without a finished search, one of another scenario, one in which fewer than
+    two settings ran, and one that searched more than the policy.
     """
     path = folder / TRIALS
-    if not path.is_file():
-        raise OppoError(f"{folder} holds no finished search ({TRIALS}): give the folder of 'oppo tune'")
+    if not (folder / TUNE).is_file() or not path.is_file():
+        raise OppoError(f"{folder} holds no finished search ({TUNE}): give the folder of 'oppo tune'")
+    record = _read(folder / TUNE)
+    _refuse_other(scenario, folder)
     frame = read_table(path, "run the search again")
     if missing := sorted({POLICY_NAME, c.REGRET, c.STATUS, c.BROKEN} - set(frame.columns)):
         raise OppoError(f"{path} lacks the column {missing[0]}: run the search again")
@@ -73,7 +81,9 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
             f" {other}=VALUE for one value, and set it in the scenario"
         )
     ran = frame[(frame[c.STATUS] == OK) & (frame[c.BROKEN] == "") & frame[c.REGRET].notna()]
-    ranked = ran.sort_values(c.REGRET, kind="stable").to_dict("records")
+    # The choice kept its bounds on fresh seeds, too, which one that ranks before it may not have done.
+    first = ran[c.TRIAL] != (record.get("chosen") or {}).get(c.TRIAL)
+    ranked = ran.assign(first=first).sort_values(["first", c.REGRET], kind="stable").to_dict("records")
     found = [_of_trial(scenario, {str(name): value for name, value in row.items()}, fields) for row in ranked]
     settings = list({one.label: one for one in found if one.policy != BASELINE}.values())
     if len(settings) < 2:
@@ -83,6 +93,30 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
     rest = settings[FIRST:]
     others = [rest[(len(rest) - 1) // 2], rest[-1]] if len(rest) > 1 else rest
     return (variant_of(scenario, BASELINE), *settings[:FIRST], *others)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise OppoError(f"cannot read {path} ({error}): run the search again") from None
+    if not isinstance(record, dict):
+        raise OppoError(f"{path} is no record of a search: run the search again")
+    return record
+
+
+def _refuse_other(scenario: "Scenario", folder: Path) -> None:
+    """Raise OppoError where the search was of another run: its choice may be none here."""
+    path = folder / BEST
+    if not path.is_file():  # nothing kept all bounds
+        return
+    searched, own = (load_scenario(path).to_plain(), scenario.to_plain())
+    for name in _SAME:
+        if searched.get(name) != own.get(name):
+            raise OppoError(
+                f"{folder} searched another scenario than {scenario.source} ({name} is {searched.get(name)}"
+                f" there and {own.get(name)} here): search this one"
+            )
 
 
 def _of_trial(scenario: "Scenario", row: Mapping[str, Any], fields: Sequence[str]) -> Variant:

@@ -45,15 +45,15 @@ class ProfileCostConfig(CostSection):
         return self
 
     def build(self, context: CostContext, base_dir: Path | None = None) -> Costs:
-        profile = self._profile(base_dir)
+        profile = self.profile(base_dir)
         source = self.path if self.path is not None else f"shipped: {self.name}"
         if self.roofline_training is None:
             return costs_from_profile(profile, context, source=source)
         shape = self.roofline_training.build(context, base_dir)
         return costs_from_profile(profile, context, source, shape.training, shape.provenance)
 
-    def _profile(self, base_dir: Path | None) -> Profile:
-        """From a file or the package. Raises OppoError."""
+    def profile(self, base_dir: Path | None) -> Profile:
+        """The tables, from a file or the package. Raises OppoError."""
         if self.name is not None:
             return load_shipped(self.name)
         assert self.path is not None, "the section has one of the two"

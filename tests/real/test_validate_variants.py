@@ -1,16 +1,24 @@
 """Policies with settings of their own in a validation, and those that a search ranks first."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from oppo_real.calibrate.plan import sizes_of
+from oppo_real.validate import search
 from oppo_real.validate.compare import Prediction, PredictionAccuracy
+from oppo_real.validate.search import have_search
 from oppo_real.validate.variants import variant_of, variants_of_search
+from oppo_sim import columns as c
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.errors import OppoError
+from oppo_sim.progress import Progress
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.tables import read_table
+from oppo_sim.tune.request import TuneRequest
+from tests.fast_setups import profile_content
 from tests.real.test_validate_session import REAL, run, scenario_file
 
 
@@ -95,7 +103,67 @@ def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     assert variants[-1].label in json.loads((tmp_path / "out" / "validation.json").read_text())["policies"]
 
     assert "--from-tune" in run_refused(file, "--from-tune", str(searched), "--policies", "sequential,oppo")
-    assert "no finished search" in run_refused(file, "--from-tune", str(tmp_path))
+
+    # The choice comes first, also where another one ranks before it (and broke a bound on fresh seeds).
+    record = json.loads((searched / "tune.json").read_text())
+    table = read_table(searched / "trials.parquet", "")
+    label = variants[2].label
+    for number in table[c.TRIAL]:
+        record["chosen"] = {c.TRIAL: int(number)}
+        (searched / "tune.json").write_text(json.dumps(record))
+        if variants_of_search(scenario, searched)[1].label == label:
+            break
+    else:
+        raise AssertionError(f"{label} is no trial")
+
+    larger = scenario_file(tmp_path, "larger.yaml", rollout_batch_size=8)
+    assert "another scenario than" in (said := run_refused(larger, "--from-tune", str(searched)))
+    assert "rollout_batch_size is 4 there and 8 here" in said
+
+    (searched / "tune.json").unlink()  # a search that was killed while it wrote
+    said = run_refused(file, "--from-tune", str(searched))
+    assert "no finished search" in said and "oppo calibrate" in said and "--profile" in said
+
+
+def test_one_command_searches_on_measured_seconds_and_runs_what_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "TuneRequest", partial(TuneRequest, trials=12, draws=0, figures=False))
+    (tmp_path / "measured.json").write_text(json.dumps(profile_content()))
+    real = {**REAL, "lock_step": True}
+    file = scenario_file(tmp_path, costs={"kind": "profile", "path": "measured.json"}, real=real)
+    searched, out = tmp_path / "searched", tmp_path / "out"
+
+    def stopped(told: Progress) -> None:
+        if told.doing == "search" and told.done >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        have_search(load_scenario(file), searched, None, None, stopped)
+    assert not (searched / "tune.json").exists()
+    asked = [file, "--from-tune", str(searched), "--repeats", "1", "--no-figures", "-o", str(out)]
+    result = run(*asked)
+    assert result.exit_code == 0, result.output
+    assert "regret" in result.stdout
+    found = json.loads((out / "validation.json").read_text())["policies"]
+    assert found[0] == "sequential" and len(found) > 3
+    assert json.loads((searched / "tune.json").read_text())["trials"] == 12
+    # As the run has it: nothing is trained, so nothing of it takes time.
+    assert set(json.loads((tmp_path / "searched.profile.json").read_text())["training"]["update_actor"]) == {
+        0
+    }
+    assert not have_search(load_scenario(file), searched, None, None, lambda told: None)
+
+
+def test_what_cannot_be_run_is_refused_before_a_search(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    with pytest.raises(
+        OppoError, match=r"costs of .* are of kind linear, not measured here: 'oppo calibrate"
+    ):
+        run(file, "--from-tune", str(tmp_path / "none"))
+    with pytest.raises(OppoError, match="has no real section"):
+        run(scenario_file(tmp_path, real=None), "--from-tune", str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
 
 
 def test_regret_is_what_the_predicted_choice_costs() -> None:

@@ -78,6 +78,8 @@ def this_node() -> Node:
     """Look. What the system does not say is None or empty."""
     gpus = _gpus()
     memory = _memory()
+    if (allowed := memory_allowed()) is not None:
+        memory = {name: min(memory.get(name, most), most) for name, most in allowed.items()}
     return Node(
         cpu=cpu_model(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -103,6 +105,33 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def memory_allowed(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> dict[str, int] | None:
+    """Where a container or a batch system lets this process have only part of the machine's memory (control
+    groups, version 2): bytes, by the names of /proc/meminfo; None: it may have all."""
+    try:
+        line = next(one for one in own.read_text(encoding="utf-8").splitlines() if one.startswith("0::"))
+    except (OSError, StopIteration):
+        return None
+    inside = root / line[3:].strip("/")
+    found = [one for one in (inside, *inside.parents) if one.is_relative_to(root)]
+    limits = [limit for group in found if (limit := _limit(group)) is not None]
+    if not limits:
+        return None
+    return {name: min(limit[name] for limit in limits) for name in ("MemTotal", "MemAvailable")}
+
+
+def _limit(group: Path) -> dict[str, int] | None:
+    try:
+        most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # the root has no limit; "max": none is set
+        return None
+    # Pages of files that were read are given back when memory is wanted.
+    return {"MemTotal": most, "MemAvailable": max(0, most - used + int(stat.get("inactive_file", 0)))}
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from oppo_real import doctor
 from oppo_real.config import real_config
 from oppo_real.doctor import Check, node_checks, scenario_checks
 from oppo_real.engines.models import parameter_count
-from oppo_real.node import Gpu, Node, this_node
+from oppo_real.node import Gpu, Node, memory_allowed, this_node
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.scenario.load import load_scenario
 from tests.real.test_validate_session import MODEL, REAL, scenario_file
@@ -95,6 +95,23 @@ def test_a_broken_nvidia_smi_is_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert this_node().gpus == ()
+
+
+def test_memory_that_a_container_may_have(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("0::/batch/job7\n")
+    root = tmp_path / "root"
+    job = root / "batch" / "job7"
+    job.mkdir(parents=True)
+    assert memory_allowed(root, own) is None
+    for group, most, used, files in ((root / "batch", "9000", 3000, 500), (job, "max", 2000, 0)):
+        (group / "memory.max").write_text(f"{most}\n")
+        (group / "memory.current").write_text(f"{used}\n")
+        (group / "memory.stat").write_text(f"anon 7\ninactive_file {files}\n")
+    assert memory_allowed(root, own) == {"MemTotal": 9000, "MemAvailable": 6500}
+    (job / "memory.max").write_text("4000")
+    assert memory_allowed(root, own) == {"MemTotal": 4000, "MemAvailable": 2000}
+    assert memory_allowed(root, tmp_path / "none") is None
 
 
 def on(node: Node, path: str) -> dict[str, Check]:

@@ -125,6 +125,7 @@ def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     assert "no finished search" in said and "oppo calibrate" in said and "--profile" in said
 
 
+@pytest.mark.filterwarnings("ignore::oppo_sim.costs.profile.ProfileRangeWarning")
 def test_one_command_searches_on_measured_seconds_and_runs_what_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     ("raised", "code", "sentence"),
     [
         (OppoError("what,\nwhere, how"), 2, "oppo: error: what, where, how\n"),
+        (OppoError("name " + 9999 * "9"), 2, f"oppo: error: name {200 * '9'}…{60 * '9'}\n"),
         (KeyboardInterrupt(), 130, "oppo: interrupted: what was written so far is incomplete\n"),
         (click.Abort(), 130, "oppo: interrupted: what was written so far is incomplete\n"),
         (

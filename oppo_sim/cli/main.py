@@ -14,6 +14,8 @@ from oppo_sim.cli.progress import with_quiet
 from oppo_sim.errors import OppoError
 from oppo_sim.given_command import given_command
 
+LONGEST_WORD = 300
+"""Of an error: longer paths are rare."""
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT
 EXIT_TERMINATED = 143  # 128 + SIGTERM
@@ -196,10 +198,15 @@ def main() -> NoReturn:
 
 def _fail(sentence: str) -> int:
     try:
-        print(f"oppo: error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+        print(f"oppo: error: {' '.join(map(_short, sentence.split()))}", file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
     return EXIT_ERROR
+
+
+def _short(word: str) -> str:
+    """A word as it is, or the ends of one that nobody can read: a file may hold it as a name."""
+    return word if len(word) <= LONGEST_WORD else f"{word[:200]}…{word[-60:]}"
 
 
 def _discard_if_broken(stream: TextIO) -> None:

@@ -63,9 +63,9 @@ def test_a_kv_cache_that_overflows_is_estimated_on_average(
 
 def test_utilization_counts_replicas_and_workers() -> None:
     baseline = Baseline(fit_scenario(rollout={"num_replicas": 2}), ["utilization/inference"])
-    terms = CostTerms(score=20.0)
-    values = {name: np.array([getattr(terms, name)]) for name in baseline.terms}
-    assert baseline.estimated(values)[0] == pytest.approx(baseline.simulated(terms), rel=0.02)
+    for terms in (CostTerms(score=20.0), CostTerms(score=20.0, gen_phase_s=30.0)):  # it wakes, and is idle
+        values = {name: np.array([getattr(terms, name)]) for name in baseline.terms}
+        assert baseline.estimated(values)[0] == pytest.approx(baseline.simulated(terms), rel=0.02)
 
 
 def test_utilization_by_kernels_leaves_out_what_launches_wait_for() -> None:

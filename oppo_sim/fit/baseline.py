@@ -124,7 +124,8 @@ class Baseline:
         workers = self._parts.machine.num_workers if scenario.placement.scoring == "separate" else 0
         scoring = (workers or len(each)) * seconds["reward"]
         inference = (len(each) + workers) * (seconds["gen"] + seconds["reward"])
-        busy = sum(each, np.zeros(1)) + scoring
+        waking = np.atleast_1d(terms.get("gen_phase_s", np.zeros(1)))[:, None]  # no device is busy meanwhile
+        busy = sum(each, np.zeros(1)) - len(each) * waking + scoring
         running = scoring
         if self._kernels is not None:
             prefills = sum((features.prefill for features in replicas), np.zeros(1))

@@ -337,6 +337,20 @@ def test_a_range_of_few_draws_holds_as_many_machines_as_it_says(draws: int, held
     assert float(np.mean(inside)) == pytest.approx(held, abs=0.006)
 
 
+@pytest.mark.parametrize(("groups", "each", "held"), [(26, 4, 25 / 27), (60, 2, 0.95), (80, 1, 0.95)])
+def test_a_range_of_draws_that_repeat_counts_the_independent_ones(
+    groups: int, each: int, held: float
+) -> None:
+    """Alike within a group, so a group is one draw."""
+    generator = np.random.default_rng(2)
+    inside = []
+    for _ in range(3000):
+        values = np.repeat(generator.random(groups), each) + 1e-9 * generator.random(groups * each)
+        low, high = machine_interval(np.exp(values).tolist(), groups)
+        inside.append(math.log(high) - math.log(low))
+    assert held - 0.006 < float(np.mean(inside)) < held + 0.02  # no end lies between two that are alike
+
+
 def test_each_term_has_its_share_of_the_variance() -> None:
     # Ranks of a and b are orthogonal, and the value grows with a alone.
     terms = pd.DataFrame({"a": range(1, 10), "b": [3, 8, 4, 9, 1, 6, 2, 7, 5], "same": [2.0] * 9})

@@ -16,6 +16,7 @@ TOLD_DRAWS: Final = 8
 """Draws from which on several terms are told apart."""
 FULL_DRAWS: Final = 39
 """Draws from which on a range holds 95 %."""
+_TAIL: Final = 0.025
 _EQUAL: Final = 1e-12
 
 SPEEDUP_ENDS: Final = (
@@ -33,17 +34,24 @@ Ends = tuple[float, float]
 """Low and high; NaN: there is no interval."""
 
 
-def machine_interval(values: Sequence[float]) -> Ends:
+def machine_interval(values: Sequence[float], independent: float | None = None) -> Ends:
     """95 % of what another draw would give: of n positive values, one a draw, the one at place 0.025 (n + 1)
     in order, counted from 1, and that at 0.975 (n + 1); linear between neighbours on the log scale.
 
     Another draw is as likely to fall into each of the n + 1 gaps, so this holds 95 % of them (Weibull's
     positions; those of numpy's default hold 89 % with 32 draws). Below ``FULL_DRAWS`` it is the least and the
-    largest, which hold (n − 1)/(n + 1). NaN below two draws, or where one is not finite."""
+    largest, which hold (n − 1)/(n + 1). NaN below two draws, or where one is not finite.
+
+    ``independent``: as how many independent draws the values tell, n unless given. Of m of them another lies
+    beyond an end with the values' own share beyond it, times m/(m + 1), and 1/(m + 1) more (conformal
+    prediction with weights), so at least 95 % are held; below ``FULL_DRAWS`` of them it is again the least
+    and the largest."""
     if len(values) < 2 or not all(isfinite(value) and value > 0 for value in values):
         return nan, nan
     logs = sorted(map(log, values))
-    return exp(_quantile(logs, 0.025)), exp(_quantile(logs, 0.975))
+    told = min(independent or len(logs), len(logs))
+    beyond = max(0.0, (_TAIL * (told + 1) - 1) / told) * len(logs)
+    return exp(_at(logs, beyond)), exp(_at(logs, len(logs) - 1 - beyond))
 
 
 def both(point: float, rollouts: Ends, machine: Ends) -> Ends:
@@ -163,8 +171,7 @@ def range_columns(
     }
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    last = len(ordered) - 1
-    place = min(max(share * (len(ordered) + 1) - 1.0, 0.0), float(last))
-    low = min(int(place), last - 1)
+def _at(ordered: Sequence[float], place: float) -> float:
+    """Counted from 0."""
+    low = min(int(place), len(ordered) - 2)
     return ordered[low] + (place - low) * (ordered[low + 1] - ordered[low])

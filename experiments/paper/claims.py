@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from fitting import draws_file, worlds_file
+from fitting import draws_file, independent, worlds_file
 from predicting import by_run, runs_file, steps_ratio
 from study import FOLDER, RESULTS
 
@@ -114,11 +114,12 @@ def compare(claim: Claim, results: Path = RESULTS) -> Compared:
     runs, worlds = pd.read_csv(runs_file(claim.study, results)), pd.read_csv(worlds_file(claim.study))
     values = values_of(claim, runs, worlds)
     told = values[np.isfinite(values)]
+    of_worlds = runs.drop_duplicates("draw").sort_values("draw")["world"][np.isfinite(values)]
     if len(told) < _FEWEST:
         middle = float(np.median(told)) if len(told) else float("nan")
         return Compared(claim, values, float("nan"), middle, float("nan"), f"only {len(told)} draws", "")
     few = "" if len(told) >= FULL_DRAWS else f" (least and largest of {len(told)} draws)"
-    (low, high), middle = machine_interval(told.tolist()), float(np.median(told))
+    (low, high), middle = machine_interval(told.tolist(), independent(of_worlds)), float(np.median(told))
     if not claim.paper:
         return Compared(claim, values, low, middle, high, "without a number", "")
     if claim.paper[0] in "<>":

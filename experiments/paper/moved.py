@@ -14,7 +14,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pandas as pd
-from fitting import fit
+from fitting import fit, independent
 from others import POLICY, other_study, read_others
 from predicting import by_run, predict
 from study import RESULTS
@@ -46,7 +46,7 @@ def gain(name: str, seconds: float) -> dict[str, Any]:
         draws = fit(study, WORLDS, DRAWS, Path(folder), _say)
         steps = by_run(predict(study, draws, Path(folder), _say), "step_s")
     gains = pd.Series((steps["sequential"] + seconds) / steps[POLICY])
-    low, high = machine_interval(gains.tolist())
+    low, high = machine_interval(gains.tolist(), independent(draws["world"]))
     return {"study": name, "moved_s": seconds, "low": low, "median": gains.median(), "high": high}
 
 

@@ -7,7 +7,7 @@ import moved
 import pandas as pd
 from claims import Compared, compare_all, has_runs, read_claims, store
 from figures import claims_figure, lengths_figure, others_figure, posterior_figure
-from fitting import digest, draws_file, worlds_file, worlds_worth
+from fitting import digest, draws_file, independent, worlds_file, worlds_worth
 from hypotheses import FEW, weigh
 from predicting import by_run, runs_file
 from setups import SETUPS
@@ -113,8 +113,9 @@ def lacking_table() -> str:
 def fits_table() -> str:
     """How each baseline was fitted."""
     lines = [
-        "| baseline | worlds | worth | draws | of worlds | simulated baseline, s a step: median [95 %] |",
-        "|---|---|---|---|---|---|",
+        "| baseline | worlds | worth | draws | of worlds | stand for"
+        " | simulated baseline, s a step: median [95 %] |",
+        "|---|---|---|---|---|---|---|",
     ]
     for path in sorted(RESULTS.glob("runs_*.csv")):
         name = path.stem.removeprefix("runs_")
@@ -125,7 +126,8 @@ def fits_table() -> str:
         low, middle, high = seconds.quantile([0.025, 0.5, 0.975])
         lines.append(
             f"| {name} | {len(worlds)} | {worlds_worth(worlds):.0f} | {len(draws)}"
-            f" | {draws['world'].nunique()} | {middle:.3g} [{low:.3g}, {high:.3g}] |"
+            f" | {draws['world'].nunique()} | {independent(draws['world']):.0f}"
+            f" | {middle:.3g} [{low:.3g}, {high:.3g}] |"
         )
     return "\n".join(lines)
 

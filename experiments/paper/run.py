@@ -99,7 +99,7 @@ def parts(results: Path = RESULTS, fit_only: bool = False) -> dict[str, Part]:
         | {moved.PART: Part(moved.ask, (moved.FILE,))}
         | {
             synthetic.part_of(name): Part(partial(synthetic.check_ranges, name), synthetic.files(name))
-            for name in synthetic.CHECKED
+            for name in SETUPS
         }
         | {
             questions.part_of(letter): Part(

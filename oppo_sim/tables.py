@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
@@ -214,7 +215,9 @@ def numbers(frame: "pd.DataFrame", name: str, what: str) -> NDArray[np.float64]:
     if len(frame) == 0:
         raise OppoError(f"the {what} table has no rows: nothing can be shown of it")
     if name not in frame.columns:
-        raise OppoError(f"the {what} table lacks the column '{name}': add it")
+        close = get_close_matches(name, map(str, frame.columns), n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "oppo_sim.explain(table) names those that it has"
+        raise OppoError(f"the {what} table lacks the column '{name}': {hint}")
     return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
 
 

@@ -71,6 +71,8 @@ def test_a_sweep_is_drawn_in_one_call(swept: Sweep) -> None:
     assert "chunk size" in turned.axes[0].get_xlabel()
     with pytest.raises(OppoError, match="needs two fields that vary"):
         swept.heatmap(x="steps")
+    with pytest.raises(OppoError, match="lacks the column 'speedups': did you mean 'speedup'"):
+        swept.heatmap("speedups")
 
 
 def test_the_rows_that_are_alike_begin_with_the_best(swept: Sweep) -> None:

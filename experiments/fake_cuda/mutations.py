@@ -65,7 +65,6 @@ BY_HAND: Final = (
      "return widened(head(_states_before_tokens(model, rows))).squeeze(1).to('cuda:0')"),
     ("too early a read", "placement.shared_weights", "view.copy_(weights[name])",
      "view.copy_(weights[name], non_blocking=True)"),
-    ("too early a read", "engines.packed_graphs", "captured.logits[:rows].clone()", "captured.logits[:rows]"),
     ("a graph's memory", "engines.packed_graphs",
      "replay, logits = self._record(lambda: self._step(static[0], static[1], batch))",
      "replay, logits = self._record(lambda: self._step(*static[:2].clone(), batch))\n"

@@ -156,7 +156,7 @@ def test_a_folder_of_draws_is_continued_and_shown(
     assert run([*command, *options]) == 0
     assert len(simulated) == made
     assert run(["report", "out", "-o", "page.html"]) == 0
-    assert "seeds and draws of the machine" in Path("page.html").read_text()
+    assert "seeds and the draws of the machine" in Path("page.html").read_text()
 
 
 def test_linear_costs_have_no_draws(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_the_stored_list_of_given_numbers_is_what_its_code_gives() -> None:
     assert given.page_text() == given.PAGE.read_text("utf-8"), "run 'python experiments/paper/given.py'"
 
 
-def test_shipped_scenarios_are_the_medoids_of_their_posteriors() -> None:
+def test_shipped_scenarios_are_what_their_posteriors_say() -> None:
     assert [line for name in shipped.OF for line in shipped.differences(name)] == []
 
 

@@ -4,12 +4,11 @@
     python experiments/paper/shipped.py --write   # draw the seconds again, into oppo_sim/costs/drawn
     python experiments/paper/shipped.py --compare # what oppo compare says of them, into results/shipped.csv
 
-The point is the medoid of the posterior's draws: the draw with the least mean distance to all others, over
-what is unknown (Gower's: 0 or 1 for a choice, difference of ranks for a number) and over what is predicted
-(ranks of the baseline's seconds and GPU use, and of the speed-ups). Only draws with ``generate()`` and with
-GPU use as the busy share are asked, as the baselines together say (the page's hypotheses). The scenario's
-draws are those of ``oppo fit --observe`` on the scenario itself, from the baseline's numbers: other lengths,
-models and training than the medoid's are not among them.
+The point is the draw of the posterior whose predictions are nearest to the medians of all draws: its ranks
+differ least from one half, in the mean over the baseline's seconds and GPU use and the speed-ups of intra,
+inter and oppo. Only draws with ``generate()`` and with GPU use as the busy share are asked, as the baselines
+together say (the page's hypotheses). The scenario's draws are those of ``oppo fit --observe`` on the scenario
+itself, from the baseline's numbers: other lengths, models and training than the point's are not among them.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from fitting import draws_file, worlds_file
 from predicting import by_run, runs_file
 from setups import SETUPS, known_of
 from study import RESULTS
-from unknowns import CHOICES, names_of, scenario_of, world_of
+from unknowns import scenario_of, world_of
 
 from oppo_sim import columns as c
 from oppo_sim.comparison.call import compare
@@ -53,7 +52,6 @@ KEPT: Final = 80
 """The first of them: they are in random order."""
 MEANT: Final = {"engine": "generate", "gpu_use": "utilization/inference"}
 """The most probable by all baselines together."""
-_NUMBERS: Final = ("mean", "tail_shape", "prompt")
 _DIGITS: Final = 6
 _NEAR: Final = 0.01
 """Relative, of the files' rounded values."""
@@ -84,47 +82,35 @@ _COMPARED: Final = (
 Floats = npt.NDArray[np.float64]
 
 
-def medoid(setup: str) -> int:
-    """Number of the world in which the medoid lies."""
+def point(setup: str) -> int:
+    """Number of the world in which the draw nearest to the medians lies."""
     draws, runs = pd.read_csv(draws_file(setup)), pd.read_csv(runs_file(setup))
     worlds = pd.read_csv(worlds_file(setup)).set_index("world").loc[draws["world"]].reset_index(drop=True)
     seconds = by_run(runs, "step_s")
     base = seconds["sequential"]
     predicted = {"step": base, "use": by_run(runs, "utilization")["sequential"]}
     predicted |= {run: base / seconds[run] for run in ("intra", "inter", "oppo")}
-    choices = [
-        name
-        for name in (*names_of(SETUPS[setup]), "longest")
-        if name not in MEANT and (name == "longest" or CHOICES[name].of_baseline)
-    ]
-    unknown = [_unlike(worlds[name].to_numpy()) for name in choices]
-    unknown += [_apart(worlds[name].to_numpy()) for name in _NUMBERS]
-    found = np.mean(unknown, axis=0) + np.mean([_apart(each) for each in predicted.values()], axis=0)
+    far = np.mean([_from_median(each) for each in predicted.values()], axis=0)
     asked = (worlds[list(MEANT)] == pd.Series(MEANT)).all(axis=1)
-    far = np.where(asked, found.mean(axis=1), np.inf)
-    return int(draws["world"].iloc[int(far.argmin())])
+    return int(draws["world"].iloc[int(np.where(asked, far, np.inf).argmin())])
 
 
-def _unlike(values: npt.NDArray[Any]) -> Floats:
-    return (values[:, None] != values[None, :]).astype(np.float64)
-
-
-def _apart(values: npt.NDArray[Any]) -> Floats:
-    ranks = pd.Series(values).rank(pct=True).to_numpy()
-    return np.asarray(np.abs(ranks[:, None] - ranks[None, :]))
+def _from_median(values: npt.ArrayLike) -> Floats:
+    ranks = pd.Series(np.asarray(values)).rank(pct=True).to_numpy()
+    return np.asarray(np.abs(ranks - 0.5))
 
 
 def differences(name: str) -> list[str]:
-    """Where a shipped scenario is not the medoid of its set-up: one line a field."""
+    """Where a shipped scenario is not the point of its set-up: one line a field."""
     setup = OF[name]
-    wanted = scenario_of(SETUPS[setup], world_of(SETUPS[setup], medoid(setup))).to_plain()
+    wanted = scenario_of(SETUPS[setup], world_of(SETUPS[setup], point(setup))).to_plain()
     shipped = load_scenario(name).to_plain()
     found = []
     for field in _COMPARED:
         want, have = _at(wanted, field), _at(shipped, field)
         numbers = isinstance(want, int | float) and isinstance(have, int | float)
         if not (abs(want - have) <= _NEAR * abs(want) if numbers else want == have):
-            found.append(f"{name}: {field} is {have}, the medoid's is {want}")
+            found.append(f"{name}: {field} is {have}, the posterior's point has {want}")
     return found
 
 

@@ -20,6 +20,8 @@ _ALIKE: Final = 1.25
 _REDRAWN: Final = 400
 _WAITED: Final = 0.1
 """Share of the time that a process alone may wait for a core."""
+_TAKEN: Final = 0.05
+"""Share of the time of two together that other work may have before it is told."""
 
 
 class Round(NamedTuple):
@@ -29,11 +31,21 @@ class Round(NamedTuple):
     together: tuple[float, float]
     waited: tuple[float, float] = (0.0, 0.0)
     """Of the time of each alone, the share in which it waited for a core that other work had."""
+    taken: tuple[float, float] = (0.0, 0.0)
+    """The same of each together: what other work took of both, turns that they take themselves left out."""
 
     @property
     def slowdown(self) -> tuple[float, float]:
-        """Together over alone."""
-        return self.together[0] / self.alone[0], self.together[1] / self.alone[1]
+        """Together over alone, both without the time that other work had.
+
+        Two activities fill the cores, so that a third process takes from them for as long as it runs; of
+        those of a run one often rests, and it goes there. It is no cost of running together.
+        """
+        first, second = (
+            together * (1.0 - taken) / (alone * (1.0 - waited))
+            for alone, together, waited, taken in zip(*self, strict=True)
+        )
+        return first, second
 
 
 class Meeting(NamedTuple):
@@ -160,6 +172,50 @@ def drawn_anew(
             for one in found
             for draw in [generator.integers(len(one.by_round), size=len(one.by_round))]
         ]
+
+
+def taken_by_others(waited: tuple[float, float], held: float) -> tuple[float, float]:
+    """Of the time of two activities together, the share that other work had of each.
+
+    Args:
+        waited: of the time of each, the share in which it waited for a core.
+        held: how many of the two their cores hold at once. 2: any wait is for other work; 1: they take turns,
+            and waits beyond one process's whole time are.
+    """
+    if held >= 2.0:
+        return waited
+    beyond = min(1.0, max(0.0, sum(waited) - (2.0 - held)) / held)
+    return beyond, beyond
+
+
+def beside_others(found: Iterable[Contention], share: float) -> list[Contention]:
+    """``found`` as it is where other work takes ``share`` (0 to 1) of what it took in the rounds."""
+    return [
+        replace(
+            one,
+            by_round=tuple(
+                each._replace(
+                    taken=(
+                        1.0 - (1.0 - each.taken[0]) ** (1.0 - share),
+                        1.0 - (1.0 - each.taken[1]) ** (1.0 - share),
+                    )
+                )
+                for each in one.by_round
+            ),
+        )
+        for one in found
+    ]
+
+
+def other_work(found: Sequence[Contention]) -> str:
+    """A sentence where other work had much of the time in which decoding and scoring ran together."""
+    taken = [sum(each.taken) / 2.0 for one in decode_beside_score(found) for each in one.by_round]
+    if not taken or median(taken) <= _TAKEN:
+        return ""
+    return (
+        f"other work had {median(taken):.0%} of the time in which decoding and scoring ran together: what"
+        " they cost each other is told without it, and intervals of a validation reach from none of it to all"
+    )
 
 
 def disagreement(found: Sequence[Contention], seed: int = 0) -> str:

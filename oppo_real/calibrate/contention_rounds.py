@@ -11,10 +11,11 @@ from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
 
 from oppo_real.calibrate.bench import Bench
-from oppo_real.calibrate.contention import Activity, Meeting, Round
+from oppo_real.calibrate.contention import Activity, Meeting, Round, taken_by_others
 from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import Point
 from oppo_real.engines.interface import Request, ScorePiece
+from oppo_real.placement.cores import available_cores
 from oppo_sim.errors import OppoError
 
 _HEAD_START_S: Final = 0.05
@@ -50,7 +51,7 @@ def measure_contention(
     Raises OppoError if a process cannot build its engines or ends early.
     """
     windows: dict[Meeting, float] = {}
-    with _workers(open_bench, meetings, cores) as workers:
+    with _workers(open_bench, meetings, cores) as (workers, held):
         for _ in range(rounds):
             for number, meeting in enumerate(meetings):
                 if not enough_time(4 * windows.get(meeting, window_s)):
@@ -66,6 +67,7 @@ def measure_contention(
                         (alone[0].seconds, alone[1].seconds),
                         (together[0].seconds, together[1].seconds),
                         (alone[0].waited, alone[1].waited),
+                        taken_by_others((together[0].waited, together[1].waited), held),
                     ),
                 )
 
@@ -76,7 +78,8 @@ def measure_contention(
 @contextmanager
 def _workers(
     open_bench: Callable[[], Bench], meetings: Sequence[Meeting], cores: Sequence[int] | None
-) -> "Iterator[list[Connection[Any, Any]]]":
+) -> "Iterator[tuple[list[Connection[Any, Any]], float]]":
+    """Both processes, ready, and how many of two such processes their cores hold at once."""
     context = multiprocessing.get_context("spawn")  # a forked process cannot use a CUDA device of its parent
     processes, ends = [], []
     try:
@@ -89,9 +92,8 @@ def _workers(
             there.close()
             processes.append(process)
             ends.append(here)
-        for end in ends:
-            _receive(end)
-        yield ends
+        held = min(_receive(end) for end in ends)
+        yield ends, held
     finally:
         for end in ends:
             end.close()  # which ends the process at its next wait
@@ -148,12 +150,12 @@ def _serve(
     activity: Activity | None = None
     unit, end_unit = _NOTHING
     try:
-        import torch  # noqa: F401 - slow, so before both processes share the cores
+        import torch  # slow, so before both processes share the cores
 
         if cores is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
         bench = open_bench()
-        parent.send("ready")
+        parent.send(len(available_cores()) / torch.get_num_threads())
         while True:
             number, side, start, end = parent.recv()
             meeting = meetings[number]
@@ -194,7 +196,7 @@ def _mean_unit(unit: Callable[[], bool], bench: Bench, start: float, end: float)
         bench.synchronize()
         now = perf_counter()
         if now > end and count:
-            return _Mean(seconds / count, (waited_s() - waited_before) / (now - window))
+            return _Mean(seconds / count, min(0.99, (waited_s() - waited_before) / (now - window)))
         if counts:
             seconds += now - begun
             count += 1

@@ -18,6 +18,7 @@ from oppo_real.calibrate.contention import (
     decode_beside_score,
     disagreement,
     meetings_of,
+    other_work,
 )
 from oppo_real.calibrate.contention_rounds import measure_contention
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point, warm_up
@@ -108,8 +109,7 @@ def measure_session(
         missing = [one.label for one in meetings_of(plan) if one not in measured]
         if missing:
             notes.append(f"the budget left no time for {', '.join(missing)}: raise --budget-s and run again")
-    unlike = disagreement(contention, effort.seed)
-    notes += [unlike] if unlike else []
+    notes += [told for told in (disagreement(contention, effort.seed), other_work(contention)) if told]
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
         notes.append(

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from oppo_real.calibrate.contention import Contention, contention_factor, drawn_anew, time_slices_of
+from oppo_real.calibrate.contention import (
+    Contention,
+    beside_others,
+    contention_factor,
+    drawn_anew,
+    time_slices_of,
+)
 from oppo_real.calibrate.measure import Visit
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
@@ -21,7 +27,8 @@ def resampled_profiles(
     profile: Profile, visits: Sequence[Visit], met: Sequence[Contention], count: int, seed: int
 ) -> Iterator[Profile]:
     """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew /
-    median of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew.
+    median of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew, with a share
+    of what other work took of them: how much of it meets a run, between none and all, nobody knows.
 
     Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no
     point has two visits.
@@ -40,7 +47,7 @@ def resampled_profiles(
         scaled = _scaled(profile, grouped, drawn)
         if met:
             (again,) = drawn_anew(met, generator, 1)
-            scaled = sharing_as_in(scaled, again)
+            scaled = sharing_as_in(scaled, beside_others(again, generator.uniform()))
         yield scaled
 
 

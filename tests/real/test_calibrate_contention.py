@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
+from typing import NamedTuple
 
 import pytest
 
@@ -15,10 +17,13 @@ from oppo_real.calibrate.contention import (
     Contention,
     Meeting,
     Round,
+    beside_others,
     contention_factor,
     contention_of,
     disagreement,
     meetings_of,
+    other_work,
+    taken_by_others,
     time_slices_of,
 )
 from oppo_real.calibrate.contention_rounds import measure_contention, waited_s
@@ -106,13 +111,76 @@ def test_seconds_an_iteration_are_what_decoding_takes_longer_than_its_turns() ->
 
 def test_rounds_beside_other_work_are_no_contention() -> None:
     def rounds(*waited: tuple[float, float]) -> Contention:
-        return met(4, *(Round((1.0, 1.0), (2.1, 2.1), one) for one in waited))
+        return met(4, *(Round((1 / (1 - a), 1 / (1 - b)), (2.1, 2.1), (a, b)) for a, b in waited))
 
     assert disagreement([rounds((0.0, 0.05), (0.02, 0.0), (0.0, 0.0))]) == ""
     assert disagreement([rounds((0.0, 0.05), (0.6, 0.0), (0.0, 0.0))]) == "", "one disturbed round of three"
     told = disagreement([rounds((0.0, 0.35), (0.35, 0.0), (0.35, 0.4))])
     assert "waited 35% of the time" in told
     assert "measure on a quieter machine" in told
+
+
+class Ran(NamedTuple):
+    """Of two activities that always have work: units done a ms, and the share of the time in which each waited."""
+
+    rates: tuple[float, float]
+    waited: tuple[float, float]
+
+
+def scheduled(cores: int, both: bool, factor: float, other: Callable[[int], bool], ms: int = 20_000) -> Ran:
+    """A fair scheduler, slice by slice of 4 ms: those run that ran least. A unit of either takes 10 ms of a
+    core, ``factor`` times as long where both are at work; ``other`` says when a third process is busy."""
+    ran = {"decode": 0.0, "score": 0.0, "other": 0.0}
+    for start in range(0, ms, 4):
+        ready = ["decode"] + ["score"] * both + ["other"] * other(start)
+        for name in sorted(ready, key=lambda name: ran[name])[:cores]:
+            ran[name] += 4.0
+        if not other(start):  # what has slept begins where the others are
+            ran["other"] = max(ran["other"], min(ran["decode"], ran["score"] if both else ran["decode"]))
+    first, second = ran["decode"] / ms, ran["score"] / ms
+    longer = 10.0 * (factor if both else 1.0)
+    return Ran((first / longer, second / longer), (1.0 - first, 1.0 - second))
+
+
+OTHERS: dict[str, Callable[[int], bool]] = {
+    "quiet": lambda at: False,
+    "half busy": lambda at: at % 100 < 50,
+    "bursts": lambda at: at % 7000 < 900,
+    "one core": lambda at: True,
+}
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_two_cost_each_other_is_found_beside_a_third_process(name: str, factor: float) -> None:
+    other = OTHERS[name]
+    (alone, _), (waited, _) = scheduled(2, False, factor, other)
+    together = scheduled(2, True, factor, other)
+    seconds = 1.0 / together.rates[0], 1.0 / together.rates[1]
+    taken = taken_by_others(together.waited, 2.0)
+    met_so = met(4, Round((1.0 / alone, 1.0 / alone), seconds, (waited, waited), taken))
+    assert waited == 0.0, "alone, the other process has the second core"
+    assert met_so.factor == pytest.approx(factor, rel=0.01)
+    (gross,) = beside_others([met_so], 1.0)
+    lost = {"quiet": 1.0, "half busy": 1.2, "bursts": 1.04, "one core": 1.5}[name]
+    assert gross.factor == pytest.approx(factor * lost, rel=0.03), "what the rounds would say without waits"
+    assert bool(other_work([met_so])) == (name in {"half busy", "one core"})
+    assert disagreement([met_so]) == ""
+    between = [beside_others([met_so], share)[0].factor for share in (0.0, 0.3, 1.0)]
+    assert between == sorted(between)
+    assert between[0] == met_so.factor
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_on_one_core_turns_of_the_two_are_not_other_work(name: str) -> None:
+    other = OTHERS[name]
+    together = scheduled(1, True, 1.0, other)
+    taken = taken_by_others(together.waited, 1.0)
+    busy = sum(map(other, range(0, 20_000, 4))) / 5000
+    # Of three that are ready each has a third, so that the two have two turns of what is left.
+    assert taken == pytest.approx((busy / 3.0, busy / 3.0), abs=0.02)
+    found = met(4, Round((10.0, 10.0), (1.0 / together.rates[0], 1.0 / together.rates[1]), taken=taken))
+    assert found.slowdown == pytest.approx((2.0, 2.0), rel=0.03)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not say it")

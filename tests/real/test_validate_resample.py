@@ -31,6 +31,20 @@ def test_the_interference_is_drawn_from_its_rounds(tmp_path: Path) -> None:
     assert set(alone) == {1.1}
 
 
+def test_a_run_may_meet_none_or_all_of_the_other_work_that_rounds_met(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps({**content(), "contention_factor": 1.0}))
+    profile = load_profile(tmp_path / "profile.json")
+    sync = Point("sync", ())
+    visits = [Visit(sync, number, (0.1,)) for number in range(2)]
+    rounds = [Round((1.0, 1.0), (1.25, 1.25), taken=(0.2, 0.2))] * 4
+    beside = contention_of(Meeting(("decode", "score"), (sync, sync)), rounds)
+    drawn = [one.contention_factor or 0.0 for one in resampled_profiles(profile, visits, [beside], 400, 0)]
+    assert beside.factor == 1.0
+    assert 1.0 <= min(drawn) < 1.01
+    assert 1.24 < max(drawn) <= 1.25
+    assert np.mean(np.log(drawn) / log(1.25)) == pytest.approx(0.5, abs=0.05)
+
+
 def test_the_spread_of_moments_is_that_of_neighbours() -> None:
     def visits(*speeds: float) -> list[Visit]:
         # Two batches by turns, of 0.1 and 0.9 s at the usual speed: one second is a moment.

@@ -271,3 +271,78 @@ def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) ->
     (note,) = open_log(good, lengths=trace("other", 0, 2.0)).notes
     assert "other mean lengths than the log" in note
     assert "is among those of its rollouts" in fitting(open_log(good, lengths=trace("far", 100, 1.0)))
+
+
+def test_a_line_that_another_process_printed_into_stays_one_step(tmp_path: Path) -> None:
+    whole = [
+        f"(pid=7) step:{step} - {GEN}:{20 + step} - timing_s/ref:3.0 - response_length/mean:500.0"
+        for step in range(1, 7)
+    ]
+    middle = whole[2].index(" - response")
+    whole[2] = whole[2][:middle] + " (pid=9) WARNING step:0 is old\n" + whole[2][middle:]
+    log = read_step_log(lines_of(tmp_path / "a.log", *whole))
+    assert log.frame[GEN].tolist() == [21.0, 22.0, 23.0, 24.0, 25.0, 26.0]
+    assert log.frame["response_length/mean"].tolist() == [500.0] * 6
+    assert not log.left_out
+
+
+def test_figures_without_a_step_among_steps_are_counted_not_taken_for_one(tmp_path: Path) -> None:
+    rows = [{"step": step, **BASE} for step in range(1, 6)]
+    log = read_step_log(write_lines(tmp_path / "a.jsonl", [*rows, {**BASE, GEN: 900.0}]))
+    assert log.frame["step"].tolist() == [1, 2, 3, 4, 5]
+    assert log.frame[GEN].tolist() == [BASE[GEN]] * 5
+    assert log.left_out == {"line without a step among lines that have one": 1}
+
+
+@pytest.mark.parametrize("late", [3, 6, 7])
+def test_a_log_that_went_over_to_milliseconds_half_way(late: int, tmp_path: Path) -> None:
+    rows = [
+        {
+            "step": step,
+            **{
+                name: v * (1000 if name.startswith("timing") and step > 10 - late else 1)
+                for name, v in BASE.items()
+            },
+        }
+        for step in range(1, 11)
+    ]
+    log = read_step_log(write_lines(tmp_path / "a.jsonl", rows))
+    assert log.frame[GEN].tolist() == pytest.approx([BASE[GEN]] * 10)
+    assert log.frame[STEP_S].tolist() == pytest.approx([BASE[STEP_S]] * 10)
+    assert log.left_out[f"{STEP_S} in milliseconds among seconds: divided by 1,000"] == late
+
+
+@pytest.mark.parametrize(("said", "expected"), [("20.75 s", 20.75), ("20750ms", 20.75), ("20.75s", 20.75)])
+def test_seconds_as_text_with_their_unit(said: str, expected: float, tmp_path: Path) -> None:
+    rows = [{"step": step, **BASE, GEN: said} for step in (1, 2)]
+    assert seconds(write_lines(tmp_path / "a.jsonl", rows)) == pytest.approx([expected] * 2)
+    header = f"Step,{GEN},response_length/mean"
+    path = lines_of(tmp_path / "a.csv", header, f"1,{said},500.0", f"2,{said},500.0")
+    assert seconds(path) == pytest.approx([expected] * 2)
+
+
+def test_a_restart_in_a_folder_of_a_file_a_metric_is_told_once(tmp_path: Path) -> None:
+    for name, value in BASE.items():
+        lines = [f"1.7e9,{step},{value}" for step in (1, 2, 3, 4, 5, 3, 4, 5, 6)]
+        lines_of(tmp_path / f"run-x-tag-{name.replace('/', '_')}.csv", "Wall time,Step,Value", *lines)
+    log = read_step_log(tmp_path)
+    assert log.left_out == {"step repeated after a restart: the later one counts": 3}
+    assert log.notes == ("the run was restarted at step 3",)
+
+
+def test_the_last_number_of_a_table_without_its_end_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"Step,response_length/mean,{GEN}\n1,500,20.75\n2,500,20.75\n3,500,2")
+    log = read_step_log(path)
+    assert log.frame[GEN].tolist()[:2] == [20.75, 20.75]
+    assert "which may have lost digits" in reasons(log)
+
+
+def test_lengths_and_seconds_of_other_steps_are_refused(tmp_path: Path) -> None:
+    seconds_alone = {name: value for name, value in BASE.items() if "timing" in name}
+    lengths_alone = {name: value for name, value in BASE.items() if "length" in name}
+    rows = [{"step": step, **seconds_alone} for step in range(1, 6)]
+    rows += [{"step": step, **lengths_alone} for step in range(11, 16)]
+    log = read_step_log(write_lines(tmp_path / "a.jsonl", rows))
+    with pytest.raises(OppoError, match="no step with both response lengths and seconds"):
+        fit(log, fit_scenario())

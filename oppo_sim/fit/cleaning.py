@@ -26,6 +26,7 @@ from oppo_sim.fit.segments import Gathered
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_SECONDS: Final = "step without any seconds"
 UNITS: Final = ("auto", "s", "ms")
 _THOUSAND: Final = 1000.0
 _HUNDRED: Final = 100.0
@@ -44,6 +45,8 @@ _RANGES: Final = {
 """From and to, of figures beside seconds."""
 _LEAST_PART: Final = 0.3
 """Of a step, that generation and updates take."""
+_FEWEST: Final = 3
+"""Values of one unit, beside others in another one."""
 _MOST: Final = 0.5
 """Share of a step's metrics that are far from usual where the whole line is in milliseconds."""
 
@@ -97,7 +100,7 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
         )
     for column in sorted(columns, key=lambda each: each != TIMING_STEP):
         odd = _thousandfold(frame, column, columns)
-        if odd.any() and 2 * int(odd.sum()) < len(frame):
+        if odd.any() and (TIMING_STEP in frame or 2 * int(odd.sum()) < len(frame)):
             frame.loc[odd, column] /= _THOUSAND
             gathered.left_out[f"{column} in milliseconds among seconds: divided by 1,000"] += int(odd.sum())
     return notes
@@ -116,7 +119,7 @@ def _step_alone_in_ms(frame: "pd.DataFrame", columns: list[str]) -> bool:
 def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd.Series[bool]":
     """Steps in which a metric is in milliseconds: far from its usual seconds, near them a thousandth of it,
     and no part of the step as it stands. A checkpoint that takes hours is inside its step."""
-    ratio = frame[column] / frame[column].median()
+    ratio = frame[column] / _usual(frame[column])
     odd: pd.Series[bool] = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
     if TIMING_STEP not in frame:
         return odd
@@ -124,8 +127,22 @@ def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd
         return odd & ~(frame[column] <= _LONGER * frame[TIMING_STEP])
     parts = [each for each in columns if each != TIMING_STEP]
     within = frame[parts].sum(axis=1) <= _LONGER * frame[TIMING_STEP] / _THOUSAND
-    alike = (frame[parts] > _FAR * frame[parts].median()).mean(axis=1) >= _MOST
+    alike = (frame[parts] > _FAR * frame[parts].apply(_usual)).mean(axis=1) >= _MOST
     return odd & (within | alike)
+
+
+def _usual(seconds: "pd.Series[float]") -> float:
+    """The median; where several values are a thousand times the others, of the others."""
+    known = np.sort(seconds[seconds > 0].to_numpy())
+    if len(known) < 2 * _FEWEST:
+        return float(seconds.median())
+    apart = int(np.argmax(np.diff(np.log(known)))) + 1
+    low, high = float(np.median(known[:apart])), float(np.median(known[apart:]))
+    between = known[apart] / known[apart - 1]
+    several = min(apart, len(known) - apart) >= _FEWEST
+    if several and between > _FAR / 4 and _FAR < high / low < _THOUSAND**2 / _FAR:
+        return low
+    return float(seconds.median())
 
 
 def _as_share(frame: "pd.DataFrame") -> list[str]:
@@ -169,7 +186,7 @@ def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gat
         gathered.left_out["step whose generation or whole took zero seconds"] += int(nothing.sum())
     empty = ~negative & ~nothing & frame[inside].isna().all(axis=1)
     if empty.any():
-        gathered.left_out["step without any seconds"] += int(empty.sum())
+        gathered.left_out[NO_SECONDS] += int(empty.sum())
     kept = frame[~(negative | nothing | empty)].copy()
     for column in inside:
         zero = kept[column] <= _NOTHING_S

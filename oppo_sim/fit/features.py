@@ -30,6 +30,7 @@ from oppo_sim.columns import (
 )
 from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.errors import OppoError
+from oppo_sim.fit.cleaning import NO_SECONDS
 from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
 from oppo_sim.fit.gathers import Gathers, gathers_of
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
@@ -269,6 +270,10 @@ def _with_lengths(log: StepLog, scenario: Scenario) -> StepLog:
     elif LENGTH_MEAN in frame:
         known = frame[LENGTH_MEAN] >= 1
         reason = "step without a mean response length"
+    elif log.left_out.get(NO_SECONDS):
+        raise OppoError(
+            f"{log.name} has no step with both response lengths and seconds: number the steps of both alike"
+        )
     else:
         raise OppoError(
             f"{log.name} has no response lengths: name their mean with --field response_length/mean=NAME, or"

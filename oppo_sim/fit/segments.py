@@ -10,6 +10,7 @@ from oppo_sim.columns import COLD_START
 from oppo_sim.errors import OppoError
 
 _COUNTED: Final = "the log has no steps, so its lines were counted from 0"
+_STEPLESS: Final = "line without a step among lines that have one"
 _UNSORTED: Final = "the log's lines are not in the order of their steps, and were sorted"
 _ALIKE: Final = 1e-3
 """Relative difference up to which figures are copies, written with fewer digits."""
@@ -24,6 +25,19 @@ class Gathered:
     rows: dict[int, dict[str, float]]
     left_out: "Tally[str]" = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
+    _seen: set[tuple[object, ...]] = field(default_factory=set)
+
+    def leave_out(self, reason: str, *place: object) -> None:
+        """Count a step, by its number and what else tells it from others, once: a folder may have a file a
+        metric."""
+        if (reason, *place) not in self._seen:
+            self._seen.add((reason, *place))
+            self.left_out[reason] += 1
+
+    def note(self, said: str) -> None:
+        """Say it once."""
+        if said not in self.notes:
+            self.notes.append(said)
 
 
 class _Part(NamedTuple):
@@ -60,7 +74,7 @@ def gather(files: Sequence[Sequence[Line]], where: str) -> Gathered:
         for step, row in rows.items():
             known = result.rows.setdefault(step, {})
             if _repeated(row, known):
-                result.left_out["step logged twice, in two files: the later one counts"] += 1
+                result.leave_out("step logged twice, in two files: the later one counts", step)
             known.update(row)
     if result.rows and (cut := {step for step in bare if min(result.rows) <= step} - result.rows.keys()):
         result.left_out["step whose line names no seconds and no lengths, as one that was cut off"] += len(
@@ -75,19 +89,27 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
     parts: list[_Part] = []
     last: int | None = None
     counted = 0
+    stepped = 2 * sum(named is not None for named, _ in lines) > len(lines)
     for named, figures in lines:
         if not figures:
             continue
+        if named is None and stepped:
+            # The rest of a line that another process printed into, or of no step at all.
+            if last is None or set(parts[-1].rows[last]) & set(figures):
+                result.left_out[_STEPLESS] += 1
+            else:
+                parts[-1].rows[last].update(figures)
+            continue
         step = counted if named is None else named
-        if named is None and _COUNTED not in result.notes:
-            result.notes.append(_COUNTED)
+        if named is None:
+            result.note(_COUNTED)
         counted = step + 1
         if last is None or step < last:
             parts.append(_Part({step: {COLD_START: 1.0}}))
         rows = parts[-1].rows
         row = rows.setdefault(step, {})
         if set(row) & set(figures):
-            result.left_out["step logged twice: the later figures count"] += 1
+            result.leave_out("step logged twice: the later figures count", step)
         row.update(figures)
         last = step
     return parts
@@ -125,8 +147,7 @@ def _in_order(parts: Sequence[_Part], result: Gathered) -> list[_Part]:
             continue
         for step, row in part.rows.items():
             before.setdefault(step, {}).update(row)
-        if _UNSORTED not in result.notes:
-            result.notes.append(_UNSORTED)
+        result.note(_UNSORTED)
     for part in joined:
         for row in part.rows.values():
             row.pop(COLD_START, None)
@@ -148,17 +169,18 @@ def _one_run(parts: Sequence[_Part], result: Gathered) -> dict[int, dict[str, fl
             replaced = [step for step in rows if step >= part.first]
             for step in replaced:
                 del rows[step]
-            if replaced:
-                result.left_out["step repeated after a restart: the later one counts"] += len(replaced)
+                result.leave_out("step repeated after a restart: the later one counts", step, part.first)
             rows.update(part.rows)
         if len(run) > 1:
             again = ", ".join(str(part.first) for part in run[1:])
-            result.notes.append(f"the run was restarted at step {again}")
+            result.note(f"the run was restarted at step {again}")
         merged.append(rows)
     longest = max(merged, key=len)
     if len(merged) > 1:
-        result.left_out["step of another run in the same file"] += sum(map(len, merged)) - len(longest)
-        result.notes.append(
+        for number, run_rows in enumerate(merged):
+            for step in run_rows if run_rows is not longest else ():
+                result.leave_out("step of another run in the same file", step, number)
+        result.note(
             f"the file holds {len(merged)} runs, of which the longest was used: give each a file to use all"
         )
     return longest

@@ -33,10 +33,12 @@ _PAIR: Final = re.compile(
 )
 """Name, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would be another one, and so
 would the 20 of ``20,5`` or ``20:05``."""
+_WITH_UNIT: Final = re.compile(r"\s*([^\s]*\d\.?)\s*(ms|s)\s*")
 _STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b", re.IGNORECASE)
 _BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
 """A line of a step that was cut off in its first figure."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_NO_END: Final = "last number of a file without an end of line, which may have lost digits"
 _MOST_LINE: Final = 1 << 20
 _HIGHEST: Final = 10**300
 _MOST_DIGITS: Final = 400
@@ -76,8 +78,13 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
         # The last number of a line without its end may have lost digits, as where a run was stopped.
         whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
-        pairs = {match[1]: _in_seconds(match) for match in _PAIR.finditer(line) if match.end() <= whole}
-        figures = {name: value for name, value in pairs.items() if math.isfinite(value)}
+        figures: dict[str, float] = {}
+        for match in _PAIR.finditer(line):
+            value = _in_seconds(match)
+            # Another process may print into the line: its step is the first that it names.
+            known = match[1] in STEP_NAMES and match[1] in figures
+            if match.end() <= whole and math.isfinite(value) and not known:
+                figures[match[1]] = value
         cut = _BEGUN.search(line)
         if not (cut or any("/" in name or "length" in name or "len" in name for name in figures)):
             continue
@@ -121,7 +128,7 @@ def _numbers(named: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
                 yield from _numbers(value, f"{before}{name}/")
         elif _is_number(value):
             yield before + name, float(value)
-        elif isinstance(value, str) and (number := _real_or_none(value[:_MOST_DIGITS])) is not None:
+        elif isinstance(value, str) and (number := _text_number(value[:_MOST_DIGITS])) is not None:
             yield before + name, number
 
 
@@ -230,8 +237,10 @@ def _csv_figures(
         figures = {
             names[at]: figure
             for at in kept
-            if (figure := _real_or_none(row[at].replace(decimal, "."))) is not None
+            if (figure := _text_number(row[at].replace(decimal, "."))) is not None
         }
+        if not lines.whole and figures.pop(names[len(header) - 1], None) is not None:
+            reading.left_out[_NO_END] += 1
         step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
         if figures:
             yield step, figures
@@ -243,6 +252,13 @@ def _several_runs(path: Path, header: Sequence[str]) -> OppoError:
         shown = ", ".join(each[:40] for each in runs[:3])
         return OppoError(f"{path} has columns of {len(runs)} runs ({shown}): export one run, and fit that")
     return OppoError(f"{path} names a column twice: leave one of them out")
+
+
+def _text_number(text: str) -> float | None:
+    """A number, with its unit if it has one: ``850ms``, ``0.85 s``."""
+    found = _WITH_UNIT.fullmatch(text)
+    value = _real_or_none(text if found is None else found[1])
+    return value / 1000.0 if value is not None and found is not None and found[2] == "ms" else value
 
 
 def _real_or_none(text: str) -> float | None:

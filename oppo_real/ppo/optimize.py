@@ -40,14 +40,18 @@ class Stepper:
         """Change the weights; the norm before clipping. Raises OppoError, with no change, if not finite."""
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_norm))
         if not math.isfinite(norm):
-            self._optimizer.zero_grad()
+            self.forget()
             raise OppoError(
                 f"the gradient of the {self._name} is not finite: lower learning_rate, or look at scores and"
                 " log-probabilities"
             )
         self._optimizer.step()
-        self._optimizer.zero_grad()
+        self.forget()
         return norm
+
+    def forget(self) -> None:
+        """Drop the gradients."""
+        self._optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's."""

@@ -186,6 +186,7 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
 
     Raises OppoError for a model that does not fit, an engine that does not start, and a worker that fails.
     """
+    from oppo_real.ppo.trainer import PPOTrainer
     from oppo_real.run.models import build_training, prepare_models
 
     base, config = setup.base, setup.config
@@ -241,6 +242,8 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             timing_told = _recorded_timing(config, scenario.base_dir)
             # Not before the workers were started, which would inherit the binding.
             with bound(cores, threads):
+                if isinstance(training, PPOTrainer):
+                    training.preallocate(scenario.rollout_batch_size, *_longest(setup))
                 yield OpenRun(
                     setup,
                     policy,
@@ -253,6 +256,14 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
                 )
         finally:
             worker_group.close()
+
+
+def _longest(setup: RealSetup) -> tuple[int, int]:
+    """Of the prompts and of the responses that come, tokens."""
+    scenario, replay = setup.base.scenario, setup.base.replay
+    if setup.config.mode != "replay":
+        return scenario.max_prompt_length, scenario.max_response_length
+    return max(replay.prompt_lengths), min(max(replay.response_lengths), scenario.max_response_length)
 
 
 def _worker_group(

@@ -100,6 +100,17 @@ def test_an_optimizer_step_costs_one_wait_and_an_update_a_known_number(settings:
             assert machine.waits == ONCE_AN_UPDATE + Counter(per_step)
 
 
+@covers("PPOTrainer.preallocate")
+@pytest.mark.parametrize("critic", ["value_head", "separate"])
+def test_memory_is_asked_for_before_the_first_update_and_nothing_is_waited_for(critic: str) -> None:
+    with cuda_machine() as machine:
+        learner = trainer("cuda:1", critic=critic, num_mini_batches=1)
+        machine.waits.clear()
+        learner.preallocate(4, 3, 5)
+        assert not machine.waits
+        assert {str(one.device) for one in learner.weights().values()} == {"cuda:1"}
+
+
 @covers("PPOTrainer.update", "PPOTrainer.weights")
 def test_models_built_on_the_cpu_are_trained_where_they_are_wanted() -> None:
     with cuda_machine():

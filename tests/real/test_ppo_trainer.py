@@ -492,6 +492,25 @@ def test_the_next_update_after_a_restart_is_the_same_to_the_last_bit(critic: str
     assert restarted.episode == 8
 
 
+@pytest.mark.parametrize("critic", ["value_head", "separate"])
+@pytest.mark.parametrize("room", [4, 11, 16384])
+def test_asking_for_memory_before_changes_nothing(critic: str, room: int) -> None:
+    settings = config(critic=critic, micro_batch_tokens=room)
+    trainers = [trainer(settings), trainer(settings)]
+    before = torch.get_rng_state()
+    trainers[1].preallocate(3, 2, 6)
+    assert torch.equal(torch.get_rng_state(), before)
+    rollouts = batch(new_actor(0, small_config()))
+    first, second = (
+        {name: number for name, number in made.update(rollouts, 0).items() if "timing" not in name}
+        for made in trainers
+    )
+    del first["eps"], second["eps"]
+    assert first == second
+    one, other = (made.weights() for made in trainers)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_saved_state_does_not_change_afterwards() -> None:
     made = trainer(config())
     state = made.state_dict()

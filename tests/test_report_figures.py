@@ -15,7 +15,14 @@ from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
 from oppo_sim.report import run_figures as g
 from oppo_sim.report.fit_figures import fit_figures
-from oppo_sim.report.labels import clock_unit, format_seconds, significant
+from oppo_sim.report.labels import (
+    clock_unit,
+    format_percent,
+    format_seconds,
+    format_signed,
+    signed_ends,
+    significant,
+)
 from oppo_sim.report.terminal import Column, fitted
 
 STAGE_S = {
@@ -378,11 +385,19 @@ def test_the_table_of_what_is_paid_gives_staleness_bias_and_deferred_rollouts() 
     [
         (0.0, "0 s"), (4.2e-5, "42.0 µs"), (0.00472, "4.72 ms"), (0.9996, "1,000 ms"), (9.996, "10.0 s"),
         (85.21, "85.2 s"), (378.6, "6.31 min"),
-        (20_000.0, "5.56 h"), (-12.0, "-12.0 s"), (float("nan"), "–"),
+        (20_000.0, "5.56 h"), (-12.0, "−12.0 s"), (float("nan"), "–"),
     ],
 )  # fmt: skip
 def test_durations_read_well(seconds: float, said: str) -> None:
     assert format_seconds(seconds) == said
+
+
+def test_signed_shares_have_a_minus_sign_and_none_where_nothing_is_left() -> None:
+    said = [format_signed(share, 2) for share in (-0.0061, 0.0061, 0.00001, -0.00001, float("nan"))]
+    assert said == ["−0.61 %", "+0.61 %", "±0.00 %", "±0.00 %", "–"]
+    assert signed_ends(-0.0123, 0.002) == " [−1.2, +0.2]"
+    assert signed_ends(-0.0123, float("nan")) == ""
+    assert [significant(-0.0456), format_percent(-2.706)] == ["−0.0456", "−270.6 %"]
 
 
 def test_significant_digits_keep_whole_numbers_whole() -> None:

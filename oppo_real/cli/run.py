@@ -48,6 +48,7 @@ def command(
     """
     from oppo_real.placement.engines import require_engine
     from oppo_sim.cli.present import show_run
+    from oppo_sim.errors import OppoError
     from oppo_sim.scenario.build import policy_settings_of
     from oppo_sim.scenario.load import load_scenario
 
@@ -56,6 +57,11 @@ def command(
     from oppo_real.run.setup import build_real_setup
 
     loaded = load_scenario(scenario, overrides)
+    if loaded.real is None:
+        raise OppoError(
+            f"{loaded.source} has no real section, which says what to run on: add real: with models and"
+            " devices (docs/real.md), or give --set real.engine=torch for tiny models on this machine's CPU"
+        )
     name = policy or loaded.policy.name
     settings = policy_settings_of(loaded, name)
     setup = build_real_setup(loaded, policy=name, settings=settings, steps=steps, seed=seed)

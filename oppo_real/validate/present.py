@@ -14,7 +14,7 @@ from oppo_real.validate.views import STAGES
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import DISTRIBUTIONS
 from oppo_sim.plain_json import plain
-from oppo_sim.report.labels import NOTHING, format_percent, significant
+from oppo_sim.report.labels import NOTHING, format_percent, format_signed, significant
 
 FORMAT: Final = "oppo-validation/1"
 LEAST_SHARE: Final = 0.001
@@ -122,7 +122,7 @@ def speedup_rows(found: PredictionAccuracy) -> Rows:
             _interval(one.predicted_low, one.predicted_high),
             f"{significant(one.measured)}×",
             _interval(one.measured_low, one.measured_high),
-            signed(one.error) if one.settled else NOTHING,
+            format_signed(one.error) if one.settled else NOTHING,
         )
         for one in found.speedups
     ]
@@ -145,9 +145,9 @@ def stage_rows(found: PredictionAccuracy) -> Rows:
                     significant(cell.predicted),
                     significant(cell.measured),
                     f"{significant(cell.lowest)} to {significant(cell.highest)}",
-                    signed(cell.error),
+                    format_signed(cell.error),
                     format_percent(cell.spread),
-                    signed(share),
+                    format_signed(share),
                 )
             )
     return rows
@@ -160,11 +160,11 @@ def step_rows(found: PredictionAccuracy) -> Rows:
         for number, cells in enumerate(steps):
             whole = cells["step"]
             label = f"{number} (warm-up)" if number < found.warmup_steps else str(number)
-            errors = (signed(cells["gen"].error), signed(cells["reward"].error))
+            errors = (format_signed(cells["gen"].error), format_signed(cells["reward"].error))
             values = (
                 significant(whole.predicted),
                 significant(whole.measured),
-                signed(whole.error),
+                format_signed(whole.error),
                 format_percent(whole.spread),
             )
             rows.append((policy, label, *values, *errors))
@@ -199,11 +199,6 @@ def share_rows(found: PredictionAccuracy, name: str) -> tuple[tuple[str, ...], R
     return ("policy", name, *map(str, range(longest))), rows if longest > 1 else []
 
 
-def signed(share: float) -> str:
-    """A share of 1 in percent with its sign."""
-    return f"{share * 100:+.1f} %" if isfinite(share) else NOTHING
-
-
 def _interval(low: float, high: float) -> str:
     return f"{significant(low)} to {significant(high)}" if isfinite(low) and isfinite(high) else NOTHING
 
@@ -231,14 +226,14 @@ def sentences(validated: Validated) -> Iterator[str]:
         yield f"regret of the policy that is predicted fastest: {regret} of the best step"
     if settled := [one for one in found.speedups if one.settled]:
         worst: Speedup = max(settled, key=lambda one: abs(one.error))
-        yield f"largest error of a predicted speed-up: {signed(worst.error)} ({worst.policy})"
+        yield f"largest error of a predicted speed-up: {format_signed(worst.error)} ({worst.policy})"
         if all(isfinite(one.predicted_low) for one in settled):
             held = sum(one.predicted_low <= one.measured <= one.predicted_high for one in settled)
             yield f"predicted intervals that hold the measured speed-up: {held} of {len(settled)}"
     if validated.profile is not None:
         for policy in found.stages:
             stage, share = found.largest_error(policy)
-            yield f"{policy}: the error of {stage} moves the step most, by {signed(share)} of it"
+            yield f"{policy}: the error of {stage} moves the step most, by {format_signed(share)} of it"
     if validated.profile is not None:
         factor = validated.profile.contention_factor
         yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"

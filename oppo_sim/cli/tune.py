@@ -226,7 +226,14 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     from math import isfinite
 
     from oppo_sim import columns as c
-    from oppo_sim.report.labels import GPU_HEADS, NOTHING, format_seconds, gpu_cells
+    from oppo_sim.report.labels import (
+        GPU_HEADS,
+        NOTHING,
+        format_seconds,
+        format_signed,
+        gpu_cells,
+        signed_ends,
+    )
     from oppo_sim.report.ranges import ends_text
     from oppo_sim.report.terminal import Column, fitted
     from oppo_sim.tune.advice import expected
@@ -250,12 +257,10 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     for one in [tuned.chosen, *_each_once(tuned.chosen, tuned.others)[: MOST_SHOWN - 1]]:
         row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
         mean, low, high = one.relative
-        between = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if isfinite(low) and isfinite(high) else ""
         least, most = gain["speedup_low"], gain["speedup_high"]
         ratio = f" [{least:.2f}, {most:.2f}]" if isfinite(least) else ""
         if one.ranges:
             low, high = one.ranges[c.DIFFERENCE_BOTH_LOW], one.ranges[c.DIFFERENCE_BOTH_HIGH]
-            between = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
             ratio = f" {ends_text(gain[c.SPEEDUP_BOTH_LOW], gain[c.SPEEDUP_BOTH_HIGH])}"
         why = "" if one.checked.number is not None else f" ({one.checked.why})"
         rows.append(
@@ -263,9 +268,9 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
                 one.checked.setting.label + why,
                 format_seconds(row[c.STEP_S]),
                 f"{gain['speedup']:.2f}×{ratio}",
-                NOTHING if one is tuned.chosen else f"{100 * mean:+.1f} %{between}",
+                NOTHING if one is tuned.chosen else format_signed(mean) + signed_ends(low, high),
                 f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-                f"{100 * row[c.LENGTH_BIAS_PAIRED]:+.2f} %",
+                format_signed(row[c.LENGTH_BIAS_PAIRED], 2),
                 *gpu_cells(row),
                 f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
                 _mark(one, tuned),

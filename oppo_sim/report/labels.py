@@ -63,12 +63,17 @@ def stage_rows(steps: "pd.DataFrame", unit: Unit | None = None) -> list[tuple[st
     return rows
 
 
-def format_signed(share: float) -> str:
-    """A share of 1 in percent with its sign, e.g. ``+4.7 %``."""
-    if not math.isfinite(share):
-        return NOTHING
-    shown = round(share, 3)
-    return f"{'+' if shown > 0 else '−' if shown < 0 else '±'}{format_percent(abs(share))}"
+def format_signed(share: float, digits: int = 1) -> str:
+    """A share of 1 in percent with its sign, e.g. ``+4.7 %``; ``±0.0 %`` where nothing is left of it."""
+    return f"{_signed(100 * share, digits)} %" if math.isfinite(share) else NOTHING
+
+
+def signed_ends(low: float, high: float, digits: int = 1) -> str:
+    """The ends of an interval of shares, in percent, to stand behind a signed share: `` [−0.6, +0.2]``; empty
+    where they are not known."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f" [{_signed(100 * low, digits)}, {_signed(100 * high, digits)}]"
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -79,7 +84,7 @@ def significant(value: float, digits: int = 3) -> str:
         return "0"
     # Rounding first: 9.996 has one digit before the point, what is shown has two.
     magnitude = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
-    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return with_minus(f"{value:,.{max(0, digits - 1 - magnitude)}f}")
 
 
 def format_seconds(seconds: float, unit: Unit | None = None) -> str:
@@ -98,13 +103,26 @@ def one_unit(seconds: NDArray[np.float64]) -> tuple[list[list[str]], str]:
     unit = time_unit(largest)
     digits = len(significant(largest / unit.seconds).partition(".")[2])
     shown = [[round(one / unit.seconds, digits) + 0.0 for one in row] for row in seconds.tolist()]
-    cells = [[f"{one:,.{digits}f}" if math.isfinite(one) else NOTHING for one in row] for row in shown]
+    cells = [
+        [with_minus(f"{one:,.{digits}f}") if math.isfinite(one) else NOTHING for one in row] for row in shown
+    ]
     return cells, unit.name
 
 
 def format_percent(share: float) -> str:
-    """A share of 1 in percent, signless, e.g. ``4.7 %``."""
-    return NOTHING if not math.isfinite(share) else f"{share * 100:.1f} %"
+    """A share of 1 in percent without a plus, e.g. ``4.7 %``."""
+    return NOTHING if not math.isfinite(share) else with_minus(f"{share * 100:.1f} %")
+
+
+def with_minus(number: str) -> str:
+    """A number for people: a minus sign, as figures have it, and no hyphen."""
+    return number.replace("-", "−")
+
+
+def _signed(value: float, digits: int) -> str:
+    """``±0.0`` where rounding leaves nothing, since a sign would say more than the number."""
+    shown = f"{abs(value):.{digits}f}"
+    return f"{'±' if not float(shown) else '+' if value > 0 else '−'}{shown}"
 
 
 Kind = Literal["seconds", "ratio", "share", "signed_share", "number", "count"]

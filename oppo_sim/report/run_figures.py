@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import Unit, format_percent, format_seconds, significant, time_unit
+from oppo_sim.report.labels import Unit, format_percent, format_seconds, format_signed, significant, time_unit
 from oppo_sim.report.style import (
     FAINT,
     INK,
@@ -132,7 +132,7 @@ def response_length_figure(
     )
     right.axhline(bias * 100, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
     right.annotate(
-        f"mean: {'+' if bias >= 0 else '−'}{format_percent(abs(bias))}",
+        f"mean: {format_signed(bias)}",
         (0.02, bias * 100),
         xycoords=("axes fraction", "data"),
         xytext=(0, 3),

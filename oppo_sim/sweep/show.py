@@ -11,6 +11,7 @@ from oppo_sim.report.labels import (
     field_label,
     format_percent,
     format_seconds,
+    format_signed,
     gpu_cells,
     settings_label,
     significant,
@@ -77,9 +78,9 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
                 *(value_label(row[name]) for name in plan.fields),
                 _seconds(row),
                 *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
-                NOTHING if number == sweep.best else _percent(row[c.DIFFERENCE]),
+                NOTHING if number == sweep.best else format_signed(row[c.DIFFERENCE]),
                 f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-                _percent(row[c.LENGTH_BIAS_PAIRED]),
+                format_signed(row[c.LENGTH_BIAS_PAIRED]),
                 f"{row[c.DEFERRED]:.1f}",
                 *gpu_cells(row.to_dict()),
                 f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
@@ -203,10 +204,3 @@ def _ratio(row: Any) -> str:
 
 def _share(value: float) -> str:
     return f"{value:.0%}".replace("%", " %") if np.isfinite(value) else NOTHING
-
-
-def _percent(value: float) -> str:
-    if not np.isfinite(value):
-        return NOTHING
-    sign = "+" if value > 0 else "−" if value < 0 else "±"
-    return f"{sign}{abs(value):.1%}".replace("%", " %")

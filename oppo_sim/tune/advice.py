@@ -9,14 +9,14 @@ from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.learning import Learning
 from oppo_sim.policies.registry import BASELINE, policy_class
-from oppo_sim.report.labels import format_seconds, significant
+from oppo_sim.report.labels import format_seconds, format_signed, signed_ends, significant
 from oppo_sim.report.ranges import drawn_words
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.tune.advice_page import percent, shown
+from oppo_sim.tune.advice_page import shown
 from oppo_sim.tune.check import AS_GIVEN
 from oppo_sim.tune.request import (
     MEASURED_BY,
@@ -111,8 +111,9 @@ def summary_sentences(
         (
             f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average,"
             f" {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; {numbers[c.DEFERRED]:.3g} rollouts deferred a"
-            f" step; length of trained responses {percent(numbers[c.LENGTH_BIAS_PAIRED])} against sequential"
-            f" on the same seeds; KV peak {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
+            f" step; length of trained responses {format_signed(numbers[c.LENGTH_BIAS_PAIRED], 2)} against"
+            " sequential on the same seeds; KV peak"
+            f" {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
         ),
     ]
 
@@ -234,7 +235,7 @@ def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interac
     for one in real:
         first, second = (field.removeprefix("policy.") for field in one.fields)
         values = " and ".join(shown(value) for value in one.values)
-        by = percent(one.effect)
+        by = format_signed(one.effect, 2)
         found.append(
             f"{first} and {second} depend on each other: at {values} the cost differs by {by} from what the"
             " changes do alone."
@@ -274,8 +275,8 @@ def robust_sentences(
     same = robust_choice.checked.setting == nominal.checked.setting
     found = [
         f"The choice has the least {how} over {len(worlds)} worlds:"
-        f" {percent(sum(robust_choice.regrets) / len(worlds))} on average,"
-        f" {percent(max(robust_choice.regrets))} at worst"
+        f" {format_signed(sum(robust_choice.regrets) / len(worlds), 2)} on average,"
+        f" {format_signed(max(robust_choice.regrets), 2)} at worst"
         f" ({worlds[robust_choice.regrets.index(max(robust_choice.regrets))]})."
     ]
     if same:
@@ -284,8 +285,8 @@ def robust_sentences(
         mean, worst = sum(nominal.regrets) / len(worlds), max(nominal.regrets)
         where = worlds[nominal.regrets.index(worst)]
         found.append(
-            f"What is best in the scenario as given ({nominal.checked.setting.label}) has {percent(mean)}"
-            f" on average and {percent(worst)} at worst ({where})."
+            f"What is best in the scenario as given ({nominal.checked.setting.label}) has"
+            f" {format_signed(mean, 2)} on average and {format_signed(worst, 2)} at worst ({where})."
         )
     return found
 
@@ -321,10 +322,6 @@ def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _interval(low: float, high: float) -> str:
-    return f" [{100 * low:+.2f}, {100 * high:+.2f}]" if isfinite(low) and isfinite(high) else ""
-
-
 def _effect_name(scenario: Scenario) -> str:
     given = scenario.rewards.staleness_effect
     return given if isinstance(given, str) else "the scenario's own"
@@ -332,9 +329,9 @@ def _effect_name(scenario: Scenario) -> str:
 
 def _signed(one: PairedResult) -> str:
     mean, low, high = one.relative
-    return f"{100 * mean:+.2f} %{_interval(low, high)}"
+    return format_signed(mean, 2) + signed_ends(low, high, 2)
 
 
 def _slower(one: PairedResult) -> str:
     mean, low, high = one.relative
-    return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{_interval(low, high)}"
+    return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{signed_ends(low, high, 2)}"

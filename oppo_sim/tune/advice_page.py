@@ -1,11 +1,10 @@
 """The advice as text for a terminal, as a page, and as what to paste into one framework."""
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import significant
+from oppo_sim.report.labels import format_signed, significant
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.tune.frameworks.catalog import framework
 
@@ -59,7 +58,7 @@ def advice_markdown(advice: Mapping[str, Any]) -> str:
         worlds = advice["worlds"]
         lines += ["## Regret by world", "", "| world | the choice | best as given |", "|---|---|---|"]
         for one in worlds:
-            chosen, nominal = percent(one["chosen"]), percent(one["nominal"])
+            chosen, nominal = format_signed(one["chosen"], 2), format_signed(one["nominal"], 2)
             lines.append(f"| {_escaped(one['world'])} | {chosen} | {nominal} |")
         lines.append("")
     if advice.get("frameworks"):
@@ -88,11 +87,6 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return value
     return significant(value) if isinstance(value, float) else show_value(value)
-
-
-def percent(share: float) -> str:
-    """A share in per cent, signed."""
-    return f"{100 * share:+.2f} %" if isfinite(share) else "–"
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

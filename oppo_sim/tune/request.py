@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError, check_count, check_share
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.report.labels import format_signed
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.statistics import paired_bias
@@ -255,7 +256,7 @@ def broken(found: Mapping[str, float]) -> tuple[str, ...]:
 def bound_text(name: str, value: float) -> str:
     """A measured value of a bound, as a person says it."""
     if name == MAX_LENGTH_BIAS:
-        return f"{BOUND_TEXT[name]} {100 * value:+.2f} %"
+        return f"{BOUND_TEXT[name]} {format_signed(value, 2)}"
     return f"{BOUND_TEXT[name]} {value:,.0f}" if name in ONLY_GROWS else f"{BOUND_TEXT[name]} {value:.3g}"
 
 

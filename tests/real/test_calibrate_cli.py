@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from oppo_real.calibrate import session as session_module
-from oppo_real.cli.calibrate import command
+from oppo_sim.cli.main import oppo as group
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
@@ -42,7 +42,7 @@ def scenario_file(folder: Path, **changes: Any) -> str:
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+    return CliRunner().invoke(group, ["calibrate", *arguments], catch_exceptions=False)
 
 
 def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
@@ -101,9 +101,8 @@ def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session_module, "visit_point", interrupted)
-    result = CliRunner().invoke(
-        command, [scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--no-contention"]
-    )
+    arguments = ["calibrate", scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--no-contention"]
+    result = CliRunner().invoke(group, arguments)
     assert result.exit_code != 0
     assert ".oppo-calibrate" in result.stderr
     assert not (tmp_path / "p.json").exists()

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-import oppo_real.cli.run as cli
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
 from oppo_sim import columns as c
+from oppo_sim.cli.main import oppo as group
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.scenario.yaml_text import dump_yaml
@@ -51,7 +51,7 @@ def request(
 def test_the_command_writes_a_measured_run_that_the_simulator_can_replay(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = CliRunner().invoke(
-        cli.command, [str(write(tmp_path, steps=3)), "-o", str(folder)], catch_exceptions=False
+        group, ["run", str(write(tmp_path, steps=3)), "-o", str(folder)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
     assert "measured seconds" in result.output
@@ -213,6 +213,11 @@ def test_what_cannot_run_is_refused_in_one_sentence(
         )
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_scenario_without_a_real_section_is_told_what_to_do() -> None:
+    with pytest.raises(OppoError, match="h200-single has no real section"):
+        CliRunner().invoke(group, ["run", "h200-single"], catch_exceptions=False)
 
 
 def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_a_calibration_that_disagrees_with_itself_predicts_nothing(highest: floa
     (speedup,) = found.speedups
     assert speedup.settled is settled
     ((_, predicted, interval, shown, _, error),) = speedup_rows(found)
-    assert (predicted, error) == (("2.00×", "+0.0 %") if settled else ("not predicted", "–"))
+    assert (predicted, error) == (("2.00×", "±0.0 %") if settled else ("not predicted", "–"))
     assert (interval, shown) == (f"2.00 to {highest:.2f}", "2.00×")
     assert found.unsettled == (() if settled else (speedup,))
 

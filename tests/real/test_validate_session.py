@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from oppo_real.cli.validate import command
 from oppo_real.run import start
 from oppo_real.validate import measure
 from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
+from oppo_sim.cli.main import oppo as group
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
 
@@ -50,7 +50,7 @@ def scenario_file(folder: Path, name: str = "tiny.yaml", **changes: Any) -> str:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+    return CliRunner().invoke(group, ["validate", *arguments], catch_exceptions=False)
 
 
 def test_in_lock_step_every_decision_agrees(tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ class Scene:
                 assert_refused(printed, "no space left for")
                 self.assert_marked_only_if_whole(folder)
                 self.assert_goes_on(folder)
-        assert contents(folder / OUT) == self.result
+            else:
+                assert contents(folder / OUT) == self.result
         self.assert_kept(made)
 
     def vanish(self, at: int) -> None:

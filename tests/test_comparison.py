@@ -56,6 +56,10 @@ def test_the_interval_of_ratios_is_students_on_the_log_scale() -> None:
     assert (1 / mean, 1 / high, 1 / low) == pytest.approx(ratio_interval(ratios))
 
 
+def test_seeds_that_are_worlds_apart_have_no_upper_end() -> None:
+    assert ratio_interval([1.0, 1e300]) == (pytest.approx(1e150), 0.0, math.inf)
+
+
 def test_one_value_has_no_interval() -> None:
     assert ratio_interval([1.25])[0] == pytest.approx(1.25)
     assert all(

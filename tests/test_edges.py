@@ -58,6 +58,8 @@ def one(field: str, values: Sequence[Any], best: Any, drawn: Interval | None = N
         # Unbounded deferrals are beyond every number of them.
         ("policy.max_deferrals", (None, 1, 2, 8), 8, None),
         ("policy.max_deferrals", (None, 1, 2, 8), None, None),
+        ("rollout.num_replicas", (1, 2), 2, ("highest", False, "1,2,4,8")),
+        ("scoring.num_workers", (1, 2), 1, ("lowest", True, "")),
         ("policy.name", ("oppo", "inter"), "oppo", None),
         ("policy.chunk_size", (8,), 8, None),
     ],
@@ -97,6 +99,10 @@ def test_why_is_said_where_it_can_be_told() -> None:
     (few,), (dear,) = edges(scenario(), *least), edges(scenario(), *least, by_reward=True)
     assert few.why == "more of it gains nothing on this machine"
     assert dear.why == "more of it costs more in reward than it saves in seconds"
+    two = {"rollout.num_replicas": Searched((2, 4))}
+    whys = [edges(scenario(), two, {"rollout.num_replicas": number})[0].why for number in (2, 4)]
+    assert whys[0] == "more of them take no fewer seconds on this machine"
+    assert whys[1].startswith("more of them take fewer seconds, whatever they cost")
     refused = Searched((8, 16), refused={32: "it does not fit"})
     (held,) = edges(scenario(), {"policy.chunk_size": refused}, {"policy.chunk_size": 16})
     assert held.why == "32 could not run (it does not fit)"

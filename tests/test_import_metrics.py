@@ -274,6 +274,7 @@ BAD_FIGURES = [
         {"rows_per_step": 8},
         "step 7: the share of cut responses is 7",
     ),
+    (one(mean=500.0, max=1000.0, min=1e308), {"rows_per_step": 8}, "step 7: min of the lengths is 1e+308"),
     (one(mean=500.0, clip_ratio=0.5), {"rows_per_step": 8}, "give --max-response-length"),
     (one(mean=500.0, max=600.0), {"rows_per_step": 8, "max_response_length": 400}, "above the cut at 400"),
     (one(mean=500.0, max=600.0), {"rows_per_step": 8, "steps": (1, 2)}, "has no step with a mean"),

@@ -133,6 +133,7 @@ BAD_CSV = {
         "stop, length, abort",
     ],
     "response_length,reward\n5,1\n5,inf\n": ["data row 2", "column reward"],
+    "response_length,reward\n5,1\n5,-1e308\n": ["data row 2", "column reward is -1e+308"],
     "response_length,finsh_reason\n5,stop\n": ["'finsh_reason'", "'finish_reason'"],
     "response_length,response_tokens\n5,5\n": ["response_length twice"],
     "response_length,step\n5,1\n5\n": ["data row 2", "1 values", "2 columns"],

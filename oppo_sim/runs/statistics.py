@@ -1,7 +1,8 @@
 """Which differences between points are real: everything is paired by seed (common random numbers)."""
 
+import sys
 from collections.abc import Mapping, Sequence
-from math import exp, isfinite, log
+from math import exp, inf, isfinite, log
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ ROLLOUTS: Final = "rollouts"
 OBJECTIVE_COLUMN: Final = {ROLLOUTS: c.S_PER_ROLLOUT, "speedup": c.SPEEDUP, TO_REWARD: c.HOURS_TO_REWARD}
 """Objective of a sweep → the column of a comparison that says it."""
 _EQUAL = 1e-12
+_LARGEST_LOG: Final = log(sys.float_info.max)
 
 Totals = Mapping[str, float]
 
@@ -40,7 +42,8 @@ def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[f
     """Geometric mean of paired ratios with its Student-t interval on the log scale: (mean, low, high)."""
     logs = [log(ratio) for ratio in ratios]
     low, high = interval(logs, confidence)
-    return exp(sum(logs) / len(logs)), exp(low), exp(high)
+    # Two seeds that are worlds apart: the upper end is beyond all numbers.
+    return exp(sum(logs) / len(logs)), exp(low), inf if high > _LARGEST_LOG else exp(high)
 
 
 def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> dict[str, float]:

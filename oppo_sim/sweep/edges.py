@@ -36,6 +36,7 @@ _PARTS: Final = {
 }
 """Of a split."""
 _LIKE_CHUNKS: Final = (CHUNK, "policy.token_budget")
+_MACHINES: Final = ("rollout.num_replicas", "scoring.num_workers")
 _STALE: Final = (OVERCOMMIT, STALENESS, "policy.over_issue", "policy.max_deferrals")
 
 
@@ -203,6 +204,12 @@ def _why(scenario: Scenario, field: str, side: Side, limit: bool, by_reward: boo
         return (
             "nothing is gained by it on this machine" if limit else "more of it gains nothing on this machine"
         )
+    if field in _MACHINES and side == "highest":
+        return (
+            "more of them take fewer seconds, whatever they cost; tokens a second a GPU says what each does"
+        )
+    if field in _MACHINES:
+        return "one is the least" if limit else "more of them take no fewer seconds on this machine"
     return ""
 
 

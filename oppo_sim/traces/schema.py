@@ -36,6 +36,8 @@ TEXT_COLUMNS: Final = (SOURCE, PROMPT_ID, SAMPLE_ID, FINISH_REASON)
 WHOLE_COLUMNS: Final = (STEP, PROMPT_LENGTH, RESPONSE_LENGTH)
 _MISSING: Final = ("", "NA", "N/A", "NaN", "nan", "null", "None")
 _HIGHEST: Final = {PROMPT_LENGTH: MAX_LENGTH, RESPONSE_LENGTH: MAX_LENGTH, STEP: 2**53}
+_LARGEST_REWARD: Final = 1e100
+"""Sums of larger ones are no numbers."""
 
 
 def checked_frame(table: pa.Table, where: str) -> pd.DataFrame:
@@ -212,6 +214,9 @@ def _real(column: pa.ChunkedArray | None, name: str, rows: int, place: _Place) -
     values = np.where(numbers.is_null(nan_is_null=True).to_numpy(), np.nan, numbers.fill_null(0.0).to_numpy())
     if np.isinf(values).any():
         raise OppoError(f"{place.of(np.isinf(values), name)} is infinite: correct the value")
+    huge = np.abs(values) > _LARGEST_REWARD
+    if huge.any():
+        raise OppoError(f"{place.of(huge, name)} is {values[huge.argmax()]:g}: correct the value")
     return pd.Series(values)
 
 

@@ -102,6 +102,12 @@ def _fitted(
     where: str,
 ) -> tuple[LengthDistribution | None, str]:
     """The distribution before the cut, None if all lengths are the same; and how it was found."""
+    for name in ("mean", "max", "min", "median", "std", "prompt_mean"):
+        if (value := figures.get(name, 0.0)) > MAX_LENGTH:
+            raise OppoError(
+                f"{where}: {name} of the lengths is {value:g} but must be at most {MAX_LENGTH:,}: is it the"
+                " right metric?"
+            )
     mean, clip, most = figures["mean"], figures.get("clip_ratio", 0.0), figures.get("max")
     if mean < 1:
         raise OppoError(

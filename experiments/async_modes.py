@@ -1,4 +1,4 @@
-"""What the modes of ``async`` change on a shipped scenario: the table of docs/policies.md.
+"""What the modes of ``async`` change on a shipped scenario: the table of results/async_modes/README.md.
 
 python experiments/async_modes.py [--steps 60] [--seeds 3]
 """

@@ -1,5 +1,5 @@
 """How often an exploration of the chunk size ends at the best, and what it costs: the table of
-docs/policies.md.
+results/chunk_exploration/README.md.
 
 python experiments/chunk_exploration.py [--steps 600] [--seeds 40]
 """

@@ -44,7 +44,6 @@ ELSEWHERE = {
 
 PLANNED = {
     "oppo sweep paper-stackexchange-7b --set rollout.batching=continuous",
-    "oppo sweep paper-stackexchange-7b --grid policy.overcommit=0,4",
     "oppo sweep fit/scenario.yaml",
     "oppo sweep h200-single --set policy.name=inter",
     "oppo sweep h200x8-async",

@@ -11,11 +11,11 @@ from oppo_sim.runs.journal import Entry
 PAGE: Final = Path(__file__).parent / "README.md"
 MARKS: Final = ("<!-- counts -->", "<!-- end of counts -->")
 ROWS: Final = {
-    "a replica killed": lambda case: _first(case)["who"].startswith("replica") and not _first(case)["hangs"],
-    "the scoring worker killed": lambda case: (
-        _first(case)["who"].startswith("scoring") and not _first(case)["hangs"]
-    ),
-    "the driver killed at a message": lambda case: _first(case)["who"] == "driver",
+    "a replica killed": lambda case: _worker(case, "replica") and not _trains(case),
+    "the scoring worker killed": lambda case: _worker(case, "scoring") and not _trains(case),
+    "a worker killed in an update": lambda case: _worker(case, "") and _trains(case),
+    "the driver killed at a message": lambda case: _first(case)["who"] == "driver" and not _trains(case),
+    "the driver killed in an update": lambda case: _first(case)["who"] == "driver" and _trains(case),
     "the driver killed at a change of the disk": lambda case: _first(case)["who"] == "disk",
     "a worker that hangs": lambda case: _first(case)["hangs"],
     "a full disk": lambda case: _first(case)["who"] == "full",
@@ -25,6 +25,15 @@ ROWS: Final = {
 def _first(case: Entry) -> Entry:
     first: Entry = case["faults"][0]
     return first
+
+
+def _worker(case: Entry, name: str) -> bool:
+    first = _first(case)
+    return first["who"].startswith(("replica", "scoring")) and name in first["who"] and not first["hangs"]
+
+
+def _trains(case: Entry) -> bool:
+    return bool(_first(case).get("trains"))
 
 
 def table(entries: Sequence[Entry]) -> str:

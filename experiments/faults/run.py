@@ -1,7 +1,8 @@
 """A replica, a scoring worker or the driver of a real run killed at random moments, workers that hang, disks
 that are full; then the run goes on, and is held against the undisturbed one.
 
-    python -m experiments.faults.run                # 50 kills, 8 hangs, 8 full disks; what is there is kept
+    python -m experiments.faults.run                # 50 kills, 20 of free-running runs, 8 hangs, 8 full disks
+                                                    # (what is there is kept)
     python -m experiments.faults.run --cases 200 --seed 2 --journal other.jsonl
     python -m experiments.faults.run --minutes 20   # begin no case after so long
     python -m experiments.faults.run --page         # the page alone
@@ -28,6 +29,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.runs.journal import Entry, Journal
 from tests.real.faults import (
     POLICIES,
+    STEPS,
     Case,
     Count,
     Fault,
@@ -54,7 +56,7 @@ def drawn(
     draws = random.Random(f"{kind} {number} {seed}")
     policy = draws.choice(sorted(POLICIES))
     every = draws.choice((1, 1, 2, 3))
-    lock_step = number % 4 > 0 if kind == "hang" else kind == "full" or number % 5 != 3
+    lock_step = {"hang": number % 4 > 0, "full": True, "free": False}.get(kind, number % 5 != 3)
 
     def moment() -> tuple[int, float]:
         many = messages[policy, lock_step] - LEAST
@@ -63,12 +65,20 @@ def drawn(
 
     if kind == "hang":
         return Case(policy, (Fault(draws.choice(WORKERS), *moment(), hangs=True),), lock_step, every)
+    if kind == "free":
+        # Free-running: a worker while the driver trains, the driver then or at a message.
+        who: Kind = "driver" if number % 2 else draws.choice(WORKERS)
+        while_training = number % 4 != 3
+        at, delay_s = moment()
+        if while_training:
+            at, delay_s = draws.randint(1, STEPS - 1), draws.choice((0.0, draws.uniform(0.0, 0.02)))
+        return Case(policy, (Fault(who, at, delay_s, trains=while_training),), False, every)
     if kind == "full":
         return Case(policy, (Fault("full", draws.randint(11, changes[policy])),), checkpoint_every=1)
-    who = ("worker", "worker", "driver", "worker", "disk")[number % 5]
-    if who == "worker":
+    befallen = ("worker", "worker", "driver", "worker", "disk")[number % 5]
+    if befallen == "worker":
         first = Fault(draws.choice(WORKERS), *moment())
-    elif who == "driver":
+    elif befallen == "driver":
         first = Fault("driver", *moment())
     else:
         first = Fault("disk", draws.randint(1, changes[policy]), torn=draws.random() < 0.5)
@@ -130,6 +140,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", type=int, default=50, help="kills")
+    parser.add_argument("--free", type=int, default=20, help="kills of free-running runs")
     parser.add_argument("--hangs", type=int, default=8)
     parser.add_argument("--full", type=int, default=8, help="full disks")
     parser.add_argument("--seed", type=int, default=1)
@@ -145,7 +156,7 @@ def main() -> int:
 
     with Journal(chosen.journal, "faults", entries.append, about, differs) as journal:
         if not chosen.page:
-            counts = {"kill": chosen.cases, "hang": chosen.hangs, "full": chosen.full}
+            counts = {"kill": chosen.cases, "free": chosen.free, "hang": chosen.hangs, "full": chosen.full}
             done = {str(entry["key"]) for entry in entries}
             for entry in make(journal, done, counts, chosen.seed, chosen.minutes):
                 entries.append(entry)

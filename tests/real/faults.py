@@ -30,6 +30,7 @@ import torch
 
 from oppo_real.checkpoint import FILE
 from oppo_real.placement import processes
+from oppo_real.ppo.trainer import PPOTrainer
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_sim import columns as c
@@ -79,6 +80,8 @@ class Fault:
     """A worker is stopped (SIGSTOP) instead of killed."""
     torn: bool = False
     """``disk``: half of a write is made."""
+    trains: bool = False
+    """``at`` counts updates of the weights instead, and the blow falls from the start of that one on."""
 
 
 @dataclass(frozen=True)
@@ -122,29 +125,50 @@ class Count:
 
     messages: int = 0
     """From the driver to workers."""
+    updates: int = 0
+    """Of the weights, begun."""
+    trains: bool = False
+    """It trains right now."""
     struck_at: float | None = None
     """When the blow fell, time.monotonic."""
+    struck_training: bool = False
+    """It trained then."""
 
 
 @contextmanager
 def _messages_counted(count: Count, fault: Fault | None = None) -> Iterator[None]:
     """Inside, the fault's blow falls at its message."""
-    send = processes._ProcessLink.send
+    send, update = processes._ProcessLink.send, PPOTrainer.update
     over = Event()
 
     def counted(link: Any, *message: Any) -> None:
         send(link, *message)
         count.messages += 1
-        if fault is not None and count.messages == fault.at:
-            blow = Thread(target=strike, daemon=True)
-            blow.start()
-            if not fault.delay_s:  # else the driver goes on meanwhile
-                blow.join()
+        if fault is not None and not fault.trains and count.messages == fault.at:
+            fall()
+
+    def trained(trainer: Any, *batch: Any) -> Any:
+        count.updates += 1
+        count.trains = True
+        try:
+            if fault is not None and fault.trains and count.updates == fault.at:
+                fall()
+            return update(trainer, *batch)
+        finally:
+            count.trains = False
+
+    def fall() -> None:
+        assert fault is not None
+        blow = Thread(target=strike, daemon=True)
+        blow.start()
+        if not fault.delay_s:  # else the driver goes on meanwhile
+            blow.join()
 
     def strike() -> None:
         assert fault is not None
         if over.wait(fault.delay_s):
             return
+        count.struck_training = count.trains
         if fault.who == "driver":
             os.kill(os.getpid(), signal.SIGKILL)
         for worker in multiprocessing.active_children():
@@ -152,7 +176,7 @@ def _messages_counted(count: Count, fault: Fault | None = None) -> Iterator[None
                 os.kill(worker.pid, signal.SIGSTOP if fault.hangs else signal.SIGKILL)
                 count.struck_at = time.monotonic()
 
-    with patch.object(processes._ProcessLink, "send", counted):
+    with patch.object(processes._ProcessLink, "send", counted), patch.object(PPOTrainer, "update", trained):
         try:
             yield
         finally:
@@ -252,11 +276,13 @@ class Outcome:
     """From each stop of a worker to the end of its run."""
     said: tuple[str, ...]
     """By runs that ended before their time."""
+    training: int = 0
+    """Blows on workers that fell while the driver trained."""
 
 
 def suffer(case: Case, folder: Path) -> Outcome:
     """Strike, go on, strike again, until the run has ended."""
-    struck, kept, noticed, said = 0, [], [], []
+    struck, training, kept, noticed, said = 0, 0, [], [], []
     for number, fault in enumerate((*case.faults, None)):
         if (folder / MANIFEST).is_file() and not (folder / JOURNAL).is_file():
             break
@@ -279,6 +305,7 @@ def suffer(case: Case, folder: Path) -> Outcome:
                 error
             ), error
             struck += 1
+            training += count.struck_training
             said.append(str(error))
             if fault.hangs and count.struck_at is not None:
                 noticed.append(time.monotonic() - count.struck_at)
@@ -286,7 +313,7 @@ def suffer(case: Case, folder: Path) -> Outcome:
         else:
             assert fault is None or fault.delay_s or count.struck_at is None, "nobody noticed the blow"
         assert not multiprocessing.active_children()
-    return Outcome(struck, tuple(kept), tuple(noticed), tuple(said))
+    return Outcome(struck, tuple(kept), tuple(noticed), tuple(said), training)
 
 
 def _steps_kept(folder: Path) -> int:

@@ -69,6 +69,14 @@ def test_a_replica_that_hangs_while_it_decodes_by_itself_is_noticed(tmp_path: Pa
     assert_whole(tmp_path / "run")
 
 
+def test_a_worker_lost_while_the_driver_trains_is_told_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+    case = Case("inter", (Fault("replica 1", 4, trains=True),), lock_step=False)
+    outcome = suffer(case, tmp_path / "run")
+    assert (outcome.struck, outcome.training) == (1, 1)
+    assert outcome.kept[0] in (3, 4), "that update was the fourth"
+    assert_whole(tmp_path / "run")
+
+
 def _inline(folder: Path, *, resume: bool = False) -> None:
     asked = OPPO.request(folder, resume=resume)
     inline = asked.setup.config.placement.model_copy(update={"kind": "inline"})

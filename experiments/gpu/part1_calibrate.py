@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"note: {note}")
     state = (
         "not complete, run the same command again"
-        if session.notes
+        if not session.complete
         else "complete"
         if effort.contention
         else "without contention"

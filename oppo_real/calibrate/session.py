@@ -68,6 +68,8 @@ class CalibrationSession:
     fresh: int
     """Visits measured now; the others were in the cache."""
     notes: tuple[str, ...]
+    complete: bool
+    """The budget left nothing out."""
 
     @property
     def decode_beside_score(self) -> tuple[Contention, ...]:
@@ -100,6 +102,7 @@ def measure_session(
     del bench
     notes = []
     contention: list[Contention] = []
+    missing: list[str] = []
     if effort.contention:
         progress(len(visits), len(plan.points) * effort.repeats, "contention")
         # Two processes are about to build the same engines on the same device, which must be empty by then
@@ -117,7 +120,14 @@ def measure_session(
             " --budget-s and run again"
         )
     return CalibrationSession(
-        tuple(visits), tuple(contention), origin, len(plan.points), planned, fresh, tuple(notes)
+        visits=tuple(visits),
+        contention=tuple(contention),
+        origin=origin,
+        planned_points=len(plan.points),
+        planned_visits=planned,
+        fresh=fresh,
+        notes=tuple(notes),
+        complete=not missing and len(visits) == planned,
     )
 
 

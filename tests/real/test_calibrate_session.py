@@ -2,10 +2,11 @@
 after an interruption."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from oppo_real.calibrate import session as session_module
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cache import VisitCache
+from oppo_real.calibrate.contention import Meeting, Round
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.cuts import time_weights
 from oppo_real.calibrate.fit import Measured
@@ -72,6 +74,7 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     session, calibration, written = calibrate_to(path, "tiny", SUBJECT, SIZES, tmp_path / "cache", EFFORT)
     assert session.fresh == session.planned_visits == len(session.visits)
     assert not session.notes
+    assert session.complete
 
     profile = load_profile(path)
     engine = profile.measured.engine
@@ -220,6 +223,30 @@ def test_a_budget_that_is_too_small_says_what_to_do_and_keeps_what_is_done(tmp_p
             replace(EFFORT, budget_s=0.001),
         )
     assert not (tmp_path / "tiny.json").exists()
+
+
+def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left_out = 1
+
+    def rounds(
+        open_bench: Any, meetings: Sequence[Meeting], **settings: Any
+    ) -> Iterator[tuple[Meeting, Round]]:
+        for meeting in meetings[: len(meetings) - left_out]:
+            yield meeting, Round((1.0, 1.0), (1.25, 1.25), taken=(0.2, 0.2))
+
+    monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
+    effort = replace(EFFORT, contention=True, rounds=1)
+    session = measure_session(SUBJECT, SIZES, tmp_path, effort)
+    missing, other = session.notes
+    assert not session.complete
+    assert missing.startswith("the budget left no time for ")
+    assert other.startswith("other work had 20% of the time in which decoding and scoring ran together")
+    left_out = 0
+    session = measure_session(SUBJECT, SIZES, tmp_path, effort)
+    assert session.notes == (other,)
+    assert session.complete
 
 
 def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ on the CUDA machine without a GPU.
 
     python -m experiments.fake_cuda.mutations            # all; writes the counts into README.md
     python -m experiments.fake_cuda.mutations --every 10 --no-page
+    python -m experiments.fake_cuda.mutations --drawn 50 --seed 1    # any mistake, at drawn places; no page
 
 One that no test notices either changes nothing (both sides lie on the CPU, or the wait was made elsewhere) or
 is missed; the page lists all of them with what was found on reading. Exit code 1 for one that is not listed.
@@ -16,9 +17,12 @@ import ast
 import importlib
 import io
 import os
+import random
+import resource
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +42,10 @@ MODULES: Final = (
 )  # fmt: skip
 TESTS: Final = ("test_fake_cuda_order.py::test_the_exercises_pass_as_they_are", "test_fake_cuda_engines.py",
                 "test_fake_cuda_ppo.py")  # fmt: skip
+ANYWHERE: Final = ("test_torch_actor.py", "test_torch_scorer.py", "test_torch_models.py",
+                   "test_torch_graphs.py", "test_torch_attention.py", "test_ppo_trainer.py",
+                   "test_ppo_forward.py", "test_ppo_formulas.py")  # fmt: skip
+"""For a mistake that is one on every machine."""
 WAITS: Final = {"synchronize", "wait_stream", "wait_event"}
 PAGE: Final = Path(__file__).parent / "README.md"
 BY_HAND: Final = (
@@ -84,6 +92,8 @@ BY_HAND: Final = (
     ("a graph's stream", "engines.device", "with torch.cuda.stream(stream):", "if True:"),
 )  # fmt: skip
 """(Kind, module, what is there once, what is there instead)."""
+MOST_S: Final = 600
+"""Of a core for one mistake's tests: longer is a loop without end."""
 FAILED, PASSED, NOTHING = 1, 0, 3
 """Exit codes of a child: a test failed, none did, the mutation changed no function."""
 
@@ -145,6 +155,61 @@ def mutations(module: ModuleType) -> Iterator[Mutation]:
                 yield instead("a copy that waits", keyword, b"non_blocking=False")
 
 
+_TURNED: Final[dict[type[ast.AST], bytes]] = {
+    ast.Lt: b">=", ast.LtE: b">", ast.Gt: b"<=", ast.GtE: b"<", ast.Eq: b"!=", ast.NotEq: b"==",
+    ast.Is: b"is not", ast.IsNot: b"is", ast.In: b"not in", ast.NotIn: b"in",
+    ast.Add: b"-", ast.Sub: b"+", ast.Mult: b"+", ast.FloorDiv: b"*", ast.Div: b"*",
+    ast.And: b"or", ast.Or: b"and",
+}  # fmt: skip
+
+
+def anywhere(module: ModuleType) -> Iterator[Mutation]:
+    """Mistakes of any kind: something turned round, a number off by one, a statement left out."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text("utf-8")
+    data = source.encode()
+    starts = [0]
+    for row in data.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row))
+
+    def begin(node: ast.expr | ast.stmt) -> int:
+        return starts[node.lineno - 1] + node.col_offset
+
+    def end(node: ast.expr | ast.stmt) -> int:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return starts[node.end_lineno - 1] + node.end_col_offset
+
+    def instead(kind: str, node: ast.expr | ast.stmt, first: int, last: int, new: bytes) -> Mutation:
+        was = " ".join(data[begin(node) : end(node)].decode().split())
+        text = (data[:first] + new + data[last:]).decode()
+        return Mutation(module, kind, node.lineno, f"{was} [{new.decode()}]", text)
+
+    def between(node: ast.expr, left: ast.expr, operator: ast.AST, right: ast.expr) -> Iterator[Mutation]:
+        gap = data[end(left) : begin(right)]
+        if type(operator) in _TURNED and b"(" not in gap and b")" not in gap and b"#" not in gap:
+            new = b" " + _TURNED[type(operator)] + b" "
+            yield instead("turned round", node, end(left), begin(right), new)
+
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                yield from between(node, left, operator, right)
+            case ast.BinOp(left=left, op=operator, right=right):
+                yield from between(node, left, operator, right)
+            case ast.BoolOp(op=operator, values=[left, right]):
+                yield from between(node, left, operator, right)
+            case ast.Constant(value=bool()):
+                yield instead("turned round", node, begin(node), end(node), str(not node.value).encode())
+            case ast.Constant(value=int()):
+                yield instead(
+                    "a number off by one", node, begin(node), end(node), str(node.value + 1).encode()
+                )
+            case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Delete():
+                yield instead("a statement left out", node, begin(node), end(node), b"pass")
+            case ast.If(test=test):
+                yield instead("turned round", test, begin(test), begin(test), b"not ")
+
+
 def by_hand() -> Iterator[Mutation]:
     """Those of ``BY_HAND``. Raises ValueError for one whose place has gone."""
     for kind, name, was, instead in BY_HAND:
@@ -162,29 +227,53 @@ def _moves(call: ast.Call) -> bool:
     return bool(call.args) and ast.unparse(call.args[0]).endswith(("device", "place"))
 
 
-def survives(one: Mutation) -> int:
+def survives(one: Mutation, tests: Sequence[str] = TESTS) -> int:
     """Run the tests with it in a fork of this process, which has torch loaded."""
     child = os.fork()
     if child == 0:
         code = FAILED
+        resource.setrlimit(resource.RLIMIT_CPU, (MOST_S + int(time.process_time()), resource.RLIM_INFINITY))
         try:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                code = _tested(one)
+                code = _tested(one, tests)
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
 
-def _tested(one: Mutation) -> int:
+def _tested(one: Mutation, tests: Sequence[str]) -> int:
     folder = Path(__file__).parents[2] / "tests" / "real"
     try:
         with mutated(one.module, one.text):
             return (
-                PASSED if pytest.main(["-x", "-q", *(str(folder / test) for test in TESTS)]) == 0 else FAILED
+                PASSED if pytest.main(["-x", "-q", *(str(folder / test) for test in tests)]) == 0 else FAILED
             )
     except (AssertionError, ValueError):  # of ``mutated``: no function has other code
         return NOTHING
+
+
+def draw(count: int, seed: int, named: str | None = None) -> int:
+    """``count`` mistakes of any kind at drawn places, each noticed by the fake machine's tests or by those of
+    every machine. 1 where one passes both."""
+    found = [one for name in MODULES for one in anywhere(importlib.import_module(f"oppo_real.{name}"))]
+    random.Random(seed).shuffle(found)
+    where: Counter[str] = Counter()
+    for one in found:
+        if sum(where.values()) == count:
+            break
+        if named is not None and named not in one.place:
+            continue
+        code = survives(one)
+        if code == NOTHING:
+            continue
+        name = "noticed by the fake machine"
+        if code == PASSED:
+            name = "missed" if survives(one, ANYWHERE) == PASSED else "noticed by tests of any machine"
+        where[name] += 1
+        print(f"{name}: {one.kind}: {one.place} (line {one.line})", flush=True)
+    print(dict(where))
+    return 1 if where["missed"] else 0
 
 
 def main() -> int:
@@ -195,7 +284,12 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="only each n-th")
     parser.add_argument("--kind", help="only this one")
     parser.add_argument("--page", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--drawn", type=int, help="so many of any kind, at drawn places, instead")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--named", help="of those drawn only such with this text")
     chosen = parser.parse_args()
+    if chosen.drawn:
+        return draw(chosen.drawn, chosen.seed, chosen.named)
     found = [one for name in MODULES for one in mutations(importlib.import_module(f"oppo_real.{name}"))]
     found += by_hand()
     found = [one for one in found if chosen.kind in (None, one.kind)]

@@ -38,7 +38,7 @@ def bind(cores: Sequence[int] | None, threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 """Of glibc's malloc.h."""
 
 
@@ -46,7 +46,8 @@ def keep_memory(device: str) -> bool:
     """For a process that computes on the CPU: let malloc keep what is freed, and say whether it does.
 
     A training update frees and asks for the same hundreds of MB again and again; given back to the system in
-    between, every page of them is faulted in anew, which takes up to a tenth of an update.
+    between, every page of them is faulted in anew, which takes up to a tenth of an update. All threads share
+    one heap, since those of other threads than the first (a run trains in one) are given back all the same.
     """
     if device != "cpu":
         return False
@@ -54,7 +55,8 @@ def keep_memory(device: str) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):  # no glibc
         return False
-    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
+    asked = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1))
+    return all(mallopt(option, value) for option, value in asked)
 
 
 @contextmanager

@@ -49,6 +49,10 @@ class Stepper:
         self.forget()
         return norm
 
+    def stand_ins(self) -> list[torch.Tensor]:
+        """Tensors that take as much memory as the state does from the first step on."""
+        return [torch.zeros_like(one) for one in self._parameters for _ in ("mean", "variance")]
+
     def forget(self) -> None:
         """Drop the gradients."""
         self._optimizer.zero_grad()

@@ -114,20 +114,34 @@ class PPOTrainer:
     def preallocate(self, rollouts: int, prompt: int, response: int) -> None:
         """Run the fullest micro-batch that ``rollouts`` of these lengths (tokens) make forward and backward,
         and change nothing, so that no update waits for memory: otherwise every batch that is larger than all
-        before it does, on a CPU by up to a third of its time."""
+        before it does, on a CPU by up to a third of its time.
+
+        Raises OppoError where it does not fit into memory.
+        """
         room = self._config.micro_batch_tokens
         prompt = min(prompt, max(1, room - 1))
         response = max(1, min(response, room - prompt))
         rows = [TokenRow((0,) * prompt, (0,) * response)] * max(1, min(rollouts, room // (prompt + response)))
-        with torch.no_grad():
-            self._values(rows)
-        outputs = policy_outputs(self._policy, rows, self._config.temperature, self._value_head)
-        told = [outputs.log_probs] if outputs.values is None else [outputs.log_probs, outputs.values]
-        torch.stack(told).sum().backward()  # type: ignore[no-untyped-call]
-        self._actor_stepper.forget()
-        if self._critic_stepper is not None:
-            self._values(rows).sum().backward()  # type: ignore[no-untyped-call]
-            self._critic_stepper.forget()
+        steppers = [one for one in (self._actor_stepper, self._critic_stepper) if one is not None]
+        try:
+            states = [one.stand_ins() for one in steppers]
+            with torch.no_grad():
+                self._values(rows)
+            outputs = policy_outputs(self._policy, rows, self._config.temperature, self._value_head)
+            told = [outputs.log_probs] if outputs.values is None else [outputs.log_probs, outputs.values]
+            torch.stack(told).sum().backward()  # type: ignore[no-untyped-call]
+            self._actor_stepper.forget()
+            if self._critic_stepper is not None:
+                self._values(rows).sum().backward()  # type: ignore[no-untyped-call]
+                self._critic_stepper.forget()
+            del states  # not before
+        except RuntimeError as error:  # torch.OutOfMemoryError is one; a CPU raises the plain kind
+            if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+                raise
+            raise OppoError(
+                f"There is no memory on {self._device} to train {len(rows)} rollouts of {prompt + response}"
+                " tokens at once, as may come; lower real.ppo.micro_batch_tokens or max_response_length."
+            ) from error
 
     def update(self, batch: Sequence[TrainRollout], version: int) -> dict[str, float]:
         """Train on finished, scored rollouts; ``version`` is the number of updates done before this one, as

@@ -490,6 +490,7 @@ def test_the_next_update_after_a_restart_is_the_same_to_the_last_bit(critic: str
     }
     assert all(torch.equal(tensor, restarted.weights()[name]) for name, tensor in made.weights().items())
     assert restarted.episode == 8
+    assert restarted.state_dict()["updates"] == 2
 
 
 @pytest.mark.parametrize("critic", ["value_head", "separate"])
@@ -509,6 +510,18 @@ def test_asking_for_memory_before_changes_nothing(critic: str, room: int) -> Non
     assert first == second
     one, other = (made.weights() for made in trainers)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_largest_micro_batch_without_memory_is_told_before_the_first_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    made = trainer(config())
+    monkeypatch.setattr("oppo_real.ppo.trainer.policy_outputs", full)
+    with pytest.raises(OppoError, match="no memory on cpu to train 3 rollouts of 8 tokens at once"):
+        made.preallocate(3, 2, 6)
 
 
 def test_a_saved_state_does_not_change_afterwards() -> None:

@@ -110,6 +110,10 @@ def test_json_and_a_taken_folder(written: Path, capsys: pytest.CaptureFixture[st
         (["--observe", "timing_s/nap=3"], "'timing_s/nap' is not known"),
         (["--observe", "timing_s/step=soon"], "no number and no range"),
         (["--observe", "share/reward=1.5"], "cannot be"),
+        (["--observe", "timing_s/step=1e400"], "no number and no range"),
+        (["--observe", "timing_s/step=3%"], "no number and no range"),
+        (["--observe", "timing_s/step=3", "--unit", "ms"], "are for logs"),
+        (["train.log", "--judge-scenario", "other.yaml"], "give it with --judge"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
@@ -171,13 +175,16 @@ def test_numbers_that_no_costs_give_are_refused(written: Path, capsys: pytest.Ca
         ("timing_s/gen=1.7e2±5", 170, 170, 5),
         ("utilization/inference=.506", 0.506, 0.506, 0.02),
         ("share/reward = 0.1 .. 0.2", 0.1, 0.2, 0.005),
+        ("utilization/inference=50.6%", 0.506, 0.506, 0.02),
+        ("utilization/inference=50.6±4 %", 0.506, 0.506, 0.04),
+        ("utilization/inference=45%..60%", 0.45, 0.6, 0.0075),
     ],
 )
 def test_a_number_a_range_or_a_number_with_its_error(
     text: str, low: float, high: float, spread: float
 ) -> None:
     found = read_observation(text)
-    assert (found.low, found.high) == (low, high)
+    assert (found.low, found.high) == pytest.approx((low, high))
     assert found.spread == pytest.approx(spread)
 
 

@@ -115,13 +115,17 @@ def command(
 
     if bool(logs) == bool(observed):
         raise click.UsageError("give training logs, or --observe without any log")
+    if judge_scenarios and not judged:
+        raise click.UsageError("--judge-scenario is of a log that is predicted only: give it with --judge")
     loaded = [load_scenario(each) for each in scenarios]
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
     options.refuse_taken(folder, force)
     if observed:
-        if judged or fit_steps or from_step is not None or lengths or fields:
+        of_logs = (judged, fit_steps, from_step is not None, lengths, fields)
+        if any((*of_logs, framework != "auto", unit != "auto")):
             raise click.UsageError(
-                "--judge, --fit-steps, --from-step, --lengths and --field are for logs, not for --observe"
+                "--judge, --fit-steps, --from-step, --lengths, --from, --field and --unit are for logs, not"
+                " for --observe"
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")

@@ -6,6 +6,7 @@ are made given the numbers of a baseline that is computed stage by stage; each i
 by how much better or worse the simulated one agrees (importance sampling).
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -77,23 +78,28 @@ class Observed:
 
 
 def read_observation(text: str) -> Observation:
-    """``NAME=171``, ``NAME=160..180`` or ``NAME=171±5``. Raises OppoError."""
+    """``NAME=171``, ``NAME=160..180`` or ``NAME=171±5``; a share also as ``50.6%``. Raises OppoError."""
     name, equals, value = text.partition("=")
     name = name.strip()
     if not equals or name not in known_names():
         listed = ", ".join(known_names())
         raise OppoError(f"--observe {text}: '{name}' is not known; give NAME=VALUE with one of {listed}")
-    match = _RANGE.fullmatch(value)
+    share = not name.startswith("timing_s/") and not name.endswith("_per_s")
+    percent = share and value.rstrip().endswith("%")
+    match = _RANGE.fullmatch(value.replace("%", " ") if percent else value)
     try:
         if match is None:
             raise ValueError
         first = float(match.group(1))
         second = None if match.group(3) is None else float(match.group(3))
+        if not (math.isfinite(first) and math.isfinite(second or 0.0)):
+            raise ValueError
     except ValueError:
         raise OppoError(
             f"--observe {text}: '{value.strip()}' is no number and no range: give 171, 160..180 or 171±5"
         ) from None
-    share = not name.startswith("timing_s/") and not name.endswith("_per_s")
+    if percent:
+        first, second = first / 100.0, None if second is None else second / 100.0
     low = high = first
     if second is None:
         spread = _ABSOLUTE if share else _RELATIVE * first
@@ -157,7 +163,7 @@ def observe(
     kept = tuple(found[row] for row in chosen)
     notes = (
         (f"the draws are worth {effective:.0f} independent ones: observe less, or wider ranges",)
-        if effective < _FEW
+        if effective < min(_FEW, count / 2)
         else ()
     )
     told = told_of({name: values[name][chosen] for name in names}, priors)

@@ -1,6 +1,7 @@
 """What the develop runs taught the fit: large constants, waits that overlap, runs that train part of a batch."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import HeldOut
-from oppo_sim.fit.judging import Judgement
+from oppo_sim.fit.judging import Judgement, predict
+from oppo_sim.fit.posterior import member_seconds
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
@@ -134,6 +136,14 @@ def test_seconds_of_a_part_are_the_run_s_own_and_uncertain_of_another(tmp_path: 
     assert own.width is not None
     assert other.width is not None
     assert other.width > 3 * own.width
+    # However much the part differs from step to step, it is never more than all of the batch.
+    (part,) = result.parts
+    (update,) = (each for each in part.members if each.column == "timing_s/update_actor")
+    unsteady = {kind: np.ones_like(noise) for kind, noise in result.posterior.noise.items()}
+    posterior = replace(result.posterior, noise=unsteady)
+    found = predict(part.features, [update], posterior, seen=True)[update.column]
+    all_of_it = member_seconds(update, part.features, posterior.terms).max(axis=0)
+    assert (found.high <= 1.11 * all_of_it).all()
     # The written scenario trains all, in the seconds that the run had.
     assert result.point.update_actor * 1.2 + result.point.update_actor_s < 0.6 * (1.2 * 1.2 + 2.0) + 2.0
 

@@ -86,6 +86,12 @@ class Walk(NamedTuple):
         """Where the walk is believed to be."""
         return float(self.weight @ self.level)
 
+    def noise_alone(self, chosen: Ints) -> Floats:
+        """Of the scale that a fit without a walk gives a step, the part that is no walk; one entry a draw.
+        The fitted steps lie around their mean by a sixth of their number of innovations, too."""
+        found: Floats = 1.0 / np.sqrt(1.0 + _RATIOS[chosen] * self.steps / 6.0)
+        return found
+
 
 def ahead_of(fitted: Sequence[Features], held: Features, last_step: int | None) -> Ahead:
     """``last_step``: the last fitted step of the same run; None: the run was not fitted."""
@@ -154,14 +160,19 @@ def _steady(residuals: Floats, steps: Ints, noise: float) -> tuple[Floats, Ints,
 
 
 def drawn_drift(
-    ahead: Ahead, walk: Walk | None, *, generation: bool, draws: int, generator: np.random.Generator
-) -> Floats:
-    """Of the logarithm of seconds, draws × steps. ``walk`` None: of a run that was not fitted, which differs
-    as runs do; that is not in here."""
+    ahead: Ahead,
+    walk: Walk | None,
+    *,
+    generation: bool,
+    draws: int,
+    generator: np.random.Generator,
+) -> tuple[Floats, Floats]:
+    """Of the logarithm of seconds, draws × steps; and ``Walk.noise_alone``, draws × 1. ``walk`` None: of a
+    run that was not fitted, which differs as runs do; that is not in here."""
     error = BEYOND_GEN if generation else BEYOND_TRAINING
     found: Floats = error * np.sqrt(ahead.beyond) * generator.standard_normal((draws, 1))
     if walk is None:
-        return found
+        return found, np.ones((draws, 1))
     chosen = generator.choice(len(walk.weight), size=draws, p=walk.weight)
     order = np.argsort(ahead.after, kind="stable")
     apart = np.diff(ahead.after[order], prepend=0.0)
@@ -174,7 +185,7 @@ def drawn_drift(
     # A sum of normal numbers is one: innovations, and changes of level as many as there are.
     path[:, order] = np.cumsum(np.sqrt(innovations**2 + changes**2) * generator.standard_normal(size), axis=1)
     start = walk.level[chosen] + np.sqrt(walk.variance[chosen]) * generator.standard_normal(draws)
-    return found + start[:, None] + path
+    return found + start[:, None] + path, walk.noise_alone(chosen)[:, None]
 
 
 def _extent(features: Features) -> Floats:

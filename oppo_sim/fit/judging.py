@@ -20,7 +20,9 @@ NAIVE: Final = ("mean", "line")
 _COUNTS: Final = 0.003
 """Of a step: a metric that takes less has no walk of its own."""
 _TRAINED: Final = (0.2, 1.0)
-"""Part of the batch that a run trains, where it is unknown and the run was not fitted."""
+"""Part of its batch that a run trains, where it is unknown."""
+_BEYOND_WHOLE: Final = 0.1
+"""Logarithm by which the updates of such a part may be longer than the model says of the whole batch."""
 
 
 class Prediction(NamedTuple):
@@ -116,8 +118,9 @@ def _drawn(
         centre = centre + posterior.first[column][:, None] * features.cold
     if member.added is not None:
         centre = centre + member.added
+    offset: Floats = np.zeros((1, 1))
     if seen and (column, member.log) in posterior.offsets:
-        centre = centre * np.exp(posterior.offsets[column, member.log])[:, None]
+        offset = posterior.offsets[column, member.log][:, None]
     between: Floats = np.zeros((1, 1))
     if not seen:
         median, sigma = between_of(member)
@@ -126,19 +129,27 @@ def _drawn(
         )
         between = (spread * generator.standard_normal(posterior.size))[:, None]
         if member.untold:
-            centre = centre * generator.uniform(*_TRAINED, size=(posterior.size, 1))
+            offset = np.log(generator.uniform(*_TRAINED, size=(posterior.size, 1)))
+    centre = centre * np.exp(offset)
+    noise_alone: Floats = np.ones((1, 1))
     if ahead is not None:
-        between = between + drawn_drift(
+        drift, noise_alone = drawn_drift(
             ahead, walk, generation="gen" in member.stages, draws=posterior.size, generator=generator
         )
+        between = between + drift
     length_spread: Floats = features.spread if "gen" in member.stages else np.zeros(1)
     kind = posterior.noise_of(member)
     assert kind is not None
     if kind in posterior.scatter and not features.longest_told:
         length_spread = posterior.scatter[kind][:, None] * length_spread
-    scale = np.sqrt(posterior.noise[kind][:, None] ** 2 + length_spread**2)
+    scale = np.sqrt((noise_alone * posterior.noise[kind][:, None]) ** 2 + length_spread**2)
     noise = scale * generator.standard_t(posterior.tail[kind][:, None], size=centre.shape)
-    drawn = centre * np.exp(np.clip(between + noise, -3, 3))
+    moved: Floats = np.clip(between + noise, -3, 3)
+    if member.untold:
+        # It may be all of the batch, and not more; of a small part it stays a small one.
+        least, most = np.log(_TRAINED)
+        moved = np.clip(moved, np.minimum(least - offset, 0.0), most - offset + _BEYOND_WHOLE)
+    drawn = centre * np.exp(moved)
     return centre if walk is None else centre * np.exp(walk.centre), drawn
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
+from left_out import summary
 from rows import RESULTS, Row, all_scorings, first_scorings, later_scorings, read_rows
 from split import FOLDER, LATER
 
@@ -14,7 +15,7 @@ import matplotlib.pyplot as plt
 
 TIERS = ("kernels", "served engine", "stage", "step", "ranges")
 TEXT = FOLDER / "text.md"
-"""The words of the page; `{tables}`, `{held_out}`, `{later}`, `{found_later}`, `{scorings}` are filled in."""
+"""The words of the page; `{tables}`, `{left_out}`, `{held_out}` and other marks are filled in."""
 
 
 def write_page() -> None:
@@ -30,6 +31,7 @@ def page_text() -> str:
     text = TEXT.read_text(encoding="utf-8")
     filled = {
         "{tables}": "\n\n".join(tier_table(tier, read_rows()) for tier in TIERS),
+        "{left_out}": summary(),
         "{held_out}": held_out_tables(),
         "{later}": later_tables(),
         "{found_later}": found_later_tables(),

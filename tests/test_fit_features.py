@@ -19,6 +19,14 @@ ROOFLINE: dict[str, Any] = {
     "actor_model": "qwen2.5-1.5b",
     "reward_model": {"kind": "model", "model": "qwen2.5-0.5b"},
 }
+OVER_PCIE: dict[str, Any] = {
+    "kind": "roofline",
+    "device": "A100-80-PCIe",
+    "actor_model": "qwen2.5-7b",
+    "reward_model": {"kind": "verifier"},
+}
+GATHERED = {"critic": "none", "num_ppo_epochs": 1, "num_gpus": 4, "micro_batch_rollouts": 8}
+"""Its ranks wait for the weights of the others."""
 ROUNDS = {"name": "sequential", "stop_check": "chunk", "chunk_size": 70}
 CASES: list[tuple[dict[str, Any], float]] = [
     ({}, 1e-9),
@@ -31,6 +39,7 @@ CASES: list[tuple[dict[str, Any], float]] = [
     ({"policy": ROUNDS, "rollout": {"keeps_kv_between_rounds": False, "batching": "static"}}, 1e-9),
     ({"costs": ROOFLINE, "rollout": {"num_replicas": 2}, "rollout_batch_size": 32}, 1e-6),
     ({"costs": {**ROOFLINE, "rollout": {"host": "generate"}}, "rollout_batch_size": 16}, 0.03),
+    ({"costs": OVER_PCIE, "rollout": {"num_replicas": 2}, "training": GATHERED}, 1e-6),
 ]
 SMALL = {"iteration_s": 1e-3, "rollout_iteration_s": 1e-3, "piece_fixed_s": 1e-5}
 """Pieces change no worker's place: the slowest is taken to be that of the cost model's seconds."""

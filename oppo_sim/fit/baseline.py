@@ -205,4 +205,5 @@ def _replica_features(scenario: Scenario, parts: Parts, steps: int) -> tuple[lis
     shared = {name: getattr(full, name) for name in ("stages", "score", "score_batches", "pieces", "tokens")}
     assert set(full.stages) == set(TRAINING_STAGES)
     tokens = [float(sum(replay.response_lengths[row] for row in dealt)) for dealt in rows]
-    return [replace(features, **shared) for features in whole], np.array(tokens)
+    # Terms of costs scale a stage as a whole, its gathers too.
+    return [replace(features, **shared, gathers={}) for features in whole], np.array(tokens)

@@ -23,9 +23,10 @@ OVER_PCIE: dict[str, Any] = {
     "kind": "roofline",
     "device": "A100-80-PCIe",
     "actor_model": "qwen2.5-7b",
+    "rollout": {"sleep_mode": True},
     "reward_model": {"kind": "verifier"},
 }
-GATHERED = {"critic": "none", "num_ppo_epochs": 1, "num_gpus": 4, "micro_batch_rollouts": 8}
+GATHERED = {"critic": "none", "num_ppo_epochs": 1, "num_gpus": 4, "micro_batch_rollouts": 2}
 """Its ranks wait for the weights of the others."""
 ROUNDS = {"name": "sequential", "stop_check": "chunk", "chunk_size": 70}
 CASES: list[tuple[dict[str, Any], float]] = [

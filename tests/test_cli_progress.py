@@ -34,6 +34,24 @@ def test_what_an_earlier_attempt_finished_says_nothing_of_the_time_left() -> Non
     assert ", about 60 s left" in lines.line(60)
 
 
+def test_each_count_of_a_command_has_its_own_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    lines = Lines("validate", 1)
+    lines.update(TaskID(0), completed=0, total=144, description="calibrating")
+    now = 120.0
+    lines.update(TaskID(0), completed=144, total=144)
+    lines.update(TaskID(0), completed=1, total=48, description="runs")
+    assert "left" not in lines.line(120)
+    now = 180.0
+    lines.update(TaskID(0), completed=4, total=48)
+    assert lines.line(180).endswith("runs: 4 of 48, 3 min so far, about 15 min left")
+    lines.update(TaskID(0), completed=144, total=288, description="calibrating")
+    now = 240.0
+    lines.update(TaskID(0), completed=216, total=288)
+    assert lines.line(240).endswith("216 of 288, 4 min so far, about 60 s left")
+
+
 def test_durations_are_for_people() -> None:
     assert [span(1), span(89), span(600), span(3 * 3600 + 300)] == ["1 s", "89 s", "10 min", "3 h 05 min"]
 

@@ -41,7 +41,8 @@ class Lines:
         self._description, self._total, self._done = description, total, 0.0
         self._begun = monotonic()
         self._first: tuple[float, float] | None = None
-        """Seconds and what was done when the first was told: found in a folder, or fast for other reasons."""
+        """Seconds and what was done when the first of a count was told: found in a folder, or fast for other
+        reasons."""
         self._over = Event()
         self._thread = Thread(target=self._tell, daemon=True)
 
@@ -58,11 +59,13 @@ class Lines:
         """As ``Bar.update``."""
         if advance is not None:
             completed = self._done + advance
-        self._total = self._total if total is None else total
         self._description = description or self._description
         if completed is not None:
+            other = total is not None and total != self._total and completed - self._done > 1
+            if self._first is None or completed < self._done or other:  # another count begins
+                self._first = (monotonic() - self._begun, completed)
             self._done = completed
-            self._first = self._first or (monotonic() - self._begun, completed)
+        self._total = self._total if total is None else total
 
     def line(self, seconds: float) -> str:
         """What is said ``seconds`` after the beginning."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,23 @@ def test_kept_kv_is_given_up_for_those_that_run_and_at_new_weights() -> None:
     actor.submit([Request(2, (1, 2, 3, 4), 8, 6, (9, 9), (Answer(2, ()),), unseen=0)])
     actor.step()
     assert actor.counts().recomputed == 12
+
+
+def test_no_more_kept_kv_is_given_up_than_is_in_the_way() -> None:
+    limits = ActorLimits(kv_capacity_tokens=26, kv_block_tokens=1, keep_kv_on_tool_call=True)
+    actor = TorchActor(build_causal_lm(MODEL), Sampling(temperature=0.0), limits)
+    calling = [Request(i, (1, 2, 3, 4), 8, 6, call_after=2) for i in (0, 2)]
+    actor.submit([*calling, Request(1, (5, 6, 7), 12, 12)])
+    # 6 are kept of ids 0 and 2 each, id 1 grows to 15: the later one's are one too many.
+    while actor.running():
+        actor.step()
+    recomputed = []
+    for one in calling:
+        actor.submit([replace(one, generated=(9, 9), answers=(Answer(2, (3,)),), unseen=1, call_after=None)])
+        while actor.step():
+            pass
+        recomputed.append(actor.counts().recomputed)
+    assert recomputed == [0, 6]
 
 
 def test_a_request_keeps_the_order_of_turns_and_answers() -> None:

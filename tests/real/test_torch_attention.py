@@ -117,6 +117,26 @@ def test_long_pieces_behind_a_context_are_cut_into_query_slices_exactly() -> Non
     )
 
 
+def test_similar_sequences_go_together_and_little_is_padded() -> None:
+    def groups(lengths: list[int]) -> list[tuple[int, int]]:
+        """(sequences, query-key pairs with padding) of each group."""
+        starts = [sum(lengths[:place]) for place in range(len(lengths))]
+        spans = [Span(start, length, start, length) for start, length in zip(starts, lengths, strict=True)]
+        plan = make_plan(spans, 1, torch.float32, torch.device("cpu"))
+        assert not plan.singles
+        return [(group.rows, group.rows * group.queries * group.keys) for group in plan.groups]
+
+    assert groups([30] * 64) == [(64, 64 * 900)]
+    drawn = torch.randint(1, 300, (200,), generator=torch.Generator().manual_seed(3)).tolist()
+    left = sorted(drawn)
+    found = groups(drawn)
+    for rows, pairs in found:
+        own, left = left[:rows], left[rows:]
+        assert pairs <= 1.3 * sum(length**2 for length in own) + (1 << 14)
+    assert not left
+    assert len(found) < 20
+
+
 def test_gradients_of_the_plain_path_are_those_of_dense_attention() -> None:
     generator = torch.Generator().manual_seed(1)
     spans = whole_spans((3, 1, 20, 9))

@@ -113,19 +113,21 @@ def test_tables_are_as_wide_as_columns_says_where_there_is_no_terminal(
         assert sorted((row[0], row[1]) for row in rows) == [("0", "4"), ("0", "8"), ("2", "4"), ("2", "8")]
         assert {row[2:4][1] for row in rows} <= {"s", "ms"}
         below = printed.out.partition("\n\n")[2].split("\n")
-        assert all(len(line) <= width for line in below if not line.startswith("  oppo sweep tiny.yaml "))
+        assert all(len(line) <= width for line in below if not line.startswith("    oppo sweep tiny.yaml "))
 
 
 def test_sentences_are_laid_out_and_what_is_copied_stays_whole() -> None:
     told = "best at an edge: it is the lowest searched; search beyond it: oppo sweep a.yaml --grid b=1,2,3,4"
     assert in_lines(told, None) == in_lines(told, 200) == told
     assert in_lines(told, 50) == (
-        "best at an edge: it is the lowest searched; search\nbeyond it:\n  oppo sweep a.yaml --grid b=1,2,3,4"
+        "best at an edge: it is the lowest searched; search\n  beyond it:\n    oppo sweep a.yaml --grid b=1,2,3,4"
     )
     path = "/a/long/path/" + "name-" * 12
     assert in_lines(f"wrote {path}\n\n  an indented sentence stays indented", 30) == (
-        f"wrote\n{path}\n\n  an indented sentence stays\n  indented"
+        f"wrote\n  {path}\n\n  an indented sentence stays\n    indented"
     )
-    assert in_lines("of these settings one took 95 % longer", 30) == "of these settings one took\n95 % longer"
+    assert (
+        in_lines("of these settings one took 95 % longer", 30) == "of these settings one took\n  95 % longer"
+    )
     pasted = "    trainer.x=1 \\" + " trainer.y=2" * 9
     assert in_lines(pasted, 60) == pasted

@@ -90,7 +90,7 @@ def test_the_folder_holds_runs_tables_the_best_point_and_what_made_them(oppo: Op
     assert printed.code == 0
     assert [line for line in printed.err.splitlines() if "compiling" not in line] == []
     assert printed.out.endswith("wrote swept\n")
-    assert "6 points, 3 seed(s) × 6 steps" in printed.out
+    assert "6 points, 3 seeds × 6 steps" in printed.out
     assert "runs with baselines, by engine: compiled 21" in printed.out
     assert set(contents(Path("swept"))) == {
         "best.json",

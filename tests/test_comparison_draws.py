@@ -212,7 +212,7 @@ def test_the_terminal_shows_both_intervals_at_80_columns_and_json_has_all(
     # Narrower, columns leave, and are named; no number is broken.
     monkeypatch.setenv("COLUMNS", "60")
     narrow = compared(oppo, "narrow").out
-    assert "not shown at 60 columns: rollouts, best (--json has them)" in " ".join(narrow.split())
+    assert "not shown at 60 columns: of rollouts, best (--json has them)" in " ".join(narrow.split())
     assert all(len(line.rstrip()) <= 60 for line in narrow.splitlines() if "×" in line)
     gains = r"\d× \[\d+\.\d+, \d+\.\d+\]"
     assert re.findall(gains, narrow) == re.findall(gains, printed.out.partition("best: in so many")[0])

@@ -404,6 +404,21 @@ def test_processes_give_what_this_process_gives(tiny: Path, monkeypatch: pytest.
     assert {json.loads(text)[1] for text in here.values()} == {"compiled"}
 
 
+def test_processes_work_where_this_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay for the next call, made from another folder."""
+    monkeypatch.setattr(execution, "WORTHWHILE_SECONDS", 0.0)
+    for number in (1, 2):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Path(f"mine{number}.py").write_text(
+            "from oppo_sim import Policy\n\nclass Mine(Policy):\n    extra: int = 1\n"
+        )
+        write_scenario(Path(), policy={"name": f"mine{number}.py:Mine"})
+        swept = oppo_sim.sweep("tiny.yaml", grid={"steps": [5, 6]}, seeds=2, executor="processes", jobs=2)
+        assert swept.statuses["failed"] == 0, swept.failures
+
+
 def test_a_process_that_is_ended_from_outside_is_said_and_the_rest_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

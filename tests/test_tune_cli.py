@@ -263,7 +263,7 @@ def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(oppo: Oppo, tm
     assert "policy.overcommit 0 to 6" in printed.out
     assert "sequential: no knobs\n" in printed.out
     # Six trials on two seeds in the scenario as given and with longer responses.
-    assert "runs: at most 24 of 6 steps, on 2 seed(s) in 2 worlds (" in printed.out
+    assert "runs: at most 24 of 6 steps, on 2 seeds in 2 worlds (" in printed.out
     assert "time of the search: " in printed.out
     record = json.loads(oppo(*asked, "--json").out)
     assert (record["most_runs"], record["steps"], record["fresh_seeds"]) == (12, 6, 3)

@@ -84,6 +84,7 @@ def command(
         refuse_other,
     )
     from oppo_sim.comparison.plan import plan_comparison
+    from oppo_sim.report.labels import counted
     from oppo_sim.run_folder import read_run_folder
     from oppo_sim.runs.execute import Executor
     from oppo_sim.scenario.load import load_scenario
@@ -103,7 +104,8 @@ def command(
             raise
         return options.interrupted(f"finished runs are kept in {journal_path(folder)}")
     title = (
-        f"{loaded.name}: {seeds} seed(s) × {plan.steps} steps, {loaded.warmup_steps} of warm-up (simulated)"
+        f"{loaded.name}: {counted(seeds, 'seed')} × {plan.steps} steps, {loaded.warmup_steps} of warm-up"
+        " (simulated)"
     )
     show_comparison(comparison, title, folder, read_run_folder(folder).manifest, as_json)
     return 0

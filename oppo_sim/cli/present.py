@@ -265,7 +265,7 @@ def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
                 f"{share:.0%}".replace("%", " %") if np.isfinite(share) else NOTHING,
             )
         )
-    return table(title, ("policy", "step time", "speed-up [95 %]", "rollouts", "best"), rows, stay=3)
+    return table(title, ("policy", "step time", "speed-up [95 %]", "of rollouts", "best"), rows, stay=3)
 
 
 def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":

@@ -31,20 +31,22 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     console = table_console()
     held = [*record.get("held_out", ()), *record.get("judged", ())]
     if held:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for each in held:
+            name = f"{each['log']} ({each['held_steps']})"
             for column, errors in each["errors"].items():
                 if column not in (TIMING_STEP, "timing_s/gen"):
                     continue
                 for kind, error in errors.items():
                     covered = error["coverage"]
                     row = (
-                        f"{each['log']} ({each['held_steps']})",
+                        name,
                         f"{column.removeprefix('timing_s/')}, {kind.replace('_', ' ')}",
-                        *(format_percent(error[name]) for name in ("median", "p90", "worst")),
+                        *(format_percent(error[one]) for one in ("median", "p90", "worst")),
                         NOTHING if covered is None else format_percent(covered),
                     )
                     rows.append(row)
+                    name = ""  # once is enough
         shown, _ = fitted("errors on steps that were not fitted", _ERRORS, rows, console.width)
         console.print(shown)
     rows = [

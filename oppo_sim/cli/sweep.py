@@ -193,6 +193,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     from dataclasses import asdict
 
     from oppo_sim.plain_json import plain
+    from oppo_sim.report.labels import counted
     from oppo_sim.report.terminal import say
     from oppo_sim.runs.journal import known_keys
     from oppo_sim.sweep.folder import RUNS
@@ -212,7 +213,8 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
         }
         click.echo(json.dumps(plain(record), indent=1))
         return 0
-    say(f"points: {len(plan.points):,} over {', '.join(plan.fields)}; {len(plan.seeds)} seed(s) each")
+    seeds = counted(len(plan.seeds), "seed")
+    say(f"points: {len(plan.points):,} over {', '.join(plan.fields)}; {seeds} each")
     for sentence, count in reasons.most_common(5):
         say(f"  {count:,} cannot run: {sentence}")
     say(

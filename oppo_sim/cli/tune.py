@@ -229,6 +229,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     from oppo_sim.report.labels import (
         GPU_HEADS,
         NOTHING,
+        counted,
         format_seconds,
         format_signed,
         gpu_cells,
@@ -241,7 +242,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     assert tuned.chosen is not None
     record = tuned.record
     seeds = len(record["fresh_seeds"]) or len(record["seeds"])
-    title = f"{tuned.scenario.name}: {seeds} fresh seed(s) × {record['steps']} steps (simulated)"
+    title = f"{tuned.scenario.name}: {counted(seeds, 'fresh seed')} × {record['steps']} steps (simulated)"
     columns = [
         Column("setting", left=True, folds_at=max(24, width // 4)),
         Column("step"),

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import refuse_unwritable, whole_file
@@ -32,6 +32,9 @@ from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.points import SWEEP
 from oppo_sim.run_folder import FinishedRun, read_run_folder
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _RUNS: Final[dict[str, Callable[[FinishedRun, str], Chapter]]] = {
     "simulated comparison": comparison_chapter,
@@ -181,6 +184,7 @@ def page_html(title: str, chapters: Sequence[Chapter]) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["sentence"] = _sentence
     environment.filters["plain_json"] = lambda value: Markup(_script_safe_json(value))
     script = _asset("report.js")
     return (
@@ -194,6 +198,16 @@ def page_html(title: str, chapters: Sequence[Chapter]) -> str:
         )
         + "\n"
     )
+
+
+def _sentence(text: str) -> "Markup":
+    """A command at its end is a line to copy, not broken at its hyphens."""
+    from markupsafe import Markup, escape
+
+    said, colon, command = text.partition(": oppo ")
+    if not colon:
+        return escape(text)
+    return Markup('{}:<code class="command">oppo {}</code>').format(said, command.removesuffix("."))
 
 
 def content_policy(script: str) -> str:

@@ -188,11 +188,6 @@ def joined(items: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)
 
 
-def counted(number: int, one: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{number:,} {one if number == 1 else one + 's'}"
-
-
 def times_faster(
     ratio: float, low: float, high: float, baseline: str, both: tuple[float, float] = (np.nan, np.nan)
 ) -> str:

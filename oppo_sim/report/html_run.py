@@ -13,7 +13,6 @@ from oppo_sim.report.html_parts import (
     Picture,
     Section,
     cost_source,
-    counted,
     flat,
     picture,
     policy_yaml,
@@ -24,6 +23,7 @@ from oppo_sim.report.html_parts import (
 from oppo_sim.report.labels import (
     Unit,
     clock_unit,
+    counted,
     format_percent,
     format_seconds,
     measured_label,

@@ -14,7 +14,6 @@ from oppo_sim.report.html_parts import (
     Grid,
     Section,
     cost_source,
-    counted,
     explorer_data,
     joined,
     picture,
@@ -24,6 +23,7 @@ from oppo_sim.report.html_parts import (
     times_faster,
 )
 from oppo_sim.report.labels import (
+    counted,
     format_percent,
     format_seconds,
     measure_of,

@@ -18,14 +18,13 @@ from oppo_sim.report.html_parts import (
     Grid,
     Picture,
     Section,
-    counted,
     explorer_data,
     flat,
     joined,
     picture,
     versions_text,
 )
-from oppo_sim.report.labels import option_text, value_label, value_text
+from oppo_sim.report.labels import counted, option_text, value_label, value_text
 from oppo_sim.report.points import Points
 from oppo_sim.report.tune_figures import COST_LABELS, history_figure, regret_figure, sensitivity_figure
 from oppo_sim.tables import read_table

@@ -8,13 +8,12 @@ from oppo_sim.report.html_parts import (
     Chapter,
     Grid,
     Section,
-    counted,
     joined,
     run_provenance,
     scenario_section,
     stored_picture,
 )
-from oppo_sim.report.labels import DISTRIBUTIONS, NOTHING, format_percent, format_signed, significant
+from oppo_sim.report.labels import DISTRIBUTIONS, NOTHING, counted, format_percent, format_signed, significant
 from oppo_sim.run_folder import FinishedRun
 
 _LEAST_SHARE = 0.001

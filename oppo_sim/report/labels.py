@@ -114,6 +114,11 @@ def format_percent(share: float) -> str:
     return NOTHING if not math.isfinite(share) else with_minus(f"{share * 100:.1f} %")
 
 
+def counted(number: int, one: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number:,} {one if number == 1 else one + 's'}"
+
+
 def with_minus(number: str) -> str:
     """A number for people: a minus sign, as figures have it, and no hyphen."""
     return number.replace("-", "−")

@@ -153,8 +153,9 @@ def text_width(*, errors: bool = False) -> int | None:
 
 
 def in_lines(text: str, width: int | None) -> str:
-    """Sentences on lines of at most ``width`` characters, no word broken; None: as they are. What is to be
-    copied stays whole: lines indented by four or more, and a command, on a line of its own if need be."""
+    """Sentences on lines of at most ``width`` characters, no word broken, further lines of a sentence set in
+    by two; None: as they are. What is to be copied stays whole: lines indented by four or more, and a
+    command, on a line of its own if need be."""
     return text if width is None else "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
@@ -165,13 +166,13 @@ def _wrapped(line: str, width: int) -> str:
         return line
     sentence, colon, command = words.partition(": oppo ")
     if colon:
-        return f"{_wrapped(f'{indent}{sentence}:', width)}\n{indent}  oppo {command}"
+        return f"{_wrapped(f'{indent}{sentence}:', width)}\n{indent}{' ' * _TO_COPY}oppo {command}"
     kept = re.sub(r"(?<=\d) (?=%)", _KEPT_SPACE, words)  # 95 % is one word
     return fill(
         kept,
         max(width, len(indent) + _LONGEST_WORD),
         initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=f"{indent}  ",
         break_long_words=False,
         break_on_hyphens=False,
     ).replace(_KEPT_SPACE, " ")

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from itertools import chain, islice
 from threading import Thread
 from time import sleep
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from oppo_sim.errors import HaltError, OppoError, check_count
 from oppo_sim.runs.evaluate import evaluate
@@ -144,8 +144,9 @@ class Runner:
             batch_size=1,
             pre_dispatch="2*n_jobs",
         )
-        tasks = (delayed(_evaluate_all)(task, os.getpid()) for task in self._tasks(left, self._jobs))
-        first = [delayed(_compile_first)(os.getpid())] if self._compiles_first(len(left)) else []
+        main = Main(os.getpid(), os.getcwd())
+        tasks = (delayed(_evaluate_all)(task, main) for task in self._tasks(left, self._jobs))
+        first = [delayed(_compile_first)(main)] if self._compiles_first(len(left)) else []
         results = None
         try:
             results = parallel(chain(first, tasks))  # hands tasks out: a process may be gone already
@@ -176,14 +177,22 @@ class Runner:
                     yield finished
 
 
-def _evaluate_all(requests: Sequence[RunRequest], main: int | None = None) -> Finished:
-    """One task. ``main``: process whose end ends this one, too."""
-    if main is not None and main != os.getpid():
+class Main(NamedTuple):
+    """The process that hands tasks out."""
+
+    pid: int
+    folder: str
+    """Where relative paths begin; a process that waits for tasks is older than a change of it."""
+
+
+def _evaluate_all(requests: Sequence[RunRequest], main: Main | None = None) -> Finished:
+    """One task. ``main``: the end of this process ends the one that works for it, too."""
+    if main is not None and main.pid != os.getpid():
         _follow(main)
     return [(request, evaluate(request)) for request in requests]
 
 
-def _compile_first(main: int) -> Finished:
+def _compile_first(main: Main) -> Finished:
     """A task that compiles the kernel."""
     from oppo_sim.fast.choose import compile_instead
 
@@ -237,14 +246,15 @@ def _close(results: Any) -> None:
 _followed: list[int] = []
 
 
-def _follow(main: int) -> None:
-    """In a worker: Ctrl-C goes to the whole terminal and only the main process answers it; a worker whose
-    main process was killed ends."""
+def _follow(main: Main) -> None:
+    """In a worker: it works in the folder of the main process. Ctrl-C goes to the whole terminal and only the
+    main process answers it; a worker whose main process was killed ends."""
+    os.chdir(main.folder)
     if _followed:
         return
-    _followed.append(main)
+    _followed.append(main.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with, args=(main, os.getppid), daemon=True).start()
+    Thread(target=_end_with, args=(main.pid, os.getppid), daemon=True).start()
 
 
 def _end_with(main: int, parent: Callable[[], int]) -> None:

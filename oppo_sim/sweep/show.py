@@ -8,6 +8,7 @@ from oppo_sim import columns as c
 from oppo_sim.report.labels import (
     GPU_HEADS,
     NOTHING,
+    counted,
     field_label,
     format_percent,
     format_seconds,
@@ -46,10 +47,8 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
     plan, table = sweep.plan, sweep.points
     to_reward = plan.spec.objective == TO_REWARD
     steps = plan.spec.steps or plan.scenario.steps
-    title = (
-        f"{plan.scenario.name}: {len(plan.points):,} points, {len(plan.seeds)} seed(s) × {steps} steps"
-        " (simulated)"
-    )
+    what = f"{counted(len(plan.points), 'point')}, {counted(len(plan.seeds), 'seed')} × {steps} steps"
+    title = f"{plan.scenario.name}: {what} (simulated)"
     drawn = has_ranges(table)
     ratio = (
         [Column("to reward, h\n[95 %]"), Column("progress", 6)] if to_reward else [Column("speed-up\n[95 %]")]
@@ -118,7 +117,8 @@ def notes(sweep: Sweep) -> list[str]:
         found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
     told: set[str] = set()
     for edge, command in best_edges(sweep):  # parts of a split are widened by one command
-        found.append(edge.sentence("" if command in told else command))
+        again = "; the same command searches beyond it" if command and command in told else ""
+        found.append(edge.sentence("" if again else command) + again)
         told.add(command)
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
@@ -127,9 +127,10 @@ def notes(sweep: Sweep) -> list[str]:
     if drawn and sweep.best is not None:
         found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
         count = int(sweep.points[c.P_BEST].notna().sum())
+        others_have = "; of the others, of the seeds alone" if count < len(sweep.points) else ""
         found.append(
-            f"{count:,} point{'s' if count > 1 else ''} that could be the best ran on the draws: speed-up"
-            " [95 %] of seeds and machine; of the others, of the seeds alone"
+            f"{counted(count, 'point')} that could be the best ran on the draws: speed-up [95 %] of seeds and"
+            f" machine{others_have}"
         )
     statuses = sweep.statuses
     if statuses["stopped"]:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from oppo_sim.report.labels import counted
 from oppo_sim.runs.evaluate import seconds_a_step
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
@@ -42,9 +43,10 @@ class SearchPlan:
         ]
         found += [f"{policy} is left out: {why}" for policy, why in self.left_out.items()]
         worlds = f" in {len(self.worlds)} worlds ({', '.join(self.worlds)})" if len(self.worlds) > 1 else ""
+        seeds, fresh = counted(self.seeds, "seed"), counted(self.fresh_seeds, "fresh seed")
         found.append(
-            f"runs: at most {self.most_runs:,} of {self.steps} steps, on {self.seeds} seed(s){worlds}; then"
-            f" the choice and what is near it on {self.fresh_seeds} fresh seed(s), and every knob around it"
+            f"runs: at most {self.most_runs:,} of {self.steps} steps, on {seeds}{worlds};"
+            f" then the choice and what is near it on {fresh}, and every knob around it"
         )
         if self.seconds is not None:
             took = self.seconds / max(1, min(jobs, self.most_runs))

@@ -1,11 +1,12 @@
 """Everything one real run needs, built."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from oppo_real.placement.interface import WorkerGroup
 from oppo_real.ppo.rollout import TrainRollout
+from oppo_real.run.signals import TrainingThread
 from oppo_real.run.source import Source
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
@@ -55,5 +56,7 @@ class RunInput:
     sample_rewards: Sequence[float] | None = None
     """Dynamic sampling: reward of each row of the replayed trace, by which groups are judged; None: every
     group is trained."""
+    training_thread: TrainingThread = field(default_factory=TrainingThread)
+    """Updates in the background are its."""
     own_loop: bool = False
     """The caller trains: the run pauses for him with every batch, and after every step."""

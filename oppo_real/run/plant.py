@@ -18,7 +18,7 @@ from oppo_real.placement.events import (
 from oppo_real.run.inputs import Metrics, RunInput
 from oppo_real.run.meters import Meters
 from oppo_real.run.rollout import RealRollout
-from oppo_real.run.signals import Background, CallerSignal, Signal, happened
+from oppo_real.run.signals import CallerSignal, Signal, happened
 from oppo_real.run.tools import ToolCalls
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.costs.interface import Costs
@@ -347,7 +347,8 @@ class EnginePlant:
             rollouts = [rollout.for_training() for rollout in batch]
             training = self.inputs.training
             if self._group.concurrent and not self.inputs.lock_step:
-                self.metrics = yield Background(lambda: training.update(rollouts, version), self._group.wake)
+                thread = self.inputs.training_thread
+                self.metrics = yield thread.do(lambda: training.update(rollouts, version), self._group.wake)
             else:
                 self.metrics = training.update(rollouts, version)
         stages = dict.fromkeys(TRAINING_STAGES, 0.0)

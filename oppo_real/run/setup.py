@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from oppo_real.placement.engines import (
 )
 from oppo_real.placement.interface import WorkerGroup
 from oppo_real.run.inputs import RunInput, Training
+from oppo_real.run.signals import TrainingThread
 from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
 from oppo_sim.columns import STAGES, timing
 from oppo_sim.errors import OppoError
@@ -77,6 +79,7 @@ class OpenRun:
     source: Source
     policy_model: "torch.nn.Module"
     recorded_timing: Sequence[Mapping[str, float]] | None
+    training_thread: TrainingThread
     resolved: dict[str, Any] = field(default_factory=dict)
 
     def inputs(
@@ -106,6 +109,7 @@ class OpenRun:
             first_step,
             after_step or (lambda step: None),
             base.sample_rewards,
+            training_thread=self.training_thread,
             own_loop=training is not None,
         )
 
@@ -223,6 +227,7 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
         worker_group = _worker_group(config, actors, scorers, training, options)
         cores = config.placement.cores.driver
         threads = config.placement.threads or (None if cores is None else len(cores))
+        training_thread = TrainingThread()
         try:
             worker_group.load_weights(training.weights(), 0, True)
             source: Source
@@ -243,7 +248,11 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             # Not before the workers were started, which would inherit the binding.
             with bound(cores, threads):
                 if isinstance(training, PPOTrainer):
-                    training.preallocate(scenario.rollout_batch_size, *_longest(setup))
+                    memory = partial(training.preallocate, scenario.rollout_batch_size, *_longest(setup))
+                    if worker_group.concurrent:
+                        training_thread.do_now(memory)
+                    else:
+                        memory()
                 yield OpenRun(
                     setup,
                     policy,
@@ -252,9 +261,11 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
                     source,
                     models.policy,
                     timing_told,
+                    training_thread,
                     worker_group.resolved_configs(),
                 )
         finally:
+            training_thread.close()
             worker_group.close()
 
 

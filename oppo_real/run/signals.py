@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 
@@ -52,10 +53,9 @@ class Background(Signal):
         self._action = action
         self._wake = wake
         self._failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="training", daemon=True)
-        self._thread.start()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Do it."""
         try:
             self.succeed(self._action())
         except BaseException as error:
@@ -69,3 +69,37 @@ class Background(Signal):
         if self._failed is not None:
             raise self._failed
         return self._value
+
+
+class TrainingThread:
+    """Does one thing after the other. It has all updates of a run: malloc keeps what was freed for the thread
+    that freed it, and a new thread would fault it in anew."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[Background | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def do(self, action: Callable[[], Any], wake: Callable[[], None] = lambda: None) -> Background:
+        """When what was asked for before is done; then ``wake`` is called, by the thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="training", daemon=True)
+            self._thread.start()
+        work = Background(action, wake)
+        self._asked.put(work)
+        return work
+
+    def do_now(self, action: Callable[[], Any]) -> Any:
+        """What ``action`` returns; waits for it, and raises what it raises."""
+        ended = threading.Event()
+        work = self.do(action, ended.set)
+        ended.wait()
+        return work.value
+
+    def close(self) -> None:
+        """Nothing more will be asked; does not wait for what was."""
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (work := self._asked.get()) is not None:
+            work.run()
+            del work  # and the batch with it

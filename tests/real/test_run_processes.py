@@ -10,7 +10,7 @@ import torch
 
 from oppo_real.placement.connected import ConnectedWorkerGroup
 from oppo_real.placement.processes import ProcessTransport
-from oppo_real.run.signals import Background
+from oppo_real.run.signals import TrainingThread
 from oppo_real.run.start import run_real
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
@@ -72,7 +72,7 @@ def test_an_asynchronous_policy_decodes_during_training() -> None:
 def test_the_end_of_training_wakes_a_driver_that_waits() -> None:
     transport = ProcessTransport([], [], {"w": torch.zeros(2)}, stream=False, max_scoring_tokens=1)
     group = ConnectedWorkerGroup(transport, lock_step=False)
-    training = Background(lambda: "trained", group.wake)
+    training = TrainingThread().do(lambda: "trained", group.wake)
     waiting = Thread(target=group.events, args=(600.0,), daemon=True)
     waiting.start()
     waiting.join(30.0)
@@ -86,7 +86,7 @@ def test_training_that_fails_wakes_the_driver_too() -> None:
         raise OppoError("no")
 
     woken = Event()
-    training = Background(fail, woken.set)
+    training = TrainingThread().do(fail, woken.set)
     assert woken.wait(30.0)
     assert training.happened
     with pytest.raises(OppoError, match="no"):

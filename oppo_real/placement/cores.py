@@ -41,7 +41,7 @@ def bind(cores: Sequence[int] | None, threads: int | None) -> None:
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 """Of glibc's malloc.h."""
 _HEAP_BYTES = 64 << 20
-"""Of each piece of memory of a thread other than the first. An empty piece is kept where so much is to stay."""
+"""Of each piece of memory of a thread but the first. An empty piece is kept where so much is to stay."""
 
 
 def keep_memory(device: str) -> bool:

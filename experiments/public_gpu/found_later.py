@@ -11,19 +11,17 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
-from fitted import first_steps
 from page import write_page
 from rows import RESULTS, Row, log_scoring
 from split import LATER
 from steps import Run, later_runs
-from tiers import stage_rows
+from tiers import first_steps_rows, stage_rows
 
 
 def scored(runs: list[Run], folder: Path) -> tuple[list[Row], pd.DataFrame]:
     """Rows of `runs`, unfitted and fitted; and their steps, measured and predicted unfitted."""
     rows, steps = stage_rows(runs, folder)
-    rows += [row for run in runs if (row := first_steps(run, folder)) is not None]
-    return rows, steps
+    return rows + first_steps_rows(runs, folder), steps
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for size in range(1, len(known)):
             for fitted in combinations(known, size):
-                rows += other_runs(fitted, [run for run in known if run not in fitted], Path(name))
+                judged = other_runs(fitted, [run for run in known if run not in fitted], Path(name))
+                rows += [each.row for each in judged]
     write_rows(rows, TABLE)
     print(summary())
 

@@ -6,7 +6,7 @@ from math import nan
 from pathlib import Path
 
 import pandas as pd
-from fitted import FIRST, LEAST_REST, first_steps, other_runs
+from fitted import FIRST, FIRST_STEPS, LEAST_REST, OTHER_RUNS, first_steps, other_runs, together
 from kernels import all_reduce_rows, layer_rows
 from package_points import point_rows
 from ranges import DRAWS, range_table, ranges_of_run, ranges_of_served
@@ -96,17 +96,25 @@ def fitted_rows(held_out: bool, folder: Path) -> list[Row]:
     """
     runs = public_runs()
     asked = [run for run in runs if run.held_out == held_out]
-    alone = [each for run in asked for each in with_other_links(run)]
-    found = [row for run in alone if (row := first_steps(run, folder)) is not None]
+    found = first_steps_rows([each for run in asked for each in with_other_links(run)], folder)
     cluster = [run for run in runs if run.source == "openagentrl" and not run.held_out]
     known = [run for run in cluster if len(run.steps) >= FIRST]
     if held_out:
-        return found + other_runs(known, [run for run in asked if run.source == "openagentrl"], folder)
+        judged = other_runs(known, [run for run in asked if run.source == "openagentrl"], folder)
+        return found + [each.row for each in judged] + together(judged, OTHER_RUNS)
+    judged = []
     for batch in sorted({run.scenario["rollout_batch_size"] for run in cluster}):
         fitted = [run for run in known if run.scenario["rollout_batch_size"] == batch]
-        judged = [run for run in cluster if run not in fitted and len(run.steps) >= LEAST_REST]
-        found += other_runs(fitted, judged, folder)
-    return found
+        others = [run for run in cluster if run not in fitted and len(run.steps) >= LEAST_REST]
+        judged += other_runs(fitted, others, folder)
+    return found + [each.row for each in judged]
+
+
+def first_steps_rows(runs: Iterable[Run], folder: Path) -> list[Row]:
+    """The rest of each run that is long enough, and of all runs of the cluster together."""
+    judged = [each for run in runs if (each := first_steps(run, folder)) is not None]
+    cluster = [each for each in judged if each.run.source != "gpg"]
+    return [each.row for each in judged] + together(cluster, FIRST_STEPS)
 
 
 def range_rows(held_out: bool, folder: Path) -> tuple[list[Row], pd.DataFrame]:

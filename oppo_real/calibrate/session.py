@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
+from math import ceil, isfinite
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any, Final
 
@@ -46,6 +48,9 @@ class Effort:
 
     repeats: int = 5
     budget_s: float = 900.0
+    """``inf``: as long as it takes."""
+    asked_s: float | None = None
+    """What the user gave for all passes, of which ``budget_s`` is this one's; None: that is all."""
     contention: bool = True
     window_s: float = 0.5
     """Of one turn in the measurement of contention."""
@@ -94,8 +99,9 @@ def measure_session(
     try:
         plan = make_plan(bounded(sizes, bench.actor.resolved_config()), effort.seed)
         cache = VisitCache(cache_folder, asdict(_origin(subject, bench)))
-        reserve = _CONTENTION_SHARE * effort.budget_s if effort.contention else 0.0
-        visits, fresh = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
+        bounded_by = effort.budget_s if isfinite(effort.budget_s) else 0.0
+        reserve = _CONTENTION_SHARE * bounded_by if effort.contention else 0.0
+        visits, took = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
         origin = _origin(subject, bench)
     finally:
         bench.close()
@@ -115,17 +121,14 @@ def measure_session(
     notes += [told for told in (disagreement(contention, effort.seed), other_work(contention)) if told]
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
-        notes.append(
-            f"the budget of {effort.budget_s:g} s ended after {len(visits)} of {planned} visits: raise"
-            " --budget-s and run again"
-        )
+        notes.append(_budget_told(effort, len(visits), planned, took))
     return CalibrationSession(
         visits=tuple(visits),
         contention=tuple(contention),
         origin=origin,
         planned_points=len(plan.points),
         planned_visits=planned,
-        fresh=fresh,
+        fresh=len(took),
         notes=tuple(notes),
         complete=not missing and len(visits) == planned,
     )
@@ -163,7 +166,8 @@ def _measure_plan(
     start: float,
     reserve: float,
     progress: Progress,
-) -> tuple[list[Visit], int]:
+) -> tuple[list[Visit], list[float]]:
+    """The visits, and the seconds that each new one took."""
     order = list(plan.visits(effort.repeats))
     known = {
         (point.key, number): visit_from_plain(plain, point, number)
@@ -174,7 +178,7 @@ def _measure_plan(
     warm_up(bench, todo)
     done: list[Visit] = []
     took: dict[str, float] = {}
-    fresh = 0
+    fresh: list[float] = []
     for point, number in order:
         visit = known.get((point.key, number))
         if visit is None:
@@ -187,10 +191,27 @@ def _measure_plan(
             visit = visit_point(bench, point, number)
             took[point.key] = perf_counter() - begun
             cache.put(point.key, number, visit.to_plain())
-            fresh += 1
+            fresh.append(took[point.key])
         done.append(visit)
         progress(len(done), len(order), point.label())
     return done, fresh
+
+
+def _budget_told(effort: Effort, done: int, planned: int, took: Sequence[float]) -> str:
+    """What the budget was enough for, and what would be."""
+    asked = effort.budget_s if effort.asked_s is None else effort.asked_s
+    said = f"--budget-s {asked:g} was enough for {done} of {planned} visits"
+    if not took:
+        return f"{said}: raise it and run again"
+    share = 1.0 - (_CONTENTION_SHARE if effort.contention else 0.0)
+    needed = asked + (planned - done) * fmean(took) / share
+    return f"{said}: about {_rounded_up(needed):g} s are enough for all; raise it and run again"
+
+
+def _rounded_up(seconds: float) -> int:
+    """To two digits."""
+    place: int = 10 ** max(0, len(str(int(seconds))) - 2)
+    return ceil(seconds / place) * place
 
 
 def _measure_contention(

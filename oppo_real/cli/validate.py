@@ -1,5 +1,6 @@
 """``oppo validate``: real runs of several policies beside their predictions."""
 
+from math import inf
 from pathlib import Path
 
 import click
@@ -41,8 +42,8 @@ DEFAULT = "sequential,intra,inter,oppo"
 @click.option(
     "--budget-s",
     type=options.Number(1),
-    default=240.0,
-    help="Seconds of the calibration, at most (about).",
+    help="Seconds of the calibration, at most (about). Default: as many as it takes to visit every point"
+    " three times or more.",
 )
 @click.option("--contention/--no-contention", default=True, help="Calibrate decoding beside scoring, too.")
 @options.STEPS
@@ -57,7 +58,7 @@ def command(
     from_tune: Path | None,
     profile: Path | None,
     repeats: int,
-    budget_s: float,
+    budget_s: float | None,
     contention: bool,
     steps: int | None,
     overrides: tuple[str, ...],
@@ -100,7 +101,12 @@ def command(
     else:
         labels = options.policies(DEFAULT if policies is None else policies)
         chosen = tuple(variant_of(loaded, label) for label in labels)
-    effort = Effort(repeats=5, budget_s=budget_s, contention=contention, seed=loaded.seed)
+    effort = Effort(
+        repeats=3 if budget_s is None else 5,
+        budget_s=inf if budget_s is None else budget_s,
+        contention=contention,
+        seed=loaded.seed,
+    )
     request = ValidateRequest(loaded, chosen, repeats, steps or loaded.steps, profile, folder, effort)
     try:
         with progress_bar(f"validate {loaded.name}", 1, as_json) as (bar, task):

@@ -30,8 +30,8 @@ def resampled_profiles(
     median of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew, with a share
     of what other work took of them: how much of it meets a run, between none and all, nobody knows.
 
-    Cells that were filled from the fit, and points visited once, stay as they are. Nothing is given where no
-    point has two visits.
+    A point visited once is as uncertain as one visit of the others is. Cells that were filled from the fit
+    stay as they are. Nothing is given where no point has two visits.
     """
     grouped: dict[str, list[Visit]] = {}
     for visit in visits:
@@ -39,12 +39,15 @@ def resampled_profiles(
     if all(len(group) < 2 for group in grouped.values()):
         return
     generator = np.random.default_rng(stream_key(seed, "validate/resample"))
+    single = [key for key, group in grouped.items() if len(group) < 2]
+    of_a_visit = spread_of_visits([[visit.median for visit in group] for group in grouped.values()])
     for _ in range(count):
         drawn = {
             key: [group[i] for i in generator.integers(len(group), size=len(group))]
             for key, group in grouped.items()
         }
-        scaled = _scaled(profile, grouped, drawn)
+        by_chance = np.exp(of_a_visit * generator.standard_normal(len(single)))
+        scaled = _scaled(profile, grouped, drawn, dict(zip(single, by_chance.tolist(), strict=True)))
         if met:
             (again,) = drawn_anew(met, generator, 1)
             scaled = sharing_as_in(scaled, beside_others(again, generator.uniform()))
@@ -55,6 +58,14 @@ def sharing_as_in(profile: Profile, met: Sequence[Contention]) -> Profile:
     """The profile with what sharing costs in the rounds of ``met``."""
     shared = {"contention_factor": contention_factor(met), "time_slices": time_slices_of(met)}
     return profile.model_copy(update=shared)
+
+
+def spread_of_visits(points: Sequence[Sequence[float]]) -> float:
+    """Standard deviation of the logarithm of a visit's seconds around its point's, from points that were
+    visited more than once (``points``: seconds of the visits of each); 0 where none was."""
+    logs = [np.log(visits) for visits in points if len(visits) > 1 and min(visits) > 0.0]
+    freedom = sum(len(one) - 1 for one in logs)
+    return sqrt(sum(float(((one - one.mean()) ** 2).sum()) for one in logs) / freedom) if freedom else 0.0
 
 
 def spread_of_moments(visits: Sequence[Visit], seconds: float) -> float:
@@ -100,17 +111,23 @@ def spread_of_runs(seconds: Sequence[Sequence[float]]) -> float:
 
 
 def _scaled(
-    profile: Profile, visits: Mapping[str, Sequence[Visit]], drawn: Mapping[str, Sequence[Visit]]
+    profile: Profile,
+    visits: Mapping[str, Sequence[Visit]],
+    drawn: Mapping[str, Sequence[Visit]],
+    single: Mapping[str, float],
 ) -> Profile:
+    """``single``: factors of the points that were visited once."""
+
+    def ratio(key: str, stage: str | None = None) -> float:
+        before, now = _median(visits[key], stage), _median(drawn[key], stage)
+        return now / before * single.get(key, 1.0) if before > 0 and now > 0 else 1.0
+
     def ratios(kind: str, stage: str | None = None) -> _Ratios:
-        found = {}
-        for key, group in visits.items():
-            cell = group[0].point.cell
-            if group[0].point.kind == kind and cell is not None:
-                before, now = _median(group, stage), _median(drawn[key], stage)
-                if before > 0 and now > 0:
-                    found[cell] = now / before
-        return found
+        return {
+            cell: ratio(key, stage)
+            for key, group in visits.items()
+            if group[0].point.kind == kind and (cell := group[0].point.cell) is not None
+        }
 
     decode = ratios("decode")
     rows = tuple(
@@ -133,19 +150,14 @@ def _scaled(
                 second * by_tokens.get((tokens, 0.0), 1.0)
                 for tokens, second in zip(profile.training.tokens, column, strict=True)
             )
-    sync = [group for group in visits.values() if group[0].point.kind == "sync"]
-    now = (
-        _median(drawn[sync[0][0].point.key], None) / _median(sync[0], None)
-        if sync and _median(sync[0], None) > 0
-        else 1.0
-    )
+    synced = [ratio(key) for key, group in visits.items() if group[0].point.kind == "sync"]
     return profile.model_copy(
         update={
             "decode": profile.decode.model_copy(update={"rows": rows}),
             "prefill": _table(profile.prefill, ratios("prefill")),
             "score": _table(profile.score, ratios("score")),
             "training": profile.training.model_copy(update=stages),
-            "update_weights": profile.update_weights * now,
+            "update_weights": profile.update_weights * (synced[0] if synced else 1.0),
         }
     )
 

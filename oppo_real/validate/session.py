@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -61,7 +62,7 @@ class ValidateRequest:
     work: Path
     """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is
     the result."""
-    calibration: Effort = Effort(repeats=5, budget_s=240.0)  # noqa: RUF009 (frozen)
+    calibration: Effort = Effort(repeats=3, budget_s=inf)  # noqa: RUF009 (frozen)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -221,6 +222,7 @@ class Calibrating:
             # As many in each pass: of visits to a machine that has changed, the median lies between.
             repeats=-(-effort.repeats // request.repeats) * self._passes,
             budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
+            asked_s=effort.budget_s,
             rounds=each * self._passes,
             cores=self._together,
         )

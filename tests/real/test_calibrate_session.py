@@ -2,8 +2,10 @@
 after an interruption."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -223,6 +225,31 @@ def test_a_budget_that_is_too_small_says_what_to_do_and_keeps_what_is_done(tmp_p
             replace(EFFORT, budget_s=0.001),
         )
     assert not (tmp_path / "tiny.json").exists()
+
+
+def test_a_budget_that_leaves_visits_out_says_what_would_be_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = 0.0
+
+    def ten_seconds(bench: Any, point: Any, number: int) -> Visit:
+        nonlocal now
+        now += 10.0
+        return Visit(point, number, (0.1,))
+
+    monkeypatch.setattr("oppo_real.calibrate.session.perf_counter", lambda: now)
+    monkeypatch.setattr("oppo_real.calibrate.session.visit_point", ten_seconds)
+    points = len(make_plan(SIZES).points)
+    session = measure_session(SUBJECT, SIZES, tmp_path, replace(EFFORT, repeats=3, budget_s=10.0 * points))
+    (told,) = session.notes
+    assert len(session.visits) == points
+    assert told.startswith(f"--budget-s {10 * points} was enough for {points} of {3 * points} visits")
+    needed = int(re.search(r"about (\d+) s are enough", told)[1])  # type: ignore[index]
+    assert 30 * points <= needed <= 33 * points
+    session = measure_session(SUBJECT, SIZES, tmp_path, replace(EFFORT, repeats=3, budget_s=inf))
+    assert session.complete
+    assert len(session.visits) == 3 * points
+    assert session.fresh == 2 * points
 
 
 def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(

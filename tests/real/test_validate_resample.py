@@ -10,7 +10,12 @@ import pytest
 from oppo_real.calibrate.contention import Meeting, Round, contention_of
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
-from oppo_real.validate.resample import resampled_profiles, spread_of_moments, spread_of_runs
+from oppo_real.validate.resample import (
+    resampled_profiles,
+    spread_of_moments,
+    spread_of_runs,
+    spread_of_visits,
+)
 from oppo_sim.costs.profile import load_profile
 from tests.real.test_validate_predict import content
 
@@ -43,6 +48,27 @@ def test_a_run_may_meet_none_or_all_of_the_other_work_that_rounds_met(tmp_path: 
     assert 1.0 <= min(drawn) < 1.01
     assert 1.24 < max(drawn) <= 1.25
     assert np.mean(np.log(drawn) / log(1.25)) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_point_visited_once_is_as_uncertain_as_a_visit_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(content()))
+    profile = load_profile(tmp_path / "profile.json")
+    cells = [
+        (float(row.n_running), kv, row.seconds[place])
+        for row in profile.decode.rows
+        for place, kv in enumerate(row.kv_tokens)
+    ]
+    running, kv, seconds = cells[0]
+    once = Point("decode", ((int(kv / running), 1),) * int(running), (running, kv))
+    twice = Point("sync", ())
+    visits = [Visit(once, 0, (seconds,)), Visit(twice, 0, (0.1,)), Visit(twice, 1, (0.121,))]
+    assert spread_of_visits([[seconds], [0.1, 0.121]]) == pytest.approx(log(1.21) / 2**0.5)
+    drawn = [one.decode.rows[0].seconds[0] for one in resampled_profiles(profile, visits, [], 4000, 0)]
+    assert np.std(np.log(drawn)) == pytest.approx(log(1.21) / 2**0.5, rel=0.05)
+    alike = [*visits[:1], Visit(twice, 0, (0.1,)), Visit(twice, 1, (0.1,))]
+    assert {one.decode.rows[0].seconds[0] for one in resampled_profiles(profile, alike, [], 5, 0)} == {
+        seconds
+    }
 
 
 def test_the_spread_of_moments_is_that_of_neighbours() -> None:

@@ -99,8 +99,8 @@ def measure_session(
     try:
         plan = make_plan(bounded(sizes, bench.actor.resolved_config()), effort.seed)
         cache = VisitCache(cache_folder, asdict(_origin(subject, bench)))
-        bounded_by = effort.budget_s if isfinite(effort.budget_s) else 0.0
-        reserve = _CONTENTION_SHARE * bounded_by if effort.contention else 0.0
+        bounds = effort.contention and isfinite(effort.budget_s)
+        reserve = _CONTENTION_SHARE * effort.budget_s if bounds else 0.0
         visits, took = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
         origin = _origin(subject, bench)
     finally:

@@ -210,9 +210,11 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
     runs.insert(len(cell), "policy", [run.split()[0] for run in runs["run"]])
     parts = []
     for label, most in BANDS.items():
-        part = runs[runs["stalest"] <= most].sort_values("faster", ascending=False)
+        # Settings that do the same are ordered by name: processors order equal numbers differently.
+        part = runs[runs["stalest"] <= most].sort_values(["faster", "run"], ascending=[False, True])
         parts.append(part.drop_duplicates([*cell, "policy"]).assign(band=label))
-    return pd.concat(parts).sort_values(["band", *cell, "faster"], ascending=[True] * 5 + [False])
+    order = ["band", *cell, "faster", "run"]
+    return pd.concat(parts).sort_values(order, ascending=[True] * 5 + [False, True])
 
 
 def best_of(told: pd.DataFrame, band: str) -> pd.DataFrame:

@@ -257,11 +257,10 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     rows = []
     for one in [tuned.chosen, *_each_once(tuned.chosen, tuned.others)[: MOST_SHOWN - 1]]:
         row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
-        mean, low, high = one.relative
+        mean, low, high = one.difference
         least, most = gain["speedup_low"], gain["speedup_high"]
         ratio = f" [{least:.2f}, {most:.2f}]" if isfinite(least) else ""
         if one.ranges:
-            low, high = one.ranges[c.DIFFERENCE_BOTH_LOW], one.ranges[c.DIFFERENCE_BOTH_HIGH]
             ratio = f" {ends_text(gain[c.SPEEDUP_BOTH_LOW], gain[c.SPEEDUP_BOTH_HIGH])}"
         why = "" if one.checked.number is not None else f" ({one.checked.why})"
         rows.append(

@@ -92,7 +92,7 @@ def summary_sentences(
     numbers = expected(chosen, objective)
     runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
     low, high = numbers["speedup_low"], numbers["speedup_high"]
-    between = f"95 % interval {low:.3f} to {high:.3f}" if isfinite(low) and isfinite(high) else ""
+    between = f"95 % interval {low:.2f} to {high:.2f}" if isfinite(low) and isfinite(high) else ""
     least, most = (numbers.get(name, nan) for name in (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH))
     if isfinite(least) and isfinite(most):
         alone = f"; of the rollouts alone: {between}" if between else ""
@@ -104,7 +104,7 @@ def summary_sentences(
     return [
         f"Set {chosen.checked.setting.label}.",
         (
-            f"Expect {step} a step and {numbers['speedup']:.3f} times the speed of"
+            f"Expect {step} a step and {numbers['speedup']:.2f} times the speed of"
             f" {numbers['baseline']}{aim}{between}, over {runs} of {steps} steps ({warmup} of warm-up left"
             " out)."
         ),
@@ -328,10 +328,10 @@ def _effect_name(scenario: Scenario) -> str:
 
 
 def _signed(one: PairedResult) -> str:
-    mean, low, high = one.relative
-    return format_signed(mean, 2) + signed_ends(low, high, 2)
+    mean, low, high = one.difference
+    return format_signed(mean) + signed_ends(low, high)
 
 
 def _slower(one: PairedResult) -> str:
-    mean, low, high = one.relative
-    return f"{abs(100 * mean):.2f} % {'slower' if mean >= 0 else 'faster'}{signed_ends(low, high, 2)}"
+    mean, low, high = one.difference
+    return f"{abs(100 * mean):.1f} % {'slower' if mean >= 0 else 'faster'}{signed_ends(low, high)}"

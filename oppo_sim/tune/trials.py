@@ -223,6 +223,13 @@ class PairedResult:
     ranges: Mapping[str, Any] = field(default_factory=dict)
     """Columns that rest on draws of the machine; empty: it was not drawn."""
 
+    @property
+    def difference(self) -> tuple[float, float, float]:
+        """``relative``; its interval is of seeds and machine where the machine was drawn."""
+        mean, low, high = self.relative
+        known = self.ranges
+        return mean, known.get(c.DIFFERENCE_BOTH_LOW, low), known.get(c.DIFFERENCE_BOTH_HIGH, high)
+
 
 @dataclass(frozen=True)
 class KnobEffect:

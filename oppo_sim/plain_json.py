@@ -13,8 +13,8 @@ from oppo_sim.files import reading
 
 
 def plain(value: Any) -> Any:
-    """``value`` in terms of dict, list, str, int, float, bool and None; NaN and infinities become None, sets
-    are sorted.
+    """``value`` in terms of dict, list, str, int, float, bool and None; NaN, infinities and missing values of
+    pandas become None, sets are sorted.
 
     Raises TypeError for an object that has no plain form.
     """
@@ -24,6 +24,8 @@ def plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())
+    if type(value).__name__ == "NAType":  # of pandas, whose import takes long
+        return None
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Set):

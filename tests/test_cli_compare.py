@@ -449,3 +449,13 @@ def test_the_tracks_of_a_comparison_start_together(oppo: Oppo) -> None:
         if event["ph"] == "X":
             first.setdefault(event["pid"] // 100, event["ts"])
     assert list(first.values()) == [0, 0, 0]
+
+
+def test_a_best_policy_that_trains_shorter_responses_is_warned_of(oppo: Oppo) -> None:
+    options = ("--steps", "12", "--seeds", "2", "--draws", "0", "--no-figures", "-o", "few")
+    printed = oppo("compare", "h200-single", "--policies", "tail-batching", *options)
+    warning = "shorter than sequential does, so part of its gain is shorter work"
+    assert "tail-batching: in these steps it trains responses" in " ".join(printed.out.split())
+    assert warning in " ".join(printed.out.split())
+    assert run(["report", "few", "-o", "few.html"]) == 0
+    assert warning in Path("few.html").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,14 @@ def test_more_points_than_one_group_draws_are_ranked_by_the_time_to_a_reward(tmp
     shares = swept.points[c.P_BEST]
     assert GROUP <= shares.notna().sum() <= len(shares)
     assert shares.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_too_few_draws_to_tell_what_widens_most(draws: int, tmp_path: Path) -> None:
+    found = tmp_path / "swept"
+    words = ["h200-single", "--grid", "policy.overcommit=0,8", "--steps", "12", "--seeds", "2"]
+    assert run(["sweep", *words, "--draws", str(draws), "--no-figures", "-o", str(found)]) == 0
+    best = json.loads((found / "best.json").read_bytes())["best"]
+    assert best[c.P_BEST] == 1.0
+    assert best[c.MACHINE_WIDEST] is None
+    assert run(["report", str(found), "-o", str(tmp_path / "swept.html")]) == 0

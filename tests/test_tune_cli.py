@@ -278,3 +278,18 @@ def test_every_setting_is_one_row(oppo: Oppo, tmp_path: Path) -> None:
     table = printed.out.partition("What to set")[0]
     assert table.count("sequential") == 1
     assert "sequential (the" in table
+
+
+def test_one_fresh_seed_tells_nothing_apart_and_shorter_responses_are_warned_of(
+    oppo: Oppo, tmp_path: Path
+) -> None:
+    few = ("--trials", "4", "--seeds", "1", "--fresh-seeds", "1", "--jobs", "1", "--draws", "0")
+    command = ("tune", "h200-single", "--policies", "tail-batching", *few, "--steps", "12", "--no-figures")
+    printed = oppo(*command, "-o", tmp_path / "tuned")
+    assert printed.code == 0, printed.err
+    said = " ".join(printed.out.split())
+    assert "With one fresh seed nothing can be said about which differences are real" in said
+    assert "significantly worse" not in said
+    assert "over 1 fresh seed of 12 steps" in said
+    # No long step has come by then.
+    assert "shorter than sequential does, so part of its gain is shorter work" in said

@@ -22,6 +22,7 @@ from oppo_sim.report.labels import (
     format_signed,
     gpu_cells,
     one_unit,
+    other_lengths,
     significant,
     stage_rows,
     time_unit,
@@ -121,6 +122,8 @@ def show_comparison(
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution, "where the time went"))
     say(_best_sentence(comparison))
+    if other := other_lengths(float(comparison.table[c.LENGTH_BIAS_PAIRED][comparison.best])):
+        say(f"{comparison.best}: {other}")
     say(manifest["to_reward"]["sentence"])
     show_machine(manifest, comparison.table)
     if sentence := published_sentence(manifest):

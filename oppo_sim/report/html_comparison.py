@@ -34,6 +34,7 @@ from oppo_sim.report.labels import (
     format_seconds,
     measured_label,
     one_unit,
+    other_lengths,
     significant,
 )
 from oppo_sim.report.points import Points
@@ -200,6 +201,8 @@ def _answer(
         f" {measured_label(oldest, 'count')}), length bias {measured_label(bias, 'signed_share')} against"
         " sequential."
     )
+    if other := other_lengths(float(bias)):
+        sentences.append(f"{other[0].upper()}{other[1:]}.")
     over = over_words(counted(seeds, "paired seed"), drawn)
     if alike:
         near = f", or {'is' if len(alike) == 1 else 'are'} within {100 * practical:g} % of it"

@@ -28,6 +28,7 @@ from oppo_sim.report.labels import (
     format_seconds,
     measure_of,
     measured_label,
+    other_lengths,
     settings_label,
     short_label,
     significant,
@@ -144,6 +145,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
     return (
         f"{first}.",
         *([f"Its price: {joined(price)}."] if price else []),
+        *([f"{_capital(other)}."] if (other := other_lengths(of(c.LENGTH_BIAS_PAIRED))) else []),
         *_machine(sweep, best),
         *_flatness(points, best, len(record["seeds"]), float(record["spec"].get("practical", 0)), drawn),
         *(f"{_capital(edge['sentence'])}." for edge in record.get("edges", ())),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOTHING = "–"
+LARGE_LENGTH_BIAS: Final = 0.05
+"""Of a policy's trained responses against sequential's, from which it is warned of."""
 DISTRIBUTIONS = (
     "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in which it"
     " decoded and did not finish; asynchronous policies defer nothing, their rollouts go on through updates."
@@ -74,6 +76,18 @@ def signed_ends(low: float, high: float, digits: int = 1) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f" [{_signed(100 * low, digits)}, {_signed(100 * high, digits)}]"
+
+
+def other_lengths(bias: float) -> str:
+    """A warning where trained responses are clearly longer or shorter than sequential's, a share; else
+    empty."""
+    if not math.isfinite(bias) or abs(bias) <= LARGE_LENGTH_BIAS:
+        return ""
+    longer, gain = ("longer", "") if bias > 0 else ("shorter", ", so part of its gain is shorter work")
+    return (
+        f"in these steps it trains responses {format_percent(abs(bias))} {longer} than sequential does{gain}:"
+        " give more --steps, since long responses may come later, or bound it (oppo tune --max-length-bias)"
+    )
 
 
 def significant(value: float, digits: int = 3) -> str:

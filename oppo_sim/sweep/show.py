@@ -14,6 +14,7 @@ from oppo_sim.report.labels import (
     format_seconds,
     format_signed,
     gpu_cells,
+    other_lengths,
     settings_label,
     significant,
     value_label,
@@ -115,6 +116,9 @@ def notes(sweep: Sweep) -> list[str]:
         found += [few] if few else []
     elif sweep.best is not None and len(sweep.points) > 1:
         found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
+    if sweep.best is not None:
+        other = other_lengths(float(sweep.points[c.LENGTH_BIAS_PAIRED].loc[sweep.best]))
+        found += [f"best: {other}"] if other else []
     told: set[str] = set()
     for edge, command in best_edges(sweep):  # parts of a split are widened by one command
         again = "; the same command searches beyond it" if command and command in told else ""

@@ -9,7 +9,14 @@ from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.learning import Learning
 from oppo_sim.policies.registry import BASELINE, policy_class
-from oppo_sim.report.labels import format_seconds, format_signed, signed_ends, significant
+from oppo_sim.report.labels import (
+    counted,
+    format_seconds,
+    format_signed,
+    other_lengths,
+    signed_ends,
+    significant,
+)
 from oppo_sim.report.ranges import drawn_words
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
@@ -90,7 +97,7 @@ def summary_sentences(
 ) -> list[str]:
     """What to expect, in words; ``drawn``: ``unknowns``."""
     numbers = expected(chosen, objective)
-    runs = "one exact replay" if seeds.exact else f"{len(seeds.fresh)} fresh seeds"
+    runs = "one exact replay" if seeds.exact else counted(len(seeds.fresh), "fresh seed")
     low, high = numbers["speedup_low"], numbers["speedup_high"]
     between = f"95 % interval {low:.2f} to {high:.2f}" if isfinite(low) and isfinite(high) else ""
     least, most = (numbers.get(name, nan) for name in (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH))
@@ -101,6 +108,7 @@ def summary_sentences(
     between = f" ({between})" if between else ""
     step = format_seconds(numbers[c.STEP_S])
     aim = " to the target reward" if objective == "time_to_reward" else ""
+    other = other_lengths(numbers[c.LENGTH_BIAS_PAIRED])
     return [
         f"Set {chosen.checked.setting.label}.",
         (
@@ -110,11 +118,12 @@ def summary_sentences(
         ),
         (
             f"Staleness {numbers[c.COMPARED_STALENESS_MEAN]:.3g} on average,"
-            f" {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; {numbers[c.DEFERRED]:.3g} rollouts deferred a"
-            f" step; length of trained responses {format_signed(numbers[c.LENGTH_BIAS_PAIRED], 2)} against"
-            " sequential on the same seeds; KV peak"
+            f" {numbers[c.COMPARED_STALENESS_MAX]:.0f} at most; {significant(numbers[c.DEFERRED])} rollouts"
+            f" deferred a step; length of trained responses {format_signed(numbers[c.LENGTH_BIAS_PAIRED], 2)}"
+            " against sequential on the same seeds; KV peak"
             f" {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
         ),
+        *([f"{other[0].upper()}{other[1:]}."] if other else []),
     ]
 
 
@@ -158,6 +167,11 @@ def alike_sentences(
     if seeds.exact:
         return [
             "The trace is replayed in order: differences are exact for it, and say nothing about other draws."
+        ]
+    if len(seeds.fresh) < 2 and not chosen.ranges:
+        return [
+            "With one fresh seed nothing can be said about which differences are real: give two or more of"
+            " them."
         ]
     same = [one for one in others if one.alike and one.keeps_bounds and one.checked.why != AS_GIVEN]
     found = []

@@ -9,6 +9,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import OnProgress, Progress, unheard
+from oppo_sim.report.labels import counted
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine
@@ -167,7 +168,9 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     bench.on_run = lambda done, total: tell(Progress("fresh seeds", done, total))
     chosen, looked = chosen_of(problem, bench, trials, seeds)
     if chosen is None:
-        where = f"on {len(seeds)} fresh seeds, on which {len(looked)} settings were looked at again"
+        where = (
+            f"on {counted(len(seeds), 'fresh seed')}, on which {len(looked)} settings were looked at again"
+        )
         return _nothing_feasible(searched, bench, where)
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)

@@ -83,10 +83,16 @@ def other_lengths(bias: float) -> str:
     empty."""
     if not math.isfinite(bias) or abs(bias) <= LARGE_LENGTH_BIAS:
         return ""
-    longer, gain = ("longer", "") if bias > 0 else ("shorter", ", so part of its gain is shorter work")
+    if bias > 0:
+        how = "longer than sequential does: give more --steps"
+    else:
+        how = (
+            "shorter than sequential does, so part of its gain is shorter work: give more --steps, since long"
+            " responses may come later"
+        )
     return (
-        f"in these steps it trains responses {format_percent(abs(bias))} {longer} than sequential does{gain}:"
-        " give more --steps, since long responses may come later, or bound it (oppo tune --max-length-bias)"
+        f"in these steps it trains responses {format_percent(abs(bias))} {how}, or bound it (oppo tune"
+        " --max-length-bias)"
     )
 
 

@@ -109,6 +109,11 @@ def summary_sentences(
     step = format_seconds(numbers[c.STEP_S])
     aim = " to the target reward" if objective == "time_to_reward" else ""
     other = other_lengths(numbers[c.LENGTH_BIAS_PAIRED])
+    bound, oldest = (
+        chosen.checked.setting.knobs.get("policy.max_staleness"),
+        numbers[c.COMPARED_STALENESS_MAX],
+    )
+    older = isinstance(bound, int) and oldest > bound
     return [
         f"Set {chosen.checked.setting.label}.",
         (
@@ -124,6 +129,11 @@ def summary_sentences(
             f" {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
         ),
         *([f"{other[0].upper()}{other[1:]}."] if other else []),
+        *(
+            [f"max_staleness {bound} bounds how many rollouts are begun ahead, not the age of each."]
+            if older
+            else []
+        ),
     ]
 
 

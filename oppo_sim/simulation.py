@@ -93,7 +93,7 @@ def simulate(
     Raises OppoError for anything that cannot run and a folder that is taken. Ctrl-C (KeyboardInterrupt)
     finishes the folder with the steps that are done.
     """
-    loaded = loaded_scenario(scenario, overrides)
+    loaded = loaded_scenario(scenario, overrides).for_steps(steps)
     name = loaded.policy.name if policy is None else policy_name(policy)
     settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)

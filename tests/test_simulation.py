@@ -88,10 +88,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "timeline": ({"timeline": (0, 6)}, "timeline 0:6 lies outside steps 0 to 5"),
     "timeline backwards": ({"timeline": (3, 2)}, "timeline 3:2"),
     "no steps": ({"steps": 0}, "steps 0 is out of range"),
-    "only warm-up": (
-        {"steps": 1},
-        "steps 1 leaves nothing after the warm-up of 1 steps: give more than 1 steps, or for a first look",
-    ),
     "steps as text": ({"steps": "3"}, "steps is '3': give a whole number"),
     "seed": ({"seed": -1}, "seed -1 is out of range"),
     "policy": ({"policy": "intr"}, "unknown policy 'intr': did you mean 'intra'?"),
@@ -189,3 +185,10 @@ def test_a_summary_leaves_out_the_warm_up_and_what_is_no_measure() -> None:
     assert (row["mean"], row["p50"], row["min"], row["max"]) == (3.0, 2.0, 1.0, 6.0)
     # numpy's linear quantile: 0.95 · 2 = 1.9 → 2 + 0.9 · 4.
     assert row["p95"] == pytest.approx(5.6)
+
+
+def test_a_first_look_at_few_steps_shortens_the_warm_up() -> None:
+    run = simulate("h200-single", steps=5, keep_rollouts=False)
+    assert len(run.steps) == 5
+    assert run.manifest["warmup_steps"] == 1
+    assert run.step_s == pytest.approx(run.steps[c.TIMING_STEP][1:].mean())

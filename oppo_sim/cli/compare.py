@@ -103,9 +103,7 @@ def command(
         if not journal_path(folder).is_file():
             raise
         return options.interrupted(f"finished runs are kept in {journal_path(folder)}")
-    title = (
-        f"{loaded.name}: {counted(seeds, 'seed')} × {plan.steps} steps, {loaded.warmup_steps} of warm-up"
-        " (simulated)"
-    )
+    warmup = plan.scenario.warmup_steps
+    title = f"{loaded.name}: {counted(seeds, 'seed')} × {plan.steps} steps, {warmup} of warm-up (simulated)"
     show_comparison(comparison, title, folder, read_run_folder(folder).manifest, as_json)
     return 0

@@ -47,7 +47,7 @@ def command(
     from oppo_sim.scenario.load import load_scenario
     from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
 
-    loaded = load_scenario(scenario, overrides)
+    loaded = load_scenario(scenario, overrides).for_steps(steps)
     name = policy or loaded.policy.name
     settings = policy_settings_of(loaded, name)
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)

@@ -98,6 +98,7 @@ def plan_comparison(
             "trace.sampling in_order replays the same rollouts under every seed: use seeds 1, or sampling"
             " resample"
         )
+    scenario = scenario.for_steps(steps)
     forget()
     machine = machine_of(scenario, draws)
     numbers = range(scenario.seed, scenario.seed + seeds)

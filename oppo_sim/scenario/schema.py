@@ -305,6 +305,13 @@ class Scenario(_Section):
         """One sentence for each name of another framework that was translated on reading."""
         return self._translations
 
+    def for_steps(self, steps: int | None) -> "Scenario":
+        """For so many training steps (None: its own): where the warm-up would leave none of them, as in a
+        first look at five, a fifth of them are warm-up."""
+        if not isinstance(steps, int) or not 0 < steps <= self.warmup_steps:
+            return self
+        return self.model_copy(update={"warmup_steps": steps // 5})
+
     @property
     def content_hash(self) -> str:
         """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description``,

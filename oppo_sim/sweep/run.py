@@ -151,6 +151,7 @@ def plan_sweep(
     Raises OppoError for a field that exists nowhere, values that are none, and where no point at all could
     run.
     """
+    scenario = scenario.for_steps(spec.steps)
     forget()
     grid, splits = with_splits(scenario, spec.grid_axes)
     axes: tuple[Axis, ...] = (*grid, *spec.sampled_axes)

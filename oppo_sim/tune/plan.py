@@ -59,7 +59,7 @@ class SearchPlan:
 
 def planned(request: TuneRequest) -> SearchPlan:
     """Check a request as ``tune`` does, and time one run. Raises OppoError for what cannot be searched."""
-    scenario = loaded_scenario(request.scenario, request.overrides)
+    scenario = loaded_scenario(request.scenario, request.overrides).for_steps(request.steps)
     seeds = seeds_of(request, scenario)
     runs_on = None if request.framework is None else framework(request.framework)
     space: Space = build_space(

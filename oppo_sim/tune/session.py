@@ -91,7 +91,7 @@ def run_tuning(request: TuneRequest, progress: OnProgress = unheard) -> Tuned:
     require_optuna()
     executor = Executor(request.executor, request.jobs, request.ray_address)
     forget()
-    scenario = loaded_scenario(request.scenario, request.overrides)
+    scenario = loaded_scenario(request.scenario, request.overrides).for_steps(request.steps)
     seeds = seeds_of(request, scenario)
     runs_on = None if request.framework is None else framework(request.framework)
     space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals, runs_on)

@@ -237,7 +237,6 @@ BAD: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "malformed trace file": (["tiny.yaml"], {"trace": {"path": "malformed.csv"}}, ["malformed.csv", "response_length"]),
     "negative lengths": (["tiny.yaml"], {"trace": {"path": "negative.csv"}}, ["negative.csv", "response_length", "-5"]),
     "rewards that the trace lacks": (["tiny.yaml", "--set", "rewards={kind: trace}"], {}, ["rewards.kind", "reward column"]),
-    "warm-up of all steps": (["tiny.yaml", "--steps", "1"], {}, ["steps 1", "warm-up of 1", "--set warmup_steps=0"]),
     "timeline beyond the end": (["tiny.yaml", "--timeline", "4:6"], {}, ["timeline 4:6", "0 to 5"]),
     "timeline backwards": (["tiny.yaml", "--timeline", "4:2"], {}, ["'4:2'", "FIRST:LAST"]),
     "steps below one": (["tiny.yaml", "--steps", "0"], {}, ["--steps"]),

@@ -126,7 +126,6 @@ def test_progress_counts_the_runs(tiny: Path) -> None:
         (["oppo"], {"seeds": 2.5}, "seeds is 2.5: give a whole number from 1 to 10,000"),
         (["oppo"], {"practical": float("nan")}, "practical is nan: give a share"),
         (["oppo"], {"practical": -1}, "practical is -1: give a share"),
-        (["oppo"], {"steps": 1}, "steps 1 leaves nothing"),
         (["nope.py:X"], {}, "does not exist"),
         (["oppo"], {"overrides": ["trace.sampling=in_order"]}, "use seeds 1"),
     ],

@@ -116,6 +116,7 @@ def class_names(files: Mapping[str, str], root: str, prefix: str = "") -> Iterat
     """Dotted paths of the annotated fields of a class and of the classes that its fields are, over files
     (name → text). A name is looked up in the file that uses it, then in the others in their order."""
     homes = {name: _classes(text) for name, text in files.items()}
+    named = {(name, alias): words for name, text in files.items() for alias, words in _unions(text).items()}
 
     def found(name: str, near: str) -> tuple[str, ast.ClassDef] | None:
         for home in (near, *homes):
@@ -138,7 +139,8 @@ def class_names(files: Mapping[str, str], root: str, prefix: str = "") -> Iterat
 
     def paths(home: str, each: ast.ClassDef, before: str, above: tuple[str, ...]) -> Iterator[str]:
         for name, (where, annotation) in fields(home, each).items():
-            kinds = [found(word, where) for word in _words(annotation)]
+            words = [inner for word in _words(annotation) for inner in named.get((where, word), (word,))]
+            kinds = [found(word, where) for word in words]
             inner = [kind for kind in kinds if kind is not None and kind[1].name not in above]
             nested = [kind for kind in inner if fields(*kind)]
             yield before + name
@@ -165,6 +167,16 @@ def names_in(framework: str, tree: Path) -> dict[str, bool]:
 
 def _classes(text: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+
+
+def _unions(text: str) -> dict[str, Iterable[str]]:
+    """Name of a type that stands for others → their names."""
+    return {
+        node.target.id: _words(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+        if _last(node.annotation) == "TypeAlias"
+    }
 
 
 def _last(node: ast.expr) -> str:

@@ -176,7 +176,7 @@ def test_what_a_framework_cannot_do_is_said(tmp_path: Path) -> None:
 
 
 def test_sequential_needs_no_more_than_a_batch_size(tmp_path: Path) -> None:
-    _, found = _told(tmp_path, "sequential", {})
+    _, found = _told(tmp_path, "sequential", {}, placement={"training": "rollout"})
     assert _knobs(found["TRL"]) == {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
@@ -189,6 +189,53 @@ def test_sequential_needs_no_more_than_a_batch_size(tmp_path: Path) -> None:
     }
     assert _knobs(found["vLLM"]) in ({}, {"max_num_seqs": 2})
     assert not any("partial" in str(knob) for lines in found.values() for knob in _knobs(lines))
+
+
+def test_generation_on_gpus_of_its_own_is_told_to_every_framework() -> None:
+    def told(*changes: str) -> dict[str, Any]:
+        given = load_scenario("h200x8-async", changes)
+        batch = Batch(given.rollout_batch_size, given.group_size)
+        it = recommended(given, make_policy(given.policy.name, batch, given.policy.settings))
+        return {name: each.lines(it) for name, each in FRAMEWORKS.items()}
+
+    found = told()  # 3 GPUs generate, 5 train
+    assert "place generation on 3 GPUs, apart from training" in _lacks(found["TRL"])
+    assert _knobs(found["verl"])["actor_rollout_ref.rollout.n_gpus_per_node"] == 3
+    assert _knobs(found["NeMo RL"])["policy.generation.colocated.resources.gpus_per_node"] == 3
+    openrlhf = _knobs(found["OpenRLHF"])
+    assert (openrlhf["--vllm.num_engines"], openrlhf["--vllm.tensor_parallel_size"]) == (3, 1)
+    assert openrlhf["--train.colocate_all"] is True
+    assert all(openrlhf[f"--{it}.num_gpus_per_node"] == 5 for it in ("actor", "critic", "ref", "reward"))
+    assert "here: on those of generation" in _lacks(found["OpenRLHF"])
+    slime = _knobs(found["slime"])
+    assert (slime["--rollout-num-gpus"], slime["--actor-num-gpus-per-node"]) == (3, 5)
+    areal = _knobs(found["AReaL"])
+    assert (areal["rollout.backend"], areal["actor.backend"]) == ("vllm:d3t1", "fsdp:d5")
+    assert areal["critic.scheduling_strategy.target"] == "actor"
+    roll = _knobs(found["ROLL"])
+    assert roll["actor_infer.device_mapping"] == "list(range(5,8))"
+    assert roll["actor_train.device_mapping"] == "list(range(0,5))"
+    prime = _knobs(found["prime-rl"])
+    assert (prime["deployment.num_infer_gpus"], prime["deployment.num_train_gpus"]) == (3, 5)
+    for name in ("TRL", "OpenRLHF"):
+        assert "no knob for this here: at most 256 running responses of one engine" in _lacks(found[name])
+    for name in ("ROLL", "prime-rl"):
+        assert "give max_num_seqs 256 to" in _lacks(found[name])
+
+    nodes = "cluster.num_gpus=24", "cluster.num_gpus_per_node=8"
+    found = told(*nodes, "cluster.split=rollout:4xTP2 scoring:rollout training:16")
+    assert _knobs(found["slime"])["--actor-num-nodes"] == 2
+    assert _knobs(found["AReaL"])["rollout.backend"] == "vllm:d4t2"
+    assert _knobs(found["prime-rl"])["deployment.num_train_nodes"] == 2
+    assert _knobs(found["OpenRLHF"])["--critic.num_nodes"] == 2
+    found = told(*nodes, "cluster.split=rollout:6xTP2 scoring:rollout training:12")
+    for name in ("slime", "OpenRLHF"):
+        assert "12 GPUs of training do not fill whole nodes" in _lacks(found[name]), name
+    assert "12 GPUs of generation do not fill whole nodes" in _lacks(found["prime-rl"])
+    found = told("policy=sequential")
+    for name in ("TRL", "verl"):
+        assert "no knob for this here: place generation on 3 GPUs" in _lacks(found[name]), name
+    assert "place training on 5 GPUs" in _lacks(found["OpenRLHF"])
 
 
 def test_numbers_are_prompts_where_the_framework_counts_prompts(tmp_path: Path) -> None:
@@ -222,7 +269,7 @@ def test_lines_are_as_the_framework_takes_them(tmp_path: Path) -> None:
     (text,) = _pasted(tmp_path, "april", {"overcommit": 4}, "slime")
     words = _words(text)
     assert words[:2] == ["python3", "train.py"]
-    assert words[-1] == "--partial-rollout"  # a switch
+    assert words[words.index("--partial-rollout") + 1].startswith("--")  # a switch
     assert words[words.index("--over-sampling-batch-size") + 1] == "8"
     (text,) = _pasted(tmp_path, "one-step-off", {}, "slime")
     assert _words(text)[:2] == ["python3", "train_async.py"]

@@ -84,6 +84,12 @@ class Recommended:
         return self.schedule != "synchronous"
 
     @property
+    def training_gpus(self) -> int | None:
+        """GPUs that only train; None: training is on those that generate."""
+        training = self.scenario.split.training
+        return training if isinstance(training, int) else None
+
+    @property
     def waits(self) -> bool:
         """Asynchronous: the trainer waits for what must not become staler."""
         return self.settings.get("max_staleness_strategy") == "wait"
@@ -180,3 +186,17 @@ def max_num_seqs(it: Recommended, knob: str) -> list[Line]:
     bound = it.scenario.rollout.max_num_seqs
     what = "running responses of one engine"
     return [] if bound is None else [Line(knob, bound, what, "rollout.max_num_seqs")]
+
+
+def no_max_num_seqs(it: Recommended, section: str | None = None) -> list[Line]:
+    """A cap on one engine, for a framework without an option of its own; ``section``: of arguments of
+    vLLM."""
+    bound = it.scenario.rollout.max_num_seqs
+    if bound is None:
+        return []
+    if section is None:
+        return [
+            none(f"no knob for this here: at most {bound} running responses of one engine (max_num_seqs)")
+        ]
+    what = f"running responses of one engine: give max_num_seqs {bound} to {section}"
+    return [none(f"{what}, which takes arguments of vLLM")]

@@ -1,5 +1,6 @@
 """Frameworks that take flags: TRL (PPO, up to 1.12), OpenRLHF, slime."""
 
+from oppo_sim.tune.frameworks.devices import no_knob, openrlhf_devices, slime_devices
 from oppo_sim.tune.frameworks.facts import (
     KV_ANEW,
     NO_CARRY,
@@ -12,6 +13,7 @@ from oppo_sim.tune.frameworks.facts import (
     group_of,
     lacking,
     max_num_seqs,
+    no_max_num_seqs,
     none,
 )
 from oppo_sim.tune.frameworks.forms import flags
@@ -32,6 +34,7 @@ def trl_lines(it: Recommended) -> list[Line]:
             "max_response_length",
         ),
     ]
+    found += [*no_max_num_seqs(it), *no_knob(it)]
     if it.group > 1:
         found.append(none("PPO in TRL draws one response of a prompt: repeat prompts in the data set"))
     if it.beside:
@@ -66,6 +69,7 @@ def openrlhf_lines(it: Recommended) -> list[Line]:
     found = [batch_of(it, "--rollout.batch_size"), group_of(it, "--rollout.n_samples_per_prompt")]
     length = it.scenario.max_response_length
     found.append(Line("--rollout.max_new_tokens", length, "tokens", "max_response_length"))
+    found += no_max_num_seqs(it)
     if it.synchronous_carry:
         found.append(none(f"{NO_CARRY}; --train.partial_rollout_enable needs generation during training"))
     if it.beside:
@@ -85,7 +89,7 @@ def openrlhf_lines(it: Recommended) -> list[Line]:
         found.append(
             Line("--train.partial_rollout_enable", True, "unfinished responses go on after the update")
         )
-    return [*found, *lacking(it, scores="batch")]
+    return [*found, *openrlhf_devices(it), *lacking(it, scores="batch")]
 
 
 def openrlhf_blocks(it: Recommended, found: list[Line]) -> list[Block]:
@@ -112,10 +116,11 @@ def slime_lines(it: Recommended) -> list[Line]:
     if it.schedule == "async":
         found.append(Line("--rollout-function-path", FULLY_ASYNC, "prerequisite: generation never waits"))
         found.append(none("has no bound on staleness, only a number in flight: --sglang-server-concurrency"))
-    return [*found, *lacking(it, scores="rollout")]
+    return [*found, *slime_devices(it), *lacking(it, scores="rollout")]
 
 
 def slime_blocks(it: Recommended, found: list[Line]) -> list[Block]:
     script = "train_async.py" if it.beside else "train.py"
-    how = "after your own flags" + (", without --colocate" if it.beside else "")
+    apart = it.beside or it.training_gpus is not None
+    how = "after your own flags" + (", without --colocate" if apart else "")
     return [Block(how, flags(f"python3 {script}", found, stored_names("slime").options))]

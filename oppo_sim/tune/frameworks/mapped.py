@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from oppo_sim.tune.frameworks.devices import areal_devices, nemo_devices, prime_devices, roll_devices
 from oppo_sim.tune.frameworks.facts import (
     KV_ANEW,
     NO_CARRY,
@@ -12,6 +13,7 @@ from oppo_sim.tune.frameworks.facts import (
     group_of,
     lacking,
     max_num_seqs,
+    no_max_num_seqs,
     none,
 )
 from oppo_sim.tune.frameworks.forms import hydra, toml, yaml
@@ -30,7 +32,7 @@ def nemo_lines(it: Recommended) -> list[Line]:
         found.append(none(NO_CARRY))
     if not it.beside:
         found.append(Line(f"{_ASYNC_PPO}.enabled", False, "generate, then train"))
-        return [*found, *lacking(it, scores="batch")]
+        return [*found, *nemo_devices(it), *lacking(it, scores="batch")]
     age = 1 if it.max_staleness is None else max(1, it.max_staleness)
     field = "policy.max_staleness" if it.max_staleness == age else None
     clear = it.scenario.rollout.clear_kv_cache_on_weight_sync
@@ -44,8 +46,7 @@ def nemo_lines(it: Recommended) -> list[Line]:
         found.append(Line(knob, clear, what, "rollout.clear_kv_cache_on_weight_sync"))
     found += [
         Line("policy.generation.vllm_cfg.async_engine", True, "prerequisite"),
-        Line("policy.generation.colocated.enabled", False, "prerequisite: devices of its own"),
-        *_nemo_devices(it),
+        *nemo_devices(it),
         Line("loss_fn.use_importance_sampling_correction", True, "prerequisite"),
         Line("loss_fn.force_on_policy_ratio", False, _REFUSED),
         Line("ppo.max_num_epochs", -1, "prerequisite: ppo.max_num_steps bounds the run"),
@@ -54,16 +55,6 @@ def nemo_lines(it: Recommended) -> list[Line]:
         Line("ppo.reward_scaling.enabled", False, _REFUSED),
     ]
     return [*found, *lacking(it, scores="rollout")]
-
-
-def _nemo_devices(it: Recommended) -> list[Line]:
-    gpus, section = it.scenario.split.rollout_gpus, "policy.generation.colocated.resources"
-    shape = it.nodes_of(gpus)
-    if shape is None:
-        return [none(f"{gpus} GPUs of generation do not fill whole nodes, which it counts")]
-    what = "prerequisite: devices of generation"
-    found = [Line(f"{section}.gpus_per_node", shape[1], what)]
-    return found if shape[0] == 1 else [*found, Line(f"{section}.num_nodes", shape[0], what)]
 
 
 def nemo_blocks(it: Recommended, found: list[Line]) -> list[Block]:
@@ -99,7 +90,7 @@ def areal_lines(it: Recommended) -> list[Line]:
             found.append(none("an update always interrupts rollouts"))
         elif not it.scenario.rollout.clear_kv_cache_on_weight_sync:
             found.append(none(KV_ANEW))
-    return [*found, *lacking(it, scores="rollout")]
+    return [*found, *areal_devices(it), *lacking(it, scores="rollout")]
 
 
 def areal_blocks(it: Recommended, found: list[Line]) -> list[Block]:
@@ -126,7 +117,8 @@ def roll_lines(it: Recommended) -> list[Line]:
             found.append(none("too old ones are dropped; nothing waits for them"))
     else:
         found.append(Line("async_generation_ratio", 0, "synchronous"))
-    return [*found, *lacking(it, scores="rollout")]
+    found += no_max_num_seqs(it, "actor_infer.strategy_args.strategy_config")
+    return [*found, *roll_devices(it), *lacking(it, scores="rollout")]
 
 
 def roll_blocks(it: Recommended, found: list[Line]) -> list[Block]:
@@ -160,7 +152,8 @@ def prime_lines(it: Recommended) -> list[Line]:
             found.append(none("KV is always kept over an update; simulated here: computed anew"))
         if not it.carries:
             found.append(none("an update always interrupts rollouts"))
-    return [*found, *lacking(it, scores="rollout")]
+    found += no_max_num_seqs(it, "inference.vllm")
+    return [*found, *prime_devices(it), *lacking(it, scores="rollout")]
 
 
 def prime_blocks(it: Recommended, found: list[Line]) -> list[Block]:

@@ -4,6 +4,7 @@ versions, and ``wait`` samples nothing while one in flight has reached the thres
 
 from math import ceil, floor, gcd
 
+from oppo_sim.tune.frameworks.devices import ENGINE, GENERATION, no_knob, on_nodes
 from oppo_sim.tune.frameworks.facts import (
     KV_ANEW,
     Block,
@@ -40,6 +41,7 @@ def lines(it: Recommended) -> list[Line]:
         what = "prerequisite: the trainers that can generate ahead; true by default"
         found.append(Line(V1, True, what))
         found += _ahead(it) if it.carries else [Line(MODE, "sync", "generate, then train")]
+        found += no_knob(it)
     if it.carries and not it.scenario.rollout.clear_kv_cache_on_weight_sync:
         found.append(none(KV_ANEW))
     return [*found, *_scoring(it), *lacking(it, scores="rollout", deferrals=True)]
@@ -132,12 +134,10 @@ def _one_step_off(it: Recommended) -> list[Line]:
 
 
 def _devices(it: Recommended, section: str) -> list[Line]:
-    gpus = it.scenario.split.rollout_gpus
-    shape = it.nodes_of(gpus)
-    if shape is None:
-        return [none(f"{gpus} GPUs of generation do not fill whole nodes, which it counts")]
-    what = "prerequisite: devices of generation"
-    return [Line(f"{section}.nnodes", shape[0], what), Line(f"{section}.n_gpus_per_node", shape[1], what)]
+    split = it.scenario.split
+    knobs = f"{section}.nnodes", f"{section}.n_gpus_per_node"
+    found = on_nodes(it, split.rollout_gpus, knobs, GENERATION, "generation")
+    return [*found, Line(f"{ROLLOUT}.tensor_model_parallel_size", split.tensor_parallel, ENGINE)]
 
 
 def _scoring(it: Recommended) -> list[Line]:
@@ -152,13 +152,9 @@ def _scoring(it: Recommended) -> list[Line]:
         if it.schedule == "async":
             return [none("separate_async refuses a reward model without devices of its own: place it apart")]
         return [none("a reward model on devices that generate or train scores when generation has ended")]
-    shape = it.nodes_of(scoring)
-    if shape is None:
-        return [none(f"{scoring} GPUs of scoring do not fill whole nodes, which it counts")]
+    knobs = "reward.reward_model.nnodes", "reward.reward_model.n_gpus_per_node"
+    found = on_nodes(it, scoring, knobs, "devices of scoring", "scoring")
+    if found[0].knob is None:
+        return found
     what = "the reward model has devices of its own, and scores each response when it finishes"
-    where = "devices of scoring"
-    return [
-        Line(POOL, True, f"prerequisite: {what}"),
-        Line("reward.reward_model.nnodes", shape[0], where),
-        Line("reward.reward_model.n_gpus_per_node", shape[1], where),
-    ]
+    return [Line(POOL, True, f"prerequisite: {what}"), *found]

@@ -427,6 +427,12 @@ def test_a_tuning_says_its_advice_and_shows_its_search(oppo: Oppo, tmp_path: Pat
     assert {"How the search went", "Which knob matters"} <= set(page.text("figcaption"))
     assert {"In the words of TRL", "In the words of verl", "In the words of prime-rl"} <= set(page.text("h2"))
     assert any(text.startswith("python3 -m verl.trainer.main_ppo") for text in page.text("pre"))
+    # Flags for a shell and code for Python are copied each by itself.
+    (flags,) = [text for text in page.text("pre") if text.startswith("--per_device_train_batch_size")]
+    (code,) = [text for text in page.text("pre") if text.startswith("from oppo_real.trl_client import")]
+    assert "import" not in flags
+    assert "--" not in code
+    assert len(page.all("button", class_="copy")) >= len(page.all("pre"))
     (tmp_path / "tuned" / "tune.json").write_text('{"scenario": "x"}')
     assert_refused(oppo("report", "tuned", "-o", "a.html"), "tune.json is damaged")
 

@@ -332,6 +332,18 @@ def test_an_unknown_framework_suggests_the_near_one() -> None:
         framework("openrlfh")
     with pytest.raises(OppoError, match="choose TRL, verl, OpenRLHF"):
         framework("unheard")
+    with pytest.raises(OppoError, match="'vLLM' is unknown"):
+        framework("vLLM")  # an engine trains nothing
+
+
+def test_each_framework_that_the_terminal_names_is_told_alone(tmp_path: Path) -> None:
+    found = search(scenario(tmp_path), policies=("inter",), trials=6)
+    (line,) = [line for line in found.advice().splitlines() if line.startswith("In the words of ")]
+    names = line.removeprefix("In the words of ").removesuffix(": advice.md has what to paste.").split(", ")
+    assert names == list(FRAMEWORKS)
+    for name in names:
+        assert found.advice(name).startswith(name)
+    assert "max_num_seqs = " in found.advice("vLLM")
 
 
 def test_a_search_for_a_framework_is_over_what_it_can_do(tmp_path: Path) -> None:

@@ -267,6 +267,10 @@ def test_a_dry_run_says_what_would_be_searched_and_writes_nothing(oppo: Oppo, tm
     assert "time of the search: " in printed.out
     record = json.loads(oppo(*asked, "--json").out)
     assert (record["most_runs"], record["steps"], record["fresh_seeds"]) == (12, 6, 3)
+    assert record["processes"] == 1
+    # One policy without knobs is one trial, however many are allowed.
+    few = oppo("tune", path, "--framework", "TRL", "--seeds", "5", "-o", folder, "--dry-run", "--json")
+    assert json.loads(few.out)["most_runs"] == 5
     assert set(record["space"]) == {"oppo", "sequential"}
     assert_refused(oppo(*asked, "--space", "policy.overcomit=0..6"), "did you mean policy.overcommit?")
 

@@ -1,7 +1,6 @@
 """``oppo tune``: the best policy and its knobs under constraints."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -193,7 +192,7 @@ def _show_plan(request: "TuneRequest", as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(plan.record(), indent=1, ensure_ascii=False))
         return 0
-    for sentence in plan.sentences(request.jobs or os.cpu_count() or 1):
+    for sentence in plan.sentences():
         say(sentence)
     return 0
 

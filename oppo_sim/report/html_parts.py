@@ -75,6 +75,8 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     code: str = ""
     """Text to copy as it is."""
+    blocks: tuple[tuple[str, str], ...] = ()
+    """(what it is, text) of several texts to copy, each by itself."""
     folded: bool = False
 
 

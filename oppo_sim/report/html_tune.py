@@ -153,11 +153,10 @@ def _frameworks(found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
             )
             for entry in told["lines"]
         )
-        how = tuple(f"To paste: {block['how']}." for block in told["blocks"])
+        blocks = tuple((f"To paste: {block['how']}.", str(block["text"])) for block in told["blocks"])
         names = (f"Names of {told['names']}.",) if told["names"] else ()
-        code = "\n\n".join(block["text"] for block in told["blocks"])
         grid = Grid(name, ("knob", "value", "what it does here"), rows)
-        sections.append(Section(f"In the words of {name}", (*how, *names), (grid,), code=code, folded=True))
+        sections.append(Section(f"In the words of {name}", names, (grid,), blocks=blocks, folded=True))
     return sections
 
 

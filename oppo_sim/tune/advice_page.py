@@ -22,7 +22,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
         names = ", ".join(told)
         lines += [
             "",
-            f"In the words of {names}: advice.md has what to paste; --framework NAME shows one alone.",
+            f"In the words of {names}: advice.md has what to paste.",
         ]
     if advice.get("next"):
         lines += ["", "Next", *(f"  {command}" for command in advice["next"])]
@@ -32,7 +32,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
 def framework_text(advice: Mapping[str, Any], name: str) -> str:
     """What to paste into a framework, and what it has no knob for. Raises OppoError for an unknown one, and
     for one that this search left out."""
-    known = framework(name).name
+    known = framework(name, engines=True).name
     told = advice["frameworks"].get(known)
     if told is None:
         where = (
@@ -41,10 +41,14 @@ def framework_text(advice: Mapping[str, Any], name: str) -> str:
             else "nothing was chosen"
         )
         raise OppoError(f"there is no advice for {known}: {where}")
-    lines = [f"{known} (names of {told['names']})"]
+    lines = [f"{known} (names of {told['names']})" if told["names"] else known]
     for block in told["blocks"]:
         lines += [f"  {block['how']}:", "", *(f"    {line}" for line in block["text"].splitlines()), ""]
-    lines += [f"  {entry['meaning']}" for entry in told["lines"] if entry["knob"] is None]
+    for entry in told["lines"]:
+        if entry["knob"] is None:
+            lines.append(f"  {entry['meaning']}")
+        elif not told["blocks"]:  # an engine: its arguments one by one
+            lines.append(f"  {entry['knob']} = {shown(entry['value'])}: {entry['meaning']}")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,5 +1,6 @@
 """What a search would do, and about how long it may take: nothing is searched or written."""
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,15 +29,16 @@ class SearchPlan:
     steps: int
     most_runs: int
     """Of the search, baselines apart; trials that are clearly worse are stopped early."""
+    processes: int
     seconds: float | None
-    """Of these in one process, from a run of the scenario timed here; None: it cannot run."""
+    """Of these in so many processes, from a run of the scenario timed here; None: it cannot run."""
     engine: str
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
-    def sentences(self, jobs: int) -> list[str]:
+    def sentences(self) -> list[str]:
         """For people."""
         found = [
             f"{policy}: {'; '.join(map(_range, knobs)) or 'no knobs'}" for policy, knobs in self.space.items()
@@ -49,10 +51,10 @@ class SearchPlan:
             f" then the choice and what is near it on {fresh}, and every knob around it"
         )
         if self.seconds is not None:
-            took = self.seconds / max(1, min(jobs, self.most_runs))
-            shown = f"at most about {took:,.0f} s" if took >= 1 else "less than a second"
+            shown = f"at most about {self.seconds:,.0f} s" if self.seconds >= 1 else "less than a second"
             found.append(
-                f"time of the search: {shown} in {jobs} process(es), from one run timed here ({self.engine})"
+                f"time of the search: {shown} in {self.processes} process(es), from one run timed here"
+                f" ({self.engine})"
             )
         return found
 
@@ -67,7 +69,9 @@ def planned(request: TuneRequest) -> SearchPlan:
     )
     steps = scenario.steps if request.steps is None else request.steps
     worlds = build_worlds(scenario, request.worlds)
-    runs = request.trials * len(seeds.search) * len(worlds)
+    trials = int(min(request.trials, sum(map(space.size, space.policies))))
+    runs = trials * len(seeds.search) * len(worlds)
+    processes = max(1, min(request.jobs or os.cpu_count() or 1, runs))
     a_step, engine = seconds_a_step(Resolver(scenario, steps=steps).resolve({}).request)
     return SearchPlan(
         scenario.name,
@@ -78,7 +82,8 @@ def planned(request: TuneRequest) -> SearchPlan:
         len(seeds.fresh),
         steps,
         runs,
-        None if a_step is None else a_step * steps * runs,
+        processes,
+        None if a_step is None else a_step * steps * runs / processes,
         engine,
     )
 

@@ -76,9 +76,10 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = {
 }  # fmt: skip
 
 
-def framework(name: str) -> Framework:
-    """By name, whatever its capitals. Raises OppoError for one that is not known, or is an engine only."""
-    known = {_plain(each.name): each for each in FRAMEWORKS.values() if each.policies}
+def framework(name: str, *, engines: bool = False) -> Framework:
+    """By name, whatever its capitals; ``engines``: one that only generates, too. Raises OppoError for one
+    that is not known."""
+    known = {_plain(each.name): each for each in FRAMEWORKS.values() if engines or each.policies}
     found = known.get(_plain(name))
     if found is None:
         close = difflib.get_close_matches(_plain(name), known, n=1)

@@ -31,6 +31,12 @@ def command_text() -> str:
     return shlex.join(_given.get() or ())
 
 
+def flag_given(*names: str) -> str:
+    """Of several names of one flag the one that the running command has; else the first."""
+    words = {word.partition("=")[0] for word in _given.get() or ()}
+    return next((name for name in names if name in words), names[0])
+
+
 def keep_command(folder: Path) -> None:
     """Write ``command_text``; from Python, where there is none, take away that of an earlier writer. Raises
     OppoError when the disk refuses."""

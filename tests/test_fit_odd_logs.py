@@ -14,6 +14,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.reading import read_step_log
 from oppo_sim.fit.sources import open_log
+from oppo_sim.given_command import given_command
 from oppo_sim.scenario.load import scenario_from_plain
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
 from tests.import_cases import write_lines
@@ -268,6 +269,12 @@ def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) ->
     assert not open_log(good, lengths=trace("same", 0, 1.0)).notes
     with pytest.raises(OppoError, match="of the step after it: number their steps"):
         open_log(good, lengths=trace("early", -1, 1.0))
+    for flag in ("--lengths", "--trace"):
+        with (
+            given_command(("oppo", "fit", str(good), flag, "early.parquet")),
+            pytest.raises(OppoError, match=rf"^{flag} \S*early\.parquet: "),
+        ):
+            open_log(good, lengths=trace("early", -1, 1.0))
     (note,) = open_log(good, lengths=trace("other", 0, 2.0)).notes
     assert "other mean lengths than the log" in note
     assert "is among those of its rollouts" in fitting(open_log(good, lengths=trace("far", 100, 1.0)))

@@ -71,6 +71,16 @@ def test_a_file_that_is_not_there_is_named_with_the_folder(capsys: pytest.Captur
         own_trace(Path("nix.csv"))
 
 
+def test_a_shipped_name_with_a_mistake_names_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", FILTERED, "--trace", "reason_r1distill_mat"]) == 2
+    assert "no shipped trace: did you mean reason_r1distill_math" in capsys.readouterr().err
+
+
+def test_two_traces_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["scenario", "show", FILTERED, "--trace", "mine.csv", "--trace", "other.csv"]) == 2
+    assert "--trace is given 2 times (mine.csv, other.csv): keep one" in capsys.readouterr().err
+
+
 def test_a_command_to_paste_has_the_flag_and_nothing_is_null() -> None:
     fixed = {"trace.name": None, "trace.synth": None, "trace.sources": None, "trace.path": "/a b/mine.csv"}
     spec = {

@@ -91,7 +91,10 @@ def test_init_without_a_name_writes_a_file_that_validates(
         (["validate", "mine.yaml", "--set", "policies={async: {}}"], "give training its own devices"),
         (["validate", "mine.yaml", "--set", "trace={name: nowhere}"], "nowhere"),
         (["validate", "mine.yaml", "--set", "trace={path: nowhere.csv}"], "nowhere.csv"),
-        (["validate", "mine.yaml", "--set", "costs={kind: profile, path: nowhere.json}"], "nowhere.json"),
+        (
+            ["validate", "mine.yaml", "--set", "costs={kind: profile, path: nowhere.json}"],
+            "nowhere.json: there is no such file, check the path",
+        ),
         (["show", "mine.yaml", "--zzz"], "No such option '--zzz'"),
     ],
 )
@@ -185,7 +188,9 @@ def test_init_for_a_model_runs_and_says_where_numbers_are_from(
     for arguments, words in (
         (("--model", "qwen2.5-7b"), "Missing option --gpus, which is asked for on a terminal only"),
         (("--model", "qwen2.5-7c", "--gpus", "8"), "did you mean 'qwen2.5-7b'?"),
-        (("--model", "qwen2.5-7b", "--gpus", "8", "--engine", "sgl"), "choose vllm, vllm-async"),
+        (("--model", "qwen2.5-7b", "--gpus", "8", "--engine", "sgl"), "did you mean 'sglang'?"),
+        (("--model", "qwen2.5-7b", "--gpus", "8", "--engine", "none"), "choose vllm, vllm-async"),
+        (("--model", "/no/config.json", "--gpus", "8"), "there is no file /no/config.json: check the path"),
         (("--model", "llama-3-70b", "--gpus", "2"), "does not fit on 2 × H100"),
         (("h200-single", "--gpus", "2"), "a copy of NAME takes no --model"),
     ):
@@ -208,6 +213,56 @@ def test_init_asks_on_a_terminal(
     loaded = load_scenario("scenario.yaml")
     assert loaded.num_gpus == 4
     assert loaded.costs.rollout.host == "sglang"  # type: ignore[union-attr]  # roofline, as written
+
+
+def test_init_asks_again_for_an_answer_that_it_cannot_take(
+    mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = io.StringIO(
+        "qwen2.5-3c\nqwen2.5-3b\n0\nmany\n4\nA1000-80\nA100-80\nslim\nslime\nsglanf\nsglang\n"
+    )
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", answers)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, out, err = oppo(capsys, "init")
+    assert (code, err) == (0, "")
+    for close in ("qwen2.5-3b", "A100-80", "slime", "sglang"):
+        assert f"did you mean '{close}'?" in " ".join(out.split())
+    assert load_scenario("scenario.yaml").num_gpus == 4
+
+    # What does not fit is found last: only the GPUs are asked for again.
+    answers = io.StringIO("qwen2.5-7b\n1\nH100\nnone\nvllm\n8\n")
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", answers)
+    code, out, err = oppo(capsys, "init", "--force")
+    assert (code, err) == (0, "")
+    assert "does not fit on 1 × H100" in " ".join(out.split())
+    assert load_scenario("scenario.yaml").num_gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("device=H100", "unknown field device: did you mean costs.device?"),
+        ("actor_model=x", "did you mean costs.actor_model?"),
+        ("staleness_effect=1", "did you mean rewards.staleness_effect?"),
+        ("overcommit=4", "did you mean policy.overcommit?"),
+        ("rollout.chunk_size=4", "unknown field rollout.chunk_size: did you mean policy.chunk_size?"),
+        ("cluster.device=H100", "did you mean costs.device?"),
+        ("policy.nam=oppo", "unknown field policy.nam of policy 'oppo': did you mean policy.name?"),
+        ("policy.num_replicas=2", "did you mean rollout.num_replicas?"),
+        ("scoring=separate", "must be a mapping (the scoring workers); did you mean placement.scoring?"),
+        ("training=rollout", "did you mean placement.training?"),
+        ("rollout.num_replica=2", "did you mean 'num_replicas'?"),
+        ("cluster.zzz=2", "unknown field cluster.zzz: there are num_gpus"),
+    ],
+)
+def test_an_unknown_field_names_the_section_that_has_it(
+    override: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = oppo(capsys, "validate", "h200-single", "--set", override)
+    assert code == 2
+    assert words in err
 
 
 def test_policies_are_listed_with_their_settings_and_who_runs_them(

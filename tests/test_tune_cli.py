@@ -112,7 +112,7 @@ def test_nothing_feasible_has_an_exit_code_of_its_own(oppo: Oppo, tmp_path: Path
         (("--space", "overcommit=0..4"), ("did you mean policy.overcommit?",)),
         (("--space", "policy.chunk_size"), ("--space", "policy.chunk_size")),
         (("--space", "policy.chunks=8..16"), ("policy.chunks",)),
-        (("--space", "rollout.num_replica=1,2"), ("num_replica", "num_replicas")),
+        (("--space", "rollout.num_replica=1,2"), ("--space rollout.num_replica=1", "num_replicas")),
         (("--kv-capacity", "lots"), ("lots", "auto")),
         (("--kv-capacity", "auto"), ("kv_capacity auto", "linear")),
         (("--max-staleness", "-1"), ("--max-staleness",)),

@@ -9,6 +9,7 @@ import click
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import told_progress
 from oppo_sim.errors import OppoError
+from oppo_sim.given_command import flag_given
 
 if TYPE_CHECKING:
     from oppo_sim.fit.reading import StepLog
@@ -167,7 +168,8 @@ def _pairs(
             f"there are {len(logs)} logs and {len(scenarios)} scenarios: give {option} once, or once a log"
         )
     if lengths and len(lengths) != len(logs):
-        raise OppoError(f"there are {len(logs)} logs and {len(lengths)} --lengths: give one a log")
+        flag = flag_given("--lengths", "--trace")
+        raise OppoError(f"there are {len(logs)} logs and {len(lengths)} {flag}: give one a log")
     named = dict(_field(each) for each in fields)
     each = scenarios * len(logs) if len(scenarios) == 1 else scenarios
     traces = lengths or (None,) * len(logs)

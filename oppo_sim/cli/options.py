@@ -21,12 +21,14 @@ def output(text: str) -> Callable[[Any], Any]:
 _TRACE = "oppo.trace"
 
 
-def _take_trace(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+def _take_trace(ctx: click.Context, param: click.Parameter, value: tuple[Path, ...]) -> None:
     """Fields that ``--trace`` stands for; ``--set`` may follow them up."""
-    if value is not None:
+    if len(value) > 1:
+        raise OppoError(f"--trace is given {len(value)} times ({', '.join(map(str, value))}): keep one")
+    if value:
         from oppo_sim.scenario.load import own_trace
 
-        ctx.meta[_TRACE] = own_trace(value)
+        ctx.meta[_TRACE] = own_trace(value[0])
 
 
 def _after_trace(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -47,6 +49,7 @@ def overrides(command: Any) -> Any:
         "--trace",
         type=PATH,
         metavar="FILE",
+        multiple=True,
         expose_value=False,
         is_eager=True,
         callback=_take_trace,

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import say_notes
+from oppo_sim.errors import OppoError
 from oppo_sim.report.terminal import say, told
 
 if TYPE_CHECKING:
@@ -53,14 +56,13 @@ def init_command(
     """Write a commented scenario file to start from: a copy of the shipped scenario NAME; one for --model on
     --gpus, with where its numbers come from; or a minimal one. On a terminal, what is left out is asked."""
     from oppo_sim.files import new_file
-    from oppo_sim.scenario.fresh import fresh_text
     from oppo_sim.scenario.template import scenario_text
 
     given = any(value is not None for value in wanted.values())
     if given and name is not None:
         raise click.UsageError("a copy of NAME takes no --model, --gpus, --device, --engine or --framework")
     if given or (name is None and sys.stdin.isatty() and sys.stdout.isatty()):
-        text = fresh_text(_wanted(**wanted), str(output or "scenario.yaml"))
+        text = _fresh(str(output or "scenario.yaml"), **wanted)
     else:
         text = scenario_text(name)
     if output is not None and str(output) == "-":
@@ -77,29 +79,68 @@ def init_command(
     say(f"wrote {target}; check it with: oppo scenario validate {target}")
 
 
+def _fresh(file: str, **given: "str | int | None") -> str:
+    """A file for what is wanted. Where that does not fit and the GPUs were asked for, they are asked for
+    again. Raises OppoError otherwise."""
+    from oppo_sim.scenario.fresh import fresh_text
+
+    wanted = _wanted(**given)
+    while True:
+        try:
+            return fresh_text(wanted, file)
+        except OppoError as error:
+            if given["gpus"] is not None or not _on_terminal():
+                raise
+            say(str(error))
+        wanted = replace(wanted, gpus=_gpus())
+
+
+def _on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _gpus() -> int:
+    return int(click.prompt("GPUs", default=8, type=click.IntRange(1, 100_000)))
+
+
 def _wanted(**given: "str | int | None") -> "Wanted":
-    """What is given, the rest by default, or asked for on a terminal. Raises UsageError where model or GPUs
-    are missing and nobody can be asked."""
-    from oppo_sim.scenario.fresh import DEFAULT_ENGINE, ENGINES, Wanted
+    """What is given, the rest by default, or asked for on a terminal, until each answer can be taken. Raises
+    UsageError where model or GPUs are missing and nobody can be asked."""
+    from oppo_sim.costs.devices import find_device
+    from oppo_sim.costs.models import find_model
+    from oppo_sim.scenario.fresh import DEFAULT_ENGINE, ENGINES, Wanted, check_engine
     from oppo_sim.tune.frameworks.catalog import framework
 
-    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    asks = _on_terminal()
     missing = [f"--{name}" for name in ("model", "gpus") if given[name] is None]
     if missing and not asks:
         raise click.UsageError(
             f"Missing option {' and '.join(missing)}, which is asked for on a terminal only"
         )
 
-    def ask(name: str, text: str, default: str) -> str:
+    def ask(name: str, text: str, default: str, check: "Callable[[str], object]") -> str:
         value = given[name]
-        return str(value if value is not None else click.prompt(text, default=default) if asks else default)
+        while value is None and asks:
+            answer = click.prompt(text, default=default)
+            try:
+                check(answer)
+            except OppoError as error:
+                say(str(error))
+            else:
+                return str(answer)
+        told = default if value is None else str(value)
+        check(told)
+        return told
 
-    model = ask("model", "Model (oppo scenario models, or a config.json)", "qwen2.5-7b")
-    gpus = given["gpus"] if given["gpus"] is not None else click.prompt("GPUs", default=8, type=int)
-    device = ask("device", "Which GPUs (oppo scenario devices)", "H100")
-    name = ask("framework", "Framework that trains (verl, slime, TRL, …; none)", "none")
-    trains = None if name == "none" else framework(name).name
-    engine = ask("engine", f"Engine ({', '.join(ENGINES)})", DEFAULT_ENGINE.get(trains or "", "vllm"))
+    def trainer(text: str) -> str | None:
+        return None if text == "none" else framework(text).name
+
+    model = ask("model", "Model (oppo scenario models, or a config.json)", "qwen2.5-7b", find_model)
+    gpus = given["gpus"] if given["gpus"] is not None else _gpus()
+    device = ask("device", "Which GPUs (oppo scenario devices)", "H100", find_device)
+    trains = trainer(ask("framework", "Framework that trains (verl, slime, TRL, …; none)", "none", trainer))
+    default = DEFAULT_ENGINE.get(trains or "", "vllm")
+    engine = ask("engine", f"Engine ({', '.join(ENGINES)})", default, check_engine)
     return Wanted(model, int(gpus), device, engine, trains)
 
 

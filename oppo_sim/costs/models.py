@@ -286,6 +286,11 @@ def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelSh
     if not path.is_file():
         close = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.8)
         hint = f"did you mean {close[0]!r}? " if close else ""
+        if not close and (model.endswith(".json") or Path(model).is_absolute()):
+            raise OppoError(
+                f"costs: there is no file {path}: check the path of the model's config.json ('oppo scenario"
+                " models' lists those that are known by name)"
+            )
         raise OppoError(
             f"costs: no model {model!r}; {hint}give a config.json, a shape inline, or one of"
             f" {', '.join(MODELS)}"

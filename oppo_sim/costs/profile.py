@@ -213,7 +213,14 @@ def load_profile(path: Path) -> Profile:
     """Read a profile. Raises OppoError for a file that is missing, is not JSON, or is not of this format."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, ValueError) as error:
+    except FileNotFoundError:
+        raise OppoError(
+            f"cannot read the cost profile {path}: there is no such file, check the path ('oppo costs"
+            " profiles' lists shipped ones)"
+        ) from None
+    except OSError as error:
+        raise OppoError(f"cannot read the cost profile {path}: {error.strerror or error}") from None
+    except ValueError as error:
         raise OppoError(f"cannot read the cost profile {path}: {error}") from None
     except RecursionError:
         raise OppoError(f"cannot read the cost profile {path}: it is nested too deeply") from None

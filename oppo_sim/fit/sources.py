@@ -25,6 +25,7 @@ from oppo_sim.fit.model import OTHER
 from oppo_sim.fit.names import LogNames
 from oppo_sim.fit.reading import StepLog, read_step_log, step_log
 from oppo_sim.fit.segments import Gathered
+from oppo_sim.given_command import flag_given
 from oppo_sim.run_folder import MANIFEST, read_run_folder
 from oppo_sim.traces.journal import is_journal, read_journal
 from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
@@ -142,9 +143,13 @@ def _with_trace(log: StepLog, lengths: str) -> StepLog:
     frame = open_trace(lengths).frame
     if STEP not in frame or frame[STEP].isna().all():
         raise OppoError(
-            f"--lengths {lengths} has no step column, so its rollouts belong to no step: import one that has"
+            f"{_flag()} {lengths} has no step column, so its rollouts belong to no step: import one that has"
         )
     return _of_this_run(_with_rollouts(log, frame), lengths)
+
+
+def _flag() -> str:
+    return flag_given("--lengths", "--trace")
 
 
 def _of_this_run(log: StepLog, lengths: str) -> StepLog:
@@ -168,7 +173,7 @@ def _of_this_run(log: StepLog, lengths: str) -> StepLog:
     for shift, place in ((-1, "after"), (1, "before")):
         if off(shift) <= _SAME:
             raise OppoError(
-                f"--lengths {lengths}: the rollouts of a step are those that {log.name} logs of the step"
+                f"{_flag()} {lengths}: the rollouts of a step are those that {log.name} logs of the step"
                 f" {place} it: number their steps as the log does"
             )
     note = (

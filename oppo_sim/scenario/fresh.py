@@ -1,6 +1,7 @@
 """A scenario file for a model on so many GPUs, written for a person who will go on with it."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from oppo_sim.costs.devices import find_device
@@ -37,14 +38,21 @@ class Wanted:
     """Name of a framework, ``verl``."""
 
 
+def check_engine(name: str) -> None:
+    """Raises OppoError for one that is not known."""
+    if name not in ENGINES:
+        close = get_close_matches(name.lower(), ENGINES, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"choose {', '.join(ENGINES)}"
+        raise OppoError(f"there is no engine '{name}': {hint}")
+
+
 def fresh_text(wanted: Wanted, file: str) -> str:
     """The text of a scenario that runs: everything on the same GPUs, with the least tensor parallelism that
     fits. ``file``: what it will be called, for its comments. Raises OppoError for an unknown device, model or
     engine, and where the model does not fit."""
     find_device(wanted.device)
     find_model(wanted.model)
-    if wanted.engine not in ENGINES:
-        raise OppoError(f"there is no engine '{wanted.engine}': choose {', '.join(ENGINES)}")
+    check_engine(wanted.engine)
     reasons: list[OppoError] = []
     for degree in _DEGREES:
         if wanted.gpus % degree:

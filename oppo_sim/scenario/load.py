@@ -14,7 +14,7 @@ from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_
 from oppo_sim.scenario.cluster import with_split
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
-from oppo_sim.scenario.suggest import likely_fields, meant
+from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
@@ -109,10 +109,12 @@ def own_trace(path: Path) -> tuple[str, ...]:
     """Overrides that let a scenario replay the trace at ``path``, or, where nothing is there, the shipped one
     of that name. Raises OppoError if there is none."""
     if not path.exists():
-        from oppo_sim.traces.catalog import list_traces
+        from oppo_sim.traces.catalog import close_traces, list_traces
 
         if any(entry.name == str(path) and entry.kind == "rollouts" for entry in list_traces()):
             return *(f"{field}=null" for field in (_TRACE_FILE, *_NO_TRACE_FILE[1:])), f"trace.name={path}"
+        if hint := close_traces(str(path)):
+            raise OppoError(f"--trace {path} is no file here, and no shipped trace: {hint}")
         raise OppoError(f"--trace {path} does not exist: paths are from the current folder, {Path.cwd()}")
     return *(f"{field}=null" for field in _NO_TRACE_FILE), f"{_TRACE_FILE}={json.dumps(str(path.resolve()))}"
 
@@ -300,7 +302,8 @@ def _policy_problems(
         try:
             model.model_validate_json(json.dumps(settings), strict=True)
         except ValidationError as error:
-            yield from problems_of(error, settings, model.model_json_schema(), place, f"policy '{name}'")
+            found = problems_of(error, settings, model.model_json_schema(), place, f"policy '{name}'")
+            yield from map(_elsewhere, found)
     elif ":" not in name:
         # A class in a file is looked at when it is built: reading a scenario runs no code of yours.
         try:
@@ -310,11 +313,15 @@ def _policy_problems(
 
 
 def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
-    """For an unknown field at the top: the section it belongs into, or the name inside another framework's
-    section."""
-    if len(problem.path) != 1 or problem.path[0] not in data or problem.path[0] in Scenario.model_fields:
-        return problem
-    key = str(problem.path[0])
+    """For an unknown field: the section it belongs into, or the name inside another framework's section; for
+    a value where a section belongs, the field of that name that takes one."""
+    key = str(problem.path[0]) if problem.path else ""
+    if len(problem.path) != 1 or key not in data:
+        return _elsewhere(problem)
+    if key in Scenario.model_fields:
+        choice = "" if isinstance(data[key], dict | list) else likely_choice(key)
+        mapping = "must be a mapping" in problem.sentence
+        return problem._replace(sentence=f"{problem.sentence}; {choice}") if mapping and choice else problem
     known = [name for name in ALIASES if name.startswith(f"{key}.")]
     if known and isinstance(data[key], dict):
         path: tuple[str, ...] = (key,)
@@ -325,9 +332,16 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
         return ScenarioProblem(
             problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}")
         )
-    if homes := likely_fields(key):
-        return ScenarioProblem(problem.path, unknown_field(problem.path, (), hint=meant(homes)))
+    if hint := likely_elsewhere(problem.path, ()):
+        return ScenarioProblem(problem.path, unknown_field(problem.path, (), hint=hint))
     return problem
+
+
+def _elsewhere(problem: ScenarioProblem) -> ScenarioProblem:
+    """For an unknown field without a near sibling: one of that name in another section, before a list."""
+    said, listed, _ = problem.sentence.partition(": there ")
+    hint = likely_elsewhere(problem.path, ()) if listed and said.startswith("unknown field ") else ""
+    return problem._replace(sentence=f"{said}: {hint}") if hint else problem
 
 
 def _one_sentence(

@@ -1,9 +1,11 @@
 """What an unknown field may have meant, across sections: ``overcommit`` is ``policy.overcommit``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
-from types import MappingProxyType
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
 
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.scenario.schema import Scenario
@@ -12,15 +14,39 @@ _CLOSE = 0.75
 """Of 1, how alike two names must be across sections; within one section less is enough."""
 
 
+_MOST: Final = 3
+"""Fields of one name that a question names."""
+
+
 @cache
-def _sections() -> "MappingProxyType[str, frozenset[str]]":
-    """Section → its fields; those of ``policy`` are the settings of all shipped policies."""
-    sections = {
-        name: frozenset(getattr(field.annotation, "model_fields", ()))
-        for name, field in Scenario.model_fields.items()
-    }
-    sections["policy"] = frozenset(["name"]).union(*(each.Settings.model_fields for each in SHIPPED.values()))
-    return MappingProxyType({name: fields for name, fields in sections.items() if fields})
+def _nested() -> tuple[tuple[str, str, bool], ...]:
+    """(name, full name, whether it is a section) of all fields below the top; those of ``policy`` are the
+    settings of all shipped policies."""
+    found = dict.fromkeys(
+        field
+        for name, each in Scenario.model_fields.items()
+        if name not in ("policy", "policies")
+        for field in _fields_of(each.annotation, name, ())
+    )
+    settings = dict.fromkeys(
+        ["name", *(name for each in SHIPPED.values() for name in each.Settings.model_fields)]
+    )
+    found |= dict.fromkeys((name, f"policy.{name}", False) for name in settings)
+    return tuple(found)
+
+
+def _fields_of(annotation: Any, above: str, inside: tuple[type, ...]) -> Iterator[tuple[str, str, bool]]:
+    """The fields of the models that an annotation has in it, and of theirs."""
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        for part in get_args(annotation):
+            yield from _fields_of(part, above, inside)
+        return
+    if annotation in inside:
+        return
+    for name, field in annotation.model_fields.items():
+        below = list(_fields_of(field.annotation, f"{above}.{name}", (*inside, annotation)))
+        yield name, f"{above}.{name}", bool(below)
+        yield from below
 
 
 def likely_fields(name: str) -> list[str]:
@@ -29,10 +55,33 @@ def likely_fields(name: str) -> list[str]:
     exact = _homes(name)
     if exact or name in Scenario.model_fields:
         return exact
-    nested = sorted({field for fields in _sections().values() for field in fields})
+    nested = sorted({name for name, _, _ in _nested()})
     begun = [field for field in nested if len(name) > 3 and field.startswith(f"{name}_")]
     near = get_close_matches(name, [*Scenario.model_fields, *nested], n=1, cutoff=_CLOSE) or begun[:1]
     return [] if not near or near[0] in Scenario.model_fields else _homes(near[0])
+
+
+def likely_elsewhere(path: Sequence[object], siblings: Sequence[str]) -> str:
+    """The question for an unknown field at any depth: what its last word may have meant in another section.
+    Empty where a sibling is near, or nothing."""
+    if len(path) == 1:
+        homes = likely_fields(str(path[0]))
+    elif get_close_matches(name := str(path[-1]), siblings, n=1):
+        homes = []
+    elif path[0] == "policy" and get_close_matches(name, ["name"], n=1):
+        homes = ["policy.name"]
+    else:
+        homes = likely_fields(name)
+    # A field of another kind of the same section is no other place.
+    return meant(homes) if homes and ".".join(map(str, path)) not in homes else ""
+
+
+def likely_choice(name: str) -> str:
+    """``did you mean …?`` for a section that was given a single value: fields of its name that take one."""
+    homes = [
+        full for last, full, section in _nested() if last == name and not section and full in _homes(name)
+    ]
+    return meant(homes) if homes else ""
 
 
 def likely_setting(field: str, settings: Iterable[str]) -> str:
@@ -47,4 +96,7 @@ def meant(fields: Sequence[str]) -> str:
 
 
 def _homes(name: str) -> list[str]:
-    return [f"{section}.{name}" for section, fields in _sections().items() if name in fields]
+    """Where fields of a name are: the least deep ones."""
+    homes = list(dict.fromkeys(full for last, full, _ in _nested() if last == name))
+    least = min((full.count(".") for full in homes), default=0)
+    return [full for full in homes if full.count(".") == least][:_MOST]

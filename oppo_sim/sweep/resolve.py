@@ -21,7 +21,7 @@ from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
 from oppo_sim.scenario.splits import Splits, possible_splits
-from oppo_sim.scenario.suggest import likely_fields, meant
+from oppo_sim.scenario.suggest import likely_elsewhere
 from oppo_sim.sweep.axes import Axis, GridAxis
 
 POLICY_NAME = "policy.name"
@@ -187,8 +187,8 @@ def _refuse_unknown_path(path: tuple[str, ...]) -> None:
         if not names:
             return  # free names, such as parameters of a distribution: each point is checked
         if part not in names:
-            homes = likely_fields(part) if len(path) == 1 else []
-            raise OppoError(unknown_field(path[: depth + 1], names, hint=meant(homes) if homes else ""))
+            known = path[: depth + 1]
+            raise OppoError(unknown_field(known, names, hint=likely_elsewhere(known, names)))
 
 
 def _refuse_unknown_setting(path: tuple[str, ...], policies: Iterable[str]) -> None:
@@ -201,7 +201,7 @@ def _refuse_unknown_setting(path: tuple[str, ...], policies: Iterable[str]) -> N
     if path[1] not in known:
         named = list(policies)
         owner = f"policy '{named[0]}'" if len(named) == 1 else f"any of the policies {', '.join(named)}"
-        raise OppoError(unknown_field(path, list(known), owner))
+        raise OppoError(unknown_field(path, list(known), owner, likely_elsewhere(path, list(known))))
 
 
 def _policies(scenario: Scenario, axes: Sequence[Axis]) -> list[str]:

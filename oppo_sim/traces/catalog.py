@@ -98,13 +98,18 @@ def find_trace(name: str, kind: Literal["rollouts", "steps"] = "rollouts") -> Ca
     )
 
 
-def _hint(name: str, kind: str, *, always: bool = False) -> str:
+def close_traces(name: str, kind: str = "rollouts", cutoff: float = 0.5) -> str:
+    """``did you mean …?`` with shipped traces; empty where none is near."""
     names = [entry.name for entry in list_traces() if entry.kind == kind]
     close = (
-        get_close_matches(name, names, n=3, cutoff=0.0 if always else 0.5)
+        get_close_matches(name, names, n=3, cutoff=cutoff)
         or [each for each in names if name and name in each][:3]
     )
-    return f"did you mean {' or '.join(close)}?" if close else "see them with 'oppo trace list'"
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def _hint(name: str, kind: str, *, always: bool = False) -> str:
+    return close_traces(name, kind, 0.0 if always else 0.5) or "see them with 'oppo trace list'"
 
 
 def load_named(name: str) -> "pd.DataFrame":

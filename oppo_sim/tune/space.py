@@ -351,7 +351,10 @@ def _check_machine_knob(scenario: Scenario, knob: Knob) -> None:
     plain = scenario.to_plain()
     for value in _ends(knob):
         override = f"{knob.field}={show_value(value, 1000)}"
-        scenario_from_plain(plain, [override], where="--space", base_dir=scenario.base_dir)
+        try:
+            scenario_from_plain(plain, [override], where="--space", base_dir=scenario.base_dir)
+        except OppoError as error:
+            raise OppoError(str(error).replace("--set ", "--space ", 1)) from None
 
 
 def _start_value(scenario: Scenario, name: str, settings: Mapping[str, Any], knob: Knob) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -62,6 +63,24 @@ def unknown_options(text: str) -> set[str]:
     known.add("--help")
     given = {word.partition("=")[0].strip("[]") for word in words if word.lstrip("[").startswith("-")}
     return given - known
+
+
+def default_of(command: str, option: str) -> str | None:
+    """The default of an option, as its help says it; None: it has none."""
+    found = group.get_command(click.Context(group), command)
+    assert found is not None
+    (param,) = (each for each in found.params if option in each.opts)
+    told = re.search(r"\[default: (.+?)\]", getattr(param, "help", None) or "")
+    value = param.to_info_dict()["default"]
+    return (
+        told[1]
+        if told
+        else None
+        if value is None
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 class Printed(NamedTuple):

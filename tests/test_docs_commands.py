@@ -17,7 +17,7 @@ import pytest
 
 from oppo_sim.cli.main import SUBCOMMANDS, run
 from oppo_sim.traces.recorder import Recorder
-from tests.cli_runs import unknown_options, write_scenario
+from tests.cli_runs import default_of, unknown_options, write_scenario
 from tests.import_cases import write_archive, write_lines
 
 ROOT = Path(__file__).parents[1]
@@ -231,3 +231,30 @@ def test_no_command_hides_where_it_is_not_run() -> None:
                 if re.search(rf"\boppo ({verbs})\b", line.partition("#")[0]):
                     runs = line.startswith("oppo ") and language in ("", "bash")
                     assert runs or line in README_FIRST, f"{page.name}: {line}"
+
+
+def documented_defaults() -> list[tuple[str, str, str, str]]:
+    """(page, command, option, default) of tables of options and of texts such as ``(`--draws`, 40)``."""
+    found = []
+    for page, command in OPTIONS_OF.items():
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        for option, default in re.findall(r"\(`(--[a-z-]+)`, ([\d.]+)\)", text):
+            found.append((page, command, option, default))
+        for table in re.findall(r"\| option \| default \|.*?(?=\n\n)", text, re.DOTALL):
+            for row in table.splitlines()[2:]:
+                options, defaults = row.split("|")[1:3]
+                names = re.findall(r"`(--[a-z-]+)", options)
+                values = [value.strip().strip("`") for value in defaults.split(", ")]
+                found += [(page, command, *pair) for pair in zip(names, values, strict=False)]
+    return found
+
+
+OPTIONS_OF = {"tune.md": "tune", "calibrate.md": "validate"}
+"""Page → the command whose options its table has."""
+
+
+def test_defaults_on_a_page_are_those_of_the_command() -> None:
+    told = [each for each in documented_defaults() if re.fullmatch(r"[\d.]+|[a-z_]+", each[3])]
+    assert {("tune.md", "tune", "--draws", "40"), ("tune.md", "tune", "--trials", "200")} <= set(told)
+    assert len(told) >= 8
+    assert [each for each in told if default_of(*each[1:3]) != each[3]] == []

@@ -332,8 +332,8 @@ def test_an_unknown_framework_suggests_the_near_one() -> None:
         framework("openrlfh")
     with pytest.raises(OppoError, match="choose TRL, verl, OpenRLHF"):
         framework("unheard")
-    with pytest.raises(OppoError, match="'vLLM' is unknown"):
-        framework("vLLM")  # an engine trains nothing
+    with pytest.raises(OppoError, match="'vLLM' only generates, and trains nothing: choose TRL"):
+        framework("vLLM")
 
 
 def test_each_framework_that_the_terminal_names_is_told_alone(tmp_path: Path) -> None:

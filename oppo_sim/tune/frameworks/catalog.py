@@ -85,7 +85,9 @@ def framework(name: str, *, engines: bool = False) -> Framework:
         close = difflib.get_close_matches(_plain(name), known, n=1)
         names = ", ".join(each.name for each in known.values())
         hint = f"did you mean '{known[close[0]].name}'?" if close else f"choose {names}"
-        raise OppoError(f"framework '{name}' is unknown: {hint}")
+        generates = any(_plain(name) == _plain(each) for each in FRAMEWORKS)
+        what = "only generates, and trains nothing" if generates else "is unknown"
+        raise OppoError(f"framework '{name}' {what}: {hint}")
     return found
 
 

@@ -16,7 +16,7 @@ from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.scenario.build import build_setup, policy_settings_of
-from oppo_sim.scenario.load import Overrides, load_scenario
+from oppo_sim.scenario.load import Overrides, load_scenario, with_trace
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def simulate(
     policy_settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
     seed: int | None = None,
+    trace: Any = None,
     overrides: Overrides = (),
     keep_rollouts: bool = True,
     timeline: tuple[int, int] | None = None,
@@ -79,8 +80,10 @@ def simulate(
     """Simulate a scenario and return its tables.
 
     Args:
-        scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
-            two, ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path).
+        scenario: an object, a shipped name or a YAML path.
+        trace: your own lengths instead of the scenario's, as ``--trace``: a path, a shipped trace's name, a
+            frame, a list or an array of response lengths (tokens), or what ``open_trace`` gave.
+        overrides: settings laid over a scenario by name or path, ``{"policy.overcommit": 8}``.
         policy: a name or a class; None: the scenario's own. ``policy_settings``: in place of those that the
             scenario gives it.
         keep_rollouts: one row a trained rollout, too.
@@ -93,7 +96,7 @@ def simulate(
     Raises OppoError for anything that cannot run and a folder that is taken. Ctrl-C (KeyboardInterrupt)
     finishes the folder with the steps that are done.
     """
-    loaded = loaded_scenario(scenario, overrides).for_steps(steps)
+    loaded = loaded_scenario(scenario, overrides, trace).for_steps(steps)
     name = loaded.policy.name if policy is None else policy_name(policy)
     settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
@@ -153,17 +156,18 @@ def simulate(
     )
 
 
-def loaded_scenario(scenario: Scenario | str | Path, overrides: Overrides) -> Scenario:
-    """A scenario by name, path or as an object, ``overrides`` (a mapping, or ``a.b=c`` texts) applied. Raises
-    OppoError for anything else."""
+def loaded_scenario(scenario: Scenario | str | Path, overrides: Overrides, trace: Any = None) -> Scenario:
+    """A scenario by name, path or as an object; the ``trace`` to replay and ``overrides`` (a mapping, or
+    ``a.b=c`` texts) applied. Raises OppoError for anything else."""
     if isinstance(scenario, Scenario):
-        if overrides:
+        if overrides or trace is not None:
             raise OppoError(
-                "overrides go with a scenario's name or path: give that, or change the Scenario itself"
+                "overrides and trace go with a scenario's name or path: give that, or change the Scenario"
+                " itself"
             )
         return scenario
     if not isinstance(scenario, str | Path):
         raise OppoError(
             f"a scenario is a name, a path or a Scenario, not {type(scenario).__name__}: see load_scenario"
         )
-    return load_scenario(scenario, overrides)
+    return load_scenario(scenario, with_trace(overrides, trace))

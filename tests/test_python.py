@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,40 @@ def test_lengths_in_memory_are_a_trace(tmp_path: Path, monkeypatch: pytest.Monke
             oppo_sim.simulate(path, overrides={"trace": bad})
     with pytest.raises(OppoError, match="response_length"):
         oppo_sim.simulate(path, overrides={"trace": pd.DataFrame({"lengths": lengths})})
+
+
+def test_a_trace_is_given_as_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPPO_CACHE_DIR", str(tmp_path / "cache"))
+    path = write_scenario(tmp_path)
+    frame = pd.DataFrame({"prompt_length": 4, "response_length": [3, 9, 27, 4, 8, 16]})
+    wanted = oppo_sim.simulate(path, overrides={"trace": frame}).steps
+    for given in (frame, oppo_sim.open_trace(frame)):
+        assert oppo_sim.simulate(path, trace=given).steps.equals(wanted)
+        assert oppo_sim.simulate(path, overrides={"trace": given}).steps.equals(wanted)
+    small: dict[str, Any] = {"seeds": 2, "steps": 6, "draws": 0}
+    calls: list[Callable[..., Any]] = [
+        lambda **how: oppo_sim.compare(path, ["inter"], attribution=False, **small, **how).table,
+        lambda **how: oppo_sim.sweep(path, grid={"policy.overcommit": [0, 2]}, **small, **how).points,
+        lambda **how: (
+            oppo_sim.tune(path, policies=["inter"], trials=2, fresh_seeds=2, **small, **how).settings
+        ),
+    ]
+    for call in calls:
+        assert call(trace=frame).equals(call(overrides={"trace": frame}))
+        assert not call(trace=frame).equals(call())
+        with pytest.raises(OppoError, match="trace is given twice"):
+            call(trace=frame, overrides={"trace": frame})
+    with pytest.raises(OppoError, match="overrides and trace go with a scenario's name or path"):
+        oppo_sim.simulate(oppo_sim.load_scenario(path), trace=frame)
+    with pytest.raises(OppoError, match=r"^trace nix.csv does not exist"):
+        oppo_sim.simulate(path, trace="nix.csv")
+    with pytest.raises(OppoError, match=r"axis trace are no plain values: give trace.path over files"):
+        oppo_sim.sweep(path, grid={"trace": [frame]})
+    files = [tmp_path / "short.csv", tmp_path / "long.csv"]
+    for factor, file in enumerate(files, 1):
+        (frame * factor).to_csv(file, index=False)
+    grid = {"trace.path": [str(file) for file in files]}
+    assert oppo_sim.sweep(path, trace=files[0], grid=grid, **small).points[c.STEP_S].is_monotonic_increasing
 
 
 def test_a_policy_class_is_a_policy(tmp_path: Path) -> None:

@@ -84,7 +84,10 @@ def test_progress_counts_the_steps(tiny: Path) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "overrides of an object": ({"overrides": ["steps=3"]}, "overrides go with a scenario's name or path"),
+    "overrides of an object": (
+        {"overrides": ["steps=3"]},
+        "overrides and trace go with a scenario's name or path",
+    ),
     "timeline": ({"timeline": (0, 6)}, "timeline 0:6 lies outside steps 0 to 5"),
     "timeline backwards": ({"timeline": (3, 2)}, "timeline 3:2"),
     "no steps": ({"steps": 0}, "steps 0 is out of range"),

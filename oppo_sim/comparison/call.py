@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from oppo_sim.comparison.folder import compare_to_folder, refuse_other
 from oppo_sim.comparison.plan import make_cells, plan_comparison
@@ -30,6 +31,7 @@ def compare(
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
+    trace: Any = None,
     overrides: Overrides = (),
     folder: str | Path | None = None,
     force: bool = False,
@@ -40,8 +42,10 @@ def compare(
     on.
 
     Args:
-        scenario: an object, a shipped name or a YAML path; ``overrides`` are settings laid over the latter
-            two, ``{"policy.overcommit": 8, "trace": my_lengths}`` (a frame, an array or a path).
+        scenario: an object, a shipped name or a YAML path.
+        trace: your own lengths instead of the scenario's, as ``--trace``: a path, a shipped trace's name, a
+            frame, a list or an array of response lengths (tokens), or what ``open_trace`` gave.
+        overrides: settings laid over a scenario by name or path, ``{"policy.overcommit": 8}``.
         policies: names, or classes.
         attribution: replay without one cost to say where time went.
         draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
@@ -58,7 +62,7 @@ def compare(
     Raises OppoError for anything that cannot run and a folder that is taken.
     """
     names = policies if isinstance(policies, str) else [policy_name(policy) for policy in policies]
-    loaded = loaded_scenario(scenario, overrides)
+    loaded = loaded_scenario(scenario, overrides, trace)
     where, tell = Executor(executor, jobs, ray_address), progress or unheard
     if folder is not None:
         refuse_other(Path(folder), force)

@@ -114,8 +114,8 @@ def own_trace(path: Path) -> tuple[str, ...]:
         if any(entry.name == str(path) and entry.kind == "rollouts" for entry in list_traces()):
             return *(f"{field}=null" for field in (_TRACE_FILE, *_NO_TRACE_FILE[1:])), f"trace.name={path}"
         if hint := close_traces(str(path)):
-            raise OppoError(f"--trace {path} is no file here, and no shipped trace: {hint}")
-        raise OppoError(f"--trace {path} does not exist: paths are from the current folder, {Path.cwd()}")
+            raise OppoError(f"trace {path} is no file here, and no shipped trace: {hint}")
+        raise OppoError(f"trace {path} does not exist: paths are from the current folder, {Path.cwd()}")
     return *(f"{field}=null" for field in _NO_TRACE_FILE), f"{_TRACE_FILE}={json.dumps(str(path.resolve()))}"
 
 
@@ -130,9 +130,21 @@ def without_own_trace(fields: Mapping[str, Any]) -> tuple[str | None, dict[str, 
 _TRACE = "trace"
 
 
+def with_trace(overrides: Overrides, trace: Any) -> list[str]:
+    """Texts of a trace to replay, as ``--trace``, and then of ``overrides``; a trace of None: of these alone.
+    Raises OppoError where both say which trace, and as ``override_texts``."""
+    texts = override_texts(overrides)
+    if trace is None:
+        return texts
+    if _TRACE in overrides or any(text.startswith("trace=") for text in texts):
+        raise OppoError("trace is given twice, on its own and among the overrides: give it once")
+    return [*override_texts({_TRACE: trace}), *texts]
+
+
 def override_texts(overrides: Overrides) -> list[str]:
-    """Overrides as ``a.b=c`` texts. ``trace`` may be a path, a frame or response lengths: it is then the
-    trace that is replayed, as ``--trace``. Raises OppoError for values that are no plain data."""
+    """Overrides as ``a.b=c`` texts. ``trace`` may be a path, a shipped name, a frame, response lengths or an
+    opened trace: it is then the trace that is replayed, as ``--trace``. Raises OppoError for values that are
+    no plain data."""
     if isinstance(overrides, str):
         raise OppoError(
             f"overrides are {overrides!r}: give a mapping of fields to values, or a list of texts"

@@ -1,15 +1,17 @@
 """A sweep from Python, in one call."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
-from oppo_sim.scenario.load import Overrides, load_scenario, override_texts
+from oppo_sim.scenario.load import Overrides, with_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import loaded_scenario
@@ -29,6 +31,7 @@ def sweep(
     seeds: int = 5,
     draws: int = DEFAULT_DRAWS,
     steps: int | None = None,
+    trace: Any = None,
     overrides: Overrides | None = None,
     objective: str = "rollouts",
     stop_dominated: bool = False,
@@ -51,6 +54,8 @@ def sweep(
         sampler: ``random`` or ``sobol``; ``sampler_seed`` seeds either.
         draws: of what is unknown about the machine, for the points that could be the best (docs/sweep.md); 0:
             the machine is taken as given.
+        trace: your own lengths instead of the scenario's, as ``--trace``: a path, a shipped trace's name, a
+            frame, a list or an array of response lengths (tokens), or what ``open_trace`` gave.
         overrides: field → one value for all points; or ``a.b=c`` texts.
         objective: ``rollouts`` (seconds a trained rollout), ``speedup`` (over each point's own baseline) or
             ``time_to_reward``.
@@ -66,13 +71,9 @@ def sweep(
 
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """
-    texts = override_texts(overrides or ())
+    texts = with_trace(overrides or (), trace)
     fixed = {name: parse_yaml(value, name) for name, _, value in (text.partition("=") for text in texts)}
-    loaded = (
-        loaded_scenario(scenario, ()) if isinstance(scenario, Scenario) else load_scenario(scenario, texts)
-    )
-    if isinstance(scenario, Scenario) and texts:
-        loaded_scenario(scenario, texts)  # raises: overrides go with a name or a path
+    loaded = loaded_scenario(scenario, texts)
     spec = checked_spec(
         {
             "scenario": loaded.source,
@@ -99,7 +100,8 @@ def sweep(
 
 
 def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Tuples, ranges and numpy's arrays as lists of plain values. Raises OppoError for what is no mapping."""
+    """Tuples, ranges and numpy's arrays as lists of plain values, classes of policies as their names. Raises
+    OppoError for what is no mapping, and for values that a scenario cannot hold."""
     if given is not None and not isinstance(given, Mapping):
         raise OppoError(
             f"axes are {given!r}: give a mapping of fields to values, such as {{'policy.overcommit': [0, 8]}}"
@@ -112,6 +114,20 @@ def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:
             return {str(key): plain(item) for key, item in value.items()}
         if isinstance(value, Sequence) and not isinstance(value, str):
             return [plain(item) for item in value]
-        return value
+        return policy_name(value) if isinstance(value, type) else value
 
-    return {field: plain(value) for field, value in (given or {}).items()}
+    def checked(field: str, value: Any) -> Any:
+        found = plain(value)
+        try:
+            json.dumps(found)
+        except TypeError:
+            instead = (
+                "trace.path over files (oppo_sim.save_trace writes one) with trace= one of them, or"
+                " trace.name over shipped names"
+                if field == "trace"
+                else "numbers, texts, lists or mappings"
+            )
+            raise OppoError(f"the values of axis {field} are no plain values: give {instead}") from None
+        return found
+
+    return {field: checked(field, value) for field, value in (given or {}).items()}

@@ -12,7 +12,8 @@ from oppo_sim.files import write_errors
 def trace_file(given: Any) -> Path:
     """Where the trace lies: the path itself, or a file of the cache that is named by what it holds.
 
-    ``given``: a path, a frame with a trace's columns, or response lengths alone (a list, an array, a series).
+    ``given``: a path, a frame with a trace's columns, what ``open_trace`` gave, or response lengths alone (a
+    list, an array, a series).
     Raises OppoError for what is no trace, and where the file cannot be written.
     """
     if isinstance(given, str | Path):
@@ -20,16 +21,20 @@ def trace_file(given: Any) -> Path:
     import pandas as pd
 
     from oppo_sim.columns import RESPONSE_LENGTH
+    from oppo_sim.traces.opening import OpenedTrace
     from oppo_sim.traces.schema import check_frame, content_hash
     from oppo_sim.traces.storage import save_trace
 
+    if isinstance(given, OpenedTrace):
+        given = given.frame
     if isinstance(given, pd.DataFrame):
         frame = given
     elif getattr(given, "ndim", 1) == 1 and (hasattr(given, "tolist") or isinstance(given, Sequence)):
         frame = pd.DataFrame({RESPONSE_LENGTH: list(given)})
     else:
         raise OppoError(
-            f"a trace is a path, a frame, or one-dimensional response lengths, not {type(given).__name__}"
+            "a trace is a path, a frame, an opened trace, or one-dimensional response lengths, not"
+            f" {type(given).__name__}"
         )
     checked = check_frame(frame.reset_index(drop=True), "the given trace")
     path = cache_root() / "traces" / f"{content_hash(checked)}.parquet"

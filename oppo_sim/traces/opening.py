@@ -45,7 +45,7 @@ class OpenedTrace:
 
 def open_trace(given: Any, sources: Sequence[str] | None = None) -> OpenedTrace:
     """A shipped trace by name, a real run by its folder, or a file by path; a frame or response lengths that
-    the program holds. Rows of ``sources`` only if given.
+    the program holds. Rows of ``sources`` only if given. ``trace=`` of ``simulate`` takes what this gives.
 
     Raises OppoError if there is none, or it cannot be read.
     """

@@ -11,7 +11,7 @@ from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, unheard
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
-from oppo_sim.scenario.load import Overrides
+from oppo_sim.scenario.load import Overrides, with_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.request import Constraints, Objective, Robust, TuneRequest
 from oppo_sim.tune.session import run_tuning
@@ -45,6 +45,7 @@ def tune(
     practical: float = 0.0,
     steps: int | None = None,
     sampler_seed: int = 0,
+    trace: Any = None,
     overrides: Overrides = (),
     folder: str | Path | None = None,
     force: bool = False,
@@ -77,6 +78,8 @@ def tune(
         seeds: common to all trials; ``fresh_seeds``: further ones, for what is reported. None: 5 and 10.
         draws: of what is unknown about the machine, for what is reported; 0: it is taken as given.
         practical: a share: settings that differ from the choice by no more count as not told apart from it.
+        trace: your own lengths instead of the scenario's, as ``--trace``: a path, a shipped trace's name, a
+            frame, a list or an array of response lengths (tokens), or what ``open_trace`` gave.
         overrides: settings laid over a scenario by name or path.
         folder: to write or go on in; None: nothing is written. ``force`` begins anew.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
@@ -95,7 +98,7 @@ def tune(
     request = TuneRequest(
         scenario,
         None if folder is None else Path(folder),
-        overrides,
+        with_trace(overrides, trace),
         None if policies is None else tuple(policy_name(policy) for policy in policies),
         framework,
         tuple(_knob(field, values) for field, values in (space or {}).items()),

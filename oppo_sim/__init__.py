@@ -14,8 +14,8 @@ Words mean the same everywhere: ``scenario`` is an object, a shipped name or a p
 settings laid over it (field → value); ``steps``, ``seed`` and ``seeds`` count as on the command line;
 ``draws`` are of what is unknown about the machine; ``folder`` is written, ``force`` replaces what it holds,
 ``figures`` draws into it; ``executor``, ``jobs`` and ``ray_address`` say where to simulate; ``progress`` is
-told a ``Progress`` now and then (``progress=print``). Columns of all tables with units and meaning:
-``oppo_sim.explain(frame)``, docs/columns.md.
+told a ``Progress`` now and then (``progress=print``; True: lines on standard error). Columns of all tables
+with units and meaning: ``oppo_sim.explain(frame)``, docs/columns.md.
 
 ``sweep``, ``tune`` and ``fit`` are packages, too: ``from oppo_sim.sweep import Sweep``. Names are imported
 when they are first used, so that ``import oppo_sim`` costs nothing.

@@ -1,7 +1,15 @@
 """How far a long call is: what every ``progress=`` is told, ``progress=print`` included."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from oppo_sim.errors import OppoError
+
+LINE_SECONDS: Final = 2.0
+"""Between two lines of ``progress=True``."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,31 @@ class Progress:
 
 OnProgress = Callable[[Progress], None]
 """What a caller gives: it is told now and then."""
+
+
+def listener(given: OnProgress | bool | None) -> OnProgress | None:
+    """Whom ``progress=`` names: True, lines on standard error; False and None, nobody. Raises OppoError for
+    what cannot be called."""
+    if given is None or given is False:
+        return None
+    if given is True:
+        return _lines()
+    if not callable(given):
+        raise OppoError(f"progress is {given!r}: give True, or a function that takes a Progress")
+    return given
+
+
+def _lines() -> OnProgress:
+    """Says how far it is, at most every ``LINE_SECONDS`` and at the end of each count."""
+    said = monotonic()
+
+    def say(at: Progress) -> None:
+        nonlocal said
+        if at.done >= at.total or monotonic() - said >= LINE_SECONDS:
+            said = monotonic()
+            print(at, file=sys.stderr, flush=True)
+
+    return say
 
 
 def unheard(_at: Progress) -> None:

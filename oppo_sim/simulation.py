@@ -11,7 +11,7 @@ from oppo_sim.fast.choose import engine_of, run_columns
 from oppo_sim.manifest import run_manifest
 from oppo_sim.one_run import ProgressSink, run_setup, with_sync_warnings
 from oppo_sim.policies.registry import policy_name
-from oppo_sim.progress import OnProgress, Progress
+from oppo_sim.progress import OnProgress, Progress, listener
 from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
@@ -75,7 +75,7 @@ def simulate(
     folder: str | Path | None = None,
     force: bool = False,
     figures: bool = True,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> Run:
     """Simulate a scenario and return its tables.
 
@@ -91,7 +91,7 @@ def simulate(
         folder: a run folder to write, as ``oppo simulate -o`` does, with ``figures``; ``force`` replaces one.
             None: nothing is written.
         progress: told the steps that are done (``oppo_sim.Progress``), of a compiled run
-            (docs/architecture.md) some at a time.
+            (docs/architecture.md) some at a time. True: lines on standard error.
 
     Raises OppoError for anything that cannot run and a folder that is taken. Ctrl-C (KeyboardInterrupt)
     finishes the folder with the steps that are done.
@@ -101,9 +101,11 @@ def simulate(
     settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
 
+    heard = listener(progress)
+
     def tell(done: int) -> None:
-        if progress is not None:
-            progress(Progress("simulated steps", done, setup.steps))
+        if heard is not None:
+            heard(Progress("simulated steps", done, setup.steps))
 
     frames = FrameSink(keep_rollouts)
     if folder is not None:
@@ -140,7 +142,7 @@ def simulate(
             [],
             [],
         )
-    sink: Sink = frames if progress is None else Sinks(frames, ProgressSink(tell))
+    sink: Sink = frames if heard is None else Sinks(frames, ProgressSink(tell))
     spans, markers = run_setup(setup, sink, timeline=timeline, rollouts=keep_rollouts)
     table = frames.steps()
     manifest = run_manifest(setup, name, settings, engine=engine_of(setup))

@@ -181,6 +181,20 @@ def test_every_call_tells_the_same_progress(tmp_path: Path) -> None:
     assert [at.done for at in seen if at.doing == "search"] == [0, 1, 2, 3]
 
 
+def test_progress_is_told_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_scenario(tmp_path)
+    oppo_sim.simulate(path, steps=6, progress=True)
+    assert capsys.readouterr().err.splitlines()[-1] == "simulated steps: 6 of 6"
+    grid = {"policy.overcommit": [0, 2]}
+    swept = oppo_sim.sweep(path, grid=grid, seeds=2, steps=6, draws=0, progress=True)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("simulated runs: ")
+    silent = oppo_sim.sweep(path, grid=grid, seeds=2, steps=6, draws=0, progress=False)
+    assert silent.points.equals(swept.points)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(OppoError, match="progress is 3: give True, or a function"):
+        oppo_sim.simulate(path, steps=6, progress=3)  # type: ignore[arg-type]
+
+
 def test_simulate_and_compare_write_the_folders_of_their_commands(tmp_path: Path) -> None:
     path = write_scenario(tmp_path)
     folder = tmp_path / "run"

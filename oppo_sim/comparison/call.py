@@ -8,7 +8,7 @@ from oppo_sim.comparison.folder import compare_to_folder, refuse_other
 from oppo_sim.comparison.plan import make_cells, plan_comparison
 from oppo_sim.comparison.result import Comparison, comparison_of
 from oppo_sim.policies.registry import policy_name
-from oppo_sim.progress import OnProgress, unheard
+from oppo_sim.progress import OnProgress, listener, unheard
 from oppo_sim.runs.best import Objective
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
@@ -36,7 +36,7 @@ def compare(
     folder: str | Path | None = None,
     force: bool = False,
     figures: bool = True,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> Comparison:
     """Compare ``policies`` with the sequential baseline on ``seeds`` paired seeds, from the scenario's seed
     on.
@@ -57,13 +57,13 @@ def compare(
             written.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
-        progress: told how many runs are done (``oppo_sim.Progress``).
+        progress: told how many runs are done (``oppo_sim.Progress``). True: lines on standard error.
 
     Raises OppoError for anything that cannot run and a folder that is taken.
     """
     names = policies if isinstance(policies, str) else [policy_name(policy) for policy in policies]
     loaded = loaded_scenario(scenario, overrides, trace)
-    where, tell = Executor(executor, jobs, ray_address), progress or unheard
+    where, tell = Executor(executor, jobs, ray_address), listener(progress) or unheard
     if folder is not None:
         refuse_other(Path(folder), force)
     plan = plan_comparison(loaded, names, seeds, steps, attribution, draws, practical, objective)

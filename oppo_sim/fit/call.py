@@ -13,7 +13,7 @@ from oppo_sim.fit.posterior import DRAWS
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.record import fit_record
 from oppo_sim.fit.sources import open_log
-from oppo_sim.progress import OnProgress, unheard
+from oppo_sim.progress import OnProgress, listener, unheard
 from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
@@ -31,7 +31,7 @@ def fit(
     folder: str | Path | None = None,
     force: bool = False,
     figures: bool = True,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> FitResult:
     """Fit the costs of scenarios to logs of runs of one cluster.
 
@@ -43,7 +43,7 @@ def fit(
         draws: of the costs, for what stays unknown; ``seed``: of the draws.
         overrides: settings laid over every scenario that is given by name or path.
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
-        progress: told what is being done (``oppo_sim.Progress``).
+        progress: told what is being done (``oppo_sim.Progress``). True: lines on standard error.
 
     Raises OppoError for logs and scenarios that cannot be of one run.
     """
@@ -54,7 +54,9 @@ def fit(
     each = named * len(given) if len(named) == 1 else named
     pairs = [(_log(log), loaded_scenario(one, overrides)) for log, one in zip(given, each, strict=True)]
     ahead = [(_log(log), loaded_scenario(one, overrides)) for log, one in judge]
-    result = fit_logs(pairs, ahead, fit_steps=fit_steps, draws=draws, seed=seed, progress=progress or unheard)
+    result = fit_logs(
+        pairs, ahead, fit_steps=fit_steps, draws=draws, seed=seed, progress=listener(progress) or unheard
+    )
     if folder is not None:
         _write(result, Path(folder), fit_record(result), force, figures)
     return result

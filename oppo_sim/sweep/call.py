@@ -7,7 +7,7 @@ from typing import Any
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import policy_name
-from oppo_sim.progress import OnProgress
+from oppo_sim.progress import OnProgress, listener
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
@@ -42,7 +42,7 @@ def sweep(
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> Sweep:
     """Simulate every point on the same seeds and rank them.
 
@@ -67,7 +67,7 @@ def sweep(
         force: replace another sweep that the folder holds.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
-        progress: told after every few runs (``oppo_sim.Progress``).
+        progress: told after every few runs (``oppo_sim.Progress``). True: lines on standard error.
 
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """
@@ -91,12 +91,12 @@ def sweep(
             "practical": practical,
         }
     )
-    where = Executor(executor, jobs, ray_address)
+    where, tell = Executor(executor, jobs, ray_address), listener(progress)
     plan = plan_sweep(spec, loaded)
     if folder is not None:
-        return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=progress)
+        return sweep_to_folder(plan, Path(folder), where, force=force, figures=figures, on_progress=tell)
     with RunStore() as store:
-        return finish(plan, make_runs(plan, store, where, progress))
+        return finish(plan, make_runs(plan, store, where, tell))
 
 
 def _plain_axes(given: Mapping[str, Any] | None) -> dict[str, Any]:

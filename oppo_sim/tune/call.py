@@ -8,7 +8,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.plain_json import plain
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.registry import policy_name
-from oppo_sim.progress import OnProgress, unheard
+from oppo_sim.progress import OnProgress, listener, unheard
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.scenario.load import Overrides, with_trace
@@ -53,7 +53,7 @@ def tune(
     executor: ExecutorName = "processes",
     jobs: int | None = 1,
     ray_address: str | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> Tuned:
     """Find the policy and the knobs that train rollouts in the least seconds and keep all bounds
     (docs/tune.md). Needs the extra ``tune``.
@@ -84,7 +84,8 @@ def tune(
         folder: to write or go on in; None: nothing is written. ``force`` begins anew.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
-        progress: told what is being done and the best so far (``oppo_sim.Progress``).
+        progress: told what is being done and the best so far (``oppo_sim.Progress``). True: lines on standard
+            error.
 
     Raises OppoError for what cannot be searched. A search in which nothing keeps the bounds is a result
     (``infeasible``).
@@ -120,7 +121,7 @@ def tune(
         force,
         figures,
     )
-    return run_tuning(request, progress or unheard)
+    return run_tuning(request, listener(progress) or unheard)
 
 
 def _knob(field: str, values: Any) -> Knob:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -339,13 +341,61 @@ def test_a_policy_class_is_a_policy(tmp_path: Path) -> None:
     compared = oppo_sim.compare(path, [own_policies.Overcommitting, "inter"], seeds=1, attribution=False)
     assert list(compared.table.index) == ["sequential", named, "inter"]
 
-    class Inside(own_policies.Overcommitting):
-        pass
-
-    with pytest.raises(OppoError, match="defined in no file that other processes could open"):
-        oppo_sim.simulate(path, policy=Inside)
     with pytest.raises(OppoError, match="neither a name nor a class"):
         oppo_sim.simulate(path, policy=3)  # type: ignore[arg-type]
+
+
+def test_a_policy_class_of_a_running_program_is_a_policy(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    small: dict[str, Any] = {"seeds": 3, "steps": 6, "draws": 0}
+
+    def made(more: int) -> type:
+        class Inside(own_policies.Overcommitting):
+            def plan(self, pool: oppo_sim.PoolView) -> oppo_sim.StepPlan:
+                return self.refill(pool, overcommit=more * self.batch.group_size, chunk_size=3)
+
+        return Inside
+
+    wanted = oppo_sim.simulate(path, policy=own_policies.Overcommitting).steps
+    assert oppo_sim.simulate(path, policy=made(1)).steps.equals(wanted)
+    assert not oppo_sim.simulate(path, policy=made(4)).steps.equals(wanted), "a cell that was run again"
+    compared = oppo_sim.compare(path, [made(1), own_policies.Overcommitting], **small)
+    ours, theirs = compared.table.iloc[1], compared.table.iloc[2]
+    assert (ours.name, ours[c.STEP_S]) == ("Inside", theirs[c.STEP_S])
+    with pytest.warns(UserWarning, match="only this program holds policy Inside"):
+        spread = oppo_sim.compare(path, [made(1), own_policies.Overcommitting], jobs=2, **small)
+    assert spread.table.equals(compared.table)
+    swept = oppo_sim.sweep(path, grid={"policy.name": [made(1), "inter"]}, **small)
+    assert swept.points[c.STEP_S].iloc[0] == pytest.approx(ours[c.STEP_S])
+    found = oppo_sim.tune(path, policies=[made(1)], trials=2, fresh_seeds=2, **small)
+    assert "Inside" in found.settings["setting"].iloc[0]
+
+    class Other:
+        pass
+
+    class april(oppo_sim.Policy):
+        pass
+
+    with pytest.raises(OppoError, match="Other is not a policy"):
+        oppo_sim.simulate(path, policy=Other)
+    with pytest.raises(OppoError, match="april has the name of a shipped policy"):
+        oppo_sim.simulate(path, policy=april)
+
+
+def test_a_policy_class_of_a_script_is_a_policy(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import oppo_sim\n"
+        "class Mine(oppo_sim.POLICIES['inter']):\n    pass\n"
+        f"table = oppo_sim.compare({str(path)!r}, ['inter', Mine], seeds=2, steps=6, draws=0).table\n"
+        "print(table.index.tolist(), table['speedup'].nunique())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr) == ("['sequential', 'inter', 'Mine'] 2\n", "")
 
 
 def test_what_is_within_the_practical_threshold_counts_as_alike(

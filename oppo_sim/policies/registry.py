@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies import shipped
 from oppo_sim.policies.chunk_control import ChunkControl
+from oppo_sim.policies.held import held, held_digest, hold
 from oppo_sim.policies.interface import Batch, Policy, Schedule
 from oppo_sim.policies.own import make_own
 from oppo_sim.policies.refill import ShippedPolicy
@@ -65,14 +66,14 @@ def policy_class(name: str, base_dir: Path | None = None) -> type[Policy]:
 
     Raises OppoError for an unknown name, or a file that gives no policy.
     """
-    return SHIPPED[name] if name in SHIPPED else _find_class(name, base_dir)
+    return SHIPPED[name] if name in SHIPPED else held(name) or _find_class(name, base_dir)
 
 
 def policy_name(policy: str | type) -> str:
-    """The name under which scenarios and other processes find a policy: of a class of one's own, its file
-    and name.
+    """The name under which scenarios find a policy: of a class of one's own its file and name; where no other
+    process could import it (of a script that runs, a notebook's cell, a function), its name in this process.
 
-    Raises OppoError for a class that no file holds, or that only a running program does.
+    Raises OppoError for what is no policy, and for such a class with the name of a shipped one.
     """
     if isinstance(policy, str):
         return policy
@@ -86,10 +87,10 @@ def policy_name(policy: str | type) -> str:
     except TypeError:
         source = None
     if source is None or policy.__module__ == "__main__" or policy.__qualname__ != policy.__name__:
-        raise OppoError(
-            f"policy {policy.__name__} is defined in no file that other processes could open: write it to"
-            f" my_policy.py and import it, or give 'my_policy.py:{policy.__name__}'"
-        )
+        own = _as_policy_class(policy, policy.__name__)
+        if own.__name__ in SHIPPED:
+            raise OppoError(f"policy class {own.__name__} has the name of a shipped policy: give it another")
+        return hold(own)
     return f"{source}:{policy.__name__}"
 
 
@@ -122,10 +123,12 @@ def policy_maker(
 
 
 def source_digest(name: str, base_dir: Path | None = None) -> str | None:
-    """SHA-256 (hex) of the file that defines a policy of a user's own; None for a shipped one. Raises
-    OppoError if it is not found."""
+    """SHA-256 (hex) of the file that defines a policy of a user's own, or as ``held_digest``; None for a
+    shipped one. Raises OppoError if it is not found."""
     if name in SHIPPED:
         return None
+    if held(name) is not None:
+        return held_digest(name)
     try:
         source = inspect.getsourcefile(_find_class(name, base_dir))
         return hashlib.sha256(Path(source or "").read_bytes()).hexdigest()

@@ -18,6 +18,7 @@ from time import sleep
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from oppo_sim.errors import HaltError, OppoError, check_count
+from oppo_sim.policies.held import held
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import Finished, RunRequest
 
@@ -80,13 +81,14 @@ class Runner:
 
         Raises OppoError when the executor is not there, or a process of it was ended from outside.
         """
-        left = deque(requests)
+        own = [request for request in requests if held(request.policy) is not None]
+        if own and self._jobs > 1 and self._executor.name != "serial":
+            _warn_of_own(own[0].policy)
+        for request in own:
+            yield self._here(request)
+        left = deque(request for request in requests if held(request.policy) is None)
         while left and self._worth_here(len(left)):
-            request = left.popleft()
-            result = evaluate(request)
-            self._spent += result.seconds if self._seconds else 0.0  # the first also builds
-            self._learn([(request, result)])
-            yield [(request, result)]
+            yield self._here(left.popleft())
         if left:
             self._started = True
             yield from self._in_processes(left) if self._executor.name == "processes" else self._on_ray(left)
@@ -96,6 +98,12 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         self._resources.close()
+
+    def _here(self, request: RunRequest) -> Finished:
+        result = evaluate(request)
+        self._spent += result.seconds if self._seconds else 0.0  # the first also builds
+        self._learn([(request, result)])
+        return [(request, result)]
 
     def _worth_here(self, left: int) -> bool:
         """Run the next one in this process. The first two always are: the first also builds, for
@@ -175,6 +183,17 @@ class Runner:
                 for finished in parallel(delayed(_evaluate_all)(task) for task in tasks):
                     self._learn(finished)
                     yield finished
+
+
+def _warn_of_own(policy: str) -> None:
+    """That no other process can make the runs of this policy."""
+    import warnings
+
+    warnings.warn(
+        f"only this program holds policy {policy}, so its runs are made in this process: write it to a file"
+        " and import it from there to use several",
+        stacklevel=2,
+    )
 
 
 class Main(NamedTuple):

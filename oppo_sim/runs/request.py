@@ -34,7 +34,7 @@ class RunRequest:
     """Digests of what the text does not hold, ``trace:rest``: the contents of files that it names, this
     program (``runs/evaluate.py``)."""
     source: str = ""
-    """Digest of the file of a policy of a user's own."""
+    """Digest of the file of a policy of a user's own, or of its class (``policies/held.py``)."""
     variant: str = ACTUAL
     """``actual``, or the counterfactual that is simulated: a key of ``runs.evaluate.VARIANTS``."""
     terms: str = ""

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run."""
+    """A finished run.
+
+    ``steps`` has a row for each training step: ``timing_s/step`` (seconds) and ``timing_s/gen`` and its like
+    (seconds of a stage), ``overcommit`` (rollouts), ``chunk_size`` (tokens). ``rollouts`` has one for each
+    trained rollout: ``response_length`` (tokens), ``staleness`` (updates). ``summary`` has one for each
+    numeric column of ``steps``: its moments after the warm-up, in its unit. All columns with units:
+    ``oppo_sim.explain(run.steps)``, docs/columns.md.
+    """
 
     policy: str
     seed: int

@@ -24,6 +24,7 @@ from oppo_sim.report.explore import at_values
 from oppo_sim.report.points import Points
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.sweep import Sweep
+from oppo_sim.sweep.show import best_html
 from tests import own_policies
 from tests.cells import run_cell
 from tests.cli_runs import contents, write_scenario
@@ -35,6 +36,12 @@ GRID = {"policy.chunk_size": [8, 16, 32], "policy.overcommit": [0, 2]}
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     path = write_scenario(tmp_path_factory.mktemp("swept"))
     return oppo_sim.sweep(path, grid=GRID, seeds=2, steps=6)
+
+
+def test_a_heat_map_of_one_field_says_what_is_missing(tmp_path: Path) -> None:
+    swept = oppo_sim.sweep(write_scenario(tmp_path), grid={"policy.overcommit": [0, 2]}, seeds=2, steps=6)
+    with pytest.raises(OppoError, match=r"needs two fields that vary, and here only policy.overcommit does"):
+        swept.heatmap()
 
 
 def test_completion_offers_every_public_name() -> None:
@@ -255,7 +262,17 @@ def test_a_search_shows_what_it_found(tmp_path: Path) -> None:
 
 def test_results_show_themselves_shortly(swept: Sweep, tmp_path: Path) -> None:
     assert repr(swept).startswith("Sweep(6 points over policy.chunk_size, policy.overcommit; best: row ")
-    assert "<table" in swept._repr_html_()
+    shown = swept._repr_html_()
+    rows = [re.findall(r"<t[dh]>(.*?)</t[dh]>", row) for row in re.findall(r"<tr.*?</tr>", shown, re.DOTALL)]
+    assert (rows[0][0], rows[1][0], rows[1][-1]) == ("row", str(swept.best), "best")
+    assert (len(rows), len(rows[0]) < 20) == (1 + len(swept.points), True)
+    assert not any(word in shown for word in ("NaN", "&lt;NA&gt;", "not shown"))
+    assert "4 other points not shown" in best_html(swept, 2)
+    scenario = oppo_sim.load_scenario("h200-single")
+    assert repr(scenario).startswith("Scenario(name h200-single, rollout_batch_size ")
+    assert str(scenario) == repr(scenario)
+    assert len(repr(scenario)) < 200
+    assert "<td>h200-single</td>" in scenario._repr_html_()
     compared = oppo_sim.compare(write_scenario(tmp_path), ["inter"], seeds=2, steps=6, attribution=False)
     assert repr(compared).startswith("Comparison(sequential 1.00×, inter ")
     assert "<table" in compared._repr_html_()

@@ -42,7 +42,14 @@ ATTRIBUTION_COLUMNS = (c.HIDDEN_BY_OVERLAP_S, c.SAVED_BY_SHORTER_TAIL_S, *LOSS_C
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The result of ``compare``."""
+    """The result of ``compare``.
+
+    ``table`` has a row for each policy: ``step_s`` (seconds a step), ``speedup`` (ratio to the sequential
+    baseline), ``staleness_mean`` (updates), ``length_bias_paired`` (share), ``deferred`` (rollouts a step),
+    ``hours_to_reward`` (h); ends of 95 % intervals have the suffixes ``_low`` and ``_high``. ``attribution``
+    says in seconds a step where the time went, ``cells`` has a row for each run. All columns with units:
+    ``oppo_sim.explain(compared.table)``, docs/columns.md.
+    """
 
     table: "pd.DataFrame"
     """One row a policy, index ``policy``: step time, speed-up with its interval, stages, staleness, length

@@ -97,11 +97,18 @@ def heat_figure(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch, Rectangle
 
+    varying = [name for name in points.axes if len(points.values(name)) > 1]
+    if len(varying) < 2:
+        only = f"only {varying[0]} does" if varying else "none does"
+        raise OppoError(
+            f"a heat map needs two fields that vary, and here {only}: sweep over several values of another"
+            " field, too"
+        )
     for axis_field in (x, y):
-        if axis_field not in points.axes or len(points.values(axis_field)) < 2:
+        if axis_field not in varying:
             raise OppoError(
                 f"a heat map needs two fields that vary, and '{axis_field}' does not: choose among"
-                f" {', '.join(points.axes)}"
+                f" {', '.join(varying)}"
             )
     measure, values = measure_of(metric), points.measured(metric)
     anchor = points.best_row()

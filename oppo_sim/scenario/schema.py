@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -270,6 +271,28 @@ class Scenario(_Section):
 
     def __hash__(self) -> int:
         return hash(self.content_hash)
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        return f"Scenario({', '.join(f'{name} {value}' for name, value in facts.items())})"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        facts = {**self._facts(), "whole": "scenario.to_yaml()"}
+        rows = (f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items())
+        return f"<table>{''.join(rows)}</table>"
+
+    def _facts(self) -> dict[str, Any]:
+        """What tells scenarios apart."""
+        return {
+            "name": self.name,
+            "rollout_batch_size": self.rollout_batch_size,
+            "policy": self.policy.name,
+            "costs": self.costs.kind,
+            "trace": self.trace.name or self.trace.path or "synth",
+        }
 
     @property
     def split(self) -> Split:

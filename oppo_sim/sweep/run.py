@@ -80,7 +80,15 @@ class Failure:
 
 @dataclass(frozen=True, repr=False)
 class Sweep:
-    """A finished sweep."""
+    """A finished sweep.
+
+    ``points`` has a row for each point: the fields that vary, then, in the units that
+    ``oppo_sim.explain(sweep.points)`` and docs/columns.md give for every column, ``step_s`` (seconds a step),
+    ``speedup`` (ratio to the sequential baseline), ``staleness_mean`` (updates), ``length_bias_paired`` and
+    ``difference`` (shares; the latter: cost over the best point's, minus 1), ``status``. Ends of 95 %
+    intervals have the suffixes ``_low`` and ``_high``. ``runs`` has a row for each run of a point, with its
+    ``seed``. In a notebook it shows its best points.
+    """
 
     plan: SweepPlan = field(repr=False)
     points: "pd.DataFrame"
@@ -107,7 +115,9 @@ class Sweep:
         return f"Sweep({len(self.points):,} points over {fields}; best: row {self.best}, {alike} alike)"
 
     def _repr_html_(self) -> str:
-        return self.points.to_html(max_rows=20, float_format=lambda value: f"{value:.4g}")
+        from oppo_sim.sweep.show import best_html
+
+        return best_html(self)
 
     def heatmap(self, metric: str = c.STEP_S, *, x: str | None = None, y: str | None = None) -> "Figure":
         """A measure (a column of ``points``) over two fields that vary: the first two of the grid where none

@@ -1,5 +1,6 @@
 """A finished sweep on the terminal: the best points, and what can be said of them."""
 
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -45,11 +46,36 @@ _LEAST_FIELD: Final = 12
 def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
     """The best ``top`` points, best first; those that cannot be told apart from the best are marked. Also the
     heads of columns that ``width`` characters do not hold; the setting and what is minimised always stay."""
-    plan, table = sweep.plan, sweep.points
-    to_reward = plan.spec.objective == TO_REWARD
+    columns, rows = _best(sweep, top)
+    best = [at for at, number in enumerate(rows) if number == sweep.best]
+    return fitted(_title(sweep), columns, list(rows.values()), width, best)
+
+
+def best_html(sweep: Sweep, top: int = 20) -> str:
+    """The same table for a notebook, with the row of each point, and how many points are not shown."""
+    import pandas as pd
+
+    columns, rows = _best(sweep, top)
+    heads = ["row", *(column.head.replace("\n", " ") for column in columns)]
+    cells = [[str(number), *row] for number, row in rows.items()]
+    shown = pd.DataFrame(cells, columns=heads).to_html(index=False)
+    others = len(sweep.points) - len(rows)
+    more = f"{counted(others, 'other point')} not shown; " if others else ""
+    note = f"{more}all {sweep.points.shape[1]} columns: sweep.points, oppo_sim.explain(sweep.points)"
+    return f"<p>{escape(_title(sweep))}</p>{shown}<p>{note}</p>"
+
+
+def _title(sweep: Sweep) -> str:
+    plan = sweep.plan
     steps = plan.spec.steps or plan.scenario.steps
     what = f"{counted(len(plan.points), 'point')}, {counted(len(plan.seeds), 'seed')} × {steps} steps"
-    title = f"{plan.scenario.name}: {what} (simulated)"
+    return f"{plan.scenario.name}: {what} (simulated)"
+
+
+def _best(sweep: Sweep, top: int) -> tuple[list[Column], dict[int, list[str]]]:
+    """Columns, and row number → cells of the best ``top`` points, best first."""
+    plan, table = sweep.plan, sweep.points
+    to_reward = plan.spec.objective == TO_REWARD
     drawn = has_ranges(table)
     ratio = (
         [Column("to reward, h\n[95 %]"), Column("progress", 6)] if to_reward else [Column("speed-up\n[95 %]")]
@@ -70,26 +96,23 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
     column = OBJECTIVE_COLUMN[plan.spec.objective]
     keyed = table[column].where(table[c.STATUS] == "ok")
     order = keyed.sort_values(ascending=plan.spec.objective != "speedup", kind="stable").dropna().index[:top]
-    rows = []
+    rows = {}
     for number in order:
         row = table.loc[number]
-        rows.append(
-            [
-                *(value_label(row[name]) for name in plan.fields),
-                _seconds(row),
-                *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
-                NOTHING if number == sweep.best else format_signed(row[c.DIFFERENCE]),
-                f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
-                format_signed(row[c.LENGTH_BIAS_PAIRED]),
-                f"{row[c.DEFERRED]:.1f}",
-                *gpu_cells(row.to_dict()),
-                f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
-                *([_share(row[c.P_BEST])] if drawn else []),
-                "best" if number == sweep.best else "≈" if number in sweep.alike else "",
-            ]
-        )
-    best = [i for i, number in enumerate(order) if number == sweep.best]
-    return fitted(title, columns, rows, width, best)
+        rows[int(number)] = [
+            *(value_label(row[name]) for name in plan.fields),
+            _seconds(row),
+            *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
+            NOTHING if number == sweep.best else format_signed(row[c.DIFFERENCE]),
+            f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
+            format_signed(row[c.LENGTH_BIAS_PAIRED]),
+            f"{row[c.DEFERRED]:.1f}",
+            *gpu_cells(row.to_dict()),
+            f"{row[c.COMPARED_KV_PEAK_TOKENS]:,.0f}",
+            *([_share(row[c.P_BEST])] if drawn else []),
+            "best" if number == sweep.best else "≈" if number in sweep.alike else "",
+        ]
+    return columns, rows
 
 
 def notes(sweep: Sweep) -> list[str]:

@@ -295,7 +295,14 @@ _SHOWN = (
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """The result of ``tune``."""
+    """The result of ``tune``.
+
+    ``best`` is the scenario with the choice in it, ``advice()`` says it in words. ``settings`` has a row for
+    each setting on fresh seeds: ``step_s`` (seconds a step), ``speedup`` (ratio to the sequential baseline),
+    ``difference`` (share: cost over the choice's, minus 1). ``trials`` has a row for each trial,
+    ``sensitivity`` for each value of a knob that was tried around the choice. All columns with units:
+    ``oppo_sim.explain(tuned.settings)``, docs/columns.md.
+    """
 
     scenario: Scenario
     best: Scenario | None

@@ -280,6 +280,42 @@ def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) ->
     assert "is among those of its rollouts" in fitting(open_log(good, lengths=trace("far", 100, 1.0)))
 
 
+def test_from_python_a_log_is_read_as_on_the_command_line(good: Path, tmp_path: Path) -> None:
+    frame = read_step_log(good).frame
+    rows = [
+        {
+            ("my_gen" if name == GEN else str(name)): value
+            for name, value in row.items()
+            if name != "cold_start"
+        }
+        for row in frame.to_dict("records")
+    ]
+    path = write_lines(tmp_path / "own.jsonl", rows)
+    lengths = pd.DataFrame(
+        [
+            {
+                "step": int(row["step"]),
+                "response_length": round(row["response_length/mean"]),
+                "prompt_length": 100,
+            }
+            for row in frame.to_dict("records")
+            for _ in range(64)
+        ]
+    )
+    how: dict[str, Any] = {"draws": 20, "fit_steps": STEPS - 4}
+    result = fit(
+        path, scenario=SCENARIO, fields={GEN: "my_gen"}, unit="s", lengths=lengths, from_step=4, **how
+    )
+    (part,) = result.parts
+    assert part.log.covers[GEN] == ("gen",)
+    assert part.log.frame["step"].min() == 4
+    assert part.log.lengths is not None
+    with pytest.raises(OppoError, match="there are 1 logs and 2 lengths"):
+        fit(path, SCENARIO, lengths=[lengths, lengths])
+    with pytest.raises(OppoError, match="fields and unit are of logs by path: give them to read_step_log"):
+        fit(read_step_log(good), SCENARIO, fields={GEN: "my_gen"})
+
+
 def test_a_line_that_another_process_printed_into_stays_one_step(tmp_path: Path) -> None:
     whole = [
         f"(pid=7) step:{step} - {GEN}:{20 + step} - timing_s/ref:3.0 - response_length/mean:500.0"

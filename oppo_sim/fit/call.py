@@ -1,6 +1,6 @@
 """A fit from Python in one call, and into a folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,14 @@ from oppo_sim.simulation import loaded_scenario
 
 def fit(
     logs: str | Path | StepLog | Sequence[str | Path | StepLog],
-    scenarios: str | Path | Scenario | Sequence[str | Path | Scenario],
+    scenario: str | Path | Scenario | Sequence[str | Path | Scenario],
     *,
+    framework: str = "auto",
+    fields: Mapping[str, str] | None = None,
+    unit: str = "auto",
+    lengths: Any = None,
     fit_steps: int | None = None,
+    from_step: int | None = None,
     judge: Sequence[tuple[str | Path | StepLog, str | Path | Scenario]] = (),
     draws: int = DRAWS,
     seed: int = 0,
@@ -36,8 +41,13 @@ def fit(
     """Fit the costs of scenarios to logs of runs of one cluster.
 
     Args:
-        logs: one log or several: paths, or what ``open_log`` gave.
-        scenarios: one for all logs, or one a log.
+        logs: one log or several: paths, or what ``read_step_log`` gave.
+        scenario: one for all logs, or a list of one a log.
+        framework: of logs that are given by path, with ``fields`` (our column → the log's name of it) and
+            ``unit`` (``s``, ``ms`` or ``auto``), as of ``read_step_log``.
+        lengths: a trace with a ``step`` column that has the rollouts' lengths (tokens), or a list of one a
+            log: a path, a frame or what ``open_trace`` gave.
+        from_step: first step of the logs to use, where something changed at it.
         fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
         judge: (log, scenario) of runs that are only predicted.
         draws: of the costs, for what stays unknown; ``seed``: of the draws.
@@ -45,15 +55,28 @@ def fit(
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
         progress: told what is being done (``oppo_sim.Progress``). True: lines on standard error.
 
-    Raises OppoError for logs and scenarios that cannot be of one run.
+    What ``oppo fit --observe`` does without a log is ``oppo_sim.fit.observe.observe`` (docs/fit.md). Raises
+    OppoError for logs and scenarios that cannot be of one run.
     """
     given = [logs] if isinstance(logs, str | Path | StepLog) else list(logs)
-    named = [scenarios] if isinstance(scenarios, str | Path | Scenario) else list(scenarios)
+    named = [scenario] if isinstance(scenario, str | Path | Scenario) else list(scenario)
     if len(named) not in (1, len(given)):
         raise OppoError(f"there are {len(given)} logs and {len(named)} scenarios: give one, or one a log")
     each = named * len(given) if len(named) == 1 else named
-    pairs = [(_log(log), loaded_scenario(one, overrides)) for log, one in zip(given, each, strict=True)]
-    ahead = [(_log(log), loaded_scenario(one, overrides)) for log, one in judge]
+    traces = list(lengths) if isinstance(lengths, list | tuple) else [lengths]
+    traces = [None] * len(given) if lengths is None else traces
+    if len(traces) != len(given):
+        raise OppoError(f"there are {len(given)} logs and {len(traces)} lengths: give one a log")
+    reading: dict[str, Any] = {"framework": framework, "fields": fields, "unit": unit}
+    if all(isinstance(log, StepLog) for log in (*given, *(log for log, _ in judge))) and (
+        fields or framework != "auto" or unit != "auto"
+    ):
+        raise OppoError("framework, fields and unit are of logs by path: give them to read_step_log")
+    pairs = [
+        (open_log(log, **reading, lengths=trace, from_step=from_step), loaded_scenario(one, overrides))
+        for log, one, trace in zip(given, each, traces, strict=True)
+    ]
+    ahead = [(open_log(log, **reading), loaded_scenario(one, overrides)) for log, one in judge]
     result = fit_logs(
         pairs, ahead, fit_steps=fit_steps, draws=draws, seed=seed, progress=listener(progress) or unheard
     )
@@ -135,7 +158,3 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
     if result.posterior.first:
         comments.append("first_step_s holds what every stage of a first step took longer.")
     write_fit(folder, result.fitted, record, comments, force=force, figures=figures)
-
-
-def _log(given: str | Path | StepLog) -> StepLog:
-    return given if isinstance(given, StepLog) else open_log(given)

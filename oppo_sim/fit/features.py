@@ -277,7 +277,8 @@ def _with_lengths(log: StepLog, scenario: Scenario) -> StepLog:
     else:
         raise OppoError(
             f"{log.name} has no response lengths: name their mean with --field response_length/mean=NAME, or"
-            " give the rollouts' lengths with --lengths"
+            " give the rollouts' lengths with --lengths (in Python: fields={'response_length/mean': NAME}, or"
+            " lengths=)"
         )
     if not known.any() and log.lengths is not None:
         raise OppoError(

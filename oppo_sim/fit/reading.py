@@ -178,7 +178,7 @@ def _framework(
         raise OppoError(f"{root} holds no figures of any step: is it the log of a training run?")
     raise OppoError(
         f"{root} names no seconds of a stage that are known here ({', '.join(by_name)}): name them with"
-        " --field timing_s/gen=NAME"
+        " --field timing_s/gen=NAME, in Python with fields={'timing_s/gen': NAME}"
     )
 
 

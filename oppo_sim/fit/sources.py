@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,29 +42,35 @@ _FEWEST = 3
 
 
 def open_log(
-    path: str | Path,
+    path: str | Path | StepLog,
     framework: str = "auto",
     *,
     fields: Mapping[str, str] | None = None,
     unit: str = "auto",
-    lengths: str | None = None,
+    lengths: Any = None,
     from_step: int | None = None,
 ) -> StepLog:
-    """A log for a fit. ``lengths``: a trace (name or path) with a ``step`` column, whose rollouts are the
-    log's. ``from_step``: the first step to use.
+    """A log for a fit; of one that was read before, only ``lengths`` and ``from_step`` are looked at.
+    ``lengths``: a trace (name, path, frame or opened) with a ``step`` column, whose rollouts are the log's.
+    ``from_step``: the first step to use.
 
     Raises OppoError for what cannot be read, or has no seconds.
     """
+    log = path if isinstance(path, StepLog) else _read(path, framework, fields, unit)
+    log = log if lengths is None else _with_trace(log, lengths)
+    return log if from_step is None else log.since(from_step)
+
+
+def _read(path: str | Path, framework: str, fields: Mapping[str, str] | None, unit: str) -> StepLog:
     root = Path(path)
     recorded = (root / WORKLOAD).is_file() or (root.is_dir() and is_journal(root))
     if recorded or (root / MANIFEST).is_file():
         if fields or framework != "auto":
-            raise OppoError(f"{root} is a run folder of this tool: leave --from and --field out")
-        log = _recorded_run(root) if recorded else _own_run(root)
-    else:
-        log = read_step_log(root, framework, fields=fields, unit=unit)
-    log = log if lengths is None else _with_trace(log, lengths)
-    return log if from_step is None else log.since(from_step)
+            raise OppoError(
+                f"{root} is a run folder of this tool: leave --from and --field (in Python: framework and fields) out"
+            )
+        return _recorded_run(root) if recorded else _own_run(root)
+    return read_step_log(root, framework, fields=fields, unit=unit)
 
 
 def _own_run(root: Path) -> StepLog:
@@ -137,15 +143,16 @@ def _by_step(rollouts: "pd.DataFrame", step: str, name: str) -> dict[int, list[i
     return {int(number): values[steps == number].tolist() for number in np.unique(steps)}
 
 
-def _with_trace(log: StepLog, lengths: str) -> StepLog:
+def _with_trace(log: StepLog, lengths: Any) -> StepLog:
     from oppo_sim.traces.opening import open_trace
 
-    frame = open_trace(lengths).frame
+    opened = open_trace(lengths)
+    frame, name = opened.frame, str(lengths) if isinstance(lengths, str | Path) else opened.title
     if STEP not in frame or frame[STEP].isna().all():
         raise OppoError(
-            f"{_flag()} {lengths} has no step column, so its rollouts belong to no step: import one that has"
+            f"{_flag()} {name} has no step column, so its rollouts belong to no step: import one that has"
         )
-    return _of_this_run(_with_rollouts(log, frame), lengths)
+    return _of_this_run(_with_rollouts(log, frame), name)
 
 
 def _flag() -> str:

@@ -67,8 +67,8 @@ def _read(path: str | Path, framework: str, fields: Mapping[str, str] | None, un
     if recorded or (root / MANIFEST).is_file():
         if fields or framework != "auto":
             raise OppoError(
-                f"{root} is a run folder of this tool: leave --from and --field (in Python: framework and fields)"
-                " out"
+                f"{root} is a run folder of this tool: leave --from and --field out (in Python: framework and"
+                " fields)"
             )
         return _recorded_run(root) if recorded else _own_run(root)
     return read_step_log(root, framework, fields=fields, unit=unit)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from oppo_sim.traces.opening import OpenedTrace
+    from oppo_sim.traces.opened import OpenedTrace
     from oppo_sim.traces.stats import TraceStats
 
 MOST_SOURCES_SHOWN = 24

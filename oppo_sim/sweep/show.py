@@ -32,10 +32,11 @@ from oppo_sim.report.terminal import Column, fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
 from oppo_sim.sweep.beyond import best_edges
-from oppo_sim.sweep.run import Sweep
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from oppo_sim.sweep.run import Sweep
 
 _MOST_REASONS = 5
 
@@ -43,7 +44,7 @@ _LEAST_FIELD: Final = 12
 """Characters of a field's values, in a table that is too wide."""
 
 
-def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
+def best_table(sweep: "Sweep", top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
     """The best ``top`` points, best first; those that cannot be told apart from the best are marked. Also the
     heads of columns that ``width`` characters do not hold; the setting and what is minimised always stay."""
     columns, rows = _best(sweep, top)
@@ -51,7 +52,7 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
     return fitted(_title(sweep), columns, list(rows.values()), width, best)
 
 
-def best_html(sweep: Sweep, top: int = 20) -> str:
+def best_html(sweep: "Sweep", top: int = 20) -> str:
     """The same table for a notebook, with the row of each point, and how many points are not shown."""
     import pandas as pd
 
@@ -65,14 +66,14 @@ def best_html(sweep: Sweep, top: int = 20) -> str:
     return f"<p>{escape(_title(sweep))}</p>{shown}<p>{note}</p>"
 
 
-def _title(sweep: Sweep) -> str:
+def _title(sweep: "Sweep") -> str:
     plan = sweep.plan
     steps = plan.spec.steps or plan.scenario.steps
     what = f"{counted(len(plan.points), 'point')}, {counted(len(plan.seeds), 'seed')} × {steps} steps"
     return f"{plan.scenario.name}: {what} (simulated)"
 
 
-def _best(sweep: Sweep, top: int) -> tuple[list[Column], dict[int, list[str]]]:
+def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]:
     """Columns, and row number → cells of the best ``top`` points, best first."""
     plan, table = sweep.plan, sweep.points
     to_reward = plan.spec.objective == TO_REWARD
@@ -115,7 +116,7 @@ def _best(sweep: Sweep, top: int) -> tuple[list[Column], dict[int, list[str]]]:
     return columns, rows
 
 
-def notes(sweep: Sweep) -> list[str]:
+def notes(sweep: "Sweep") -> list[str]:
     """Sentences below the table: the region, stopped and failed points, the engines."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
     others = len(sweep.alike) - 1
@@ -176,19 +177,19 @@ def notes(sweep: Sweep) -> list[str]:
     return found
 
 
-def _or_near(sweep: Sweep) -> str:
+def _or_near(sweep: "Sweep") -> str:
     near = sweep.plan.spec.practical
     return f", or {'are' if len(sweep.alike) > 2 else 'is'} within {100 * near:g} % of it" if near else ""
 
 
-def _by_more(sweep: Sweep) -> str:
+def _by_more(sweep: "Sweep") -> str:
     """That what is significant also matters: by how much the next one is worse, at least."""
     column = sweep.points[c.DIFFERENCE]
     others = column[(column.index != sweep.best) & (sweep.points[c.STATUS] == "ok")]
     return f", by {format_percent(float(others.min()))} or more" if others.notna().any() else ""
 
 
-def _spans(sweep: Sweep) -> str:
+def _spans(sweep: "Sweep") -> str:
     """From where to where the fields go in the region."""
     rows = sweep.points.iloc[list(sweep.alike)]
     parts = []

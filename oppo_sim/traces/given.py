@@ -21,7 +21,7 @@ def trace_file(given: Any) -> Path:
     import pandas as pd
 
     from oppo_sim.columns import RESPONSE_LENGTH
-    from oppo_sim.traces.opening import OpenedTrace
+    from oppo_sim.traces.opened import OpenedTrace
     from oppo_sim.traces.schema import check_frame, content_hash
     from oppo_sim.traces.storage import save_trace
 

@@ -10,12 +10,13 @@ why.
     fitted = oppo_sim.fit("train.log", "mine.yaml")              # costs from a training log, with draws
     trace, provenance = oppo_sim.import_log("auto", "rollout_dumps")
 
-Words mean the same everywhere: ``scenario`` is an object, a shipped name or a path; ``overrides`` are
-settings laid over it (field → value); ``steps``, ``seed`` and ``seeds`` count as on the command line;
-``draws`` are of what is unknown about the machine; ``folder`` is written, ``force`` replaces what it holds,
-``figures`` draws into it; ``executor``, ``jobs`` and ``ray_address`` say where to simulate; ``progress`` is
-told a ``Progress`` now and then (``progress=print``; True: lines on standard error). Columns of all tables
-with units and meaning: ``oppo_sim.explain(frame)``, docs/columns.md.
+Words mean the same everywhere: ``scenario`` is an object, a shipped name or a path; ``trace`` are your own
+lengths in place of its (a path, a frame, a list); ``overrides`` are settings laid over it (field → value);
+``steps``, ``seed`` and ``seeds`` count as on the command line; ``draws`` are of what is unknown about the
+machine; ``folder`` is written, ``force`` replaces what it holds, ``figures`` draws into it; ``executor``,
+``jobs`` and ``ray_address`` say where to simulate; ``progress`` is told a ``Progress`` now and then
+(``progress=print``; True: lines on standard error). Columns of all tables with units and meaning:
+``oppo_sim.explain(frame)``, docs/columns.md.
 
 ``sweep``, ``tune`` and ``fit`` are packages, too: ``from oppo_sim.sweep import Sweep``. Names are imported
 when they are first used, so that ``import oppo_sim`` costs nothing.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -397,6 +398,20 @@ def test_a_policy_class_of_a_running_program_is_a_policy(tmp_path: Path) -> None
         oppo_sim.simulate(path, policy=Other)
     with pytest.raises(OppoError, match="april has the name of a shipped policy"):
         oppo_sim.simulate(path, policy=april)
+
+
+def test_a_policy_class_of_a_cell_is_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    space: dict[str, Any] = {"__name__": "__main__", "oppo_sim": oppo_sim}
+    run_cell("class Mine(oppo_sim.POLICIES['inter']):\n    pass", space)
+    path = write_scenario(tmp_path)
+    compared = oppo_sim.compare(path, [space["Mine"], "inter"], seeds=2, steps=6, draws=0)
+    assert compared.table.loc["Mine", c.STEP_S] == compared.table.loc["inter", c.STEP_S]
+    assert set(compared.table.index) == {"sequential", "Mine", "inter"}
+    broken = "class Broken(oppo_sim.Policy):\n    def __init__(self, *given):\n        raise ValueError('no')"
+    run_cell(broken, space)
+    with pytest.raises(OppoError, match="policy 'Broken' cannot be made: it raised ValueError: no"):
+        oppo_sim.simulate(path, policy=space["Broken"])
 
 
 def test_a_policy_class_of_a_script_is_a_policy(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import sys
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from oppo_sim.policies.interface import Policy
@@ -29,6 +30,14 @@ def held(name: str) -> type[Policy] | None:
 def held_digest(name: str) -> str:
     """SHA-256 (hex) that changes with the code of the class of that name."""
     return _held[name][1]
+
+
+def source_file(code: Any) -> str | None:
+    """The file of a class or function; None where it has none, as in a notebook's cell."""
+    try:
+        return inspect.getsourcefile(code)
+    except (OSError, TypeError):
+        return None
 
 
 def _digest(policy: type[Policy]) -> str:

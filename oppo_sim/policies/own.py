@@ -1,6 +1,5 @@
 """Policies of a user's own: whatever they raise, or answer in the wrong form, is said in one sentence."""
 
-import inspect
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from oppo_sim.errors import OppoError
+from oppo_sim.policies.held import source_file
 from oppo_sim.policies.interface import (
     Arrangement,
     Batch,
@@ -182,10 +182,7 @@ def _shown(value: Any) -> str:
 def _raised(error: BaseException, raiser: Callable[..., Any]) -> str:
     """``ValueError: message (mine.py, line 12)``: the innermost line in the file of ``raiser``, if it got
     there."""
-    try:
-        file = inspect.getsourcefile(raiser)
-    except TypeError:
-        file = None
+    file = source_file(raiser)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
     message = " ".join(str(error).split())

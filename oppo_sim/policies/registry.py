@@ -4,7 +4,6 @@
 import difflib
 import hashlib
 import importlib.util
-import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies import shipped
 from oppo_sim.policies.chunk_control import ChunkControl
-from oppo_sim.policies.held import held, held_digest, hold
+from oppo_sim.policies.held import held, held_digest, hold, source_file
 from oppo_sim.policies.interface import Batch, Policy, Schedule
 from oppo_sim.policies.own import make_own
 from oppo_sim.policies.refill import ShippedPolicy
@@ -82,10 +81,7 @@ def policy_name(policy: str | type) -> str:
         return shipped
     if not isinstance(policy, type):
         raise OppoError(f"policy {policy!r} is neither a name nor a class: give one of them")
-    try:
-        source = inspect.getsourcefile(policy)
-    except TypeError:
-        source = None
+    source = source_file(policy)
     if source is None or policy.__module__ == "__main__" or policy.__qualname__ != policy.__name__:
         own = _as_policy_class(policy, policy.__name__)
         if own.__name__ in SHIPPED:
@@ -129,10 +125,10 @@ def source_digest(name: str, base_dir: Path | None = None) -> str | None:
         return None
     if held(name) is not None:
         return held_digest(name)
+    source = source_file(_find_class(name, base_dir))
     try:
-        source = inspect.getsourcefile(_find_class(name, base_dir))
         return hashlib.sha256(Path(source or "").read_bytes()).hexdigest()
-    except (OSError, TypeError):
+    except OSError:
         return None
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
 from rich.progress import TaskID
 
 from oppo_sim.cli import progress
 from oppo_sim.cli.progress import Lines, progress_bar, span
-from oppo_sim.report.terminal import in_lines
+from oppo_sim.report.terminal import Column, fitted, in_lines
 from tests.cli_runs import Oppo, write_scenario
 
 
@@ -104,16 +109,80 @@ def test_tables_are_as_wide_as_columns_says_where_there_is_no_terminal(
     write_scenario(tmp_path)
     oppo = Oppo(capsys)
     grid = ("--grid", "policy.overcommit=0,2", "--grid", "policy.chunk_size=4,8", "--seeds", "2")
-    for width in (80, 100, 140):
+    for width in (40, 60, 80, 100, 140):
         monkeypatch.setenv("COLUMNS", str(width))
         printed = oppo("sweep", "tiny.yaml", *grid, "--jobs", "1", "-o", "sw", "--no-figures")
         lines = printed.out.split("\nnot shown at")[0].split("\n")
-        rows = [line.split() for line in lines if "× [" in line]
         assert max(map(len, lines)) <= width
+        if width < 80:  # an interval has a line of its own
+            settings = [" ".join(line.split()[:2]) for line in lines]
+            assert {"0 4", "0 8", "2 4", "2 8"} <= set(settings)
+            continue
+        rows = [line.split() for line in lines if "× [" in line]
         assert sorted((row[0], row[1]) for row in rows) == [("0", "4"), ("0", "8"), ("2", "4"), ("2", "8")]
         assert {row[2:4][1] for row in rows} <= {"s", "ms"}
         below = printed.out.partition("\n\n")[2].split("\n")
         assert all(len(line) <= width for line in below if not line.startswith("    oppo sweep tiny.yaml "))
+
+
+COLUMNS = (
+    Column("setting", left=True, folds_at=16),
+    Column("step"),
+    Column("speed-up\n[95 %]"),
+    Column("from choice\n[95 %]", 1),
+    Column("staleness\nmean ≤ max", 3),
+    Column("KV peak", 8),
+    Column("", folds_at=6, stays=True),
+)
+"""As the table of a search has them."""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.from_regex(r"[a-z_]{1,14}(, )?|[0-9.]{1,5}", fullmatch=True), min_size=1, max_size=7),
+            st.floats(0, 1e5),
+            st.sampled_from(["choice", "≈", "breaks a bound", ""]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(40, 140),
+)
+@example([(["tail-batching,", "over_issue", "1.25"], 5.5, "choice")], 40)
+@example([(["my_policy.py:MyVeryLongNamedPolicyOfMineWhichHasNoEnd"], 5.5, "≈")], 40)
+def test_a_table_fits_any_width_and_cuts_no_word_and_no_number(
+    settings: list[tuple[list[str], float, str]], width: int
+) -> None:
+    rows = [
+        (" ".join(words), f"{one:,.1f} s", f"{one:.2f}× [{one:.1f}, {one:.1f}]", "+1.0 % [−1.0, +3.0]", "0 ≤ 1",
+         f"{one:,.0f}", mark)
+        for words, one, mark in settings
+    ]  # fmt: skip
+    table, gone = fitted("ten fresh seeds of a scenario with a long name (simulated)", COLUMNS, rows, width)
+    console = Console(width=width, file=StringIO(), color_system=None)
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    heads = [column.head.replace("\n", " ") for column in COLUMNS]
+    shown = [head not in gone for head in heads]
+    assert shown[0]
+    assert shown[-1]
+    flat = " ".join(text.split())
+    for row in rows:
+        for cell, there in zip(row[1:], shown[1:], strict=True):
+            assert not there or all(word in flat for word in re.findall(r"\[.*\]|\S+", cell))
+        assert all(word in flat for word in row[0].split() if len(word) <= 20)
+    # What there is room for is not left out.
+    assert not gone or width < 140
+
+
+def test_a_long_name_parts_at_a_dot_or_a_capital() -> None:
+    name = "my_policy.py:MyVeryLongNamedPolicyOfMineWhichHasNoEnd"
+    table, gone = fitted("", COLUMNS, [(name, "1 s", "1×", "–", "0", "1", "≈")], 40)
+    (cell,) = table.columns[0].cells
+    assert str(cell) == "my_policy.py:MyVeryLong\nNamedPolicyOfMineWhich\nHasNoEnd"
+    assert "KV peak" in gone
 
 
 def test_sentences_are_laid_out_and_what_is_copied_stays_whole() -> None:

@@ -32,18 +32,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_terms_and_their_numbers_stay_whole_at_eighty_columns(
-    written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_terms_and_their_numbers_stay_whole_at_any_width(
+    written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", str(width))
     record = json.loads((written / "fit" / "fit.json").read_text())
     show_fit(record, written / "fit")
     lines = capsys.readouterr().out.splitlines()
     tables = lines[: next(at for at, line in enumerate(lines) if line.startswith("train.log: of"))]
-    assert max(map(len, tables[:-1])) <= 80
+    assert max(map(len, tables[:-1])) <= width
+    assert all(line.count("[") == line.count("]") for line in tables)
     for each in record["terms"]:
-        (line,) = [line for line in tables if line.split()[:1] == [each["term"]]]
-        assert line.count("[") == line.count("]") >= 1
+        (row,) = [number for number, line in enumerate(tables) if line.split()[:1] == [each["term"]]]
+        assert any("[" in line for line in tables[row : row + 3])
 
 
 def test_the_folder_holds_what_other_commands_take(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

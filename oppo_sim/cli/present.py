@@ -38,7 +38,7 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.report.run_text import run_lines
-from oppo_sim.report.terminal import Column, fitted, left_out, say, table_console
+from oppo_sim.report.terminal import LEAST_TEXT, Column, fitted, left_out, say, table_console
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
@@ -205,6 +205,7 @@ def table(
     shown, gone = fitted(title, columns, rows, width, bold)
     if gone:
         shown.caption = Text(left_out(gone, width, "--json has them"), justify="left", style="")
+        shown.min_width = max(shown.min_width or 0, min(width, LEAST_TEXT))
     return shown
 
 

@@ -1,6 +1,6 @@
 """What the terminal shows of a fit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,23 +12,22 @@ from oppo_sim.report.terminal import Column, fitted, left_out, say, table_consol
 
 _ERRORS: Final = (
     Column("log (steps)", left=True, folds_at=12),
-    Column("what, how", left=True),
+    Column("what, how", left=True, folds_at=9, stays=True),
     Column("median"),
-    Column("90th pct."),
-    Column("worst"),
-    Column("in 95 %\ninterval"),
+    Column("90th pct.", 1),
+    Column("worst", 2),
+    Column("in 95 %\ninterval", 3),
 )
 _TERMS: Final = (
     Column("term", left=True),
     Column("prior", leaves=1, left=True),
-    Column("now", left=True),
+    Column("now", left=True, stays=True),
     Column("told by the log?", left=True, folds_at=9),
 )
 
 
 def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     """Errors on steps that were not fitted, the terms, what does not fit; on standard output."""
-    console = table_console()
     held = [*record.get("held_out", ()), *record.get("judged", ())]
     if held:
         rows: list[tuple[str, ...]] = []
@@ -47,8 +46,7 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
                     )
                     rows.append(row)
                     name = ""  # once is enough
-        shown, _ = fitted("errors on steps that were not fitted", _ERRORS, rows, console.width)
-        console.print(shown)
+        _print("errors on steps that were not fitted", _ERRORS, rows)
     rows = [
         (
             each["term"],
@@ -58,10 +56,7 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
         )
         for each in record["terms"]
     ]
-    shown, gone = fitted("terms of the costs [95 %]", _TERMS, rows, console.width)
-    console.print(shown)
-    if gone:
-        say(left_out(gone, console.width, "fit.json holds them"))
+    _print("terms of the costs [95 %]", _TERMS, rows)
     for sentence in answer_of(record):
         say(sentence)
     odd = record.get("odd_steps", ())
@@ -73,3 +68,11 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
         say(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")
     say_notes(record.get("notes", ()))
     say(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
+
+
+def _print(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    console = table_console()
+    shown, gone = fitted(title, columns, rows, console.width)
+    console.print(shown)
+    if gone:
+        say(left_out(gone, console.width, "fit.json holds them"))

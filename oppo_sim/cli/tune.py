@@ -243,7 +243,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     seeds = len(record["fresh_seeds"]) or len(record["seeds"])
     title = f"{tuned.scenario.name}: {counted(seeds, 'fresh seed')} × {record['steps']} steps (simulated)"
     columns = [
-        Column("setting", left=True, folds_at=max(24, width // 4)),
+        Column("setting", left=True, folds_at=max(16, width // 4)),
         Column("step"),
         Column("speed-up\n[95 %]"),
         Column("from choice\n[95 %]", 1),
@@ -251,7 +251,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
         Column("bias", 4),
         *(Column(head, 5 + i) for i, head in enumerate(GPU_HEADS)),
         Column("KV peak", 8),
-        Column(""),
+        Column("", folds_at=6, stays=True),
     ]
     rows = []
     for one in [tuned.chosen, *_each_once(tuned.chosen, tuned.others)[: MOST_SHOWN - 1]]:

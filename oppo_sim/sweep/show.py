@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 5
 
-_LEAST_FIELD: Final = 12
+_LEAST_FIELD: Final = 6
 """Characters of a field's values, in a table that is too wide."""
 
 
@@ -82,7 +82,10 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
         [Column("to reward, h\n[95 %]"), Column("progress", 6)] if to_reward else [Column("speed-up\n[95 %]")]
     )
     columns = [
-        *(Column(field_label(name).replace(" (", "\n("), folds_at=_LEAST_FIELD) for name in plan.fields),
+        *(
+            Column(field_label(name).replace(" (", "\n("), folds_at=_LEAST_FIELD, stays=True)
+            for name in plan.fields
+        ),
         Column("step [95 %]", 1 if to_reward else 0),
         *ratio,
         Column("from\nbest", 5),
@@ -92,7 +95,7 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
         *(Column(head, 7 + i) for i, head in enumerate(GPU_HEADS)),
         Column("KV peak", 10),
         *([Column("best in\ndraws", 2)] if drawn else []),
-        Column(""),
+        Column("", stays=True),
     ]
     column = OBJECTIVE_COLUMN[plan.spec.objective]
     keyed = table[column].where(table[c.STATUS] == "ok")

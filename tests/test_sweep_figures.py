@@ -282,7 +282,11 @@ def test_values_are_shown_in_order_and_short() -> None:
         settings_label(["policy.name", "policy.overcommit", "policy.x"], ["oppo", 8, None])
         == "policy oppo, overcommit Δ 8"
     )
-    assert value_label({"control": "explore"}) == '{"control": "explore"}'
+    assert value_label({"control": "explore"}) == "controlled (explore)"
+    assert value_label({"control": "race", "start": 64}) == "controlled (race, start 64)"
+    assert value_label({"a": 1}) == '{"a": 1}'
+    shown = [value_label(value, 4) for value in (1.7654275288657706, 0.33333333, 123456.78, 1.0, 3)]
+    assert shown == ["1.765", "0.3333", "123457", "1.0", "3"]
     shown = [measured_label(value, "signed_share") for value in (-0.0004, 0.012, -0.012, float("nan"))]
     assert shown == ["±0.0 %", "+1.2 %", "−1.2 %", "–"]
 

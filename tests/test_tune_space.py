@@ -182,3 +182,14 @@ def test_one_rollout_is_not_one_batch() -> None:
         )
         == 2
     )
+
+
+def test_a_setting_is_shown_with_few_digits_and_kept_exactly() -> None:
+    exact = 1.7654275288657706
+    setting = Setting(
+        "tail-batching", (("policy.over_issue", exact), ("policy.chunk_size", {"control": "race"}))
+    )
+    assert setting.label == "tail-batching, over_issue 1.765, chunk_size controlled (race)"
+    assert setting.knobs["policy.over_issue"] == exact
+    # A batch is not a rollout.
+    assert Setting("oppo", (("policy.overcommit", 1.0),)).label == "oppo, overcommit 1.0"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 NOTHING = "–"
 LARGE_LENGTH_BIAS: Final = 0.05
 """Of a policy's trained responses against sequential's, from which it is warned of."""
+SHORT_DIGITS: Final = 4
+"""Of a setting in a table or a sentence; files and what is to be pasted have all."""
 DISTRIBUTIONS = (
     "Staleness: weight updates between a rollout's first token and its training. Deferrals: steps in which it"
     " decoded and did not finish; asynchronous policies defer nothing, their rollouts go on through updates."
@@ -340,11 +342,15 @@ def option_text(value: Any) -> str:
     return "null" if value is None else value_text(value)
 
 
-def value_label(value: Any) -> str:
-    """The same for reading: at most six digits of a number with a fraction."""
+def value_label(value: Any, digits: int = 6) -> str:
+    """The same for reading: at most so many ``digits`` of a number with a fraction, a controller by its name
+    and what else it is given."""
     plain = value.item() if hasattr(value, "item") else value
     if isinstance(plain, float) and math.isfinite(plain) and not plain.is_integer():
-        return f"{plain:g}"
+        return f"{plain:.{max(digits, len(str(int(abs(plain)))))}g}"
+    if isinstance(plain, Mapping) and "control" in plain:
+        given = (f"{name} {value_label(one, digits)}" for name, one in plain.items() if name != "control")
+        return f"controlled ({', '.join((str(plain['control']), *given))})"
     return value_text(plain)
 
 

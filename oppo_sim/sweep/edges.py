@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.refill import overcommit_rollouts
+from oppo_sim.report.labels import SHORT_DIGITS, value_label
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES, Split
 from oppo_sim.scenario.schema import Scenario
@@ -126,7 +127,7 @@ def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by
     side: Side = "lowest" if here == order[0] else "highest"
     if side == "highest" and None in given.values:  # no bound at all is beyond every number
         return None
-    what = f"{field} {value:g}" if isinstance(value, float) else f"{field} {value}"
+    what = f"{field} {value_label(value, SHORT_DIGITS)}"
     for other, reason in given.refused.items():
         amount = _amount(scenario, field, other)
         if amount is not None and (amount < here if side == "lowest" else amount > here):

@@ -9,6 +9,7 @@ from oppo_sim import columns as c
 from oppo_sim.report.labels import (
     GPU_HEADS,
     NOTHING,
+    SHORT_DIGITS,
     counted,
     field_label,
     format_percent,
@@ -104,7 +105,7 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
     for number in order:
         row = table.loc[number]
         rows[int(number)] = [
-            *(value_label(row[name]) for name in plan.fields),
+            *(value_label(row[name], SHORT_DIGITS) for name in plan.fields),
             _seconds(row),
             *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
             NOTHING if number == sweep.best else format_signed(row[c.DIFFERENCE]),
@@ -202,7 +203,7 @@ def _spans(sweep: "Sweep") -> str:
         )
         if len(values) > 1:
             ends, numeric = (
-                f"{value_label(values[0])} to {value_label(values[-1])}",
+                f"{value_label(values[0], SHORT_DIGITS)} to {value_label(values[-1], SHORT_DIGITS)}",
                 rows[name].dtype.kind in "if",
             )
             parts.append(f"{field_label(name)}: {ends if numeric else ', '.join(map(str, values[:6]))}")

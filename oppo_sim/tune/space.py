@@ -15,6 +15,7 @@ from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.knobs import Knob
 from oppo_sim.policies.refill import overcommit_rollouts
 from oppo_sim.policies.registry import SHIPPED, check_settings, make_policy, policy_class
+from oppo_sim.report.labels import SHORT_DIGITS, value_label
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
@@ -61,7 +62,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """``oppo, chunk_size 256, overcommit 8``."""
+        """``oppo, chunk_size 256, overcommit 8``, for reading: numbers are rounded."""
         values = (f"{field.removeprefix(POLICY)} {_value_text(value)}" for field, value in self.values)
         return ", ".join((self.policy, *values))
 
@@ -394,8 +395,4 @@ def _setting_value(scenario: Scenario, name: str, settings: Mapping[str, Any], k
 
 
 def _value_text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, dict) and "control" in value:
-        return f"controlled ({value['control']})"
-    return value if isinstance(value, str) else show_value(value)
+    return "none" if value is None else value_label(value, SHORT_DIGITS)

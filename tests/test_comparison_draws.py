@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from oppo_sim.comparison.plan import make_cells, plan_comparison
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import Progress
-from oppo_sim.report.ranges import few_seeds_sentence
+from oppo_sim.report.labels import significant
+from oppo_sim.report.ranges import around, ends_text, few_seeds_sentence
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.machine import on_machine
@@ -228,6 +230,27 @@ def test_the_terminal_shows_both_intervals_at_80_columns_and_json_has_all(
     write_scenario(again, costs=COSTS)
     redrawn = compare(again / "tiny.yaml", POLICIES, seeds=2, attribution=False)
     assert redrawn.table.loc["oppo", c.SPEEDUP_MACHINE_LOW] == row[c.SPEEDUP_MACHINE_LOW]
+
+
+def test_an_interval_holds_the_number_beside_it_as_both_are_printed() -> None:
+    assert ends_text(1.5, 3.2, 2.3) == "[1.5, 3.2]"
+    assert ends_text(2.06, 2.4, 2.08) == "[2.06, 2.40]"
+    assert ends_text(1.96, 2.04, 2.0) == "[1.96, 2.04]"
+    assert ends_text(math.nan, 1.0, 1.0) == ""
+    two = partial(significant, digits=2)
+    assert around(49.9, 49.7, 50.2, two, significant) == "[49.7, 50.2]"
+    assert around(50.4, 41.3, 55.1, two, significant) == "[41, 55]"
+    assert around(1230.4, 1228.0, 1234.0, two, significant) == "[1,228, 1,234]"
+
+
+def test_one_seed_without_draws_has_no_intervals(oppo: Oppo, tmp_path: Path) -> None:
+    write_scenario(tmp_path)
+    one = compared(oppo, "one", "--seeds", "1", "--draws", "0").out
+    table = one.partition("\nbest: ")[0]
+    assert "[" not in table
+    assert "to the target reward\n" in "\n".join(map(str.rstrip, table.splitlines()))
+    several = compared(oppo, "several", "--draws", "0").out
+    assert "to the target reward [95 %]" in several
 
 
 def test_linear_costs_are_taken_as_given(oppo: Oppo, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.sweep.drawing import GROUP
+from oppo_sim.sweep.show import notes
 from tests.cli_runs import TINY, write_scenario
 from tests.test_comparison_draws import constant, write_drawn
 
@@ -158,6 +159,18 @@ def test_a_folder_of_draws_is_continued_and_shown(
     assert len(simulated) == made
     assert run(["report", "out", "-o", "page.html"]) == 0
     assert "seeds and the draws of the machine" in Path("page.html").read_text()
+
+
+def test_what_is_said_of_a_column_is_said_where_it_is_shown(tmp_path: Path) -> None:
+    swept = oppo_sim.sweep(streaming(tmp_path, "score_batch_s\n0\n0\n1\n"), grid=CHUNKS, seeds=2)
+
+    def said(gone: tuple[str, ...]) -> list[str]:
+        return [
+            sentence for sentence in notes(swept, gone) if "could be the best ran on the draws" in sentence
+        ]
+
+    assert "speed-up [95 %] of seeds and machine" in said(("KV peak",))[0]
+    assert "speed-up" not in said(("speed-up [95 %]",))[0]
 
 
 def test_linear_costs_have_no_draws(tmp_path: Path) -> None:

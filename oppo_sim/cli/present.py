@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +29,11 @@ from oppo_sim.report.labels import (
     time_unit,
 )
 from oppo_sim.report.ranges import (
+    around,
     drawn_words,
     ends_text,
     few_seeds_in,
+    has_intervals,
     has_ranges,
     machine_sentence,
     over_words,
@@ -113,7 +116,8 @@ def show_comparison(
             comparison.table, "staleness: mean / max; length bias: against sequential; GPU-h/1k: 1,000 steps"
         )
     )
-    console.print(to_reward_table(comparison.table, "to the target reward [95 %]"))
+    interval = " [95 %]" if has_intervals(comparison.table) else ""
+    console.print(to_reward_table(comparison.table, f"to the target reward{interval}"))
     for name, shares in compared_shares(comparison.cells).items():
         if shares.shape[1] > 1:
             # The others train on policy, or defer nothing.
@@ -243,7 +247,8 @@ def comparison_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
         interval = f" [{low:.2f}, {high:.2f}]" if np.isfinite((low, high)).all() else ""
         ratio = f"{speedup:.2f}×{interval}" if np.isfinite(speedup) else NOTHING
         rows.append((str(policy), format_seconds(step, unit), ratio))
-    return table(title, ("policy", "step time", "speed-up [95 % interval]"), rows)
+    ratio = "speed-up [95 % interval]" if has_intervals(comparison) else "speed-up"
+    return table(title, ("policy", "step time", ratio), rows)
 
 
 def _filters(comparison: "pd.DataFrame") -> bool:
@@ -264,7 +269,8 @@ def ranges_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
             (
                 str(policy),
                 format_seconds(row[c.STEP_S], unit),
-                f"{row[c.SPEEDUP]:.2f}× {ends_text(row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH])}",
+                f"{row[c.SPEEDUP]:.2f}×"
+                f" {ends_text(row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH], row[c.SPEEDUP])}",
                 f"[{alone[0]:.2f}, {alone[1]:.2f}]" if np.isfinite(alone).all() else NOTHING,
                 f"{share:.0%}".replace("%", " %") if np.isfinite(share) else NOTHING,
             )
@@ -293,16 +299,17 @@ def price_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
 
 
 def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
-    """One row a policy: what a step is worth, time, GPU-hours and speed-up to the target reward. 80 columns
-    wide."""
+    """One row a policy: what a step is worth, time, GPU-hours and speed-up to the target reward, with
+    intervals where there are several seeds or draws. 80 columns wide."""
     hours = numbers(comparison, c.HOURS_TO_REWARD, "comparison")
     unit = time_unit(3600.0 * float(np.nanmin(hours)) if np.isfinite(hours).any() else 3600.0)
     scale = 3600.0 / unit.seconds
+    known = has_intervals(comparison)
 
     def value(row: Mapping[Any, Any], names: Sequence[str], scale: float = 1.0, mark: str = "") -> str:
         middle, low, high = (scale * row[name] for name in names)
-        between = f" [{significant(low, 2)}, {significant(high, 2)}]" if np.isfinite(low) else ""
-        return f"{significant(middle)}{mark}{between}"
+        between = around(middle, low, high, partial(significant, digits=2), significant) if known else ""
+        return f"{significant(middle)}{mark} {between}".rstrip()
 
     times = (c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH)
     ratios = (c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH)

@@ -266,7 +266,7 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
     console.print(best)
     if sentence := left_out(gone, console.width, "points.csv holds them"):
         say(sentence)
-    for sentence in notes(sweep):
+    for sentence in notes(sweep, gone):
         say(sentence)
     show_provenance(record)
     say(f"wrote {folder}")

@@ -260,7 +260,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
         least, most = gain["speedup_low"], gain["speedup_high"]
         ratio = f" [{least:.2f}, {most:.2f}]" if isfinite(least) else ""
         if one.ranges:
-            ratio = f" {ends_text(gain[c.SPEEDUP_BOTH_LOW], gain[c.SPEEDUP_BOTH_HIGH])}"
+            ratio = f" {ends_text(gain[c.SPEEDUP_BOTH_LOW], gain[c.SPEEDUP_BOTH_HIGH], gain['speedup'])}"
         why = "" if one.checked.number is not None else f" ({one.checked.why})"
         rows.append(
             [

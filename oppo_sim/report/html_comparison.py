@@ -266,7 +266,7 @@ def _ranges_section(table: "pd.DataFrame", machine: str) -> Section:
             str(policy),
             f"{row[c.SPEEDUP]:.2f}×",
             *(
-                ends_text(row[low], row[high]) or NOTHING
+                ends_text(row[low], row[high], row[c.SPEEDUP]) or NOTHING
                 for low, high in (
                     (c.SPEEDUP_LOW, c.SPEEDUP_HIGH),
                     (c.SPEEDUP_MACHINE_LOW, c.SPEEDUP_MACHINE_HIGH),

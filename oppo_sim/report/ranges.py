@@ -1,6 +1,6 @@
 """Intervals of the machine in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +33,11 @@ def has_ranges(table: "pd.DataFrame") -> bool:
     return c.SPEEDUP_MACHINE_LOW in table.columns and bool(table[c.SPEEDUP_MACHINE_LOW].notna().any())
 
 
+def has_intervals(table: "pd.DataFrame") -> bool:
+    """There are several seeds or draws to tell how far off a number is; one seed tells nothing of others."""
+    return has_ranges(table) or (c.SPEEDUP_LOW in table and bool(table[c.SPEEDUP_LOW].notna().any()))
+
+
 def drawn_words(machine: bool, objective: str, effects: int) -> str:
     """What draws are of: the ``machine``, the effect of staleness, or both; empty where nothing is drawn.
     ``effects``: draws of the effect, which count where the objective is a time to reward."""
@@ -46,12 +51,32 @@ def over_words(seeds: str, drawn: str) -> str:
     return f"{seeds} and the draws of {drawn}" if drawn else seeds
 
 
-def ends_text(low: float, high: float) -> str:
-    """``[1.2, 2.9]``, with two decimals where the ends lie close together; empty without an interval."""
+def ends_text(low: float, high: float, value: float = np.nan) -> str:
+    """``[1.2, 2.9]``, with two decimals where the ends lie close together, or would leave out the ``value``
+    that is printed beside them with two; empty without an interval."""
+    few = [1] if high - low >= 0.2 else []
+    return around(value, low, high, *(f"{{:.{digits}f}}".format for digits in (*few, 2)))
+
+
+def around(value: float, low: float, high: float, *ways: Callable[[float], str]) -> str:
+    """An interval around a ``value`` that is printed beside it in the last of the ``ways``: its ends in the
+    first that has the value between two different ends; empty without an interval."""
     if not np.isfinite((low, high)).all():
         return ""
-    digits = 1 if high - low >= 0.2 else 2
-    return f"[{low:.{digits}f}, {high:.{digits}f}]"
+    printed = _number(ways[-1](value)) if np.isfinite(value) else (low + high) / 2
+    found = [(way(low), way(high)) for way in ways]
+    fits = ((one, other) for one, other in found if one != other and _holds(one, other, printed))
+    first, second = next(fits, found[-1])
+    return f"[{first}, {second}]"
+
+
+def _holds(low: str, high: str, value: float) -> bool:
+    return _number(low) <= value <= _number(high)
+
+
+def _number(text: str) -> float:
+    """A number as it is printed for people."""
+    return float(text.replace(",", "").replace("−", "-"))
 
 
 def few_seeds_sentence(share: float, seeds: int, practical: float = 0.0) -> str:

@@ -1,5 +1,6 @@
 """A finished sweep on the terminal: the best points, and what can be said of them."""
 
+from collections.abc import Collection
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +23,11 @@ from oppo_sim.report.labels import (
     value_label,
 )
 from oppo_sim.report.ranges import (
+    around,
     drawn_words,
     ends_text,
     few_seeds_sentence,
+    has_intervals,
     has_ranges,
     over_words,
     widest_sentence,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from oppo_sim.sweep.run import Sweep
 
 _MOST_REASONS = 5
+_SPEEDUP: Final = "speed-up"
 
 _LEAST_FIELD: Final = 6
 """Characters of a field's values, in a table that is too wide."""
@@ -78,16 +82,19 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
     """Columns, and row number → cells of the best ``top`` points, best first."""
     plan, table = sweep.plan, sweep.points
     to_reward = plan.spec.objective == TO_REWARD
-    drawn = has_ranges(table)
+    drawn, known = has_ranges(table), has_intervals(table)
+    interval = " [95 %]" if known else ""
     ratio = (
-        [Column("to reward, h\n[95 %]"), Column("progress", 6)] if to_reward else [Column("speed-up\n[95 %]")]
+        [Column(f"to reward, h{interval}".replace(" [", "\n[")), Column("progress", 6)]
+        if to_reward
+        else [Column(f"{_SPEEDUP}{interval}".replace(" [", "\n["))]
     )
     columns = [
         *(
             Column(field_label(name).replace(" (", "\n("), folds_at=_LEAST_FIELD, stays=True)
             for name in plan.fields
         ),
-        Column("step [95 %]", 1 if to_reward else 0),
+        Column(f"step{interval}", 1 if to_reward else 0),
         *ratio,
         Column("from\nbest", 5),
         Column("staleness\nmean ≤ max", 3),
@@ -107,7 +114,7 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
         rows[int(number)] = [
             *(value_label(row[name], SHORT_DIGITS) for name in plan.fields),
             _seconds(row),
-            *([_hours(row), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
+            *([_hours(row, known), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
             NOTHING if number == sweep.best else format_signed(row[c.DIFFERENCE]),
             f"{row[c.COMPARED_STALENESS_MEAN]:.2f} ≤ {row[c.COMPARED_STALENESS_MAX]:.0f}",
             format_signed(row[c.LENGTH_BIAS_PAIRED]),
@@ -120,8 +127,9 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
     return columns, rows
 
 
-def notes(sweep: "Sweep") -> list[str]:
-    """Sentences below the table: the region, stopped and failed points, the engines."""
+def notes(sweep: "Sweep", gone: Collection[str] = ()) -> list[str]:
+    """Sentences below the table: the region, stopped and failed points, the engines. ``gone``: heads that
+    left it."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
     others = len(sweep.alike) - 1
     drawn = has_ranges(sweep.points)
@@ -159,11 +167,10 @@ def notes(sweep: "Sweep") -> list[str]:
     if drawn and sweep.best is not None:
         found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
         count = int(sweep.points[c.P_BEST].notna().sum())
-        others_have = "; of the others, of the seeds alone" if count < len(sweep.points) else ""
-        found.append(
-            f"{counted(count, 'point')} that could be the best ran on the draws: speed-up [95 %] of seeds and"
-            f" machine{others_have}"
-        )
+        found.append(f"{counted(count, 'point')} that could be the best ran on the draws")
+        if objective != TO_REWARD and not any(head.startswith(_SPEEDUP) for head in gone):
+            found[-1] += f": {_SPEEDUP} [95 %] of seeds and machine"
+            found[-1] += "; of the others, of the seeds alone" if count < len(sweep.points) else ""
     statuses = sweep.statuses
     if statuses["stopped"]:
         found.append(
@@ -220,17 +227,19 @@ def _seconds(row: Any) -> str:
     )
 
 
-def _hours(row: Any) -> str:
-    low, high = row[c.HOURS_TO_REWARD_LOW], row[c.HOURS_TO_REWARD_HIGH]
-    between = f" [{significant(low)}, {significant(high)}]" if np.isfinite(low) and np.isfinite(high) else ""
-    return f"{significant(row[c.HOURS_TO_REWARD])}{between}"
+def _hours(row: Any, known: bool) -> str:
+    value, low, high = (
+        row[name] for name in (c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH)
+    )
+    return f"{significant(value)} {around(value, low, high, significant) if known else ''}".rstrip()
 
 
 def _ratio(row: Any) -> str:
     value, low, high = row[c.SPEEDUP], row[c.SPEEDUP_LOW], row[c.SPEEDUP_HIGH]
     if not np.isfinite(value):
         return NOTHING
-    if together := ends_text(row.get(c.SPEEDUP_BOTH_LOW, np.nan), row.get(c.SPEEDUP_BOTH_HIGH, np.nan)):
+    both = row.get(c.SPEEDUP_BOTH_LOW, np.nan), row.get(c.SPEEDUP_BOTH_HIGH, np.nan)
+    if together := ends_text(*both, value):
         return f"{value:.2f}× {together}"
     return f"{value:.3f}×" + (f" [{low:.3f}, {high:.3f}]" if np.isfinite(low) and np.isfinite(high) else "")
 

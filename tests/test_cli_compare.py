@@ -17,6 +17,7 @@ from oppo_sim import columns as c
 from oppo_sim import compare
 from oppo_sim.cli.main import run
 from oppo_sim.comparison.result import ATTRIBUTION_COLUMNS
+from oppo_sim.report.labels import policy_names
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
@@ -116,6 +117,39 @@ def test_results_do_not_depend_on_the_number_of_processes(oppo: Oppo) -> None:
     assert oppo(*ARGUMENTS).code == 0
     assert oppo(*ARGUMENTS[:-1], "2", "-o", "two").code == 0
     assert contents(Path("cmp")) == contents(Path("two"))
+
+
+def test_equal_baselines_are_one_row_and_json_has_both(oppo: Oppo) -> None:
+    """A chunk that no response is longer than ends rounds where a step ends."""
+    arguments = ("--policies", "partial-rollout,intra", "--seeds", "2", "--no-figures", "--jobs", "1")
+    long = ("--set", "policy.token_budget=40", "--set", "policy.name=partial-rollout")
+    printed = oppo("compare", "tiny.yaml", *arguments, *long, "-o", "long").out
+    assert "rounds of 40" not in printed
+    assert printed.count("\n  sequential ") >= 3
+    labels = json.loads(oppo("compare", "tiny.yaml", *arguments, *long, "-o", "json", "--json").out)
+    assert "sequential (rounds of 40)" in labels["comparison"]
+    short = ("--set", "policy.token_budget=8", "--set", "policy.name=partial-rollout")
+    assert "rounds of 8" in oppo("compare", "tiny.yaml", *arguments, *short, "-o", "short").out
+
+
+def test_a_policy_of_ones_own_is_called_by_its_class(oppo: Oppo, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "MyVeryLongNamedPolicyOfMine"
+    Path("mine.py").write_text(
+        "from oppo_sim.policies import Policy\n\n\n"
+        f"class {name}(Policy):\n    def plan(self, pool):\n        return self.refill(pool, overcommit=0, chunk_size=8)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ("--seeds", "2", "--no-figures", "--jobs", "1")
+    printed = oppo("compare", "tiny.yaml", "--policies", f"mine.py:{name}", *arguments, "-o", "own").out
+    assert f"  {name} " in printed
+    assert "mine.py:" not in printed.partition("\nbest: ")[0]
+    swept = oppo(
+        "sweep", "tiny.yaml", "--grid", f"policy.name=mine.py:{name},intra", *arguments, "-o", "sw"
+    ).out
+    assert any(line.split()[:1] == [name] for line in swept.splitlines())
+    both = policy_names(["a.py:One", "b.py:One", "c.py:Two", "oppo"])
+    assert list(both.values()) == ["a.py:One", "b.py:One", "Two", "oppo"]
 
 
 def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[RunRequest]) -> None:

@@ -14,6 +14,7 @@ from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.plain_json import plain
+from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.labels import (
     ATTRIBUTION,
     GPU_HEADS,
@@ -24,6 +25,7 @@ from oppo_sim.report.labels import (
     gpu_cells,
     one_unit,
     other_lengths,
+    policy_names,
     significant,
     stage_rows,
     time_unit,
@@ -106,39 +108,54 @@ def show_comparison(
         return
 
     console = table_console()
-    if has_ranges(comparison.table):
-        console.print(ranges_table(comparison.table, title))
+    kept = _baselines_once(comparison.table)
+    names = policy_names(kept.index)
+    table = kept.rename(index=names)
+    if has_ranges(table):
+        console.print(ranges_table(table, title))
         say("95 % of rollouts and machine, and of the rollouts alone; best: in so many draws and seeds\n")
     else:
-        console.print(comparison_table(comparison.table, title))
+        console.print(comparison_table(table, title))
     console.print(
-        price_table(
-            comparison.table, "staleness: mean / max; length bias: against sequential; GPU-h/1k: 1,000 steps"
-        )
+        price_table(table, "staleness: mean / max; length bias: against sequential; GPU-h/1k: 1,000 steps")
     )
-    interval = " [95 %]" if has_intervals(comparison.table) else ""
-    console.print(to_reward_table(comparison.table, f"to the target reward{interval}"))
+    interval = " [95 %]" if has_intervals(table) else ""
+    console.print(to_reward_table(table, f"to the target reward{interval}"))
     for name, shares in compared_shares(comparison.cells).items():
         if shares.shape[1] > 1:
             # The others train on policy, or defer nothing.
-            spread = shares[shares.iloc[:, 0] < 1 - 1e-9]
+            spread = shares[shares.iloc[:, 0] < 1 - 1e-9].rename(index=names)
             console.print(shares_table(spread, name, "all others: 0" if len(spread) < len(shares) else ""))
     if comparison.attribution.notna().any(axis=None):
-        console.print(attribution_table(comparison.attribution, "where the time went"))
-    say(_best_sentence(comparison))
+        console.print(attribution_table(comparison.attribution.rename(index=names), "where the time went"))
+    say(_best_sentence(comparison, names))
     if other := other_lengths(float(comparison.table[c.LENGTH_BIAS_PAIRED][comparison.best])):
-        say(f"{comparison.best}: {other}")
+        say(f"{names.get(comparison.best, comparison.best)}: {other}")
     say(manifest["to_reward"]["sentence"])
-    show_machine(manifest, comparison.table)
+    show_machine(manifest, table)
     if sentence := published_sentence(manifest):
         say(sentence)
     show_provenance(manifest)
     say(f"wrote {folder}")
 
 
-def _best_sentence(comparison: "Comparison") -> str:
-    """Which policy is the best, and which (≈) cannot be told apart from it."""
-    best, alike, plan = comparison.best, comparison.alike, comparison.plan
+def _baselines_once(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Without baselines that equal a shorter-named one, such as plain ``sequential``, in every number."""
+    baselines = sorted((name for name in table.index if name.partition(" (")[0] == BASELINE), key=len)
+    values = table.select_dtypes("number")
+    again = [
+        name
+        for at, name in enumerate(baselines)
+        if any(values.loc[name].equals(values.loc[other]) for other in baselines[:at])
+    ]
+    return table.drop(index=again)
+
+
+def _best_sentence(comparison: "Comparison", names: Mapping[str, str]) -> str:
+    """Which policy is the best, and which (≈) cannot be told apart from it. ``names``: of those that are
+    shown."""
+    best, plan = names.get(comparison.best, comparison.best), comparison.plan
+    alike = [names[policy] for policy in comparison.alike if policy in names]
     effects = 0 if plan is None else len(learning_of(plan.scenario.rewards, plan.steps).effect.draws)
     over = over_words("the seeds", drawn_words(comparison.ranges is not None, comparison.objective, effects))
     slower = "slower"
@@ -152,7 +169,7 @@ def _best_sentence(comparison: "Comparison") -> str:
     found = f"best: {best}; ≈ {', '.join(alike)}: not told apart from it over {over}{near}"
     if plan is None:
         return found
-    few = few_seeds_in(comparison.table, comparison.best, alike, len(plan.seeds), plan.practical)
+    few = few_seeds_in(comparison.table, comparison.best, comparison.alike, len(plan.seeds), plan.practical)
     return f"{found}; {few}" if few else found
 
 

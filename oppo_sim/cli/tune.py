@@ -232,6 +232,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
         format_seconds,
         format_signed,
         gpu_cells,
+        policy_names,
         signed_ends,
     )
     from oppo_sim.report.ranges import ends_text
@@ -254,7 +255,9 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
         Column("", folds_at=6, stays=True),
     ]
     rows = []
-    for one in [tuned.chosen, *_each_once(tuned.chosen, tuned.others)[: MOST_SHOWN - 1]]:
+    looked_at = [tuned.chosen, *_each_once(tuned.chosen, tuned.others)[: MOST_SHOWN - 1]]
+    names = policy_names(one.checked.setting.policy for one in looked_at)
+    for one in looked_at:
         row, gain = one.checked.rows[0], expected(one, tuned.record["objective"])
         mean, low, high = one.difference
         least, most = gain["speedup_low"], gain["speedup_high"]
@@ -264,7 +267,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
         why = "" if one.checked.number is not None else f" ({one.checked.why})"
         rows.append(
             [
-                one.checked.setting.label + why,
+                one.checked.setting.named(names) + why,
                 format_seconds(row[c.STEP_S]),
                 f"{gain['speedup']:.2f}×{ratio}",
                 NOTHING if one is tuned.chosen else format_signed(mean) + signed_ends(low, high),

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -352,6 +352,15 @@ def value_label(value: Any, digits: int = 6) -> str:
         given = (f"{name} {value_label(one, digits)}" for name, one in plain.items() if name != "control")
         return f"controlled ({', '.join((str(plain['control']), *given))})"
     return value_text(plain)
+
+
+def policy_names(policies: Iterable[str]) -> dict[str, str]:
+    """Policies as a table names them: ``my_policy.py:Mine`` is ``Mine`` unless another is, too."""
+    every = list(dict.fromkeys(policies))
+    short = [policy.rpartition(":")[2] if ".py:" in policy else policy for policy in every]
+    return {
+        policy: name if short.count(name) == 1 else policy for policy, name in zip(every, short, strict=True)
+    }
 
 
 def settings_label(fields: Sequence[str], values: Sequence[Any]) -> str:

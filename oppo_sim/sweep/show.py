@@ -18,6 +18,7 @@ from oppo_sim.report.labels import (
     format_signed,
     gpu_cells,
     other_lengths,
+    policy_names,
     settings_label,
     significant,
     value_label,
@@ -36,6 +37,7 @@ from oppo_sim.report.terminal import Column, fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
 from oppo_sim.sweep.beyond import best_edges
+from oppo_sim.sweep.resolve import POLICY_NAME
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,11 +110,12 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
     column = OBJECTIVE_COLUMN[plan.spec.objective]
     keyed = table[column].where(table[c.STATUS] == "ok")
     order = keyed.sort_values(ascending=plan.spec.objective != "speedup", kind="stable").dropna().index[:top]
+    policies = policy_names(table[POLICY_NAME]) if POLICY_NAME in plan.fields else {}
     rows = {}
     for number in order:
         row = table.loc[number]
         rows[int(number)] = [
-            *(value_label(row[name], SHORT_DIGITS) for name in plan.fields),
+            *(policies.get(str(row[name])) or _value(row[name]) for name in plan.fields),
             _seconds(row),
             *([_hours(row, known), f"{row[c.PROGRESS]:.2f}"] if to_reward else [_ratio(row)]),
             NOTHING if number == sweep.best else format_signed(row[c.DIFFERENCE]),
@@ -210,11 +213,15 @@ def _spans(sweep: "Sweep") -> str:
         )
         if len(values) > 1:
             ends, numeric = (
-                f"{value_label(values[0], SHORT_DIGITS)} to {value_label(values[-1], SHORT_DIGITS)}",
+                f"{_value(values[0])} to {_value(values[-1])}",
                 rows[name].dtype.kind in "if",
             )
             parts.append(f"{field_label(name)}: {ends if numeric else ', '.join(map(str, values[:6]))}")
     return "; ".join(parts)
+
+
+def _value(value: Any) -> str:
+    return value_label(value, SHORT_DIGITS)
 
 
 def _seconds(row: Any) -> str:

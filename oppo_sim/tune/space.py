@@ -63,8 +63,12 @@ class Setting:
     @property
     def label(self) -> str:
         """``oppo, chunk_size 256, overcommit 8``, for reading: numbers are rounded."""
+        return self.named({})
+
+    def named(self, names: Mapping[str, str]) -> str:
+        """The same, with a policy as ``names`` has it."""
         values = (f"{field.removeprefix(POLICY)} {_value_text(value)}" for field, value in self.values)
-        return ", ".join((self.policy, *values))
+        return ", ".join((names.get(self.policy, self.policy), *values))
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,17 @@ def one(field: str, values: Sequence[Any], best: Any, drawn: Interval | None = N
         ("policy.overcommit", (0, 2, 4), 4, ("highest", False, "0,2,4,6,8")),
         # 1.0 is a batch of 8 rollouts, more than 4 of them.
         ("policy.overcommit", (2, 4, 1.0), 4, None),
+        # Shares stay shares, of which the batch is the largest.
+        (
+            "policy.overcommit",
+            (0.1234567, 0.2),
+            0.2,
+            ("highest", False, "0.1234567,0.2,0.276543,0.353087"),
+        ),
+        ("policy.overcommit", (0.0, 0.25, 0.5), 0.5, ("highest", False, "0.0,0.25,0.5,0.75,1.0")),
+        ("policy.overcommit", (0.1, 0.3), 0.3, ("highest", False, "0.1,0.3,0.9,1.0")),
+        ("policy.overcommit", (0.5, 1.0), 1.0, ("highest", True, "")),
+        ("policy.overcommit", (0.25, 0.5), 0.25, ("lowest", False, "0.0625,0.125,0.25,0.5")),
         ("policy.max_staleness", (0, 1, 2), 2, ("highest", False, "0,1,2,3,4")),
         # Unbounded deferrals are beyond every number of them.
         ("policy.max_deferrals", (None, 1, 2, 8), 8, None),
@@ -81,6 +92,14 @@ def test_an_interval_is_widened_within_what_there_is() -> None:
     assert high is not None
     assert high.values == "8..64:log"
     assert parse_knob(f"policy.chunk_size={high.values}").high == 64
+    share = one("policy.overcommit", (0.02, 0.3, 0.49), 0.49, Interval(0.0, 0.5))
+    assert share is not None
+    assert share.values == "0.0..0.75"
+    most = one("policy.overcommit", (0.1, 0.9), 0.9, Interval(0.0, 0.95))
+    assert most is not None
+    assert most.values == "0.0..1.0"
+    drawn = parse_knob(f"policy.overcommit={most.values}")
+    assert (drawn.kind, drawn.low, drawn.high) == ("float", 0.0, 1.0)
 
 
 def test_why_is_said_where_it_can_be_told() -> None:

@@ -14,7 +14,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report import sweep_figures as s
 from oppo_sim.report import tune_figures as t
-from oppo_sim.report.labels import measured_label, settings_label, value_label
+from oppo_sim.report.labels import field_label, measured_label, settings_label, value_label
 from oppo_sim.report.points import Points, category, filled, heat_axes, is_grid, ordered_values
 from oppo_sim.report.ranked_figure import ranked_figure
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
@@ -282,6 +282,8 @@ def test_values_are_shown_in_order_and_short() -> None:
         settings_label(["policy.name", "policy.overcommit", "policy.x"], ["oppo", 8, None])
         == "policy oppo, overcommit Δ 8"
     )
+    units = [field_label("policy.overcommit", values) for values in ((0, 8), (0.25, 1.0), (4, 0.5), ())]
+    assert [label.partition("Δ")[2] for label in units] == [" (rollouts)", " (share of B)", "", " (rollouts)"]
     assert value_label({"control": "explore"}) == "controlled (explore)"
     assert value_label({"control": "race", "start": 64}) == "controlled (race, start 64)"
     assert value_label({"a": 1}) == '{"a": 1}'

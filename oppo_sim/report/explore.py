@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import MEASURES, field_label, measure_of, short_label, value_label, value_text
-from oppo_sim.report.points import CHUNK_FIELD, OVERCOMMIT_FIELD, Points
+from oppo_sim.report.labels import (
+    MEASURES,
+    OVERCOMMIT,
+    field_label,
+    measure_of,
+    short_label,
+    value_label,
+    value_text,
+)
+from oppo_sim.report.points import CHUNK_FIELD, Points
 from oppo_sim.report.sweep_figures import curve_figure, heat_figure
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ WIDTH_PX = 800
 def map_fields(points: Points) -> list[str]:
     """Fields that vary, those of the usual map (Δ across, chunk size upwards) first if both do."""
     varying = [axis for axis in points.axes if len(points.values(axis)) > 1]
-    usual = [OVERCOMMIT_FIELD, CHUNK_FIELD]
+    usual = [OVERCOMMIT, CHUNK_FIELD]
     first = usual if set(usual) <= set(varying) else []
     return [*first, *(axis for axis in varying if axis not in first)]
 

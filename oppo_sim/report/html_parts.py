@@ -364,7 +364,7 @@ def explorer_data(points: Points, label: str, fixed: str = "") -> dict[str, Any]
         axes.append(
             {
                 "field": axis,
-                "label": field_label(axis),
+                "label": field_label(axis, values),
                 "values": [value_label(value) for value in values],
                 "texts": [value_text(value) for value in values],
                 "missing": [is_missing(value) for value in values],

@@ -267,10 +267,13 @@ ATTRIBUTION: Final = {
 }
 """Where a policy's seconds went: what it won, then what it lost."""
 
+OVERCOMMIT: Final = "policy.overcommit"
+"""Given in rollouts (8), or as a share of the batch (0.5)."""
+
 _NAMES: Final = {
     "policy.name": "policy",
     "policy.chunk_size": "chunk size (tokens)",
-    "policy.overcommit": "overcommit Δ (rollouts)",
+    OVERCOMMIT: "overcommit Δ (rollouts)",
     "placement.scoring": "scoring placement",
     "placement.training": "training placement",
     "rollout.num_replicas": "replicas",
@@ -297,10 +300,17 @@ def measure_of(column: str) -> Measure:
     return MEASURES.get(column, Measure(column, column.replace("_", " "), "number"))
 
 
-def field_label(field: str) -> str:
-    """A scenario field on an axis: in words, or, outside of the policy, as it is written."""
+def field_label(field: str, values: Iterable[Any] = ()) -> str:
+    """A scenario field on an axis: in words, or, outside of the policy, as it is written. The unit is that of
+    its ``values``, where it may have two: 0.5 is a share of the batch; none where both occur."""
     own = field.removeprefix("policy.")
-    return _NAMES.get(field, own if "." in own else own.replace("_", " "))
+    label = _NAMES.get(field, own if "." in own else own.replace("_", " "))
+    if field != OVERCOMMIT:
+        return label
+    numbers = [one for one in values if isinstance(one, int | float) and not is_missing(one)]
+    shares = [isinstance(one, float) and one <= 1 for one in numbers]
+    unit = "share of B" if all(shares) else ""
+    return label.replace(" (rollouts)", f" ({unit})" if unit else "") if any(shares) else label
 
 
 def short_label(field: str) -> str:

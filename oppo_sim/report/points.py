@@ -18,7 +18,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.inside import file_inside
 from oppo_sim.plain_json import read_json
-from oppo_sim.report.labels import as_number, is_missing, measure_of, value_text
+from oppo_sim.report.labels import OVERCOMMIT, as_number, is_missing, measure_of, value_text
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, ROLLOUTS
 from oppo_sim.tables import numbers, read_table
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 CHUNK_FIELD: Final = "policy.chunk_size"
-OVERCOMMIT_FIELD: Final = "policy.overcommit"
 WHAT: Final = "points"
 LEAST_FILLED: Final = 0.5
 """Share of a grid's cells that must have a point for a heat map or a curve; below it points are scattered."""
@@ -155,8 +154,8 @@ def heat_axes(points: Points) -> tuple[str, str] | None:
     """Fields for a heat map (across, upwards): overcommit and chunk size if both vary, else the two numeric
     fields with the most values."""
     numeric = [axis for axis in points.axes if points.numeric(axis)]
-    if OVERCOMMIT_FIELD in numeric and CHUNK_FIELD in numeric:
-        return OVERCOMMIT_FIELD, CHUNK_FIELD
+    if OVERCOMMIT in numeric and CHUNK_FIELD in numeric:
+        return OVERCOMMIT, CHUNK_FIELD
     if len(numeric) < 2:
         return None
     first, second = sorted(numeric, key=lambda axis: -len(points.values(axis)))[:2]

@@ -16,6 +16,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, refuse_existing, whole_file
 from oppo_sim.report.html_parts import svg_text
 from oppo_sim.report.labels import (
+    OVERCOMMIT,
     Measure,
     field_label,
     measure_of,
@@ -27,7 +28,6 @@ from oppo_sim.report.labels import (
 )
 from oppo_sim.report.points import (
     CHUNK_FIELD,
-    OVERCOMMIT_FIELD,
     Points,
     best_of,
     category,
@@ -83,7 +83,7 @@ def heat_figure(
     points: Points,
     metric: str = c.STEP_S,
     *,
-    x: str = OVERCOMMIT_FIELD,
+    x: str = OVERCOMMIT,
     y: str = CHUNK_FIELD,
     title: str = "",
 ) -> "Figure":
@@ -143,8 +143,8 @@ def heat_figure(
     room = max(4, int(78 / (1 + max(len(value_label(value)) for value in across))))
     for at, text in enumerate(axis.get_xticklabels()):
         text.set_visible(at % -(-len(across) // room) == 0)
-    axis.set_xlabel(field_label(x))
-    axis.set_ylabel(field_label(y))
+    axis.set_xlabel(field_label(x, points.values(x)))
+    axis.set_ylabel(field_label(y, points.values(y)))
     bar = figure.colorbar(mesh, ax=axis, pad=0.015, fraction=0.04)
     bar.set_label(label, fontsize=9.5)
     bar.ax.tick_params(labelsize=9)
@@ -233,7 +233,7 @@ def curve_figure(
         neutral = 1.0 if measure.kind == "ratio" else 0.0
         axis.axhline(neutral, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
     _number_axis(axis, points, x)
-    axis.set_xlabel(field_label(x))
+    axis.set_xlabel(field_label(x, points.values(x)))
     axis.set_ylabel(label)
     axis.margins(y=0.12)
     diamond = "◇ marks each line's best" if measure.better in ("low", "high") else ""
@@ -277,7 +277,7 @@ def scatter_figure(
         axis.plot(at[region], values[region] / scale, **_ring(LOSSES[0], "o", 8))
         axis.plot(at[best], values[best] / scale, markersize=13, **_STAR)
         _number_axis(axis, points, field, room=7 if columns > 1 else 16)
-        axis.set_xlabel(field_label(field), fontsize=9.5)
+        axis.set_xlabel(field_label(field, points.values(field)), fontsize=9.5)
         axis.margins(y=0.1)
         if panel % columns == 0:
             axis.set_ylabel(label, fontsize=9.5)
@@ -412,7 +412,7 @@ def _heats(points: Points, title: str) -> Iterator[NamedFigure]:
 
 def _curves(points: Points, title: str) -> Iterator[NamedFigure]:
     numeric = [axis for axis in points.axes if points.numeric(axis)]
-    known = {CHUNK_FIELD: "chunk_curve", OVERCOMMIT_FIELD: "overcommit_curve"}
+    known = {CHUNK_FIELD: "chunk_curve", OVERCOMMIT: "overcommit_curve"}
     for axis in [axis for axis in known if axis in numeric] or numeric[:2]:
         by = category(points)
         by = None if by == axis else by

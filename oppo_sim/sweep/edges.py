@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.refill import overcommit_rollouts
-from oppo_sim.report.labels import SHORT_DIGITS, value_label
+from oppo_sim.report.labels import OVERCOMMIT, SHORT_DIGITS, value_label
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES, Split
 from oppo_sim.scenario.schema import Scenario
@@ -16,7 +16,6 @@ from oppo_sim.scenario.schema import Scenario
 Side = Literal["lowest", "highest"]
 
 CHUNK: Final = "policy.chunk_size"
-OVERCOMMIT: Final = "policy.overcommit"
 STALENESS: Final = "policy.max_staleness"
 _LOWEST: Final[Mapping[str, float]] = {
     CHUNK: 1,
@@ -120,8 +119,13 @@ def edges(
 
 
 def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by_reward: bool) -> Edge | None:
-    here = _amount(scenario, field, value)
-    order = sorted({amount for one in given.values if (amount := _amount(scenario, field, one)) is not None})
+    shares = _are_shares(field, given.values)
+
+    def amount_of(one: Any) -> float | None:
+        return _amount(scenario, "" if shares else field, one)
+
+    here = amount_of(value)
+    order = sorted({amount for one in given.values if (amount := amount_of(one)) is not None})
     if here is None or len(order) < 2 or here not in (order[0], order[-1]):
         return None
     side: Side = "lowest" if here == order[0] else "highest"
@@ -129,12 +133,21 @@ def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by
         return None
     what = f"{field} {value_label(value, SHORT_DIGITS)}"
     for other, reason in given.refused.items():
-        amount = _amount(scenario, field, other)
+        amount = amount_of(other)
         if amount is not None and (amount < here if side == "lowest" else amount > here):
             return Edge(field, value, what, side, False, f"{other} could not run ({reason})", "")
-    limit = here <= _LOWEST.get(field, -math.inf) if side == "lowest" else here >= _highest(scenario, field)
-    wider = "" if limit else _wider(scenario, field, order, side, given.drawn)
+    bounds = _LOWEST.get(field, -math.inf), 1.0 if shares else _highest(scenario, field)
+    limit = here <= bounds[0] if side == "lowest" else here >= bounds[1]
+    size = scenario.group_size if field == OVERCOMMIT and not shares else 1
+    reach = max(bounds[0], 0.0), bounds[1]
+    wider = "" if limit else _wider(order, side, given.drawn, reach, size, shares=shares)
     return Edge(field, value, what, side, limit, _why(scenario, field, side, limit, by_reward), wider)
+
+
+def _are_shares(field: str, values: Sequence[Any]) -> bool:
+    """Overcommit as shares of the batch throughout."""
+    numbers = [one for one in values if isinstance(one, int | float)]
+    return field == OVERCOMMIT and bool(numbers) and all(isinstance(one, float) for one in numbers)
 
 
 def _amount(scenario: Scenario, field: str, value: Any) -> float | None:
@@ -152,16 +165,26 @@ def _highest(scenario: Scenario, field: str) -> float:
     return float(scenario.max_response_length) if field in _LIKE_CHUNKS else math.inf
 
 
-def _wider(scenario: Scenario, field: str, order: Sequence[float], side: Side, drawn: Interval | None) -> str:
-    """The values with two further ones, in the way in which they go on; of an interval, a wider one."""
-    bounds = _LOWEST.get(field, 0.0), _highest(scenario, field)
+def _wider(
+    order: Sequence[float],
+    side: Side,
+    drawn: Interval | None,
+    bounds: tuple[float, float],
+    size: int,
+    *,
+    shares: bool,
+) -> str:
+    """The values with two further ones within the ``bounds``, in the way in which they go on; of an interval,
+    a wider one. Whole numbers are multiples of ``size``; of ``shares`` none is written as one."""
     if drawn is not None:
         low, high, length = drawn.low, drawn.high, drawn.high - drawn.low
         if side == "lowest":
             low = max(low / 4 if drawn.log else low - length / 2, bounds[0])
         else:
             high = min(high * 4 if drawn.log else high + length / 2, bounds[1])
-        ends = "..".join(f"{math.ceil(one)}" if drawn.whole else f"{one:.6g}" for one in (low, high))
+        ends = "..".join(
+            f"{math.ceil(one)}" if drawn.whole else _real(one, shares=shares) for one in (low, high)
+        )
         return ends + (":log" if drawn.log else "")
     low, high = order[0], order[-1]
     geometric = len(order) > 2 and low > 0 and math.isclose(order[1] / low, order[2] / order[1], rel_tol=0.05)
@@ -172,11 +195,18 @@ def _wider(scenario: Scenario, field: str, order: Sequence[float], side: Side, d
     else:
         by = order[1] - low if side == "lowest" else high - order[-2]
         more = [low - 2 * by, low - by] if side == "lowest" else [high + by, high + 2 * by]
-    whole = all(one == int(one) for one in order)
-    size = scenario.group_size if field == OVERCOMMIT else 1
+    whole = not shares and all(one == int(one) for one in order)
     held = [min(max(one, bounds[0]), bounds[1]) for one in more]
     values = sorted({float(size * round(one / size)) if whole else one for one in (*held, *order)})
-    return ",".join(f"{int(one)}" if whole else f"{one:.6g}" for one in values)
+    return ",".join(
+        f"{int(one)}" if whole else _real(one, shares=shares, exact=one in order) for one in values
+    )
+
+
+def _real(value: float, *, shares: bool, exact: bool = False) -> str:
+    """Six digits, or all of them; a share with a point, since 1 is a rollout and 1.0 the batch."""
+    rounded = value if exact else float(f"{value:.6g}")
+    return f"{int(rounded)}" if rounded.is_integer() and not shares else repr(rounded)
 
 
 def _why(scenario: Scenario, field: str, side: Side, limit: bool, by_reward: bool) -> str:

@@ -93,7 +93,7 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
     )
     columns = [
         *(
-            Column(field_label(name).replace(" (", "\n("), folds_at=_LEAST_FIELD, stays=True)
+            Column(_head(sweep, name).replace(" (", "\n("), folds_at=_LEAST_FIELD, stays=True)
             for name in plan.fields
         ),
         Column(f"step{interval}", 1 if to_reward else 0),
@@ -216,8 +216,12 @@ def _spans(sweep: "Sweep") -> str:
                 f"{_value(values[0])} to {_value(values[-1])}",
                 rows[name].dtype.kind in "if",
             )
-            parts.append(f"{field_label(name)}: {ends if numeric else ', '.join(map(str, values[:6]))}")
+            parts.append(f"{_head(sweep, name)}: {ends if numeric else ', '.join(map(str, values[:6]))}")
     return "; ".join(parts)
+
+
+def _head(sweep: Sweep, field: str) -> str:
+    return field_label(field, (values.get(field) for values in sweep.plan.points))
 
 
 def _value(value: Any) -> str:

@@ -16,7 +16,7 @@ from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import simulate
 from oppo_sim.sweep.beyond import best_edges
-from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
+from oppo_sim.sweep.edges import Edge, Interval, Searched, edges, into_another
 from oppo_sim.sweep.show import notes
 from oppo_sim.tune.space import build_space, parse_knob
 
@@ -164,7 +164,12 @@ def test_a_sweep_says_its_edge_and_the_command_it_gives_runs(tmp_path: Path) -> 
     command = found[at["policy.overcommit"]]
     assert "--grid policy.overcommit=0,2,4,6" in command
     assert "--grid policy.chunk_size=2,4,8" in command
-    assert any(command in sentence for sentence in notes(swept))
+    assert any(sentence.endswith(command) for sentence in notes(swept))
+    # A folder that was asked for is not asked for twice.
+    given = notes(swept, output=Path("runs/my sweep"))
+    assert any(sentence.endswith(f"{command} -o 'runs/my sweep-wider'") for sentence in given)
+    assert into_another("", Path("a")) == ""
+    assert into_another("oppo sweep x", Path("a/b/..")).endswith("/a-wider")
 
 
 def test_a_field_that_changes_nothing_has_no_edge() -> None:

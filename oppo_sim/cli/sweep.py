@@ -141,7 +141,7 @@ def command(
             )
     except KeyboardInterrupt:
         return options.interrupted(f"finished runs are kept in {folder}")
-    _show(sweep, folder, top, as_json)
+    _show(sweep, folder, output, top, as_json)
     return 0
 
 
@@ -239,7 +239,7 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     return 0
 
 
-def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
+def _show(sweep: "Sweep", folder: Path, output: Path | None, top: int, as_json: bool) -> None:
     from oppo_sim.cli.present import show_provenance, show_warnings
     from oppo_sim.plain_json import plain
     from oppo_sim.sweep.folder import best_record, sweep_record
@@ -266,7 +266,7 @@ def _show(sweep: "Sweep", folder: Path, top: int, as_json: bool) -> None:
     console.print(best)
     if sentence := left_out(gone, console.width, "points.csv holds them"):
         say(sentence)
-    for sentence in notes(sweep, gone):
+    for sentence in notes(sweep, gone, output):
         say(sentence)
     show_provenance(record)
     say(f"wrote {folder}")

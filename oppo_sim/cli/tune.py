@@ -206,6 +206,7 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
         click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
         return
     from oppo_sim.report.terminal import say, table_console
+    from oppo_sim.sweep.edges import into_another
 
     if tuned.chosen is not None:
         from oppo_sim.report.terminal import left_out
@@ -215,7 +216,10 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
         console.print(shown)
         if sentence := left_out(gone, console.width, "--json has them"):
             say(sentence)
-    say(advice_text(tuned.advised).rstrip("\n"))
+    text = advice_text(tuned.advised).rstrip("\n")
+    for command in {edge["command"] for edge in tuned.record.get("edges", ())} - {""}:
+        text = text.replace(command, into_another(command, folder))  # this one holds another search
+    say(text)
     say(f"wrote {folder}")
 
 
@@ -244,7 +248,7 @@ def _checked_table(tuned: "Tuned", width: int) -> "tuple[Table, tuple[str, ...]]
     seeds = len(record["fresh_seeds"]) or len(record["seeds"])
     title = f"{tuned.scenario.name}: {counted(seeds, 'fresh seed')} × {record['steps']} steps (simulated)"
     columns = [
-        Column("setting", left=True, folds_at=max(16, width // 4)),
+        Column("setting", left=True, folds_at=max(14, width // 4)),
         Column("step"),
         Column("speed-up\n[95 %]"),
         Column("from choice\n[95 %]", 1),

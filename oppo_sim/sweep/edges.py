@@ -2,8 +2,10 @@
 it."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from oppo_sim.policies.interface import Batch
@@ -58,6 +60,15 @@ class Searched(NamedTuple):
     """Where they come from; None: they are a list."""
     refused: Mapping[Any, str] = {}
     """Values that could not run with the best ones of all other fields → why."""
+
+
+def into_another(command: str, folder: Path | None) -> str:
+    """A command that searches beyond an edge, with a folder beside the given one, which may not take its
+    results; as it is where none was given."""
+    if not command or folder is None:
+        return command
+    named = folder if folder.name.strip(".") else folder.resolve()
+    return f"{command} -o {shlex.quote(str(named.with_name(f'{named.name}-wider')))}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,6 +38,7 @@ from oppo_sim.report.terminal import Column, fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import OBJECTIVE_COLUMN, TO_REWARD
 from oppo_sim.sweep.beyond import best_edges
+from oppo_sim.sweep.edges import into_another
 from oppo_sim.sweep.resolve import POLICY_NAME
 
 if TYPE_CHECKING:
@@ -130,9 +132,9 @@ def _best(sweep: "Sweep", top: int) -> tuple[list[Column], dict[int, list[str]]]
     return columns, rows
 
 
-def notes(sweep: "Sweep", gone: Collection[str] = ()) -> list[str]:
+def notes(sweep: "Sweep", gone: Collection[str] = (), output: Path | None = None) -> list[str]:
     """Sentences below the table: the region, stopped and failed points, the engines. ``gone``: heads that
-    left it."""
+    left it; ``output``: the folder that was asked for."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
     others = len(sweep.alike) - 1
     drawn = has_ranges(sweep.points)
@@ -161,7 +163,7 @@ def notes(sweep: "Sweep", gone: Collection[str] = ()) -> list[str]:
     told: set[str] = set()
     for edge, command in best_edges(sweep):  # parts of a split are widened by one command
         again = "; the same command searches beyond it" if command and command in told else ""
-        found.append(edge.sentence("" if again else command) + again)
+        found.append(edge.sentence("" if again else into_another(command, output)) + again)
         told.add(command)
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)

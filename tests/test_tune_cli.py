@@ -297,3 +297,20 @@ def test_one_fresh_seed_tells_nothing_apart_and_shorter_responses_are_warned_of(
     assert "over 1 fresh seed of 12 steps" in said
     # No long step has come by then.
     assert "shorter than sequential does, so part of its gain is shorter work" in said
+
+
+def test_a_search_is_readable_at_any_width_and_goes_on_in_a_folder_of_its_own(
+    oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "tuned"
+    asked = ("tune", path, "--policies", "oppo", "--space", "policy.overcommit=0..4", *SMALL, "-o", folder)
+    for width in (40, 60, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table, _, advice = oppo(*asked, "--no-figures").out.partition("What to set")
+        assert max(map(len, table.splitlines())) <= width
+        assert " choice" in table
+        assert "overcommit" in table
+        assert "\n oppo," in table or "\n  oppo," in table
+        commands = [line for line in advice.splitlines() if line.lstrip().startswith("oppo tune ")]
+        assert commands
+        assert all(line.endswith(f" -o {folder}-wider") for line in commands)

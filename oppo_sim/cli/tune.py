@@ -218,7 +218,9 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
             say(sentence)
     text = advice_text(tuned.advised).rstrip("\n")
     for command in {edge["command"] for edge in tuned.record.get("edges", ())} - {""}:
-        text = text.replace(command, into_another(command, folder))  # this one holds another search
+        # This folder holds another search; a full stop would become part of the new one's name.
+        another = into_another(command, folder)
+        text = text.replace(f"{command}.", command).replace(command, another)
     say(text)
     say(f"wrote {folder}")
 

@@ -164,8 +164,8 @@ def _cells(column: Column, cells: list[str], lines: int | None, tight: bool, wid
     if column.folds_at is not None and len(head) > _LONGEST_WORD and " " not in head:
         head = "\n".join(_pieces(head, _LONGEST_WORD))
     if tight and column.folds_at is None:
-        cells = [text.replace(" [", "\n[") for text in cells]
-        head = _folded(head.replace(" [", "\n["), max(_longest(cells), _longest(_words(head))))
+        head, *cells = (re.sub(r" (?=[\[±])", "\n", text) for text in (head, *cells))
+        head = _folded(head, max(_longest(cells), _longest(_words(head))))
     most = _longest((head, *cells))
     return _Cells(column, head, cells, min(most, _least(column, head, cells, lines, width) or most), most)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import time
@@ -314,3 +315,29 @@ def test_a_search_is_readable_at_any_width_and_goes_on_in_a_folder_of_its_own(
         commands = [line for line in advice.splitlines() if line.lstrip().startswith("oppo tune ")]
         assert commands
         assert all(line.endswith(f" -o {folder}-wider") for line in commands)
+
+
+def test_the_command_beyond_an_edge_asks_for_all_that_this_search_did(
+    oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    write_scenario(tmp_path)
+    (tmp_path / "own.csv").write_text("response_length\n3\n9\n20\n5\n")
+    given = ["--set", "max_response_length=24", "--trace", "own.csv", "--seeds", "2", "--fresh-seeds", "3"]
+    given += ["--trials", "9", "--draws", "0", "--steps", "8", "--max-staleness", "9", "--framework", "verl"]
+    searched = ["--policies", "inter", "--space", "policy.overcommit=0..2"]
+    printed = oppo("tune", "tiny.yaml", *searched, *given, "--jobs", "1", "--no-figures", "-o", "tuned")
+    (command,) = [line.strip() for line in printed.out.splitlines() if line.strip().startswith("oppo tune")]
+    words = shlex.split(command)[2:]
+    assert words[0] == "tiny.yaml"
+    asked = list(zip(words[1::2], words[2::2], strict=True))
+    kept = {pair for pair in zip(given[::2], given[1::2], strict=True) if pair[0] != "--max-staleness"}
+    assert kept <= set(asked)
+    assert ("--max-staleness", "9.0") in asked or ("--max-staleness", "9") in asked
+    assert ("--policies", "inter") in asked
+    assert asked[-1] == ("-o", "tuned-wider")
+    page = (tmp_path / "tuned" / "advice.md").read_text()
+    assert any(line.endswith("--trials 9") for line in page.splitlines())  # nothing behind it
+    again = oppo("tune", *words, "--jobs", "1", "--no-figures")
+    assert again.code == 0, again.err

@@ -165,8 +165,9 @@ def command(
     loaded = load_scenario(scenario, overrides)
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-tune"
     request = TuneRequest(
-        loaded,
+        scenario,
         folder,
+        overrides,
         policies=None if policies is None else options.policies(policies),
         space=tuple(parse_knob(text) for text in space),
         constraints=Constraints(**{field.name: given.pop(field.name) for field in fields(Constraints)}),
@@ -218,9 +219,8 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
             say(sentence)
     text = advice_text(tuned.advised).rstrip("\n")
     for command in {edge["command"] for edge in tuned.record.get("edges", ())} - {""}:
-        # This folder holds another search; a full stop would become part of the new one's name.
-        another = into_another(command, folder)
-        text = text.replace(f"{command}.", command).replace(command, another)
+        # This folder holds another search.
+        text = text.replace(command, into_another(command, folder))
     say(text)
     say(f"wrote {folder}")
 

@@ -29,6 +29,7 @@ from oppo_sim.report.labels import (
     ATTRIBUTION,
     DISTRIBUTIONS,
     NOTHING,
+    capital,
     counted,
     format_percent,
     format_seconds,
@@ -189,9 +190,9 @@ def _answer(
         sentences.append(f"It is the best in {share} of the seeds and draws of {drawn}.")
     if machine:
         widest = widest_sentence(table) if ranges else ""
-        sentences.append(f"{machine[0].upper()}{machine[1:]}{f'; {widest}' if widest else ''}.")
+        sentences.append(f"{capital(machine)}{f'; {widest}' if widest else ''}.")
     if published:
-        sentences.append(f"{published[0].upper()}{published[1:]}.")
+        sentences.append(f"{capital(published)}.")
     stale, oldest, bias = (
         row.get(column, np.nan)
         for column in (c.COMPARED_STALENESS_MEAN, c.COMPARED_STALENESS_MAX, c.LENGTH_BIAS_PAIRED)
@@ -202,7 +203,7 @@ def _answer(
         " sequential."
     )
     if other := other_lengths(float(bias)):
-        sentences.append(f"{other[0].upper()}{other[1:]}.")
+        sentences.append(f"{capital(other)}.")
     over = over_words(counted(seeds, "paired seed"), drawn)
     if alike:
         near = f", or {'is' if len(alike) == 1 else 'are'} within {100 * practical:g} % of it"
@@ -210,7 +211,7 @@ def _answer(
             f"{joined(alike)} cannot be told apart from it on {over} (5 % level){near if practical else ''}."
         )
         if few := few_seeds_in(table, best, alike, seeds, practical):
-            sentences.append(f"{few[0].upper()}{few[1:]}.")
+            sentences.append(f"{capital(few)}.")
     elif seeds < 2 and not ranges:
         sentences.append("With one seed nothing says how sure this is: compare with more seeds.")
     elif len(table) > 1:
@@ -282,7 +283,7 @@ def _ranges_section(table: "pd.DataFrame", machine: str) -> Section:
     )
     heads = ("policy", "speed-up", "rollouts", "machine", "both", "best", "widest unknown")
     text = (
-        f"{machine[0].upper()}{machine[1:]}. A draw of the machine is the same for all policies and seeds,"
+        f"{capital(machine)}. A draw of the machine is the same for all policies and seeds,"
         " and a speed-up is taken within a draw, so that what the policies share cancels. Widest unknown: the"
         " term that explains most of the variance of the log speed-up over the draws, and how much."
     )

@@ -23,6 +23,7 @@ from oppo_sim.report.html_parts import (
     times_faster,
 )
 from oppo_sim.report.labels import (
+    capital,
     counted,
     format_percent,
     format_seconds,
@@ -124,7 +125,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         return float(points.measured(column)[best]) if points.has(column) else float("nan")
 
     first = (
-        f"{_capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
+        f"{capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
     )
     if np.isfinite(of(c.SPEEDUP)):
         ends = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
@@ -145,10 +146,10 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
     return (
         f"{first}.",
         *([f"Its price: {joined(price)}."] if price else []),
-        *([f"{_capital(other)}."] if (other := other_lengths(of(c.LENGTH_BIAS_PAIRED))) else []),
+        *([f"{capital(other)}."] if (other := other_lengths(of(c.LENGTH_BIAS_PAIRED))) else []),
         *_machine(sweep, best),
         *_flatness(points, best, len(record["seeds"]), float(record["spec"].get("practical", 0)), drawn),
-        *(f"{_capital(edge['sentence'])}." for edge in record.get("edges", ())),
+        *(f"{capital(edge['sentence'])}{'' if edge['command'] else '.'}" for edge in record.get("edges", ())),
         *_worst(points, best),
         *_left_out(points),
     )
@@ -157,7 +158,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
 def _machine(sweep: SweepFolder, best: int) -> list[str]:
     """What intervals of the machine rest on, and how probably the best is the best."""
     sentence = machine_sentence(sweep.record)
-    found = [f"{_capital(sentence)}."] if sentence else []
+    found = [f"{capital(sentence)}."] if sentence else []
     table = sweep.points.table
     if sweep.points.has(c.P_BEST):
         count = counted(int(table[c.P_BEST].notna().sum()), "configuration")
@@ -202,7 +203,7 @@ def _flatness(points: Points, best: int, seeds: int, practical: float, of: str) 
     return [
         f"{counted(len(rows) - 1, 'other configuration')} cannot be told apart from it over {over} (5 %"
         f" level){f', or within {100 * practical:g} % of it' if practical else ''}{within}.",
-        *([f"{_capital(few)}."] if few else []),
+        *([f"{capital(few)}."] if few else []),
     ]
 
 
@@ -235,10 +236,6 @@ def _left_out(points: Points) -> list[str]:
             " first ones."
         )
     return sentences
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _split(pairs: Sequence[tuple[str, Any]]) -> tuple[list[str], list[Any]]:

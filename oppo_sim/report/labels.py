@@ -141,6 +141,11 @@ def counted(number: int, one: str) -> str:
     return f"{number:,} {one if number == 1 else one + 's'}"
 
 
+def capital(text: str) -> str:
+    """A text as a sentence begins."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def with_minus(number: str) -> str:
     """A number for people: a minus sign, as figures have it, and no hyphen."""
     return number.replace("-", "−")

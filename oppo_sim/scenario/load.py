@@ -166,6 +166,11 @@ def override_texts(overrides: Overrides) -> list[str]:
     return texts
 
 
+def override_fields(texts: Sequence[str]) -> dict[str, Any]:
+    """Field → value of ``a.b=c`` texts. Raises OppoError for a value that is no YAML."""
+    return {name: parse_yaml(value, name) for name, _, value in (text.partition("=") for text in texts)}
+
+
 def scenario_from_plain(
     data: Any,
     overrides: Sequence[str] = (),

@@ -11,9 +11,8 @@ from oppo_sim.progress import OnProgress, listener
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
-from oppo_sim.scenario.load import Overrides, with_trace
+from oppo_sim.scenario.load import Overrides, override_fields, with_trace
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.folder import sweep_to_folder
 from oppo_sim.sweep.run import Sweep, finish, make_runs, plan_sweep
@@ -72,7 +71,7 @@ def sweep(
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """
     texts = with_trace(overrides or (), trace)
-    fixed = {name: parse_yaml(value, name) for name, _, value in (text.partition("=") for text in texts)}
+    fixed = override_fields(texts)
     loaded = loaded_scenario(scenario, texts)
     spec = checked_spec(
         {

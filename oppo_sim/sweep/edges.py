@@ -94,6 +94,10 @@ class Edge:
         widen = f"; search beyond it: {command}" if command and self.values else ""
         return f"best at an edge: {self.what} is {end}{why}{widen}"
 
+    def stop(self, command: str = "") -> str:
+        """What ends the sentence: nothing behind a command, which would be pasted with it."""
+        return "" if command and self.values else "."
+
     def record(self, command: str = "") -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "command": command if self.values else "", "sentence": self.sentence(command)}

@@ -222,7 +222,7 @@ def _spans(sweep: "Sweep") -> str:
     return "; ".join(parts)
 
 
-def _head(sweep: Sweep, field: str) -> str:
+def _head(sweep: "Sweep", field: str) -> str:
     return field_label(field, (values.get(field) for values in sweep.plan.points))
 
 

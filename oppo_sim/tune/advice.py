@@ -10,6 +10,7 @@ from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.learning import Learning
 from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import (
+    capital,
     counted,
     format_seconds,
     format_signed,
@@ -128,7 +129,7 @@ def summary_sentences(
             " against sequential on the same seeds; KV peak"
             f" {numbers[c.COMPARED_KV_PEAK_TOKENS]:,.0f} tokens a replica."
         ),
-        *([f"{other[0].upper()}{other[1:]}."] if other else []),
+        *([f"{capital(other)}."] if other else []),
         *(
             [f"max_staleness {bound} bounds how many rollouts are begun ahead, not the age of each."]
             if older
@@ -149,7 +150,7 @@ def to_reward_sentences(chosen: PairedResult, learning: Learning, objective: Obj
         f"To the target reward: {significant(row[c.HOURS_TO_REWARD])} h{between},"
         f" {significant(row[c.GPU_HOURS_TO_REWARD])} GPU-hours; a step is worth"
         f" {significant(row[c.PROGRESS])} of an on-policy one.",
-        f"{learning.sentence[:1].upper()}{learning.sentence[1:]}.",
+        f"{capital(learning.sentence)}.",
     ]
 
 
@@ -231,7 +232,7 @@ def machine_sentences(chosen: PairedResult, machine: Machine, learning: Learning
             " of the variance)."
         )
     if machine.sentence:
-        found.append(f"{machine.sentence[0].upper()}{machine.sentence[1:]}.")
+        found.append(f"{capital(machine.sentence)}.")
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import format_signed, significant
+from oppo_sim.report.labels import capital, format_signed, significant
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.tune.frameworks.catalog import framework
 
@@ -71,7 +71,7 @@ def advice_markdown(advice: Mapping[str, Any]) -> str:
             lines += [f"### {name}", "", *([f"Names of {told['names']}.", ""] if told["names"] else [])]
             for block in told["blocks"]:
                 fence = "python" if "import " in block["text"] else ""
-                how = f"{block['how'][:1].upper()}{block['how'][1:]}"
+                how = capital(block["how"])
                 lines += [f"{how}:", "", f"```{fence}", block["text"], "```", ""]
             lines += ["| knob | value | |", "|---|---|---|"]
             for entry in told["lines"]:

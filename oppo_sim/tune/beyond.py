@@ -3,15 +3,23 @@
 import os
 import shlex
 from collections.abc import Sequence
+from typing import Any, Final
 
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.report.labels import option_text
 from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
+from oppo_sim.scenario.load import override_fields, override_texts, without_own_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
 from oppo_sim.tune.request import TuneRequest
 from oppo_sim.tune.space import Setting
+
+_KEPT: Final = (
+    "framework", "objective", "robust", "seeds", "fresh_seeds", "steps", "draws", "practical", "sampler_seed",
+)  # fmt: skip
+"""What a search has beside its space, bounds and worlds, named as its options."""
 
 
 def chosen_edges(
@@ -32,17 +40,25 @@ def _searched(knob: Knob) -> Searched:
 
 
 def _command(request: TuneRequest, scenario: Scenario, edge: Edge) -> str:
+    trace, fixed = without_own_trace(override_fields(override_texts(request.overrides)))
     spaces = {knob.field: _text(knob) for knob in request.space} | {edge.field: edge.values}
-    options = [("--space", f"{field}={values}") for field, values in spaces.items()]
-    if request.policies is not None:
-        options.append(("--policies", ",".join(request.policies)))
-    if request.objective != "rollouts":
-        options.append(("--objective", request.objective))
-    for name, bound in request.constraints.described().items():
-        if bound is not None:
-            options.append((f"--{name.replace('_', '-')}", str(bound)))
-    options.append(("--trials", str(request.trials)))
-    return shlex.join(["oppo", "tune", _named(scenario.source), *(word for pair in options for word in pair)])
+    options: list[tuple[str, Any]] = [
+        ("--trace", None if trace is None else _named(trace)),
+        *(("--set", f"{field}={option_text(value)}") for field, value in fixed.items()),
+        *(("--space", f"{field}={values}") for field, values in spaces.items()),
+        ("--policies", None if request.policies is None else ",".join(request.policies)),
+        *((f"--{name.replace('_', '-')}", bound) for name, bound in request.constraints.described().items()),
+        *(("--other-trace", each) for each in request.worlds.traces),
+        *(("--drift", f"{each:g}") for each in request.worlds.drifts),
+        *(("--cost-profile", _named(str(each))) for each in request.worlds.cost_profiles),
+        ("--cost-worlds", request.worlds.cost_worlds or None),
+    ]
+    plain = TuneRequest(request.scenario)
+    for name in _KEPT:
+        value = getattr(request, name)
+        options.append((f"--{name.replace('_', '-')}", None if value == getattr(plain, name) else value))
+    words = [word for option, value in options if value is not None for word in (option, str(value))]
+    return shlex.join(["oppo", "tune", _named(scenario.source), *words, "--trials", str(request.trials)])
 
 
 def _named(source: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import OnProgress, Progress, unheard
-from oppo_sim.report.labels import counted
+from oppo_sim.report.labels import capital, counted
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine
@@ -220,7 +220,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         ],
         "Around the choice": [
             *words.knob_sentences(effects, together),
-            *(f"{text[0].upper()}{text[1:]}." for text in (edge.sentence(how) for edge, how in at_edge)),
+            *(capital(edge.sentence(how)) + edge.stop(how) for edge, how in at_edge),
         ],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),

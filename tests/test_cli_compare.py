@@ -144,6 +144,7 @@ def test_a_policy_of_ones_own_is_called_by_its_class(oppo: Oppo, monkeypatch: py
     printed = oppo("compare", "tiny.yaml", "--policies", f"mine.py:{name}", *arguments, "-o", "own").out
     assert f"  {name} " in printed
     assert "mine.py:" not in printed.partition("\nbest: ")[0]
+    monkeypatch.setenv("COLUMNS", "100")  # at 80 a name of 27 letters parts at a capital
     swept = oppo(
         "sweep", "tiny.yaml", "--grid", f"policy.name=mine.py:{name},intra", *arguments, "-o", "sw"
     ).out

@@ -96,27 +96,36 @@ class _Layout(NamedTuple):
 def _laid_out(
     columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int
 ) -> tuple[_Layout, list[int]]:
-    """The columns and their numbers: of three ways the first in which they fit."""
+    """The columns and their numbers: of four ways the first in which they fit."""
 
-    def laid(shown: Sequence[int], lines: int | None, tight: bool) -> _Layout:
+    def laid(shown: Sequence[int], lines: int | None, word: int, tight: bool) -> _Layout:
         cells = ([row[i] for row in texts] for i in shown)
-        found = [_cells(columns[i], each, lines, tight, width) for i, each in zip(shown, cells, strict=True)]
+        found = [
+            _cells(columns[i], each, lines, word, tight, width) for i, each in zip(shown, cells, strict=True)
+        ]
         return _Layout(found, tight)
 
     leaving = sorted(
         range(1, len(columns)), key=lambda i: (columns[i].stays, not columns[i].leaves, -columns[i].leaves)
     )
     soft = [i for i in leaving if columns[i].leaves and not columns[i].stays]
-    for lines, tight, may_leave in ((2, False, soft), (None, False, soft), (None, True, leaving)):
+    short, long = _LONGEST_WORD, max(_LONGEST_WORD, 2 * width // 5)
+    ways = (
+        (2, long, False, soft),
+        (None, long, False, soft),
+        (None, short, False, soft),
+        (None, short, True, leaving),
+    )
+    for lines, word, tight, may_leave in ways:
         shown, gone = list(range(len(columns))), list(may_leave)
-        while (layout := laid(shown, lines, tight)).needed > width and gone:
+        while (layout := laid(shown, lines, word, tight)).needed > width and gone:
             shown.remove(gone.pop(0))
         if layout.needed <= width:
             break
     if layout.tight:  # a narrow one may still have a place
         for i in reversed([i for i in leaving if i not in shown]):
             more = sorted([*shown, i])
-            if (wider := laid(more, None, True)).needed <= width:
+            if (wider := laid(more, None, short, True)).needed <= width:
                 layout, shown = wider, more
     return _widened(layout, width), shown
 
@@ -159,7 +168,7 @@ def _drawn(title: str, layout: _Layout, width: int, bold: Sequence[int]) -> "Tab
     return table
 
 
-def _cells(column: Column, cells: list[str], lines: int | None, tight: bool, width: int) -> _Cells:
+def _cells(column: Column, cells: list[str], lines: int | None, word: int, tight: bool, width: int) -> _Cells:
     head = column.head
     if column.folds_at is not None and len(head) > _LONGEST_WORD and " " not in head:
         head = "\n".join(_pieces(head, _LONGEST_WORD))
@@ -167,16 +176,20 @@ def _cells(column: Column, cells: list[str], lines: int | None, tight: bool, wid
         head, *cells = (re.sub(r" (?=[\[±])", "\n", text) for text in (head, *cells))
         head = _folded(head, max(_longest(cells), _longest(_words(head))))
     most = _longest((head, *cells))
-    return _Cells(column, head, cells, min(most, _least(column, head, cells, lines, width) or most), most)
+    return _Cells(
+        column, head, cells, min(most, _least(column, head, cells, lines, word, width) or most), most
+    )
 
 
-def _least(column: Column, head: str, cells: Sequence[str], lines: int | None, width: int) -> int | None:
-    """Characters below which a column that folds is not folded; no word is broken but a very long one. With
+def _least(
+    column: Column, head: str, cells: Sequence[str], lines: int | None, word: int, width: int
+) -> int | None:
+    """Characters below which a column that folds is not folded; no ``word`` of so many is broken. With
     ``lines`` so many that cells take no more of them, where a third of the ``width`` is enough."""
     if column.folds_at is None:
         return None
     words = _longest(word for text in (head, *cells) for word in _words(text))
-    least = max(column.folds_at, min(words, max(_LONGEST_WORD, 2 * width // 5)))
+    least = max(column.folds_at, min(words, word))
     if lines is None:
         return least
     fitting = (

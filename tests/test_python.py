@@ -25,7 +25,6 @@ from oppo_sim.report.explore import at_values
 from oppo_sim.report.points import Points
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.sweep import Sweep
-from oppo_sim.sweep.show import best_html
 from tests import own_policies
 from tests.cells import run_cell
 from tests.cli_runs import contents, write_scenario
@@ -268,7 +267,7 @@ def test_results_show_themselves_shortly(swept: Sweep, tmp_path: Path) -> None:
     assert (rows[0][0], rows[1][0], rows[1][-1]) == ("row", str(swept.best), "best")
     assert (len(rows), len(rows[0]) < 20) == (1 + len(swept.points), True)
     assert not any(word in shown for word in ("NaN", "&lt;NA&gt;", "not shown"))
-    assert "4 other points not shown" in best_html(swept, 2)
+    assert "4 other points not shown" in swept.best_points(2).html(swept.title, swept.points)
     scenario = oppo_sim.load_scenario("h200-single")
     assert repr(scenario).startswith("Scenario(name h200-single, rollout_batch_size ")
     assert str(scenario) == repr(scenario)

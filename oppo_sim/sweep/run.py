@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import OnProgress, Progress
+from oppo_sim.report.labels import counted
 from oppo_sim.runs.evaluate import forget, seconds_a_step
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import Machine
@@ -19,6 +20,7 @@ from oppo_sim.runs.statistics import FIRST_LOOK, dominated, looks_of
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.axes import Axis
+from oppo_sim.sweep.best_points import BestPoints, best_points
 from oppo_sim.sweep.drawing import GROUP, MOST_DRAWN, draw_points
 from oppo_sim.sweep.points import Values, points_of
 from oppo_sim.sweep.ranking import FAILED, OK, STOPPED, PointRuns, Ranking, ranked
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from oppo_sim.report.points import Points
 
+_MOST_IN_NOTEBOOK: Final = 20
+"""Points shown of a sweep."""
 MOST_NAMED: Final = 20
 """Reasons of failures that a summary names."""
 
@@ -115,9 +119,20 @@ class Sweep:
         return f"Sweep({len(self.points):,} points over {fields}; best: row {self.best}, {alike} alike)"
 
     def _repr_html_(self) -> str:
-        from oppo_sim.sweep.show import best_html
+        return self.best_points(_MOST_IN_NOTEBOOK).html(self.title, self.points)
 
-        return best_html(self)
+    @property
+    def title(self) -> str:
+        """What was swept, in a line."""
+        plan = self.plan
+        steps = plan.spec.steps or plan.scenario.steps
+        what = f"{counted(len(plan.points), 'point')}, {counted(len(plan.seeds), 'seed')} × {steps} steps"
+        return f"{plan.scenario.name}: {what} (simulated)"
+
+    def best_points(self, top: int) -> BestPoints:
+        """The best ``top`` points as texts."""
+        values = {name: [point.get(name) for point in self.plan.points] for name in self.plan.fields}
+        return best_points(self.points, values, self.plan.spec.objective, self.best, self.alike, top)
 
     def heatmap(self, metric: str = c.STEP_S, *, x: str | None = None, y: str | None = None) -> "Figure":
         """A measure (a column of ``points``) over two fields that vary: the first two of the grid where none

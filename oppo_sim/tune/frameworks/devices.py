@@ -3,6 +3,8 @@
 What shares its GPUs with training needs no knob: that is how each framework runs by itself.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Final
 
 from oppo_sim.tune.frameworks.facts import Line, Recommended, none
@@ -12,10 +14,19 @@ TRAINING: Final = "prerequisite: devices of training"
 ENGINE: Final = "GPUs of one engine"
 
 
-def no_knob(it: Recommended) -> list[Line]:
+def _apart(words: Callable[[Recommended, int], list[Line]]) -> Callable[[Recommended], list[Line]]:
+    """``words`` where training has so many GPUs of its own; nothing where it has those of generation."""
+
+    @wraps(words)
+    def told(it: Recommended) -> list[Line]:
+        return [] if it.training_gpus is None else words(it, it.training_gpus)
+
+    return told
+
+
+@_apart
+def no_knob(it: Recommended, _training: int) -> list[Line]:
     """For a framework that cannot be told."""
-    if it.training_gpus is None:
-        return []
     gpus = it.scenario.split.rollout_gpus
     return [none(f"no knob for this here: place generation on {_gpus(gpus)}, apart from training")]
 
@@ -24,15 +35,17 @@ def on_nodes(it: Recommended, gpus: int, knobs: tuple[str, str], what: str, of: 
     """``knobs`` (nodes, GPUs of a node) for so many GPUs; a sentence where they fill no whole nodes."""
     shape = it.nodes_of(gpus)
     if shape is None:
-        return [none(f"{gpus} GPUs of {of} do not fill whole nodes, which it counts")]
+        return [_no_whole_nodes(gpus, of)]
     return [Line(knob, value, what) for knob, value in zip(knobs, shape, strict=True)]
 
 
-def openrlhf_devices(it: Recommended) -> list[Line]:
+def _no_whole_nodes(gpus: int, of: str) -> Line:
+    return none(f"{gpus} GPUs of {of} do not fill whole nodes, which it counts")
+
+
+@_apart
+def openrlhf_devices(it: Recommended, training: int) -> list[Line]:
     """``colocate_all`` puts all models but the engines on the GPUs of the actor."""
-    training = it.training_gpus
-    if training is None:
-        return []
     split = it.scenario.split
     found = [
         Line("--vllm.num_engines", split.replicas, "prerequisite: engines of generation"),
@@ -46,7 +59,7 @@ def openrlhf_devices(it: Recommended) -> list[Line]:
         Line("--train.colocate_all", True, "actor, critic, reference and reward model share the others")
     )
     if it.nodes_of(training) is None:
-        return [*found, *on_nodes(it, training, ("", ""), TRAINING, "training")]
+        return [*found, _no_whole_nodes(training, "training")]
     for model in ("actor", "critic", "ref", "reward"):
         knobs = f"--{model}.num_nodes", f"--{model}.num_gpus_per_node"
         found += on_nodes(it, training, knobs, TRAINING, "training")
@@ -58,11 +71,9 @@ def openrlhf_devices(it: Recommended) -> list[Line]:
     return found
 
 
-def slime_devices(it: Recommended) -> list[Line]:
+@_apart
+def slime_devices(it: Recommended, training: int) -> list[Line]:
     """The critic has the GPUs of the actor."""
-    training = it.training_gpus
-    if training is None:
-        return []
     split = it.scenario.split
     knobs = "--actor-num-nodes", "--actor-num-gpus-per-node"
     return [
@@ -72,10 +83,9 @@ def slime_devices(it: Recommended) -> list[Line]:
     ]
 
 
-def nemo_devices(it: Recommended) -> list[Line]:
+@_apart
+def nemo_devices(it: Recommended, _training: int) -> list[Line]:
     """``num_nodes`` only where it is more than one: of a part of a node it must stay unset."""
-    if it.training_gpus is None:
-        return []
     section = "policy.generation.colocated"
     knobs = f"{section}.resources.num_nodes", f"{section}.resources.gpus_per_node"
     found = on_nodes(it, it.scenario.split.rollout_gpus, knobs, GENERATION, "generation")
@@ -86,11 +96,9 @@ def nemo_devices(it: Recommended) -> list[Line]:
     ]
 
 
-def areal_devices(it: Recommended) -> list[Line]:
+@_apart
+def areal_devices(it: Recommended, training: int) -> list[Line]:
     """A backend says its GPUs: ``d`` replicas of ``t``. A critic has GPUs of its own unless it is told."""
-    training = it.training_gpus
-    if training is None:
-        return []
     split = it.scenario.split
     engine = f"vllm:d{split.replicas}t{split.tensor_parallel}"
     found = [
@@ -107,11 +115,9 @@ def areal_devices(it: Recommended) -> list[Line]:
     return found
 
 
-def roll_devices(it: Recommended) -> list[Line]:
+@_apart
+def roll_devices(it: Recommended, training: int) -> list[Line]:
     """Lists of devices, numbered over all nodes: training first."""
-    training = it.training_gpus
-    if training is None:
-        return []
     split = it.scenario.split
     trained = f"list(range(0,{training}))"
     generating = f"list(range({training},{training + split.rollout_gpus}))"
@@ -126,11 +132,9 @@ def roll_devices(it: Recommended) -> list[Line]:
     ]
 
 
-def prime_devices(it: Recommended) -> list[Line]:
+@_apart
+def prime_devices(it: Recommended, training: int) -> list[Line]:
     """Of one node; of more, by whole nodes."""
-    training = it.training_gpus
-    if training is None:
-        return []
     split = it.scenario.split
     found = [Line("inference.vllm.tensor_parallel_size", split.tensor_parallel, ENGINE)]
     per_node = it.scenario.cluster.num_gpus_per_node
@@ -140,8 +144,9 @@ def prime_devices(it: Recommended) -> list[Line]:
             Line("deployment.num_train_gpus", training, TRAINING),
             *found,
         ]
-    if split.rollout_gpus % per_node or training % per_node:
-        return [*found, *on_nodes(it, split.rollout_gpus, ("", ""), GENERATION, "generation")]
+    for gpus, of in ((split.rollout_gpus, "generation"), (training, "training")):
+        if gpus % per_node:
+            return [*found, _no_whole_nodes(gpus, of)]
     nodes = split.rollout_gpus // per_node
     return [
         Line("deployment.type", "multi_node", "prerequisite: it counts whole nodes"),

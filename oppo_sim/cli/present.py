@@ -323,20 +323,27 @@ def to_reward_table(comparison: "pd.DataFrame", title: str = "") -> "Table":
     scale = 3600.0 / unit.seconds
     known = has_intervals(comparison)
 
-    def value(row: Mapping[Any, Any], names: Sequence[str], scale: float = 1.0, mark: str = "") -> str:
+    def time(row: Mapping[Any, Any]) -> str:
+        names = (c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH)
         middle, low, high = (scale * row[name] for name in names)
         between = around(middle, low, high, partial(significant, digits=2), significant) if known else ""
-        return f"{significant(middle)}{mark} {between}".rstrip()
+        return f"{significant(middle)} {between}".rstrip()
 
-    times = (c.HOURS_TO_REWARD, c.HOURS_TO_REWARD_LOW, c.HOURS_TO_REWARD_HIGH)
-    ratios = (c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH)
+    def ratio(row: Mapping[Any, Any]) -> str:
+        middle, low, high = (
+            row[name] for name in (c.REWARD_SPEEDUP, c.REWARD_SPEEDUP_LOW, c.REWARD_SPEEDUP_HIGH)
+        )
+        if not np.isfinite(middle):
+            return NOTHING
+        return f"{middle:.2f}× {ends_text(low, high, middle) if known else ''}".rstrip()
+
     rows = [
         (
             str(policy),
             _decimals(row[c.PROGRESS], 2),
-            value(row, times, scale),
+            time(row),
             significant(row[c.GPU_HOURS_TO_REWARD]),
-            value(row, ratios, mark="×"),
+            ratio(row),
         )
         for policy, row in comparison.to_dict(orient="index").items()
     ]

@@ -8,7 +8,7 @@ import matplotlib as mpl
 import pandas as pd
 from left_out import summary
 from rows import RESULTS, Row, all_scorings, first_scorings, later_scorings, read_rows
-from split import FOLDER, LATER
+from split import FOLDER, LATER, UNSHIPPED_SOURCE
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -34,7 +34,8 @@ def page_text() -> str:
         "{left_out}": summary(),
         "{held_out}": held_out_tables(),
         "{later}": later_tables(),
-        "{found_later}": found_later_tables(),
+        "{found_later}": found_later_tables(LATER),
+        "{unshipped}": found_later_tables(UNSHIPPED_SOURCE),
         "{scorings}": scorings_list(),
     }
     for mark, words in filled.items():
@@ -70,15 +71,16 @@ def _percent(share: float) -> str:
 
 def held_out_tables() -> str:
     """First scorings only."""
-    rows = [row for row, _ in first_scorings() if not row.source.startswith(LATER)]
+    apart = (LATER, UNSHIPPED_SOURCE)
+    rows = [row for row, _ in first_scorings() if not row.source.startswith(apart)]
     if not rows:
         return "Not scored yet."
     return "\n\n".join(tier_table(tier, rows) for tier in TIERS)
 
 
-def found_later_tables() -> str:
-    """First scorings of the runs that were found after the others had been scored."""
-    rows = [row for row, _ in first_scorings() if row.source.startswith(LATER)]
+def found_later_tables(source: str) -> str:
+    """First scorings of the runs of a source that were found after the others had been scored."""
+    rows = [row for row, _ in first_scorings() if row.source.startswith(source)]
     return "\n\n".join(tier_table(tier, rows) for tier in ("stage", "step")) if rows else "Not scored yet."
 
 

@@ -127,6 +127,104 @@ def gpg(device: str) -> dict[str, Any]:
     }
 
 
+def dstack_h100() -> dict[str, Any]:
+    """The scenario of a PPO run with a critic on two nodes of 8 × H100, without its trace: the configuration
+    that its log prints, and the fleet and task files beside it (Lambda, 400 Gb/s a GPU between nodes)."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "dstack_h100",
+        "rollout_batch_size": 256,
+        "max_prompt_length": 512,
+        "max_response_length": 256,
+        "rollout": {"num_replicas": 16, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 256 // 64,
+            "micro_batch_rollouts": 4,
+            "log_prob_micro_batch_rollouts": 8,
+            "remove_padding": False,
+            "reduce_dtype": "float32",
+            "num_gpus": 16,
+            "ref": False,
+            "gradient_checkpointing": True,
+            # As in GPG's run: verl of May 2025.
+            "weight_sync": {"kind": "reshard", "sleep_level": 1},
+        },
+        "cluster": {"num_gpus_per_node": 8},
+        "costs": {
+            "kind": "composed",
+            "device": "H100",
+            "actor_model": "Qwen/Qwen2.5-7B-Instruct",
+            "critic_model": "Qwen/Qwen2.5-7B-Instruct",
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": 1,
+                "host": host_of("sync", eager=True),
+                "gpu_memory_utilization": 0.4,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
+GEMMA_2_2B = {
+    "num_hidden_layers": 26,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 256000,
+    "tie_word_embeddings": True,
+}
+
+
+def verl_2024(
+    model: str | dict[str, Any], gpus: int, batch: int, prompt: int, response: int
+) -> dict[str, Any]:
+    """The scenario of one of verl's PPO runs of December 2024 on GSM8K, without its trace: the configuration
+    that its log prints. The log does not name the GPU; its allocations are of one with 80 GB. Micro-batches
+    of that version are of all ranks together."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "verl_2024",
+        "rollout_batch_size": batch,
+        "max_prompt_length": prompt,
+        "max_response_length": response,
+        "rollout": {"num_replicas": 1, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 4,
+            "micro_batch_rollouts": 2,
+            "log_prob_micro_batch_rollouts": 4 // gpus,
+            "ref_micro_batch_rollouts": 4 // gpus,
+            "remove_padding": False,
+            "reduce_dtype": "float32",
+            "num_gpus": gpus,
+            "ref_param_offload": True,
+            "weight_sync": {"kind": "reshard"},
+        },
+        "costs": {
+            "kind": "composed",
+            "device": "A100-80",
+            "actor_model": model,
+            "critic_model": model,
+            "ref_model": model,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": gpus,
+                "host": host_of("sync", eager=True),
+                "gpu_memory_utilization": 0.4,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:

@@ -21,6 +21,9 @@ OPENED = frozenset({"gpg_fsdp"})
 LATER = "openagentrl_later"
 """Source of the runs that were found after the others had been scored."""
 
+UNSHIPPED_SOURCE = "not shipped"
+"""Source of runs whose logs have no licence: scored from a copy of the log, in rows of `scorings.csv` alone."""
+
 UNIT_COLUMNS = {
     "openagentrl_steps": ("run",),
     "verl_gpg_fsdp_steps": ("run",),

@@ -4,19 +4,21 @@ Measured seconds of a step are without validation and the checkpoints that a log
 waking the engine and loading the weights, so it stands beside simulated `gen` and `update_weights` together.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from logs import write_log
-from scenarios import gpg, openagentrl, with_trace
-from split import LATER, OPENED, held_out, load
+from scenarios import GEMMA_2_2B, dstack_h100, gpg, openagentrl, verl_2024, with_trace
+from split import LATER, OPENED, UNSHIPPED_SOURCE, held_out, load
 
+from oppo_sim import columns as c
+from oppo_sim.fit.reading import read_step_log
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 
-STAGES = ("gen", "old_log_prob", "ref", "update_actor", "step")
+STAGES = ("gen", "old_log_prob", "values", "ref", "update_critic", "update_actor", "step")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Run:
     framework: str
     steps: pd.DataFrame
     scenario: dict[str, Any]
+    log: Path | None = None
+    """Its console log, where that is at hand."""
+    fields: dict[str, str] = field(default_factory=dict)
+    """Our column → the name in that log."""
 
     @property
     def held_out(self) -> bool:
@@ -48,6 +54,63 @@ def public_runs() -> list[Run]:
 def later_runs() -> list[Run]:
     """The runs that were found after the others had been scored; nothing is fitted on them."""
     return _openagentrl(LATER)
+
+
+_OF_2024 = {
+    # Its generation recomputed the log-probabilities itself.
+    "timing_s/gen+old_log_prob+update_weights": "timing/gen",
+    **{f"timing_s/{name}": f"timing/{name}" for name in ("ref", "values", "adv")},
+    **{f"timing_s/{name}": f"timing/{name}" for name in ("update_critic", "update_actor")},
+}
+"""Our column → the name in verl's logs of 2024, as `oppo fit --field`."""
+
+
+@dataclass(frozen=True)
+class Unshipped:
+    """A run whose log has no licence."""
+
+    gpu: str
+    framework: str
+    scenario: dict[str, Any]
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+_QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
+UNSHIPPED = {
+    "dstack_h100": Unshipped("16 × H100", "verl, vLLM eager", dstack_h100()),
+    "verl_qwen05b_512": Unshipped(
+        f"1 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(_QWEN, 1, 256, 1024, 512), _OF_2024
+    ),
+    "verl_qwen05b_256": Unshipped(
+        f"1 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(_QWEN, 1, 256, 512, 256), _OF_2024
+    ),
+    "verl_gemma2b": Unshipped(
+        f"2 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(GEMMA_2_2B, 2, 512, 1024, 512), _OF_2024
+    ),
+}
+"""By name; where their logs are stands in data/README.md."""
+
+
+def unshipped_run(name: str, log: Path) -> Run:
+    """A run that is not shipped, from its log."""
+    known = UNSHIPPED[name]
+    frame = read_step_log(log, "verl", fields=known.fields).frame
+    names = {
+        c.STEP: "step",
+        c.LENGTH_MAX: "response_max",
+        c.TOKENS_TOTAL: "tokens",
+        c.STEP_TESTING_S: "testing_s",
+        c.STEP_SAVE_S: "save_checkpoint_s",
+        **{c.timing(stage): f"{stage}_s" for stage in STAGES},
+        "timing_s/gen+old_log_prob+update_weights": "gen_s",
+    }
+    steps = frame[[name for name in names if name in frame]].rename(columns=names)
+    if "step_s" not in steps:
+        steps["step_s"] = frame[[name for name in frame if str(name).startswith("timing_s/")]].sum(axis=1)
+    scenario = {**known.scenario, "name": name}
+    return Run(
+        UNSHIPPED_SOURCE, name, known.gpu, known.framework, _measured(steps), scenario, log, known.fields
+    )
 
 
 def _openagentrl(source: str) -> list[Run]:
@@ -75,7 +138,8 @@ def _measured(steps: pd.DataFrame) -> pd.DataFrame:
 def scenario_of(run: Run, folder: Path) -> Scenario:
     """The run's scenario with its lengths."""
     folder.mkdir(parents=True, exist_ok=True)
-    return with_trace(run.scenario, write_log(run.steps, folder / f"{run.name}.jsonl"), folder)
+    log = run.log or write_log(run.steps, folder / f"{run.name}.jsonl")
+    return with_trace(run.scenario, log, folder)
 
 
 def unfitted(run: Run, folder: Path) -> pd.DataFrame:
@@ -87,4 +151,6 @@ def unfitted(run: Run, folder: Path) -> pd.DataFrame:
             found[f"measured_{stage}"] = run.steps[f"{stage}_s"]
             found[f"predicted_{stage}"] = simulated[f"timing_s/{stage}"]
     found["predicted_gen"] += simulated["timing_s/update_weights"]
+    if "old_log_prob_s" not in run.steps:  # as verl of 2024 counts it
+        found["predicted_gen"] += simulated["timing_s/old_log_prob"]
     return found

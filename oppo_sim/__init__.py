@@ -8,6 +8,7 @@ why.
     best = oppo_sim.sweep("paper-stackexchange-7b", grid={"policy.overcommit": "0:32:+8"}).points
     found = oppo_sim.tune("paper-stackexchange-7b", max_staleness=2, trials=100)
     fitted = oppo_sim.fit("train.log", "mine.yaml")              # costs from a training log, with draws
+    told = oppo_sim.observe("mine.yaml", {"timing_s/step": 171})      # or from a few known numbers
     trace, provenance = oppo_sim.import_log("auto", "rollout_dumps")
 
 Words mean the same everywhere: ``scenario`` is an object, a shipped name or a path; ``trace`` are your own
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from oppo_sim.comparison.call import compare
     from oppo_sim.comparison.result import Comparison
     from oppo_sim.errors import OppoError
-    from oppo_sim.fit.call import fit
+    from oppo_sim.fit.call import fit, observe
     from oppo_sim.fit.reading import read_step_log
     from oppo_sim.policies.interface import Batch, Policy, PoolView, StepPlan, StepReport
     from oppo_sim.policies.registry import SHIPPED as POLICIES
@@ -61,6 +62,7 @@ _HOME = {
     "import_log": "oppo_sim.traces.importers.importing",
     "load_scenario": "oppo_sim.scenario.load",
     "load_trace": "oppo_sim.traces.storage",
+    "observe": "oppo_sim.fit.call",
     "open_trace": "oppo_sim.traces.opening",
     "read_step_log": "oppo_sim.fit.reading",
     "save_trace": "oppo_sim.traces.storage",
@@ -88,6 +90,7 @@ __all__ = [
     "import_log",
     "load_scenario",
     "load_trace",
+    "observe",
     "open_trace",
     "read_step_log",
     "save_trace",

@@ -125,10 +125,11 @@ def test_what_crosses_two_nodes_by_hand() -> None:
         assert built(same)[0].machine.send_s_per_token == 0.0
     # Layers gathered for forward and backward and gradients reduced, (d − 1)/d of the weights each: where the
     # link is so slow that it is all that counts, half the link takes the same again.
-    slow, slower = (built(f"cluster.node_link_bytes_per_s={rate}")[1] for rate in ("1e9", "5e8"))
+    # Fourteen GPUs train, eight in a node: eight links cross side by side.
+    slow, slower = (built(f"cluster.node_link_bytes_per_s={rate}")[1] for rate in ("1.25e8", "6.25e7"))
     tokens = 224 / 14 / 4 * (512 + 1024)
     micro = parts.costs.provenance["derived"]["actor_micro_batch_tokens"]  # type: ignore[index]
-    gathered = 4 * ceil(tokens / micro) * 3 * weights * 13 / 14 / (0.7 * 1e9)
+    gathered = 4 * ceil(tokens / micro) * 3 * weights * 13 / 14 / (0.7 * 8 * 1.25e8)
     assert slower.update_actor - slow.update_actor == pytest.approx(gathered)
 
 

@@ -10,7 +10,9 @@ from oppo_sim.cli.main import run
 from oppo_sim.cli.present_fit import show_fit
 from oppo_sim.costs.terms import read_draws
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.observe import read_observation
+from oppo_sim.fit.call import observe
+from oppo_sim.fit.observe import observe_record, read_observation
+from oppo_sim.plain_json import plain
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
@@ -151,6 +153,12 @@ def test_observations_narrow_what_they_are_about(written: Path, capsys: pytest.C
     widths = {each["term"]: each["width"] for each in record["terms"]}
     assert widths["ref"] < 1.0
     assert load_scenario(written / "observed" / "scenario.yaml").costs.draws == "draws.csv"
+    numbers = {"timing_s/step": step, "timing_s/ref": (0.9 * ref, 1.1 * ref)}
+    told = observe(written / "mine.yaml", numbers, draws=60, folder=written / "python", figures=False)
+    assert plain(observe_record(told)) == record
+    assert (written / "python/draws.csv").read_bytes() == (written / "observed/draws.csv").read_bytes()
+    assert list(told.terms["term"]) == [each["term"] for each in record["terms"]]
+    assert repr(told).startswith("Observed(timing_s/step=")
 
 
 def test_numbers_that_no_costs_give_are_refused(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ LATER = "openagentrl_later"
 """Source of the runs that were found after the others had been scored."""
 
 UNSHIPPED_SOURCE = "not shipped"
-"""Source of runs whose logs have no licence: scored from a copy of the log, in rows of `scorings.csv` alone."""
+"""Source of runs whose logs have no licence: scored from a copy of the log, rows of `scorings.csv` alone."""
 
 UNIT_COLUMNS = {
     "openagentrl_steps": ("run",),

@@ -398,7 +398,8 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
         for context in contexts:
             size = min(2 * int(context) or 1, total, sizes.chunk_sizes[-1])
             size = max(1, min(size, int(2 * (whole - context))))
-            count = max(1, round(total / size))
+            # No more pieces than rollouts: a serving engine has KV for these, and prefills others anew.
+            count = max(1, min(round(total / size), max(sizes.rollout_batch_size, sizes.max_running)))
             pieces = even_split(total, count)
             rows = tuple((min(whole - new, max(0, round(context - new / 2.0))), new) for new in pieces)
             essential = total in (totals[0], totals[-1]) and context in (contexts[0], contexts[-1])

@@ -156,7 +156,7 @@ def measure_runs(
     total = len(turns) * steps
     for index, turn in enumerate(turns):
         run = finished.known(turn)
-        label = f"{turn.policy}, repeat {turn.repeat + 1}"
+        label = f"steps of {turn.policy}, repeat {turn.repeat + 1}"
         if run is None:
             progress(label, index * steps, total)
             run = _measure(

@@ -120,7 +120,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             if calibrating is not None:
                 calibrating.next_pass(progress)
             round_turns = [turn for turn in turns if turn.repeat == repeat]
-            runs += measure_runs(scenario, variants, round_turns, request.steps, finished, progress)
+            tell = _of_all(progress, repeat, request.repeats)
+            runs += measure_runs(scenario, variants, round_turns, request.steps, finished, tell)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
     profile, session = (given, None) if calibrating is None else calibrating.result()
     met = () if session is None else session.decode_beside_score
@@ -193,6 +194,11 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
 
+def _of_all(progress: Progress, round_index: int, rounds: int) -> Progress:
+    """What is told of a round, as part of all."""
+    return lambda label, done, total: progress(label, round_index * total + done, rounds * total)
+
+
 class Calibrating:
     """A calibration in as many passes as there are rounds of runs."""
 
@@ -235,7 +241,9 @@ class Calibrating:
                 sizes_of(request.scenario, [(one.policy, one.settings) for one in request.variants]),
                 request.beside(".points"),
                 effort,
-                lambda done, total, label: progress(f"calibrating: {label}", done, total),
+                lambda done, total, label: progress(
+                    f"calibrating, {self._passes} of {request.repeats}: {label}", done, total
+                ),
             )
         self._spent += perf_counter() - begun
         self.notes = session.notes

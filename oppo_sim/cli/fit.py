@@ -111,7 +111,8 @@ def command(
     stays unknown), fit.json, report.html and figures.
     """
     from oppo_sim.cli.present_fit import show_fit
-    from oppo_sim.fit.call import fit_to_folder, observe_to_folder
+    from oppo_sim.fit.call import fit_to_folder, observe
+    from oppo_sim.fit.observe import observe_record
     from oppo_sim.scenario.load import load_scenario
 
     if bool(logs) == bool(observed):
@@ -131,9 +132,11 @@ def command(
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
         with told_progress(loaded[0].name, "simulated draws", as_json, 2 * draws) as progress:
-            record = observe_to_folder(
-                loaded[0], observed, folder, draws=draws, seed=seed, force=force, figures=figures,
-                progress=progress,
+            record = observe_record(
+                observe(
+                    loaded[0], observed, draws=draws, seed=seed, folder=folder, force=force, figures=figures,
+                    progress=progress,
+                )
             )  # fmt: skip
     else:
         pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario", from_step)

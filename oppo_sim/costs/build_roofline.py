@@ -74,6 +74,9 @@ def training_group(parts: Parts) -> RooflineTraining:
     actor = trained("actor", models.actor, True)
     weights = weight_bytes(models.actor, parts.rollout.dtype, True)
     sync = training.weight_sync
+    # Each data-parallel rank of a node crosses to the next node by a link of its own.
+    side_by_side = max(1, min(context.gpus_per_node, devices.num_training) // training.tensor_parallel)
+    between = context.node_link_bytes_per_s
     backed_up = parts.rollout.sleep_mode and sync.kind == "reshard" and sync.sleep_level == 1
     return RooflineTraining(
         actor=actor,
@@ -86,8 +89,8 @@ def training_group(parts: Parts) -> RooflineTraining:
         weights_bytes=weights,
         nominal=context.nominal_batch,
         longest=context.max_prompt_length + context.max_response_length,
-        node_link_bytes_per_s=context.node_link_bytes_per_s if context.training_spans_nodes else None,
-        sync_link_bytes_per_s=context.node_link_bytes_per_s if context.sync_spans_nodes else None,
+        gather_link_bytes_per_s=between * side_by_side if between and context.training_spans_nodes else None,
+        sync_link_bytes_per_s=between if context.sync_spans_nodes else None,
         engine_bytes=weights / parts.rollout.tensor_parallel if backed_up else 0.0,
     )
 

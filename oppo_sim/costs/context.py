@@ -26,8 +26,9 @@ class CostContext:
 
     node_link_bytes_per_s: float | None = None
     """Of a GPU, per direction, between nodes; None: all GPUs are in one node."""
+    gpus_per_node: int = 1
     training_spans_nodes: bool = False
-    """Gradients and gathered weights cross the link between nodes."""
+    """Gradients and gathered weights cross the links between nodes."""
     sync_spans_nodes: bool = False
     """New weights cross it on their way to the rollout replicas."""
 

@@ -82,12 +82,13 @@ class RooflineTraining:
     num_gpus: int
     weights_bytes: float
     nominal: BatchShape
-    node_link_bytes_per_s: float | None = None
-    """Of a device, per direction, where the group spans nodes: a ring is as quick as its slowest link."""
+    gather_link_bytes_per_s: float | None = None
+    """Between nodes, per direction, where the group spans them: of all data-parallel ranks of a node together,
+    whose rings cross side by side, each by its own link."""
     longest: int = 0
     """Tokens of the longest rollout that there may be; what padding fills up to."""
     sync_link_bytes_per_s: float | None = None
-    """Likewise where new weights cross nodes."""
+    """Of one device, where new weights cross nodes."""
     engine_bytes: float = 0.0
     """Of weights that a rollout device copies to host memory when its engine goes to sleep."""
     gather_factor: float = 1.0
@@ -149,7 +150,7 @@ class RooflineTraining:
         if sync.kind == "full_export":
             return sync.fixed_s + size / sync.export_bytes_per_s + size / sync.load_bytes_per_s
         if sync.kind == "reshard":
-            gathered = size / self._link(self.sync_link_bytes_per_s)
+            gathered = size / self._link(self.gather_link_bytes_per_s)
             asleep = self.engine_bytes / sync.sleep_bytes_per_s
             return sync.fixed_s + size / sync.load_bytes_per_s + gathered + asleep
         between = sync.link_bytes_per_s
@@ -229,7 +230,8 @@ class RooflineTraining:
         return self._splits[id(model)]
 
     def _gather_seconds(self, model: TrainedModel) -> float:
-        """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the link."""
+        """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the slower of the
+        links inside a node and those between nodes (NCCL's bus bandwidth)."""
         ranks, size = self._data_parallel, value_bytes(self.training.dtype) * model.parameters
         return (
             self.gather_factor
@@ -237,7 +239,7 @@ class RooflineTraining:
             / self.training.tensor_parallel
             * (ranks - 1)
             / ranks
-            / self._link(self.node_link_bytes_per_s)
+            / self._link(self.gather_link_bytes_per_s)
         )
 
     def _host_link(self) -> float:

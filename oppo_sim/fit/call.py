@@ -1,4 +1,4 @@
-"""A fit from Python in one call, and into a folder."""
+"""Costs from logs, or from a few known numbers, in one call from Python, and into a folder."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,8 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.estimate import FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
 from oppo_sim.fit.gathers import GATHER
+from oppo_sim.fit.observe import Observed, observe_record
+from oppo_sim.fit.observe import observe as observed_costs
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
 from oppo_sim.fit.reading import StepLog
@@ -55,8 +57,8 @@ def fit(
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
         progress: told what is being done (``oppo_sim.Progress``). True: lines on standard error.
 
-    What ``oppo fit --observe`` does without a log is ``oppo_sim.fit.observe.observe`` (docs/fit.md). Raises
-    OppoError for logs and scenarios that cannot be of one run.
+    Without a log, from a few known numbers: ``oppo_sim.observe``. Raises OppoError for logs and scenarios
+    that cannot be of one run.
     """
     given = [logs] if isinstance(logs, str | Path | StepLog) else list(logs)
     named = [scenario] if isinstance(scenario, str | Path | Scenario) else list(scenario)
@@ -104,29 +106,52 @@ def fit_to_folder(
     return record
 
 
-def observe_to_folder(
-    scenario: Scenario,
-    observed: Sequence[str],
-    folder: Path,
+def observe(
+    scenario: str | Path | Scenario,
+    observed: Sequence[str] | Mapping[str, float | tuple[float, float]],
     *,
-    draws: int,
-    seed: int,
-    force: bool,
-    figures: bool,
-    progress: OnProgress,
-) -> dict[str, Any]:
-    """Weigh draws of the priors by what was observed, and write; returns the record."""
-    from oppo_sim.fit.observe import observe, observe_record
+    draws: int = DRAWS,
+    seed: int = 0,
+    overrides: Overrides = (),
+    folder: str | Path | None = None,
+    force: bool = False,
+    figures: bool = True,
+    progress: OnProgress | bool | None = None,
+) -> Observed:
+    """Costs from a few known numbers of the baseline instead of a log, as ``oppo fit --observe``.
 
-    result = observe(scenario, observed, draws=draws, seed=seed, progress=progress)
-    record = observe_record(result)
-    comments = [
-        "Costs drawn from the priors and kept where they agree with " + ", ".join(observed) + ".",
-        "draws.csv holds what stays unknown; fit.json what was narrowed.",
-    ]
-    fitted = Fitted(scenario, result.draws)
-    write_fit(folder, [fitted], record, comments, force=force, figures=figures)
-    return record
+    Args:
+        scenario: of the run that the numbers are of.
+        observed: quantity → number (seconds, or a share from 0 to 1) or (low, high): ``{"timing_s/step":
+            171, "utilization/inference": (0.47, 0.54)}``; or texts as the command takes them.
+        draws: of the costs that agree; ``seed``: of the draws.
+        overrides: settings laid over the scenario.
+        folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
+        progress: told what is being done (``oppo_sim.Progress``). True: lines on standard error.
+
+    Raises OppoError for an unknown quantity, a number that cannot be, and where no costs agree.
+    """
+    texts = (
+        [_observation(name, value) for name, value in observed.items()]
+        if isinstance(observed, Mapping)
+        else list(observed)
+    )
+    loaded = loaded_scenario(scenario, overrides)
+    result = observed_costs(loaded, texts, draws=draws, seed=seed, progress=listener(progress) or unheard)
+    if folder is not None:
+        comments = [
+            "Costs drawn from the priors and kept where they agree with " + ", ".join(texts) + ".",
+            "draws.csv holds what stays unknown; fit.json what was narrowed.",
+        ]
+        fitted = Fitted(loaded, result.draws)
+        write_fit(Path(folder), [fitted], observe_record(result), comments, force=force, figures=figures)
+    return result
+
+
+def _observation(name: str, value: float | tuple[float, float]) -> str:
+    if isinstance(value, tuple | list):
+        return f"{name}=" + "..".join(str(end) for end in value)
+    return f"{name}={value}"
 
 
 def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool, figures: bool) -> None:

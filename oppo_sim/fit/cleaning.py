@@ -85,9 +85,11 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
     if unit == "s":
         return []
     notes = []
-    whole = frame[TIMING_STEP].median() if TIMING_STEP in frame else float("nan")
     for column in columns:
-        typical = frame[column].median()
+        # Of the steps that have it: a checkpoint is longer than steps without one.
+        known = frame[frame[column].notna()]
+        whole = known[TIMING_STEP].median() if TIMING_STEP in frame else float("nan")
+        typical = known[column].median()
         if whole > 0 and typical > _LONGER * whole and typical / _THOUSAND <= _LONGER * whole:
             frame[column] = frame[column] / _THOUSAND
             notes.append(

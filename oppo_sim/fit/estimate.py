@@ -13,7 +13,7 @@ from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import Features, Floats, build_features
 from oppo_sim.fit.gathers import GATHER
-from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_terms
+from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
@@ -106,23 +106,7 @@ class FitResult:
     @property
     def terms(self) -> "pd.DataFrame":
         """One row a term of the costs: its unit, 95 % intervals before and after the logs, what was told."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            [
-                {
-                    "term": one.term,
-                    "unit": one.unit,
-                    "prior_low": one.prior[0],
-                    "prior_high": one.prior[-1],
-                    "low": one.posterior[0],
-                    "high": one.posterior[-1],
-                    "verdict": one.verdict,
-                    "tied_to": one.tied_to,
-                }
-                for one in self.told
-            ]
-        )
+        return told_table(self.told)
 
     @property
     def point(self) -> CostTerms:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from oppo_sim.fit.model import Measurement
 from oppo_sim.fit.posterior import Posterior
 from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
 from oppo_sim.fit.reading import StepLog
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNTOLD: Final = 0.75
 """Width of the posterior over the prior's from which on a log tells (next to) nothing of a term."""
@@ -63,6 +66,27 @@ class Told:
     """What to log, or to run, to tell it."""
     tied_to: str = ""
     """Another term with which it is exchanged (correlation beyond 0.8)."""
+
+
+def told_table(told: Sequence[Told]) -> "pd.DataFrame":
+    """One row a term of the costs: its unit, 95 % intervals before and after, what was told."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "term": one.term,
+                "unit": one.unit,
+                "prior_low": one.prior[0],
+                "prior_high": one.prior[-1],
+                "low": one.posterior[0],
+                "high": one.posterior[-1],
+                "verdict": one.verdict,
+                "tied_to": one.tied_to,
+            }
+            for one in told
+        ]
+    )
 
 
 @dataclass(frozen=True)

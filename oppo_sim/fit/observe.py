@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,16 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import STEPS, Baseline, known_names
 from oppo_sim.fit.estimate import mean_terms
-from oppo_sim.fit.identify import CUTS, Told, told_of
+from oppo_sim.fit.identify import CUTS, Told, told_of, told_table
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT
 from oppo_sim.fit.tempering import resampled, tempered, weights_of, worth
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,7 +59,7 @@ class Observation(NamedTuple):
     """Standard deviation beyond the ends."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Observed:
     """What agreed with the observations."""
 
@@ -75,6 +78,19 @@ class Observed:
     simulated: int
     scenario: Scenario
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        told = sum(one.verdict == "told" for one in self.told)
+        numbers = ", ".join(one.text for one in self.observations)
+        return f"Observed({numbers}: {len(self.draws)} draws, {told} of {len(self.told)} terms told)"
+
+    def _repr_html_(self) -> str:
+        return self.terms.to_html(float_format=lambda value: f"{value:.4g}")
+
+    @property
+    def terms(self) -> "pd.DataFrame":
+        """As ``FitResult.terms``."""
+        return told_table(self.told)
 
 
 def read_observation(text: str) -> Observation:

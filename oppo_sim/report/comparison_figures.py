@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.report.labels import ATTRIBUTION, format_seconds, significant, time_unit
+from oppo_sim.report.labels import ATTRIBUTION, format_seconds, policy_names, significant, time_unit
 from oppo_sim.report.ranges import has_ranges
 from oppo_sim.report.style import (
     FAINT,
@@ -44,7 +44,7 @@ def step_time_figure(comparison: "pd.DataFrame", title: str = "") -> "Figure":
     """
     steps, low, high = (numbers(comparison, name, _WHAT) for name in (c.STEP_S, c.STEP_S_LOW, c.STEP_S_HIGH))
     unit = time_unit(largest(steps))
-    figure, axis = bar_figure(list(map(str, comparison.index)))
+    figure, axis = bar_figure(_names(comparison))
     handles: list[Any] = []
     left = np.zeros(len(steps))
     for stage, name in (("gen", c.GEN_S), ("reward", c.REWARD_S), ("training", c.TRAINING_S)):
@@ -78,7 +78,7 @@ def speedup_figure(comparison: "pd.DataFrame", baseline: str, title: str = "") -
     if baseline not in policies:
         raise OppoError(f"baseline '{baseline}' is not in the comparison: it has {', '.join(policies)}")
     low, high = numbers(comparison, c.SPEEDUP_LOW, _WHAT), numbers(comparison, c.SPEEDUP_HIGH, _WHAT)
-    figure, axis = bar_figure(policies)
+    figure, axis = bar_figure(_names(comparison))
     # A baseline of rounds, "sequential (rounds of 256)", is one too.
     colours = [FAINT if policy.partition(" (")[0] == baseline else TRAINED for policy in policies]
     axis.barh(np.arange(len(speedup)), speedup, height=0.62, color=colours)
@@ -109,7 +109,7 @@ def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure"
     table = np.array([numbers(attribution, name, "attribution") for name in ATTRIBUTION])
     right, left = np.zeros(count), np.zeros(count)
     unit = time_unit(largest(np.abs(table)))
-    figure, axis = bar_figure(list(map(str, attribution.index)))
+    figure, axis = bar_figure(_names(attribution))
     handles = []
     for label, values, colour in zip(ATTRIBUTION.values(), table, (*GAINS, *LOSSES), strict=True):
         if not np.nan_to_num(values).any():  # nothing to be seen
@@ -131,6 +131,10 @@ def attribution_figure(attribution: "pd.DataFrame", title: str = "") -> "Figure"
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _names(table: "pd.DataFrame") -> list[str]:
+    return list(policy_names(map(str, table.index)).values())
 
 
 def _bars(

@@ -193,6 +193,7 @@ def cost_context(scenario: Scenario) -> CostContext:
         scores_beside_training=scenario.placement.scoring == "training"
         and scenario.placement.training == "separate",
         node_link_bytes_per_s=cluster.node_link_bytes_per_s if split.num_gpus > node else None,
+        gpus_per_node=node,
         training_spans_nodes=training > node,
         sync_spans_nodes=apart or training > node,
     )

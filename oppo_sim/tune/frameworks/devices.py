@@ -101,14 +101,15 @@ def areal_devices(it: Recommended, training: int) -> list[Line]:
     """A backend says its GPUs: ``d`` replicas of ``t``. A critic has GPUs of its own unless it is told."""
     split = it.scenario.split
     engine = f"vllm:d{split.replicas}t{split.tensor_parallel}"
+    trainer = f"{TRAINING}; or megatron, archon, as yours is"
     found = [
         Line("rollout.backend", engine, f"{GENERATION}: {split.replicas} engines"),
-        Line("actor.backend", f"fsdp:d{training}", TRAINING),
+        Line("actor.backend", f"fsdp:d{training}", trainer),
     ]
     if it.scenario.training.critic == "separate":
         where = "prerequisite: the critic is on the devices of the actor"
         found += [
-            Line("critic.backend", f"fsdp:d{training}", TRAINING),
+            Line("critic.backend", f"fsdp:d{training}", trainer),
             Line("critic.scheduling_strategy.type", "colocation", where),
             Line("critic.scheduling_strategy.target", "actor", where),
         ]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.drifting import CHANGE, CHANGES, Ahead, Residuals, drawn_drift, walks_of_run
+from oppo_sim.fit.drifting import CHANGE, CHANGES, RETURN, Ahead, Residuals, drawn_drift, walks_of_run
 from oppo_sim.fit.periodic import found_in
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.trends import lasting_change
@@ -156,9 +157,9 @@ def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
     residuals = 0.02 * np.random.default_rng(0).standard_normal(15)
     assert width(drawn(residuals, [100.0])) > 1.5 * width(drawn(residuals, [1.0])) > 0
     assert width(drawn(residuals, [1.0], beyond=1.0)) > 1.2 * width(drawn(residuals, [1.0]))
-    # A walk: the same whatever lies between.
-    both = drawn(residuals, [10.0, 90.0])
-    assert np.corrcoef(both.T)[0, 1] > 0.3
+    # A walk: the same whatever lies between, until it has returned.
+    near, far = drawn(residuals, [10.0, 40.0]), drawn(residuals, [10.0, 400.0])
+    assert np.corrcoef(near.T)[0, 1] > 0.3 > np.corrcoef(far.T)[0, 1]
     assert width(both) == pytest.approx(width(drawn(residuals, [90.0])), rel=0.05)
     # Of a run that was not fitted there is no walk, only the distance.
     near = Ahead(np.array([0.0]), np.array([0.0]))
@@ -222,6 +223,17 @@ def test_a_long_steady_log_has_narrow_drift_and_a_change_widens_it() -> None:
     assert width(drawn(stalled, [50.0])) < 1.3 * width(drawn(steady, [50.0]))
 
 
+def test_a_walk_returns_to_the_model() -> None:
+    """The last five of fifteen steps took a tenth more: so will the next, and the hundredth after not."""
+    high = 0.005 * np.random.default_rng(0).standard_normal(15) + np.r_[np.zeros(10), np.full(5, 0.1)]
+    found = np.median(drawn(high, [1.0, 100.0, 400.0]), axis=0)
+    assert found[0] > 0.07
+    assert found[1] < 0.4 * found[0]
+    assert abs(found[2]) < 0.01
+    spread = [width(drawn(high, [after])) for after in (100.0, 400.0)]
+    assert spread[1] < 1.6 * spread[0]
+
+
 def test_intervals_hold_as_often_as_they_say_where_logs_are_as_believed() -> None:
     """Walks and changes of level as often and as large as they are taken to be. Where no level changes, more."""
     generator = np.random.default_rng(4)
@@ -229,10 +241,9 @@ def test_intervals_hold_as_often_as_they_say_where_logs_are_as_believed() -> Non
     for _ in range(60):
         ratio = 0.02 * np.exp(2.0 * generator.standard_normal())
         changes = generator.random(95) < generator.gamma(CHANGES[0], CHANGES[1] / CHANGES[0])
-        walk = np.cumsum(
-            0.02 * np.sqrt(ratio) * generator.standard_normal(95)
-            + CHANGE * changes * generator.standard_normal(95)
-        )
+        innovations = 0.02 * np.sqrt(ratio) * generator.standard_normal(95)
+        walk = lfilter([1.0], [1.0, -np.exp(-1.0 / RETURN)], innovations)
+        walk = walk + np.cumsum(CHANGE * changes * generator.standard_normal(95))
         seconds = walk + 0.02 * generator.standard_normal(95)
         drift = drawn(seconds[:15], (np.arange(80) + 1.0).tolist())[:1000]
         noisy = drift + 0.02 * generator.standard_normal(drift.shape)

@@ -105,6 +105,9 @@ def unshipped_run(name: str, log: Path) -> Run:
         "timing_s/gen+old_log_prob+update_weights": "gen_s",
     }
     steps = frame[[name for name in names if name in frame]].rename(columns=names)
+    if "tokens" not in steps:
+        rollouts = known.scenario["rollout_batch_size"]
+        steps["tokens"] = (frame[c.LENGTH_MEAN] + frame[c.PROMPT_LENGTH_MEAN]) * rollouts
     if "step_s" not in steps:
         steps["step_s"] = frame[[name for name in frame if str(name).startswith("timing_s/")]].sum(axis=1)
     scenario = {**known.scenario, "name": name}

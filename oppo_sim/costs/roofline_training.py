@@ -83,8 +83,8 @@ class RooflineTraining:
     weights_bytes: float
     nominal: BatchShape
     gather_link_bytes_per_s: float | None = None
-    """Between nodes, per direction, where the group spans them: of all data-parallel ranks of a node together,
-    whose rings cross side by side, each by its own link."""
+    """Between nodes, per direction, where the group spans them: of all data-parallel ranks of a node
+    together, whose rings cross side by side, each by its own link."""
     longest: int = 0
     """Tokens of the longest rollout that there may be; what padding fills up to."""
     sync_link_bytes_per_s: float | None = None

@@ -150,7 +150,9 @@ def _drawn(
         least, most = np.log(_TRAINED)
         moved = np.clip(moved, np.minimum(least - offset, 0.0), most - offset + _BEYOND_WHOLE)
     drawn = centre * np.exp(moved)
-    return centre if walk is None else centre * np.exp(walk.centre), drawn
+    if walk is None or ahead is None:
+        return centre, drawn
+    return centre * np.exp(walk.centre_after(ahead.after)), drawn
 
 
 def walks_of(

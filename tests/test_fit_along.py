@@ -160,7 +160,7 @@ def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
     # A walk: the same whatever lies between, until it has returned.
     near, far = drawn(residuals, [10.0, 40.0]), drawn(residuals, [10.0, 400.0])
     assert np.corrcoef(near.T)[0, 1] > 0.3 > np.corrcoef(far.T)[0, 1]
-    assert width(both) == pytest.approx(width(drawn(residuals, [90.0])), rel=0.05)
+    assert width(far) == pytest.approx(width(drawn(residuals, [400.0])), rel=0.05)
     # Of a run that was not fitted there is no walk, only the distance.
     near = Ahead(np.array([0.0]), np.array([0.0]))
     moved, _ = drawn_drift(near, None, generation=True, draws=50, generator=np.random.default_rng(0))

@@ -35,8 +35,9 @@ SHARED = (
     "oppo sweep a100x16-10b --set policy.name=oppo --set placement.interference=1.3"
     " --grid policy.score_granularity=batch,rollout,chunk --seeds 4 --steps 30 --draws 0"
 )
+ETHERNET = "--set cluster.node_link_bytes_per_s=1.25e10"
 LARGE_SCORER = (
-    "oppo sweep h100x16-2nodes --set 'costs.reward_model={kind: model, model: qwen2.5-32b}'"
+    f"oppo sweep h100x16-2nodes {ETHERNET} --set 'costs.reward_model={{kind: model, model: qwen2.5-32b}}'"
     " --grid cluster.split=auto --seeds 3 --steps 26 --draws 0"
 )
 REWARD = "--objective time_to_reward --draws 0"
@@ -104,7 +105,7 @@ ROWS = (
     Row(
         "8",
         "a link between two nodes",
-        "oppo sweep h100x16-2nodes --grid cluster.split=auto --seeds 1 --steps 14 --draws 0",
+        f"oppo sweep h100x16-2nodes {ETHERNET} --grid cluster.split=auto --seeds 1 --steps 14 --draws 0",
         "--set cluster.num_gpus_per_node=null",
     ),
 )

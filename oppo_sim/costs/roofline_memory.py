@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.device import Device
@@ -60,6 +60,11 @@ class Parts(NamedTuple):
     context: CostContext
 
 
+_DEVICE_SHARE: Final = 0.9
+"""Of device memory that an engine and what shares its device may take together, if the engine's own share
+(``gpu_memory_utilization``) is not more. vLLM's share is of its instance alone."""
+
+
 class _Need(NamedTuple):
     """What is to lie in one device at a time; ``least`` bytes beside the items."""
 
@@ -86,32 +91,32 @@ def ref_bytes(parts: Parts) -> float:
 
 
 def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
-    """Tokens of KV cache of a replica: what weights, activations and co-located models leave.
+    """Tokens of KV cache of a replica: what weights and activations leave of the engine's share of the
+    device, and co-located models of the device.
 
     Raises OppoError if that is not one token.
     """
 
-    def need(parts: Parts) -> _Need:
-        rollout, context = parts.rollout, parts.context
+    def engine(parts: Parts) -> _Need:
+        rollout = parts.rollout
         activations = rollout.max_num_batched_tokens * layer_activation_bytes(
             parts.models.actor, rollout.dtype
         )
         items = [*_rollout_items(parts), Item("activations", activations / rollout.tensor_parallel)]
+        return _Need(items, kv_bytes_per_token)
+
+    def device(parts: Parts) -> _Need:
+        context, items = parts.context, engine(parts).items
         if context.colocated_training and not context.training.offload:
             items += _training_items(parts)
         if context.colocated_scoring:
             items += _scoring_items(parts)
         return _Need(items, kv_bytes_per_token)
 
+    cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
     share = parts.rollout.gpu_memory_utilization
-    left = _left(
-        "rollout",
-        parts,
-        parts.devices.rollout,
-        share,
-        need,
-        "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device",
-    )
+    shares = ((device, max(share, _DEVICE_SHARE)), (engine, share))
+    left = min(_left("rollout", parts, parts.devices.rollout, each, need, cure) for need, each in shares)
     return math.floor(left / kv_bytes_per_token)
 
 

@@ -51,6 +51,9 @@ class Sizes:
     max_scoring_tokens: int
     kv_capacity_tokens: int | None = None
     kv_block_tokens: int = 16
+    scoring_kv_tokens: int | None = None
+    """Of a scorer, where it is a serving engine; beyond it every visit prefills what was evicted."""
+    scoring_block_tokens: int = 16
     stream_ref: bool = False
     training: bool = True
     """False: a run trains nothing, so neither updates nor their contention are measured."""
@@ -212,14 +215,18 @@ def _trains(scenario: "Scenario") -> bool:
     return not (isinstance(ppo, Mapping) and ppo.get("enabled") is False)
 
 
-def bounded(sizes: Sizes, resolved: Mapping[str, Any]) -> Sizes:
-    """Sizes within what an actor has, where its resolved configuration says so: KV tokens and rollouts."""
+def bounded(sizes: Sizes, resolved: Mapping[str, Any], scorer: Mapping[str, Any]) -> Sizes:
+    """Sizes within what an actor and a scorer have, where their resolved configurations say so: KV tokens and
+    rollouts."""
+    scoring = scorer.get("kv_capacity_tokens")
     capacity, rollouts = resolved.get("kv_capacity_tokens"), resolved.get("max_num_seqs")
     known = [tokens for tokens in (sizes.kv_capacity_tokens, capacity) if isinstance(tokens, int)]
     return replace(
         sizes,
         kv_capacity_tokens=min(known, default=None),
         kv_block_tokens=int(resolved.get("kv_block_tokens") or sizes.kv_block_tokens),
+        scoring_kv_tokens=scoring if isinstance(scoring, int) else None,
+        scoring_block_tokens=int(scorer.get("kv_block_tokens") or sizes.scoring_block_tokens),
         max_running=min(sizes.max_running, rollouts) if isinstance(rollouts, int) else sizes.max_running,
     )
 
@@ -398,19 +405,28 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
         for context in contexts:
             size = min(2 * int(context) or 1, total, sizes.chunk_sizes[-1])
             size = max(1, min(size, int(2 * (whole - context))))
-            # No more pieces than rollouts: a serving engine has KV for these, and prefills others anew.
-            count = max(1, min(round(total / size), max(sizes.rollout_batch_size, sizes.max_running)))
+            count = max(1, min(round(total / size), _most_scored(sizes, whole)))
             pieces = even_split(total, count)
             rows = tuple((min(whole - new, max(0, round(context - new / 2.0))), new) for new in pieces)
             essential = total in (totals[0], totals[-1]) and context in (contexts[0], contexts[-1])
             points.append(Point(kind, rows, (float(total), context), essential))
     for chunk in sizes.chunk_sizes:
         past = max(0, min(sizes.max_prompt_length + sizes.max_response_length // 2, whole - chunk))
-        together = max(1, min(sizes.rollout_batch_size, largest // chunk))
+        together = max(1, min(sizes.rollout_batch_size, _most_scored(sizes, past + chunk), largest // chunk))
         points += [
             Point(kind, ((past, chunk),) * count) for count in sorted({1, -(-together // 4), together})
         ]
     return points
+
+
+def _most_scored(sizes: Sizes, length: int) -> int:
+    """Pieces of rollouts of ``length`` tokens in a batch: of as many as there are, and as a scorer has KV
+    for."""
+    rollouts = max(sizes.rollout_batch_size, sizes.max_running)
+    if sizes.scoring_kv_tokens is None:
+        return rollouts
+    block = sizes.scoring_block_tokens
+    return max(1, min(rollouts, sizes.scoring_kv_tokens // (-(-length // block) * block)))
 
 
 def _rounds(sizes: Sizes) -> list[Point]:

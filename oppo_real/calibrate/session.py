@@ -97,7 +97,9 @@ def measure_session(
     bench = open_here(with_ref=sizes.stream_ref)
     building = perf_counter() - start
     try:
-        plan = make_plan(bounded(sizes, bench.actor.resolved_config()), effort.seed)
+        plan = make_plan(
+            bounded(sizes, bench.actor.resolved_config(), bench.scorer.resolved_config()), effort.seed
+        )
         cache = VisitCache(cache_folder, asdict(_origin(subject, bench)))
         bounds = effort.contention and isfinite(effort.budget_s)
         reserve = _CONTENTION_SHARE * effort.budget_s if bounds else 0.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oppo_real.calibrate.plan import Point, Sizes, geometric, make_plan, sizes_of
+from oppo_real.calibrate.plan import Point, Sizes, bounded, geometric, make_plan, sizes_of
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.load import load_scenario
@@ -69,6 +69,16 @@ def test_nothing_is_planned_that_kv_does_not_hold() -> None:
             assert point.kv_tokens <= 8192
         if point.kind == "prefill":
             assert point.tokens <= 8192
+
+
+def test_scored_batches_have_as_many_pieces_as_rollouts_and_as_a_scorer_has_kv_for() -> None:
+    """Twenty tokens a piece, 1,024 a batch: 51 pieces, of 18 rollouts."""
+    sizes = Sizes(18, 14, 96, 320, (20, 60), 1024)
+    assert max(point.n for point in make_plan(sizes).points if point.kind == "score") == 18
+    actor, scorer = {"kv_capacity_tokens": 16256}, {"kv_capacity_tokens": 8064, "kv_block_tokens": 128}
+    for point in make_plan(bounded(sizes, actor, scorer)).points:
+        if point.kind == "score":
+            assert sum(-(-(past + new) // 128) * 128 for past, new in point.rows) <= 8064
 
 
 def test_chunk_sizes_are_measured_alone_and_together() -> None:

@@ -336,6 +336,15 @@ def test_kv_capacity_by_hand() -> None:
     )
 
 
+def test_an_engines_share_is_its_own() -> None:
+    """Half of a device for the engine: training state lies in the other half. At 0.9 both share it."""
+    half: dict[str, Any] = {"rollout": {"gpu_memory_utilization": 0.5}}
+    alone = roofline(costs=half, colocated_training=False).actor_kv_capacity_tokens
+    assert roofline(costs=half).actor_kv_capacity_tokens == alone
+    whole = roofline(colocated_training=False).actor_kv_capacity_tokens
+    assert (roofline().actor_kv_capacity_tokens or 0) < (whole or 0)
+
+
 def test_what_shares_the_devices_takes_their_memory() -> None:
     def capacity(training: TrainingConfig | None = None, **changes: Any) -> int:
         found = roofline(training, **changes).actor_kv_capacity_tokens

@@ -195,6 +195,15 @@ def test_a_line_in_milliseconds_is_told_from_a_checkpoint_of_hours(tmp_path: Pat
     assert log.frame["timing_s/save_checkpoint"].max() == 22_000.0
     assert log.frame["timing_s/step"].max() == 22_036.0
     assert not log.left_out
+    # Every third step saves, in more seconds than other steps take.
+    third = [
+        {"timing_s/save_checkpoint": 60.0, "timing_s/step": 96.0} if step % 3 == 0 else {}
+        for step in range(12)
+    ]
+    log = read_step_log(console(tmp_path / "third.log", list(enumerate(third, start=1))))
+    assert log.frame["timing_s/save_checkpoint"].dropna().unique().tolist() == [60.0]
+    assert not log.left_out
+    assert not log.notes
 
 
 def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_step_times_are_stacked_by_stage_with_intervals() -> None:
     assert [label.get_text() for label in axis.get_yticklabels()] == [
         "sequential",
         "oppo",
-        "mine.py:Async[v2]",
+        "Async[v2]",
     ]
     assert [bar.get_width() for bar in axis.patches] == [80, 60, 70, 9, 1, 2, 31, 29, 31]
     (bars,) = [

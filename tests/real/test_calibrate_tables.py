@@ -48,8 +48,10 @@ def test_a_cell_that_was_not_run_follows_its_neighbours_not_only_the_fit() -> No
     ]
     table, filled = forward_table("score", slow, fit)
     assert hole.point.cell is not None
-    found = table.seconds[table.tokens.index(most)][table.mean_context.index(hole.point.cell[1])]
-    assert found == pytest.approx(2 * hole.median, rel=0.02)
+    context = hole.point.cell[1]
+    found = table.seconds[table.tokens.index(most)][table.mean_context.index(context)]
+    seconds = TRUTH["fixed"] + most * (TRUTH["per_token"] + TRUTH["per_pair"] * context)
+    assert found == pytest.approx(2 * seconds, rel=0.02)
     assert filled.fitted == 1
 
 

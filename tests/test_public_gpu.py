@@ -18,6 +18,7 @@ import page
 import rows as page_rows
 import split
 import tiers
+import unshipped
 
 FOLDER = split.FOLDER
 
@@ -42,6 +43,31 @@ def test_every_shipped_table_has_its_origin_and_licence() -> None:
     for path in (FOLDER / "data").glob("*.csv.gz"):
         line = next(line for line in said.splitlines() if f"`{path.name}`" in line)
         assert "@" in line and ("Apache-2.0" in line or "MIT" in line), path.name
+
+
+def test_an_unshipped_run_is_read_from_its_log(tmp_path: Path) -> None:
+    """verl of 2024: no step, no tokens, generation with its log-probabilities. Of 2025: validation and
+    checkpoints inside the step."""
+    lengths = "response_length/mean:30.0 - response_length/max:60.0 - prompt_length/mean:10.0"
+    old = "timing/gen:5.0 - timing/ref:1.0 - timing/values:2.0 - timing/update_critic:3.0 - timing/update_actor:4.0"
+    log = tmp_path / "old.log"
+    log.write_text("".join(f"step:{step} - {old} - {lengths}\n" for step in range(1, 4)))
+    run = unshipped.unshipped_run("verl_qwen05b_512", log)
+    assert (
+        run.steps[["gen_s", "values_s", "step_s", "tokens"]].to_numpy().tolist() == [[5, 2, 15, 256 * 40]] * 3
+    )
+    new = (
+        "timing_s/gen:5.0 - timing_s/old_log_prob:1.0 - timing_s/update_actor:4.0 - perf/total_num_tokens:900"
+    )
+    save = "timing_s/testing:6.0 - timing_s/save_checkpoint:17.0 - timing_s/step:33.5"
+    log.write_text(
+        "".join(
+            f"step:{step} - {new} - {save if step == 2 else 'timing_s/step:10.5'} - {lengths}\n"
+            for step in range(1, 4)
+        )
+    )
+    run = unshipped.unshipped_run("dstack_h100", log)
+    assert run.steps[["gen_s", "step_s", "tokens"]].to_numpy().tolist() == [[5, 10.5, 900]] * 3
 
 
 def test_errors_by_hand() -> None:

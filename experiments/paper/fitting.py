@@ -16,7 +16,8 @@ from study import RESULTS, Progress, Study
 
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.observe import log_evidence, observe
+from oppo_sim.fit.call import observe
+from oppo_sim.fit.observe import log_evidence
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.tempering import resampled, weights_of, worth
 from oppo_sim.scenario.schema import Scenario

@@ -33,8 +33,9 @@ from oppo_sim.comparison.call import compare
 from oppo_sim.comparison.published import held_against
 from oppo_sim.costs.shipped_draws import SHIPPED_FOLDER
 from oppo_sim.costs.terms import CostTerms, write_draws
+from oppo_sim.fit.call import observe
 from oppo_sim.fit.folder import rounded
-from oppo_sim.fit.observe import Observed, observe
+from oppo_sim.fit.observe import Observed
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 

@@ -16,8 +16,9 @@ import pandas as pd
 from page import write_page
 from rows import RESULTS, Row, log_scoring
 from split import LATER
-from steps import UNSHIPPED, Run, later_runs, unshipped_run
+from steps import Run, later_runs
 from tiers import first_steps_rows, stage_rows
+from unshipped import UNSHIPPED, unshipped_run
 
 
 def scored(runs: list[Run], folder: Path) -> tuple[list[Row], pd.DataFrame]:

@@ -215,10 +215,9 @@ def _trains(scenario: "Scenario") -> bool:
     return not (isinstance(ppo, Mapping) and ppo.get("enabled") is False)
 
 
-def bounded(sizes: Sizes, resolved: Mapping[str, Any], scorer: Mapping[str, Any] | None = None) -> Sizes:
+def bounded(sizes: Sizes, resolved: Mapping[str, Any], scorer: Mapping[str, Any]) -> Sizes:
     """Sizes within what an actor and a scorer have, where their resolved configurations say so: KV tokens and
     rollouts."""
-    scorer = scorer or {}
     scoring = scorer.get("kv_capacity_tokens")
     capacity, rollouts = resolved.get("kv_capacity_tokens"), resolved.get("max_num_seqs")
     known = [tokens for tokens in (sizes.kv_capacity_tokens, capacity) if isinstance(tokens, int)]

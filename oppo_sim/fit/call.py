@@ -8,8 +8,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.estimate import FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
 from oppo_sim.fit.gathers import GATHER
-from oppo_sim.fit.observe import Observed, observe_record
-from oppo_sim.fit.observe import observe as observed_costs
+from oppo_sim.fit.observe import Observed, observe_record, observed_costs
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
 from oppo_sim.fit.reading import StepLog

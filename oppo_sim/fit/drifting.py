@@ -85,14 +85,9 @@ class Walk(NamedTuple):
     steps: int
     """Fitted steps."""
 
-    @property
-    def centre(self) -> float:
-        """Where the walk is believed to be at the last fitted step."""
-        return float(self.weight @ self.level)
-
-    def centre_after(self, steps: Floats) -> Floats:
-        """And so many steps later."""
-        found: Floats = self.centre * np.exp(-steps / RETURN)
+    def centre(self, after: Floats) -> Floats:
+        """Where the walk is believed to be so many steps after the last fitted one."""
+        found: Floats = float(self.weight @ self.level) * np.exp(-after / RETURN)
         return found
 
     def noise_alone(self, chosen: Ints) -> Floats:

@@ -152,7 +152,7 @@ def _drawn(
     drawn = centre * np.exp(moved)
     if walk is None or ahead is None:
         return centre, drawn
-    return centre * np.exp(walk.centre_after(ahead.after)), drawn
+    return centre * np.exp(walk.centre(ahead.after)), drawn
 
 
 def walks_of(

@@ -130,7 +130,7 @@ def read_observation(text: str) -> Observation:
     return Observation(text, name, low, high, spread)
 
 
-def observe(
+def observed_costs(
     scenario: Scenario,
     observed: Sequence[str],
     *,

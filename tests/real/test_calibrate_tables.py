@@ -87,8 +87,8 @@ def test_the_tail_is_what_the_repeats_confirm() -> None:
 
 
 def test_the_plan_keeps_within_what_the_engine_has() -> None:
-    assert bounded(SIZES, {}) == SIZES
-    small = bounded(SIZES, {"kv_capacity_tokens": 1024, "kv_block_tokens": 32, "max_num_seqs": 6})
+    assert bounded(SIZES, {}, {}) == SIZES
+    small = bounded(SIZES, {"kv_capacity_tokens": 1024, "kv_block_tokens": 32, "max_num_seqs": 6}, {})
     assert (small.kv_capacity_tokens, small.kv_block_tokens, small.max_running) == (1024, 32, 6)
     assert all(
         point.n <= 6 and point.kv_tokens <= 1024
@@ -96,4 +96,4 @@ def test_the_plan_keeps_within_what_the_engine_has() -> None:
         if point.kind == "decode"
     )
     own = Sizes(16, 16, 100, 411, (32,), 2048, kv_capacity_tokens=800)
-    assert bounded(own, {"kv_capacity_tokens": 4096}).kv_capacity_tokens == 800
+    assert bounded(own, {"kv_capacity_tokens": 4096}, {}).kv_capacity_tokens == 800

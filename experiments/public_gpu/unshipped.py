@@ -1,0 +1,72 @@
+"""Runs whose logs have no licence: scored from a copy of the log, which is not shipped."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scenarios import GEMMA_2_2B, dstack_h100, verl_2024
+from split import UNSHIPPED_SOURCE
+from steps import STAGES, Run, measured_steps
+
+from oppo_sim import columns as c
+from oppo_sim.fit.reading import read_step_log
+
+_GEN_OF_2024 = "timing_s/gen+old_log_prob+update_weights"
+"""Generation recomputed the log-probabilities itself."""
+_OF_2024 = {
+    _GEN_OF_2024: "timing/gen",
+    **{f"timing_s/{name}": f"timing/{name}" for name in ("ref", "values", "adv")},
+    **{f"timing_s/{name}": f"timing/{name}" for name in ("update_critic", "update_actor")},
+}
+"""Our column → the name in verl's logs of 2024, as `oppo fit --field`."""
+
+
+@dataclass(frozen=True)
+class Unshipped:
+    """A run whose log has no licence."""
+
+    gpu: str
+    framework: str
+    scenario: dict[str, Any]
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+_QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
+UNSHIPPED = {
+    "dstack_h100": Unshipped("16 × H100", "verl, vLLM eager", dstack_h100()),
+    "verl_qwen05b_512": Unshipped(
+        f"1 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(_QWEN, 1, 256, 1024, 512), _OF_2024
+    ),
+    "verl_qwen05b_256": Unshipped(
+        f"1 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(_QWEN, 1, 256, 512, 256), _OF_2024
+    ),
+    "verl_gemma2b": Unshipped(
+        f"2 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(GEMMA_2_2B, 2, 512, 1024, 512), _OF_2024
+    ),
+}
+"""By name; where their logs are stands in data/README.md."""
+
+
+def unshipped_run(name: str, log: Path) -> Run:
+    """A run that is not shipped, from its log."""
+    known = UNSHIPPED[name]
+    frame = read_step_log(log, "verl", fields=known.fields).frame
+    names = {
+        c.STEP: "step",
+        c.LENGTH_MAX: "response_max",
+        c.TOKENS_TOTAL: "tokens",
+        c.STEP_TESTING_S: "testing_s",
+        c.STEP_SAVE_S: "save_checkpoint_s",
+        **{c.timing(stage): f"{stage}_s" for stage in STAGES},
+        _GEN_OF_2024: "gen_s",
+    }
+    steps = frame[[name for name in names if name in frame]].rename(columns=names)
+    if "tokens" not in steps:
+        rollouts = known.scenario["rollout_batch_size"]
+        steps["tokens"] = (frame[c.LENGTH_MEAN] + frame[c.PROMPT_LENGTH_MEAN]) * rollouts
+    if "step_s" not in steps:
+        steps["step_s"] = frame[[name for name in frame if str(name).startswith("timing_s/")]].sum(axis=1)
+    scenario = {**known.scenario, "name": name}
+    return Run(
+        UNSHIPPED_SOURCE, name, known.gpu, known.framework, measured_steps(steps), scenario, log, known.fields
+    )

@@ -145,6 +145,7 @@ def cases(
         groups_together=draw(st.booleans()),
         max_scoring_tokens=draw(st.sampled_from([1, 7, 30, 10_000])),
         scorer_kv_capacity_tokens=draw(st.sampled_from([None, None, 5, 40])),
+        scorer_block_tokens=draw(st.sampled_from([1, 1, 2, 8, 128])),
         streamable=draw(st.integers(0, 5)) > 0,
         scoring_on=scoring_on,
         training_on="separate" if asynchronous else draw(st.sampled_from(["separate", "rollout"])),

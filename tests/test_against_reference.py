@@ -96,6 +96,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         max_num_seqs=machine.max_num_seqs,
         max_scoring_tokens=machine.max_scoring_tokens,
         scorer_kv_capacity=machine.scorer_kv_capacity_tokens,
+        scorer_block=machine.scorer_block_tokens,
         parallel_inference=case.parallel_inference,
         decode=case.decode,
         prefill=case.prefill,

@@ -417,6 +417,20 @@ def test_a_piece_costs_seconds_at_the_scorer() -> None:
     assert whole.column("timing_s/reward") == [pytest.approx(12.0 + 2.0)]
 
 
+def test_a_scorer_with_blocks_prefills_whole_ones_until_the_last_piece() -> None:
+    # 10 tokens, prompt 4, chunk 4, 1 s a piece that prefills, 0.5 s a token, blocks of 6: given 8, 12 and 14
+    # tokens at 4, 8 and 10, the scorer has prefilled 6, 6 (12 would leave none over) and 14. 4 to 8 (6·0.5 + 1);
+    # nothing for the second; 10 to 15 (8·0.5 + 1). gen = 10, reward = 5.
+    costs = with_cuts(linear_costs(score=(0.0, 0.5, 0.0)), piece_fixed_s=1.0)
+    streamed = {"prompts": 4, "settings": {"chunk_size": 4}, "costs": costs}
+    result = run("intra", [10], steps=1, batch=1, machine=MachineSetup(scorer_block_tokens=6), **streamed)
+    assert result.column("timing_s/reward") == [pytest.approx(5.0)]
+    # Pairs are those of the tokens that are prefilled: 6²/2 with the first, (14² − 6²)/2 with the last piece.
+    pairs = {"prompts": 4, "settings": {"chunk_size": 4}, "costs": linear_costs(score=(0.0, 0.0, 0.1))}
+    result = run("intra", [10], steps=1, batch=1, machine=MachineSetup(scorer_block_tokens=6), **pairs)
+    assert result.column("timing_s/reward") == [pytest.approx(8.0)]
+
+
 def test_a_link_carries_one_piece_after_the_other_while_decoding_goes_on() -> None:
     # Two rollouts of 8 tokens on one replica, chunk 4, no prompts; a piece takes 1 s and 0.25 s a token on its
     # way: 2 s. Cut at 4: they arrive at 6 (id 0) and 8 (id 1); cut at 8: at 10 and 12. Scoring takes 1 s a

@@ -45,6 +45,10 @@ class Bench:
         first, self.next_id = self.next_id, self.next_id + count
         return range(first, self.next_id)
 
+    def given_before(self, scorer: Scorer, past: int) -> int:
+        """Tokens of a rollout to give a scorer that is to prefill ``past``: of whole blocks one is over."""
+        return past + (past > 0 and scorer.resolved_config().get("prefill_block_tokens", 1) > 1)
+
     def tokens(self, rollout_id: int, count: int) -> tuple[int, ...]:
         """Token ids by a hash of the rollout id."""
         drawn = np.random.default_rng(stream_key(rollout_id, "calibrate/tokens")).integers(

@@ -63,12 +63,15 @@ def time_pieces(bench: "Bench", point: Point) -> tuple[list[float], list[float]]
         ids = bench.take_ids(point.n)
         rows = list(zip(ids, point.rows, strict=True))
         whole = {i: bench.tokens(i, past + new) for i, (past, new) in rows}
-        held = [ScorePiece(i, whole[i][:past], False) for i, (past, _) in rows if past]
+        given = {i: bench.given_before(bench.scorer, past) for i, (past, _) in rows}
+        held = [ScorePiece(i, whole[i][:before], False) for i, before in given.items() if before]
         if held:
             bench.scorer.append(held)
         bench.synchronize()
         host = ScorerHost(0, bench.scorer, point.tokens)
-        pieces = [QueuedPiece(ScorePiece(i, whole[i][past:], True), max(1, past)) for i, (past, _) in rows]
+        pieces = [
+            QueuedPiece(ScorePiece(i, whole[i][before:], True), max(1, before)) for i, before in given.items()
+        ]
         with _served(bench, lambda channel, host=host: obey_scorer(channel, host)) as link:  # type: ignore[misc]
             link.tell("clock", 0.0)
             sent = monotonic()

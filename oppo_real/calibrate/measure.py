@@ -219,14 +219,15 @@ def _append(bench: Bench, scorer: Scorer, point: Point) -> float:
     whole = [
         bench.tokens(rollout_id, past + new) for rollout_id, (past, new) in zip(ids, point.rows, strict=True)
     ]
-    for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True):
-        if past:
-            scorer.append([ScorePiece(rollout_id, tokens[:past], False)])
+    given = [bench.given_before(scorer, past) for past, _ in point.rows]
+    for rollout_id, tokens, before in zip(ids, whole, given, strict=True):
+        if before:
+            scorer.append([ScorePiece(rollout_id, tokens[:before], False)])
     worker = ScorerHost(0, scorer, point.tokens)
     worker.queue(
         [
-            QueuedPiece(ScorePiece(rollout_id, tokens[past:], True), max(1, past))
-            for rollout_id, tokens, (past, _) in zip(ids, whole, point.rows, strict=True)
+            QueuedPiece(ScorePiece(rollout_id, tokens[before:], True), max(1, before))
+            for rollout_id, tokens, before in zip(ids, whole, given, strict=True)
         ]
     )
     worker.take()

@@ -54,6 +54,8 @@ class Sizes:
     scoring_kv_tokens: int | None = None
     """Of a scorer, where it is a serving engine; beyond it every visit prefills what was evicted."""
     scoring_block_tokens: int = 16
+    prefill_block_tokens: int = 1
+    """Of a rollout that goes on a scorer prefills whole blocks of so many tokens (docs/model.md, C9b)."""
     stream_ref: bool = False
     training: bool = True
     """False: a run trains nothing, so neither updates nor their contention are measured."""
@@ -72,8 +74,8 @@ class Sizes:
 class Point:
     """One batch to measure: a row for each rollout, (past tokens, new tokens).
 
-    decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens held, tokens
-        of the piece);
+    decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens prefilled
+        before, tokens that are prefilled with the piece);
     train: (prompt, response); round: (context, iterations of a round); piece: as score; sync: no rows.
     """
 
@@ -227,6 +229,7 @@ def bounded(sizes: Sizes, resolved: Mapping[str, Any], scorer: Mapping[str, Any]
         kv_block_tokens=int(resolved.get("kv_block_tokens") or sizes.kv_block_tokens),
         scoring_kv_tokens=scoring if isinstance(scoring, int) else None,
         scoring_block_tokens=int(scorer.get("kv_block_tokens") or sizes.scoring_block_tokens),
+        prefill_block_tokens=int(scorer.get("prefill_block_tokens") or 1),
         max_running=min(sizes.max_running, rollouts) if isinstance(rollouts, int) else sizes.max_running,
     )
 
@@ -408,15 +411,33 @@ def _score(sizes: Sizes, kind: Literal["score", "score_ref"]) -> list[Point]:
             count = max(1, min(round(total / size), _most_scored(sizes, whole)))
             pieces = even_split(total, count)
             rows = tuple((min(whole - new, max(0, round(context - new / 2.0))), new) for new in pieces)
+            rows = _on_blocks(rows, sizes)
             essential = total in (totals[0], totals[-1]) and context in (contexts[0], contexts[-1])
             points.append(Point(kind, rows, (float(total), context), essential))
-    for chunk in sizes.chunk_sizes:
+    block = sizes.prefill_block_tokens
+    for chunk in sorted({min(whole, -(-size // block) * block) for size in sizes.chunk_sizes}):
         past = max(0, min(sizes.max_prompt_length + sizes.max_response_length // 2, whole - chunk))
         together = max(1, min(sizes.rollout_batch_size, _most_scored(sizes, past + chunk), largest // chunk))
         points += [
-            Point(kind, ((past, chunk),) * count) for count in sorted({1, -(-together // 4), together})
+            Point(kind, _on_blocks(((past, chunk),) * count, sizes))
+            for count in sorted({1, -(-together // 4), together})
         ]
     return points
+
+
+def _on_blocks(rows: Sequence[tuple[int, int]], sizes: Sizes) -> tuple[tuple[int, int], ...]:
+    """The same pieces behind whole blocks, where a scorer has prefilled no others; about as many past tokens
+    in all."""
+    block = sizes.prefill_block_tokens
+    if block == 1:
+        return tuple(rows)
+    placed, over = [], 0
+    for past, new in rows:
+        most = max(0, sizes.max_length - new) // block
+        blocks = min(most, max(0, round((past + over) / block)))
+        over = min(block, past + over - blocks * block)
+        placed.append((blocks * block, new))
+    return tuple(placed)
 
 
 def _most_scored(sizes: Sizes, length: int) -> int:
@@ -452,7 +473,10 @@ def _pieces(sizes: Sizes) -> list[Point]:
     whole = min(sizes.max_length, sizes.max_scoring_tokens, _PIECE_TOKENS)
     counts = [count for count in (1, 2, 4, _MOST_PIECES) if whole >= _MOST_PIECES]
     whole -= whole % _MOST_PIECES
-    return [Point("piece", (((whole - whole // count) // 2, whole // count),) * count) for count in counts]
+    return [
+        Point("piece", _on_blocks((((whole - whole // count) // 2, whole // count),) * count, sizes))
+        for count in counts
+    ]
 
 
 # ---- training ----------------------------------------------------------------------------------------------

@@ -276,6 +276,7 @@ def calibrate_from(
     ]
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
+    block = origin.engine.get("scorer", {}).get("prefill_block_tokens")
     told = () if disagreement(contention, seed) else contention
     profile = Profile(
         format="oppo-profile/1",
@@ -298,6 +299,7 @@ def calibrate_from(
         round_fixed_s=cuts.seconds("round"),
         piece_fixed_s=cuts.seconds("piece"),
         piece_send_s=cuts.seconds("send"),
+        scoring_block_tokens=block if isinstance(block, int) and block > 1 else None,
         contention_factor=contention_factor(told),
         time_slices=time_slices_of(told),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,

@@ -130,8 +130,9 @@ class VllmScorer:
         return replace(self._counts, extra=dict(self._counts.extra))
 
     def resolved_config(self) -> dict[str, Any]:
-        """See ``describe_engine``."""
-        return describe_engine(self._engine, self._features)
+        """See ``describe_engine``; ``prefill_block_tokens``: of a rollout that goes on, whole blocks of so
+        many tokens are prefilled."""
+        return describe_engine(self._engine, self._features) | {"prefill_block_tokens": self._block}
 
     def close(self) -> None:
         """Stop the engine. Its memory is freed when no other vLLM engine of this process is open."""

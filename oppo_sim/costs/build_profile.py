@@ -68,6 +68,7 @@ def costs_from_profile(
             "host": profile.host.model_dump(mode="json"),
             "demands": profile.demands.model_dump(mode="json"),
             "cuts": {name: getattr(profile, name) for name in Cuts._fields},
+            "scoring_block_tokens": profile.scoring_block_tokens or "not measured",
             "contention_factor": profile.contention_factor or "not measured",
             "time_slices": "not measured" if slices is None else slices.model_dump(mode="json"),
             "unused_training_fields": unused_fields(context.training) if training is None else [],
@@ -77,6 +78,7 @@ def costs_from_profile(
         contention_factor=profile.contention_factor,
         time_slices=None if slices is None else (slices.interference, slices.turn_s),
         cuts=Cuts(*(getattr(profile, name) or 0.0 for name in Cuts._fields)),
+        scoring_block_tokens=profile.scoring_block_tokens,
     )
 
 

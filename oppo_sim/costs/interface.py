@@ -211,5 +211,8 @@ class Costs:
     then; None: not measured."""
     phases: Phases = NO_PHASES
     cuts: Cuts = NO_CUTS
+    scoring_block_tokens: int | None = None
+    """Tokens of a block of the measured scorer's KV, of which it prefills whole ones (C9b); None: not
+    measured."""
     evidence: Mapping[str, str] = field(default_factory=dict)
     """How well the seconds of each place are known (``evidence.PLACES``)."""

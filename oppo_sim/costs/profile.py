@@ -184,6 +184,9 @@ class Profile(Strict):
     """Seconds a piece of a scoring batch; the table ``score`` is without them."""
     piece_send_s: NonNegative | None = None
     """Seconds a piece from the driver to a scoring worker."""
+    scoring_block_tokens: Count | None = None
+    """Of a rollout that goes on the scorer prefills whole blocks of so many tokens (C9b); None: all that it
+    is given."""
     host: ProfileHost = ProfileHost()
     demands: Demands = Demands()
     contention_factor: Annotated[float, Field(ge=1)] | None = None

@@ -135,6 +135,7 @@ ROW = np.dtype([(_field(name), "f8") for name in NAMES])
 SETTINGS = _fields(
     "batch group_size replicas workers schedule granularity rounds stream static free_padding clear_kv"
     " limited kv_blocks kv_block_tokens max_num_seqs max_scoring_tokens queue_length scorer_kv_capacity"
+    " scorer_block_tokens"
     " parallel_inference free_recompute window sampling by_row_rewards has_lines_checked scorer_parts"
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"

@@ -36,6 +36,7 @@ from oppo_sim.fast.records import (
 from oppo_sim.model import formulas
 
 piece_seconds = rule(formulas.piece_seconds)
+prefilled_tokens = rule(formulas.prefilled_tokens)
 send_seconds = rule(formulas.send_seconds)
 
 _SPREAD = 8
@@ -113,28 +114,34 @@ def queue_piece(s: State, i: int) -> None:
 
 @compiled
 def take(s: State, w: int) -> None:
-    """``Scorer._take``: a free worker takes what is queued."""
+    """``Scorer._start``: a free worker takes what is queued."""
     worker = workers_in(s)[w]
     queue, limit = queue_in(s), s.max_scoring_tokens
-    place = queue_place(s, w, worker.served)
-    tokens = np.int64(queue[place, 1])
-    pairs = tokens * (queue[place, 2] + tokens * 0.5)
-    served = worker.served + 1
+    pieces, given, tokens, pairs = 0, np.int64(0), np.int64(0), 0.0
+    served = worker.served
     while served < worker.tail:
         place = queue_place(s, w, served)
-        new = np.int64(queue[place, 1])
-        if tokens + new > limit:
+        new, past = np.int64(queue[place, 1]), np.int64(queue[place, 2])
+        if served > worker.served and given + new > limit:
             break
+        given += new
+        end = past + new
+        if s.scorer_block_tokens > 1:
+            past = prefilled_tokens(past, s.scorer_block_tokens)
+            end = end if queue[place, 3] else prefilled_tokens(end, s.scorer_block_tokens)
+            new = end - past
+        pieces += new > 0
         tokens += new
-        pairs += new * (queue[place, 2] + new * 0.5)
+        pairs += new * (past + new * 0.5)
         served += 1
-    pieces = served - worker.served
     worker.served = served
-    s.scored += tokens
+    s.scored += given
     s.scoring_batches += 1
-    alone, flops, traffic, memory, arithmetic = score_forward(s, float(tokens), pairs)
+    alone, flops, traffic, memory, arithmetic = 0.0, 0.0, 0.0, 0.0, 0.0
+    if tokens > 0:
+        alone, flops, traffic, memory, arithmetic = score_forward(s, float(tokens), pairs)
     seconds = piece_seconds(pieces, alone, s.piece_fixed_s)
-    if s.piece_fixed_s > 0.0:
+    if seconds > alone:
         share = alone / seconds
         memory *= share
         arithmetic *= share

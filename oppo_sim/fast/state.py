@@ -308,6 +308,7 @@ def _settings(
         "max_num_seqs": limit(machine.max_num_seqs),
         "max_scoring_tokens": machine.max_scoring_tokens,
         "scorer_kv_capacity": limit(machine.scorer_kv_capacity_tokens),
+        "scorer_block_tokens": machine.scorer_block_tokens,
         "free_recompute": counterfactual.free_recompute,
         "max_deferrals": limit(policy.max_deferrals),
         "oldest_first": policy.schedule == "async" and policy.train_order == "oldest",

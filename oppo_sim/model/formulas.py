@@ -25,6 +25,12 @@ def iterations_until(seconds: float, most: int, first: float, growth: float) -> 
     return k
 
 
+def prefilled_tokens(given: int, block: int) -> int:
+    """Tokens that a scorer has prefilled of a rollout that goes on, when it was given so many: all, or with a
+    ``block`` of several tokens the whole blocks that leave one over (docs/model.md, C9b)."""
+    return given if block <= 1 else max(given - 1, 0) // block * block
+
+
 def piece_seconds(pieces: int, seconds: float, piece_fixed_s: float) -> float:
     """Seconds of a scoring batch of so many pieces that takes ``seconds`` beside what each piece costs."""
     return seconds + pieces * piece_fixed_s

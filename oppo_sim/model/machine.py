@@ -122,6 +122,7 @@ class Machine:
             costs.scorer,
             setup.max_scoring_tokens,
             setup.scorer_kv_capacity_tokens,
+            setup.scorer_block_tokens,
             cuts.piece_fixed_s,
             partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, send_s_per_token)
             if travels

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from oppo_sim.costs.interface import Demand, PrefillCost
 from oppo_sim.model.device import Runner
-from oppo_sim.model.formulas import piece_seconds, time_on_device
+from oppo_sim.model.formulas import piece_seconds, prefilled_tokens, time_on_device
 from oppo_sim.model.links import Links
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
@@ -25,6 +25,7 @@ class Scorer(ScoringRouter[Rollout]):
         cost: PrefillCost,
         max_scoring_tokens: int,
         kv_capacity_tokens: int | None,
+        block_tokens: int,
         piece_fixed_s: float,
         links_to: Callable[[Callable[[Piece[Rollout]], None]], Links] | None,
         on_scored: Callable[[Rollout, float], None],
@@ -42,6 +43,7 @@ class Scorer(ScoringRouter[Rollout]):
         """Seconds of the row with a kernel of each worker on its device."""
         self._cost = cost
         self._max_tokens = max_scoring_tokens
+        self._block = block_tokens
         self._piece_fixed_s = piece_fixed_s
         self._links = None if links_to is None else links_to(self.arrive)
         self._on_scored = on_scored
@@ -85,26 +87,35 @@ class Scorer(ScoringRouter[Rollout]):
 
     def _start(self, worker: ScoringWorker[Rollout], runner: Runner, at: float) -> None:
         worker.batch = next_batch(worker.queue, self._max_tokens, _NEW)
-        tokens, pairs = 0, 0.0
-        for piece in worker.batch:
-            new = piece.new
-            tokens += new
-            pairs += new * (piece.past + new * 0.5)
+        pieces, tokens, pairs = self._work_of(worker.batch)
         cost, tally = self._cost, self.tally
-        tally.scored += tokens
+        tally.scored += sum([piece.new for piece in worker.batch])
         tally.scoring_batches += 1
-        work = cost.prefill_work(tokens, pairs)
-        if work is not None:
-            tally.scoring_flops += work.flops
-            tally.scoring_bytes += work.bytes
-        alone = cost.prefill_time(tokens, pairs)
-        seconds = piece_seconds(len(worker.batch), alone, self._piece_fixed_s)
-        demand = cost.prefill_demand(tokens, pairs)
-        if self._piece_fixed_s > 0.0:  # meanwhile the device does nothing
+        alone, demand = 0.0, Demand(0.0, 0.0)
+        if tokens:
+            work = cost.prefill_work(tokens, pairs)
+            if work is not None:
+                tally.scoring_flops += work.flops
+                tally.scoring_bytes += work.bytes
+            alone = cost.prefill_time(tokens, pairs)
+            demand = cost.prefill_demand(tokens, pairs)
+        seconds = piece_seconds(pieces, alone, self._piece_fixed_s)
+        if seconds > alone:  # meanwhile the device does nothing
             share = alone / seconds
             demand = Demand(demand.memory * share, demand.arithmetic * share)
         self.kernel_s[worker.index] += time_on_device(demand.memory, demand.arithmetic) * seconds
         runner.start(at, seconds, demand)
+
+    def _work_of(self, batch: Sequence[Piece[Rollout]]) -> tuple[int, int, float]:
+        """How many pieces of a batch prefill something, tokens that they prefill, and query-key pairs."""
+        pieces, tokens, pairs = 0, 0, 0.0
+        for piece in batch:
+            past, end = prefilled_tokens(piece.past, self._block), piece.past + piece.new
+            new = (end if piece.last else prefilled_tokens(end, self._block)) - past
+            pieces += new > 0
+            tokens += new
+            pairs += new * (past + new * 0.5)
+        return pieces, tokens, pairs
 
     def _batch_ended(self, worker: ScoringWorker[Rollout], at: float) -> None:
         if self.spans is not None:

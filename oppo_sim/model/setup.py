@@ -30,6 +30,8 @@ class MachineSetup:
     """All samples of a prompt go to one replica."""
     max_scoring_tokens: int = 16384
     scorer_kv_capacity_tokens: int | None = None
+    scorer_block_tokens: int = 1
+    """Of a rollout that goes on a scorer prefills whole blocks of so many tokens; 1: what it is given."""
     send_s_per_token: float = 0.0
     """Seconds that a token of a piece takes on the link from replica to scorer."""
     streamable: bool = True

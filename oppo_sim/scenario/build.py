@@ -230,6 +230,7 @@ def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineS
         groups_together=rollout.group_placement == "together",
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
+        scorer_block_tokens=scoring.kv_block_tokens or costs.scoring_block_tokens or 1,
         send_s_per_token=0.0 if link is None else scoring.bytes_per_token / link,
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,

@@ -93,6 +93,14 @@ class ScoringConfig(_Section):
     kv_capacity_tokens: Tokens | None = Field(
         None, description="KV of one worker for rollouts without a score; null: ample"
     )
+    kv_block_tokens: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
+        None,
+        description=(
+            "tokens of a block of that KV, where a serving engine scores: of a rollout that goes on only"
+            " whole blocks are prefilled, the rest with its next piece; null: as the cost profile measured"
+            " it, else 1 (every token with its piece)"
+        ),
+    )
     link_bytes_per_s: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description=(

@@ -81,6 +81,19 @@ def test_scored_batches_have_as_many_pieces_as_rollouts_and_as_a_scorer_has_kv_f
             assert sum(-(-(past + new) // 128) * 128 for past, new in point.rows) <= 8064
 
 
+def test_of_a_scorer_with_blocks_pieces_behind_whole_blocks_are_measured() -> None:
+    """It never prefills behind anything else; and of smaller chunks, what it prefills is a block."""
+    sizes = Sizes(18, 14, 96, 320, (20, 60), 1024)
+    scorer = {"kv_capacity_tokens": 8064, "kv_block_tokens": 128, "prefill_block_tokens": 128}
+    scored = [
+        point for point in make_plan(bounded(sizes, {}, scorer)).points if point.kind in ("score", "piece")
+    ]
+    assert all(past % 128 == 0 and past + new <= 416 for point in scored for past, new in point.rows)
+    assert {past for point in scored for past, _ in point.rows} == {0, 128, 256, 384}
+    chunks = [point.n for point in scored if {new for _, new in point.rows} == {128}]
+    assert {1, 8} <= set(chunks), "a block alone and several together"
+
+
 def test_chunk_sizes_are_measured_alone_and_together() -> None:
     score = [point for point in make_plan(SIZES).points if point.kind == "score"]
     for chunk in SIZES.chunk_sizes:

@@ -10,7 +10,7 @@ from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import Measured
 from oppo_real.calibrate.measure import Visit, visit_point
-from oppo_real.calibrate.plan import Point, Sizes, make_plan
+from oppo_real.calibrate.plan import Point, Sizes, bounded, make_plan
 from oppo_real.engines.interface import Sampling
 
 from . import test_vllm_scorer
@@ -29,7 +29,9 @@ def nothing(*given: Any) -> dict[str, Any]:
 
 def measured(kind: str, bench: Bench) -> tuple[list[tuple[Point, Visit]], list[Measured]]:
     visits = [
-        (point, visit_point(bench, point, 0)) for point in make_plan(SIZES).points if point.kind == kind
+        (point, visit_point(bench, point, 0))
+        for point in make_plan(bounded(SIZES, {}, bench.scorer.resolved_config())).points
+        if point.kind == kind
     ]
     return visits, [Measured(point, visit.seconds) for point, visit in visits]
 
@@ -47,7 +49,14 @@ def test_rounds_and_pieces_are_timed(actor_folder: Path, scorer_folder: Path) ->
         assert len(cells) == 3
         assert len({count * size for count, size in cells}) == 1
         assert made.decoded - before.decoded == sum(3 * 4 * (2 + count * size) for count, size in cells)
+        scored = scorer.counts()
         pieces, piece_s = measured("piece", bench)
+        new = scorer.counts()
+        # What is timed is what the point says: nothing is prefilled twice.
+        assert new.extra["evicted"] == scored.extra["evicted"]
+        assert new.prefilled - scored.prefilled == sum(
+            3 * (past + tokens) for point, _ in pieces for past, tokens in point.rows
+        )
         assert [point.n for point, _ in pieces] == [1, 2, 4, 8]
         sent_s = [Measured(point, visit.host_seconds) for point, visit in pieces]
         for one in (*round_s, *piece_s, *sent_s):

@@ -9,6 +9,7 @@ import pytest
 
 from oppo_real.engines.interface import Sampling, ScorePiece
 from oppo_sim.errors import OppoError
+from oppo_sim.model.formulas import prefilled_tokens
 
 from .drive import QUIET, finish, forced, prompt
 
@@ -97,6 +98,28 @@ def test_any_chunking_gives_the_same_score(scorer: Any, seed: int) -> None:
     counts = scorer.counts()
     assert abs(counts.prefilled - before.prefilled - 190) <= BLOCK
     assert score[seed] == pytest.approx(scorer.append([ScorePiece(99, tokens, last=True)])[99], abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_piece_prefills_what_the_simulator_says(scorer: Any, seed: int) -> None:
+    """docs/model.md, C9b: whole blocks that leave one token over; the last piece prefills all."""
+    block = scorer.resolved_config()["prefill_block_tokens"]
+    assert block == BLOCK
+    ids = {i: cut(prompt(500 + i, 60 + 70 * i), 10 * seed + i) for i in range(3)}
+    given = dict.fromkeys(ids, 0)
+    while ids:
+        pieces, expected = [], 0
+        for i, left in list(ids.items()):
+            piece, last = left.pop(0), not left
+            past, given[i] = given[i], given[i] + len(piece)
+            end = given[i] if last else prefilled_tokens(given[i], block)
+            expected += end - prefilled_tokens(past, block)
+            pieces.append(ScorePiece(800 + 10 * seed + i, piece, last))
+            if last:
+                del ids[i]
+        before = scorer.counts().prefilled
+        scorer.append(pieces)
+        assert scorer.counts().prefilled - before == expected
 
 
 def test_release_forgets_a_rollout_and_its_id_can_start_again(scorer: Any, reference: Any) -> None:

@@ -83,6 +83,8 @@ class ReferenceConfig:
     max_num_seqs: int | None = None
     max_scoring_tokens: int = 10**12
     scorer_kv_capacity: int | None = None
+    scorer_block: int = 1
+    """Of a rollout that goes on, the scorer prefills whole blocks of so many tokens"""
     parallel_inference: bool = False
     stream_ref: bool = False
     old_log_prob: str = "recompute"

@@ -18,13 +18,24 @@ class Piece:
     past: int
     last: bool
 
-    @property
-    def pairs(self) -> float:
-        return self.new * self.past + self.new**2 / 2
+    def prefilled(self, block: int) -> range:
+        """The places of the rollout's tokens that are prefilled with this piece."""
+        upto = self.past + self.new
+        return range(_kept(self.past, block), upto if self.last else _kept(upto, block))
 
     @property
     def void(self) -> bool:
         return self.attempt != self.rollout.attempt
+
+
+def _kept(upto: int, block: int) -> int:
+    """How many of the first ``upto`` tokens a scorer with such blocks has prefilled."""
+    if block == 1:
+        return upto
+    kept = 0
+    while kept + block < upto:
+        kept += block
+    return kept
 
 
 @dataclass(eq=False)
@@ -136,13 +147,17 @@ class Scorer:
         while worker.queue and tokens + worker.queue[0].new <= self.config.max_scoring_tokens:
             tokens += worker.queue[0].new
             worker.in_service.append(worker.queue.pop(0))
-        pairs = sum(piece.pairs for piece in worker.in_service)
-        seconds = linear(self.config.score, tokens, pairs)
-        if self.config.stream_ref:
-            seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
-        seconds *= self.config.factors.get("score", 1.0)
-        host = self.config.added.get("score_batch", 0.0)
-        host += len(worker.in_service) * self.config.added.get("piece_fixed", 0.0)
+        places = [piece.prefilled(self.config.scorer_block) for piece in worker.in_service]
+        tokens = sum(map(len, places))
+        pairs = sum((place.stop**2 - place.start**2) / 2 for place in places)
+        seconds, host = 0.0, 0.0
+        if tokens:
+            seconds = linear(self.config.score, tokens, pairs)
+            if self.config.stream_ref:
+                seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
+            seconds *= self.config.factors.get("score", 1.0)
+            host = self.config.added.get("score_batch", 0.0)
+        host += sum(1 for place in places if len(place)) * self.config.added.get("piece_fixed", 0.0)
         self.counters.batches += 1
         self.counters.pieces += len(worker.in_service)
         devices = self.config.devices_of_worker(worker.index)

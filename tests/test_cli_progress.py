@@ -57,6 +57,18 @@ def test_each_count_of_a_command_has_its_own_time_left(monkeypatch: pytest.Monke
     assert lines.line(240).endswith("216 of 288, 4 min so far, about 60 s left")
 
 
+def test_what_is_done_once_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling for 50 s, then two seconds a run."""
+    now = 0.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    lines = Lines("sweep", 1)
+    lines.update(TaskID(0), completed=0, total=45)
+    for done in range(1, 6):
+        now = 50.0 + 2.0 * done
+        lines.update(TaskID(0), completed=done)
+    assert lines.line(60).endswith("5 of 45, 60 s so far, about 80 s left")
+
+
 def test_durations_are_for_people() -> None:
     assert [span(1), span(89), span(600), span(3 * 3600 + 300)] == ["1 s", "89 s", "10 min", "3 h 05 min"]
 

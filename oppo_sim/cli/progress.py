@@ -43,6 +43,8 @@ class Lines:
         self._first: tuple[float, float] | None = None
         """Seconds and what was done when the first of a count was told: found in a folder, or fast for other
         reasons."""
+        self._under_way: tuple[float, float] | None = None
+        """The same at the next, which holds what is done once: compiling, starting processes."""
         self._over = Event()
         self._thread = Thread(target=self._tell, daemon=True)
 
@@ -63,7 +65,9 @@ class Lines:
         if completed is not None:
             other = total is not None and total != self._total and completed - self._done > 1
             if self._first is None or completed < self._done or other:  # another count begins
-                self._first = (monotonic() - self._begun, completed)
+                self._first, self._under_way = (monotonic() - self._begun, completed), None
+            elif self._under_way is None and completed > self._done:
+                self._under_way = (monotonic() - self._begun, completed)
             self._done = completed
         self._total = self._total if total is None else total
 
@@ -71,6 +75,8 @@ class Lines:
         """What is said ``seconds`` after the beginning."""
         text = f"oppo: {self._description}: {self._done:,.0f} of {self._total:,.0f}, {span(seconds)} so far"
         since, done = self._first or (0.0, 0.0)
+        if self._under_way is not None and self._done > self._under_way[1]:
+            since, done = self._under_way
         if done < self._done < self._total:
             left = (seconds - since) * (self._total - self._done) / (self._done - done)
             text += f", about {span(left)} left"

@@ -20,7 +20,7 @@ from oppo_sim.model.setup import MachineSetup
 from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
-from oppo_sim.scenario.build import Setup, build_setup, sharing_costs
+from oppo_sim.scenario.build import Setup, build_setup, scorer_block, sharing_costs
 from oppo_sim.scenario.schema import Scenario
 
 
@@ -102,7 +102,7 @@ def predict(
         lock_step = LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0))
         costs = lock_step.build(cost_context(scenario))
     else:
-        machine = _with_interference(machine, profile, scenario, schedule)
+        machine = _as_measured(machine, profile, scenario, schedule)
         costs = costs_from_profile(as_run(profile, config), cost_context(scenario))
     setup = replace(setup, machine=machine, costs=costs)
     if run.lengths:
@@ -156,10 +156,10 @@ def _limited(machine: MachineSetup, limits: EngineLimits) -> MachineSetup:
     )
 
 
-def _with_interference(
-    machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str
-) -> MachineSetup:
-    """Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring
+def _as_measured(machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str) -> MachineSetup:
+    """With what the profile knows of the machine: the blocks of a scorer's KV, and interference.
+
+    Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring
     slows both, unless the scenario says ``placement.shares_host: false``. It was measured of a synchronous
     replica, and asynchronous policies are predicted without it.
     """
@@ -175,6 +175,7 @@ def _with_interference(
         interference=interference,
         turn_s=turn_s,
         shares_host=together and schedule == "synchronous",
+        scorer_block_tokens=scorer_block(scenario.scoring, profile.scoring_block_tokens),
     )
 
 

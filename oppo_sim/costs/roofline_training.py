@@ -151,7 +151,7 @@ class RooflineTraining:
             return sync.fixed_s + size / sync.export_bytes_per_s + size / sync.load_bytes_per_s
         if sync.kind == "reshard":
             gathered = size / self._link(self.gather_link_bytes_per_s)
-            asleep = self.engine_bytes / sync.sleep_bytes_per_s
+            asleep = self.engine_bytes / (sync.sleep_bytes_per_s or self._host_link())
             return sync.fixed_s + size / sync.load_bytes_per_s + gathered + asleep
         between = sync.link_bytes_per_s
         link = self._link(self.sync_link_bytes_per_s) if between is None else between

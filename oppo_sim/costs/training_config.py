@@ -65,9 +65,10 @@ class Reshard(Strict):
     sleep_level: Literal[1, 2] = 2
     """What an engine that sleeps while training runs (``costs.rollout.sleep_mode``) does with its weights: 2
     discards them, 1 copies them to host memory first, at ``sleep_bytes_per_s`` a device."""
-    sleep_bytes_per_s: Positive = 1.6e9
-    """vLLM on A100 with Qwen3-8B goes to sleep in 10.57 s at level 1 and 0.31 at level 2
-    (vllm-project/vllm#48337): 16.4 GB in 10.3 s. Back again they are part of ``load_bytes_per_s``."""
+    sleep_bytes_per_s: Positive | None = None
+    """None: what the device's link to host memory reaches. Only the first sleep of an engine is slower, which
+    allocates that memory (1.6 to 3.8 GB/s; docs/costs.md). Back again they are part of
+    ``load_bytes_per_s``."""
 
 
 WeightSync = Annotated[FullExport | OnlineRefit | Reshard | SharedWeights, Field(discriminator="kind")]

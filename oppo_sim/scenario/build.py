@@ -16,7 +16,7 @@ from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import check_settings, inherited_settings, policy_maker
 from oppo_sim.rewards import BatchRewards, NoRewards
-from oppo_sim.scenario.schema import PlacementConfig, Scenario
+from oppo_sim.scenario.schema import PlacementConfig, Scenario, ScoringConfig
 from oppo_sim.traces.replay import Replay, build_replay
 
 
@@ -230,7 +230,7 @@ def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineS
         groups_together=rollout.group_placement == "together",
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
-        scorer_block_tokens=scoring.kv_block_tokens or costs.scoring_block_tokens or 1,
+        scorer_block_tokens=scorer_block(scoring, costs.scoring_block_tokens),
         send_s_per_token=0.0 if link is None else scoring.bytes_per_token / link,
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,
@@ -251,6 +251,12 @@ def _piece_link(scenario: Scenario, context: CostContext) -> float | None:
     )
     between = context.node_link_bytes_per_s if apart else None
     return scenario.scoring.link_bytes_per_s or between
+
+
+def scorer_block(scoring: ScoringConfig, measured: int | None) -> int:
+    """Tokens of a block of a scorer's KV: as the scenario gives them, else as a profile measured them (1:
+    nobody did)."""
+    return scoring.kv_block_tokens or measured or 1
 
 
 def sharing_costs(

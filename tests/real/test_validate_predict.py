@@ -58,6 +58,26 @@ def test_cores_of_one_machine_slow_each_other_in_a_simulation_as_in_a_prediction
     assert sum(together) > 1.02 * sum(simulated())
 
 
+@pytest.mark.filterwarnings("ignore::oppo_sim.costs.profile.ProfileRangeWarning")
+def test_a_scorer_with_blocks_is_predicted_as_it_is_simulated(tmp_path: Path) -> None:
+    """The profile says what its blocks are; the scenario, when it is to be another."""
+    (tmp_path / "profile.json").write_text(json.dumps({**content(), "scoring_block_tokens": 48}))
+    path, profile = scenario_file(tmp_path, "scenario.yaml"), load_profile(tmp_path / "profile.json")
+    run = MeasuredRun(Turn("intra", 0), (), {"actors": [ENGINE]}, None, None, 1.0, (), {})
+    chunks = ("policy.name=intra", "policy.chunk_size=16")
+
+    def rewards(*overrides: str) -> tuple[list[float], list[float]]:
+        told = load_scenario(path, overrides=(*chunks, "placement.shares_host=false", *overrides))
+        views = predict(told, real_config(told), variant_of(told, "intra:chunk_size=16"), 4, profile, run)
+        return [view.seconds["reward"] for view in views], list(simulate(told).steps[c.timing("reward")])
+
+    predicted, simulated = rewards()
+    assert predicted == pytest.approx(simulated, rel=1e-12)
+    every_token, alike = rewards("scoring.kv_block_tokens=1")
+    assert every_token == pytest.approx(alike, rel=1e-12)
+    assert sum(predicted) > 1.1 * sum(every_token)
+
+
 def test_cores_that_belie_the_placement_are_refused(tmp_path: Path) -> None:
     def check(driver: list[int], workers: list[list[int]], **placement: Any) -> None:
         told = load_scenario(scenario_file(tmp_path, "told.yaml", **placement))

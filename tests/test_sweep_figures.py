@@ -17,6 +17,7 @@ from oppo_sim.report import tune_figures as t
 from oppo_sim.report.labels import field_label, measured_label, settings_label, value_label
 from oppo_sim.report.points import Points, category, filled, heat_axes, is_grid, ordered_values
 from oppo_sim.report.ranked_figure import ranked_figure
+from oppo_sim.report.style import legend_below, new_figure
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
 from tests.test_report_figures import check_readable, legend_texts
 
@@ -330,3 +331,16 @@ def test_every_mark_of_a_trade_off_is_in_its_legend() -> None:
         "a configuration",
         "none is both faster and fresher (Pareto front)",
     ]
+
+
+def test_a_legend_of_long_names_stays_in_its_figure() -> None:
+    """Splits of a cluster beside each other are wider than the page: they stand below each other."""
+    figure, (axis,) = new_figure([3.0])
+    long = [f"rollout:{n}xTP1 scoring:cpu training:{8 - n}" for n in (1, 2, 4)]
+    drawn = [axis.plot([0, 1], label=name)[0] for name in [*long, "none is both faster and fresher"]]
+    legend_below(figure, drawn, columns=4)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [line.get_label() for line in drawn]
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import LayoutEngine
+    from matplotlib.legend import Legend
     from matplotlib.patches import StepPatch
 
 DPI: Final = 150
@@ -110,22 +111,31 @@ def whole_numbers(axis: "Axis") -> None:
 def legend_below(
     figure: "Figure", handles: "Sequence[Artist]", labels: Sequence[str] = (), *, columns: int = 6
 ) -> None:
-    """One legend for the whole figure, under its axes; ``labels``: by default those of the handles."""
+    """One legend for the whole figure, under its axes, of ``columns`` at most, fewer where labels are long;
+    ``labels``: by default those of the handles."""
     if not handles:
         return
     labels = labels or [str(handle.get_label()) for handle in handles]
+
+    def legend(columns: int) -> "Legend":
+        return figure.legend(
+            handles,
+            labels,
+            loc="lower center",
+            ncols=columns,
+            fontsize=_LEGEND_SIZE,
+            frameon=False,
+            handlelength=1.4,
+            columnspacing=1.4,
+        )
+
     columns = min(columns, len(labels))
+    drawn = legend(columns)
+    while columns > 1 and drawn.get_window_extent().width > figure.bbox.width:
+        drawn.remove()
+        columns -= 1
+        drawn = legend(columns)
     rows = -(-len(labels) // columns)
-    figure.legend(
-        handles,
-        labels,
-        loc="lower center",
-        ncols=columns,
-        fontsize=_LEGEND_SIZE,
-        frameon=False,
-        handlelength=1.4,
-        columnspacing=1.4,
-    )
     room = (1.5 * rows + 1.0) * _LEGEND_SIZE / 72
     layout = figure.get_layout_engine()
     if layout is not None:

@@ -105,13 +105,19 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     assert profile.round_fixed_s is not None
     assert profile.piece_send_s is None, "inline nothing is sent"
     assert costs.cuts == (profile.round_fixed_s, profile.piece_fixed_s, 0.0)
-    for visit in score:
-        whole = sum(one.median for one in score if one.point == visit.point) / 2
-        pieces = visit.point.n * profile.piece_fixed_s
-        batch = costs.scorer.prefill_time(visit.point.tokens, visit.point.pairs) + pieces
-        if pieces < 0.8 * whole:
-            low, high = sorted((whole, fits["score"].predict(visit.point) + pieces))
-            assert 0.8 * low <= batch <= 1.2 * high, "as a run takes it: the table and its pieces"
+    exact = [
+        visit.point for visit in score if visit.point.cell == (visit.point.tokens, visit.point.mean_context)
+    ]
+    assert len({point.tokens for point in exact}) > 2
+    for point in exact:
+        repeats = [visit.median for visit in score if visit.point == point]
+        pieces = point.n * profile.piece_fixed_s
+        batch = costs.scorer.prefill_time(point.tokens, point.pairs) + pieces
+        if pieces < 0.9 * min(repeats):  # else what a piece costs is beyond this machine's noise
+            low, high = sorted((sum(repeats) / 2, fits["score"].predict(point) + pieces))
+            assert low * (1 - 1e-9) <= batch <= high * (1 + 1e-9), (
+                "as a run takes it: the table and its pieces"
+            )
     with pytest.warns(ProfileRangeWarning):
         costs.actor.decode_time(4, 10_000.0)
     assert profile.out_of_range["decode"] == 1

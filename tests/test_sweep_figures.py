@@ -185,6 +185,26 @@ def test_the_trade_off_lists_the_settings_of_its_front() -> None:
     assert "scoring placement separate, chunk size 512, overcommit Δ 0" in text
 
 
+def test_what_the_trade_off_lists_stays_in_its_figure() -> None:
+    """Splits beside a switch are longer than a line: they go on below, set in."""
+    splits = ("rollout:2xTP1 scoring:cpu training:6", "rollout:4xTP1 scoring:cpu training:4")
+    frame = pd.DataFrame(
+        {
+            "cluster.split": [split for split in splits for _ in range(2)],
+            "rollout.enable_prefix_caching": [True, False] * 2,
+            c.SPEEDUP: [2.98, 2.91, 3.98, 3.92],
+            c.COMPARED_STALENESS_MEAN: [0.627, 0.624, 0.704, 0.702],
+            c.STATUS: ["ok"] * 4,
+        }
+    )
+    axes = ("cluster.split", "rollout.enable_prefix_caching")
+    figure = s.tradeoff_figure(Points(frame, axes, 2, frozenset({2})))
+    figure.canvas.draw()
+    text = figure.axes[0].xaxis.label
+    assert "training:4,\n     rollout.enable_prefix_caching true" in text.get_text()
+    assert text.get_window_extent().x1 <= figure.bbox.width
+
+
 def test_the_best_trial_so_far_keeps_the_bounds() -> None:
     figure = t.history_figure(made_trials(), "s_per_rollout")
     assert legend_texts(figure) == ["keeps all bounds", "breaks a bound", "best so far"]

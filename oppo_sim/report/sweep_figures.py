@@ -2,6 +2,7 @@
 front; written as files on request.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -62,6 +63,8 @@ _DASHES: Final = ((0, ()), (0, (5, 2.5)), (0, (2, 2)), (0, (7, 2, 1.5, 2)))
 _MARKS: Final = "osD^vP*X"
 _MOST_ANNOTATED: Final = 150
 _MOST_LABELLED: Final = 12
+_LISTED: Final = 96
+"""Letters of a line below the trade-off."""
 _MOST_PANELS: Final = 6
 _MOST_TICKED: Final = 40
 _REGION: Final = "not told apart from the best (95 %)"
@@ -308,7 +311,17 @@ def tradeoff_figure(
         raise OppoError(f"no point has both '{cost}' and '{c.SPEEDUP}': there is no trade-off to draw")
     scale, label = _scale_and_label(measure, paid)
     labelled = _spread(front, _MOST_LABELLED)
-    figure, (axis,) = new_figure([4.4], below=0.24 * len(labelled) + 0.35)
+    listed = []
+    for number, row in enumerate(labelled, 1):
+        reached = (
+            f"{measured_label(float(won[row]), 'ratio')}, {measure.label}"
+            f" {measured_label(float(paid[row]), measure.kind)}"
+        )
+        line = f"{number}  {reached}: {settings_label(*_split(points.label_of(row)))}"
+        listed += textwrap.wrap(
+            cut(line, 2 * _LISTED), _LISTED, subsequent_indent="     ", break_on_hyphens=False
+        )
+    figure, (axis,) = new_figure([4.4], below=0.24 * len(listed) + 0.35)
     handles = _dots_by(axis, points, by, paid / scale, won)
     along = sorted(front, key=lambda row: paid[row])
     handles += axis.plot(
@@ -328,13 +341,7 @@ def tradeoff_figure(
     _number_labels(axis, [(float(paid[row] / scale), float(won[row])) for row in labelled])
     set_title(axis, title)
     legend_below(figure, handles, columns=4)
-    lines = [f"{label} (weight updates)" if "staleness" in cost else label, ""]
-    for number, row in enumerate(labelled, 1):
-        reached = (
-            f"{measured_label(float(won[row]), 'ratio')}, {measure.label}"
-            f" {measured_label(float(paid[row]), measure.kind)}"
-        )
-        lines.append(cut(f"{number}  {reached}: {settings_label(*_split(points.label_of(row)))}", 125))
+    lines = [f"{label} (weight updates)" if "staleness" in cost else label, "", *listed]
     axis.set_xlabel("\n".join(lines), fontsize=9, loc="left", linespacing=1.45)
     return figure
 

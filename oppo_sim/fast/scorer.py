@@ -126,10 +126,8 @@ def take(s: State, w: int) -> None:
             break
         given += new
         end = past + new
-        if s.scorer_block_tokens > 1:
-            past = prefilled_tokens(past, s.scorer_block_tokens)
-            end = end if queue[place, 3] else prefilled_tokens(end, s.scorer_block_tokens)
-            new = end - past
+        past = prefilled_tokens(past, s.scorer_block_tokens)
+        new = (end if queue[place, 3] else prefilled_tokens(end, s.scorer_block_tokens)) - past
         pieces += new > 0
         tokens += new
         pairs += new * (past + new * 0.5)
